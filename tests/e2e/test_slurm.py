@@ -248,9 +248,9 @@ class Controller:
             self.hosts, "-e", "goldnode_drain=slurm", "-e", '{"goldnode_accepted": [0, 3]}', *arguments
         )
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(
+        return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
             words, cwd=ROOT, env=self.environment, text=True, start_new_session=True, **pipes
-        )  # type: ignore[call-overload,no-any-return]
+        )
 
     def run(self, *arguments: str) -> str:
         process = self.start(*arguments)

@@ -100,9 +100,8 @@ def judge(row: Row, host: Host | None, workload: Workload | None) -> Finding | N
             return None  # told once, by rule no-lock
         message = f"may be what is known to be bad ({row.id}): {row.symptom}; not known is {_listed(_WORDS.get(key, key) for key in open_)}"
         severity = "unknown"
-    return Finding(
-        RULE, severity, subject, message, row.origins, _remedy(row.fix), place, row.doubt, row=row.id
-    )  # type: ignore[arg-type]
+    remedy = _remedy(row.fix)
+    return Finding(RULE, severity, subject, message, row.origins, remedy, place, row.doubt, row=row.id)  # type: ignore[arg-type]
 
 
 _VERBS = (

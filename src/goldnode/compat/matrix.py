@@ -270,8 +270,9 @@ def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
     for library, title in (("cudnn", "cuDNN"), ("nccl", "NCCL")):
         versions = list(reversed(software.wheels(library, major)))
         newest, open_ = ask.newest(
-            versions, lambda version, library=library: {"cuda": native, library: version}
-        )  # type: ignore[misc]
+            versions,
+            lambda version, library=library: {"cuda": native, library: version},  # type: ignore[misc]
+        )
         cells[title] = newest or NONE
         if open_:
             notes.append(

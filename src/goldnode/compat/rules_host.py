@@ -108,9 +108,8 @@ def _gpu_finding(
     remedy: str,
     doubt: str | None = None,
 ) -> Finding:
-    return Finding(
-        "gpu-driver", severity, host.subject, message, origins, remedy, host.at("gpu", "driver"), doubt
-    )  # type: ignore[arg-type]
+    place = host.at("gpu", "driver")
+    return Finding("gpu-driver", severity, host.subject, message, origins, remedy, place, doubt)  # type: ignore[arg-type]
 
 
 def _least(gpu: Gpu, branch: str) -> str | None:

@@ -246,9 +246,8 @@ class Builder:
                     if len(group) == 1
                     else f"{len(group)} wheels of {item.image.name}"
                 )
-                keys.append(
-                    add(wheels_key(item, group), title, (), lambda group=group: self._wheels(item, group))
-                )  # type: ignore[misc]
+                work = lambda group=group: self._wheels(item, group)  # noqa: E731
+                keys.append(add(wheels_key(item, group), title, (), work))
             return keys
 
         for item in wanted:
@@ -689,9 +688,7 @@ def _members(image: OciImage, number: int) -> dict[str, dict[str, Any]]:
                 "size": info.size,
                 "link": info.linkname,
                 "place in the layer": place,
-                "content": hashlib.file_digest(content, "sha256").hexdigest()
-                if content is not None
-                else None,  # type: ignore[arg-type]
+                "content": None if content is None else hashlib.file_digest(content, "sha256").hexdigest(),  # type: ignore[arg-type]
             }
     return found
 

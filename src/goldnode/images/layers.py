@@ -490,9 +490,8 @@ def _relative(path: str, base: str) -> str:
 def _recorded(entry: Entry, base: str) -> tuple[str, str, str]:
     assert entry.open is not None  # noqa: S101 - only files are recorded
     with entry.open() as content:
-        digest = (
-            base64.urlsafe_b64encode(hashlib.file_digest(content, "sha256").digest()).rstrip(b"=").decode()
-        )  # type: ignore[arg-type]
+        found = hashlib.file_digest(content, "sha256").digest()  # type: ignore[arg-type]
+    digest = base64.urlsafe_b64encode(found).rstrip(b"=").decode()
     return _relative(entry.path, base), f"sha256={digest}", str(entry.size)
 
 
