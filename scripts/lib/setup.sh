@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Shared set-up of scripts/demo and scripts/test: a Python, the virtual environment, the engine. Sourced, not run.
-# Expects `here` (the project's directory) and `yes` (1: install without asking) to be set.
+# Shared set-up of scripts/demo and scripts/test: Python, virtual environment, engine. Sourced, not executed.
+# Expects `here` (the project directory) and `yes` (1: install without asking).
 
 say() { printf '%s\n' "$*"; }
 fail() {
@@ -14,7 +14,7 @@ stage() {
     printf '\n== %d. %s\n' "$step" "$*"
 }
 
-# Asks, unless --yes was given or nobody could answer.
+# Asks for confirmation, unless --yes was given or there is no terminal.
 confirm() {
     [ "$yes" = 1 ] && return 0
     [ -t 0 ] || return 0
@@ -23,7 +23,8 @@ confirm() {
     case $answer in '' | [Yy]*) return 0 ;; *) return 1 ;; esac
 }
 
-# The lock was resolved for 3.11, so that one first. A shim of a version manager may exist and not run, so each is tried.
+# Prefer 3.11, for which the lock was resolved. Run each candidate: a version manager's shim may exist but
+# fail.
 find_python() {
     local candidate
     for candidate in python3.11 python3 /usr/bin/python3 python3.12 python3.13; do
@@ -42,14 +43,15 @@ setup_python() {
     [ "$(id -u)" = 0 ] || fail "needs Python 3.11 or newer with venv. Run as root, or: sudo apt-get install python3 python3-venv"
     say "will install with apt-get: python3 python3-venv"
     confirm "Install them?" || fail "declined. Install by hand: apt-get install python3 python3-venv"
-    # A third party's unreachable source fails `update` although the distribution's own index arrived.
+    # An unreachable third-party source makes `update` fail even if the distribution's own index was fetched.
     apt-get update -q >/dev/null || say "apt-get update had errors; trying the installation all the same"
     DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3 python3-venv >/dev/null ||
         fail "apt-get could not install python3-venv. Check the network and the apt sources."
     python=$(find_python) || fail "this system's python3 is older than 3.11. Use Debian 12, Ubuntu 24.04 or newer."
 }
 
-# What .venv must be made from. The directory belongs to it: a copied .venv installs, and imports, the checkout it came from.
+# Prints the hash of what .venv depends on. The path is included: a copied .venv refers to the original
+# checkout.
 venv_wanted() {
     { cat "$here/requirements/dev.lock" "$here/pyproject.toml" && echo "$here"; } | sha256sum | cut -d' ' -f1
 }
@@ -58,7 +60,7 @@ venv_is_ready() {
     [ "$(cat "$here/.venv/goldnode.stamp" 2>/dev/null)" = "$(venv_wanted)" ] && "$here/.venv/bin/python" -c 'import goldnode' 2>/dev/null
 }
 
-# Makes .venv what requirements/dev.lock says; quick when it already is.
+# Installs requirements/dev.lock in .venv. Quick if it is up to date.
 setup_venv() {
     local log
     if ! venv_is_ready; then
@@ -68,9 +70,9 @@ setup_venv() {
         say "installing the Python packages of requirements/dev.lock into .venv (log: .goldnode/setup.log)"
         "$here/.venv/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear "$here/.venv" || fail "could not make $here/.venv"
         {
-            # Python compiles a module when it is first imported, and most of these never are.
+            # --no-compile: Python compiles modules on first import, and most of these are never imported.
             "$here/.venv/bin/python" -m pip install -q --disable-pip-version-check --no-compile --require-hashes -r "$here/requirements/dev.lock" &&
-                # Its dependencies and its build backend are what the lock just brought.
+                # The lock has just installed the dependencies and the build backend.
                 "$here/.venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e "$here"
         } >"$log" 2>&1 || {
             tail -n 5 "$log" >&2
@@ -82,14 +84,15 @@ setup_venv() {
     export PATH
 }
 
-# Sets `missing` to the packages that are missing of PATH-OR-PROGRAM=PACKAGE pairs, and asks whether to install them.
+# Sets `missing` to the packages of missing PATH-OR-PROGRAM=PACKAGE pairs, and asks for permission to install
+# them.
 offer_tools() {
     local pair
     missing=()
     for pair in "$@"; do
         case $pair in
             /*) [ -e "${pair%%=*}" ] || missing+=("${pair#*=}") ;;
-            # sbin is not in every user's PATH.
+            # Not every user's PATH includes sbin.
             *) PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}") ;;
         esac
     done
@@ -107,21 +110,22 @@ install_missing() {
         fail "apt-get could not install ${missing[*]}. Check the network and the apt sources."
 }
 
-# Installs what is missing of PATH-OR-PROGRAM=PACKAGE pairs: setup_tools zstd=zstd /usr/share/OVMF/OVMF_CODE_4M.fd=ovmf
+# Installs missing PATH-OR-PROGRAM=PACKAGE pairs, as in: setup_tools zstd=zstd
+# /usr/share/OVMF/OVMF_CODE_4M.fd=ovmf
 setup_tools() {
     offer_tools "$@"
     install_missing
 }
 
-# setup_venv and setup_tools at the same time: one waits for the network while the other unpacks.
+# Runs setup_venv and setup_tools in parallel: one waits for the network while the other unpacks.
 setup_venv_and_tools() {
     local installer
-    # apt-get cannot run twice at once, so the Python it may have to install comes first.
+    # apt-get cannot run twice at once, so install a missing Python first.
     venv_is_ready || setup_python
     offer_tools "$@"
     install_missing &
     installer=$!
-    # In a subshell, since it ends the script when it fails; apt-get is not left behind then.
+    # In a subshell, since setup_venv exits on failure; wait for apt-get even then.
     (setup_venv) || {
         wait "$installer"
         exit 2

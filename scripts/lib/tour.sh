@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# What a converged node does when something happens to it: the second half of scripts/demo. Sourced, not run.
-# Expects `node`, `class`, `accept`, `program` and `node_sh` of scripts/demo.
+# Second half of scripts/demo: how a converged node reacts to faults. Sourced, not executed.
+# Expects `node`, `class`, `accept`, `program` and `node_sh` from scripts/demo.
 
 hardware() { python -m tests.simulators.hardware "$1" --lab demo --node "$node" "${@:2}"; }
-# Quietly where it goes well; with all it printed where it does not.
+# Prints only the recap on success, everything on failure.
 converge() {
     local log
     log=$(ansible-playbook "$@" -e "$accept" 2>&1) || { printf '%s\n' "$log" >&2; fail "site.yml failed"; }
@@ -29,7 +29,8 @@ gpu_policy
 stage "A value that the board does not have is refused before anything is set"
 overlay=.goldnode/demo/catalog/classes
 mkdir -p "$overlay" .goldnode/demo/inventory
-variant() { # variant NAME SED-EXPRESSION: the demo's class with one thing changed, and an inventory that puts the node into it
+# variant NAME SED-EXPRESSION: creates a variant of the demo's class, and an inventory with the node in it.
+variant() {
     sed -e "s/^class: .*/class: $1/" -e "$2" "catalog/classes/$class.yml" >"$overlay/$1.yml"
     sed "s/^    $class:/    $1:/" inventories/demo/hosts.yml >.goldnode/demo/inventory/hosts.yml
 }

@@ -1,1 +1,3 @@
-"""Disk images: one definition for every node class, built offline from a lock, by the same roles as a node."""
+"""Disk images: one definition for every node class, built offline from a lock by the roles that configure
+live nodes.
+"""

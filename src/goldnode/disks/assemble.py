@@ -1,10 +1,13 @@
-"""From a root filesystem directory to a bootable disk, bit by bit the same each time: no loop device, no mount, no clock.
+"""Assembly of a bootable disk from a root filesystem directory.
 
-The file systems are made where they will lie, in the disk's own file, which has its name only when all of it is there. What shapes the
-bytes is the root, `Spec`, this code and the tools of `tools.versions()`; docs/disk-format.md says what is where.
+Reproducible, without loop devices, mounts or a clock.
 
-Needs root, or fakeroot, for one reason: the owners of the files on the disk are those of the files in the directory, and those that only
-root may read have to be read.
+The file systems are made in place, inside the disk's file. The file gets its final name only when it is
+complete. Its bytes depend on the root, `Spec`, this code and the tools of `tools.versions()`.
+docs/disk-format.md describes the layout.
+
+Assembly needs root or fakeroot: the files on the disk get the owners of the files in the directory, and some
+of them are readable by root only.
 """
 
 from __future__ import annotations
@@ -30,22 +33,28 @@ from goldnode.errors import DiskError, nearest
 MIB = 1 << 20
 _GRUB_SHAPES = frozenset(
     "$`;&|<>{}#"
-)  # read by GRUB's script, and some by the shell that update-grub reads its settings with
+    # Special characters of GRUB's script language. The shell that reads update-grub's settings expands some
+    # too.
+)
 LOADERS: Mapping[Layout, Loader] = {"ab": "systemd-boot", "single": "grub"}
+# PARTLABEL of the root partition, and label of its file system.
 ROOTS: Mapping[Layout, str] = {
     "ab": "root-a",
     "single": "root",
-}  # PARTLABEL and label of the root file system
+}
 SYSTEMD_BOOT = "usr/lib/systemd/boot/efi/systemd-bootx64.efi"
-# The image that Debian's package has ready: all modules that are needed are in it, and it reads /EFI/debian/grub.cfg.
+# Debian's prebuilt GRUB image: it contains all modules that we need, and reads /EFI/debian/grub.cfg.
 GRUB = "usr/lib/grub/x86_64-efi/monolithic/grubx64.efi"
-_FREE = 64 * MIB  # of the root partition, beyond the tree: what the first boot writes
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")  # a kernel's release has "+" in Debian 13
+_FREE = 64 * MIB  # free space on the root partition for what the first boot writes
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")  # a Debian 13 kernel release contains "+"
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Partition sizes in bytes, whole MiB: the ESP, and one root. On a larger disk the root grows at the first boot."""
+    """Partition sizes in bytes, multiples of a MiB: the ESP and one root.
+
+    On a larger disk the first boot grows the root.
+    """
 
     esp: int = 512 * MIB
     root: int = 4096 * MIB
@@ -53,12 +62,15 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Spec:
-    """All that a disk is made of beside its root.
+    """Everything that determines a disk besides its root.
 
-    `name` is CLASS-BUILDID; `seed` the UUID from which every GUID, file system UUID and hash seed follows; `epoch` the date of all that has
-    none of its own (seconds); `command_line` what the kernel is told beside root=, and `words` what of it is the definition's (the rest is
-    the class's policy, which the root has for itself); `release` the kernel's (6.1.0-53-amd64); `sequence` counts the images of a node: a
-    higher one is preferred by the loader.
+    - `name` is CLASS-BUILDID.
+    - `seed` is the UUID from which every GUID, file system UUID and hash seed is derived.
+    - `epoch` (seconds) is the date of everything that has no date of its own.
+    - `command_line` is the kernel's command line except root=. `words` is the part of it that comes from the
+      definition. The rest comes from the class's policy, which the root contains anyway.
+    - `release` is the kernel release (6.1.0-53-amd64).
+    - `sequence` numbers the images of a node. The loader prefers the highest.
     """
 
     name: str
@@ -75,17 +87,18 @@ class Spec:
 
     @property
     def class_name(self) -> str:
-        """The class that `name` begins with."""
+        """Return the class part of `name`."""
         return self.name.removesuffix(f"-{self.build_id}")
 
     def check(self) -> None:
-        """Raise DiskError for a spec that is no disk."""
+        """Raise DiskError if the spec does not describe a valid disk."""
         if self.layout not in LOADERS:
             raise DiskError(f'there is no layout "{self.layout}"', remedy=nearest(str(self.layout), LOADERS))
         if self.loader != LOADERS[self.layout]:
             raise DiskError(
                 f"layout {self.layout} boots with {LOADERS[self.layout]}, not with {self.loader}",
-                remedy=f"set `loader` to {LOADERS[self.layout]}, or `layout` to {next((k for k, v in LOADERS.items() if v == self.loader), 'ab')}",
+                remedy=f"set `loader` to {LOADERS[self.layout]}, or `layout` to "
+                f"{next((k for k, v in LOADERS.items() if v == self.loader), 'ab')}",
             )
         for what, text in (("name", self.name), ("build_id", self.build_id), ("release", self.release)):
             if not _NAME.fullmatch(text):
@@ -98,8 +111,10 @@ class Spec:
         shaped = sorted(set(self.command_line) & _GRUB_SHAPES)
         if self.loader == "grub" and shaped:
             raise DiskError(
-                f"the kernel's command line has {' '.join(shaped)}, which GRUB's configuration takes for its own",
-                remedy="leave the word out of `command_line` of the definition, or use layout ab, whose loader reads it as it is",
+                f"the kernel's command line has {' '.join(shaped)}, which GRUB's configuration takes for "
+                "its own",
+                remedy="leave the word out of `command_line` of the definition, or use layout ab, whose "
+                "loader reads it as it is",
             )
         for key, size, least in (
             ("esp_mib", self.sizes.esp, esp.LEAST),
@@ -107,14 +122,18 @@ class Spec:
         ):
             if size % MIB or size < least:
                 raise DiskError(
-                    f"a partition of {size} bytes cannot be made, expected whole MiB, at least {-(-least // MIB)}",
+                    f"a partition of {size} bytes cannot be made, expected whole MiB, at least "
+                    f"{-(-least // MIB)}",
                     remedy=f"correct `{key}` of the definition",
                 )
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """A disk that is there: `size` of the file, `allocated` what of it is not zeros (in blocks of 4 KiB), both in bytes."""
+    """A finished disk.
+
+    `size` is that of the file, `allocated` the part that is not zeros (in 4 KiB blocks), both in bytes.
+    """
 
     raw: Path
     partitions: tuple[Partition, ...]
@@ -124,7 +143,7 @@ class Assembled:
 
 
 def partitions(spec: Spec) -> tuple[Partition, ...]:
-    """The partitions of the disk as it is shipped. Pure."""
+    """Return the partitions of the disk as shipped. Pure."""
     root = ROOTS[spec.layout]
     volume = esp.volume_id(gpt.derive(spec.seed, "esp filesystem"))
     first = Partition(
@@ -151,7 +170,7 @@ def partitions(spec: Spec) -> tuple[Partition, ...]:
 
 
 def slot_document(spec: Spec) -> bytes:
-    """What a slot says of the image in it: `slot.json` on the ESP."""
+    """Return `slot.json` of the ESP: the description of the image in a slot."""
     data = {
         "name": spec.name,
         "class": spec.class_name,
@@ -163,9 +182,10 @@ def slot_document(spec: Spec) -> bytes:
 
 
 def loader_entry(spec: Spec, slot: str) -> str:
-    """The entry of systemd-boot for slot `a` or `b` (Boot Loader Specification, type 1). It is said nowhere else how an image is booted.
+    """Return the systemd-boot entry for slot `a` or `b` (Boot Loader Specification, type 1).
 
-    `panic=5` lets the node start again instead of standing still, so that counted tries are used up.
+    It is the only place that defines how an image boots. `panic=5` reboots the node after a panic instead of
+    hanging, so that boot counting uses up the tries.
     """
     options = " ".join(f"root=PARTLABEL=root-{slot} ro {spec.command_line} panic=5".split())
     return (
@@ -179,7 +199,10 @@ def loader_entry(spec: Spec, slot: str) -> str:
 
 
 def esp_files(root: Path, spec: Spec) -> dict[str, Content]:
-    """What the ESP holds, by path. Raises DiskError where the root lacks kernel, initramfs or loader."""
+    """Return the content of the ESP by path.
+
+    Raises DiskError if the root lacks kernel, initramfs or loader.
+    """
     kernel, initrd = (
         _inside(root, f"boot/vmlinuz-{spec.release}"),
         _inside(root, f"boot/initrd.img-{spec.release}"),
@@ -218,9 +241,13 @@ def esp_files(root: Path, spec: Spec) -> dict[str, Content]:
 
 
 def grub_config(spec: Spec) -> str:
-    """grub.cfg of the ESP: hands over to the root's, and boots the image's kernel where that one has gone."""
+    """Return grub.cfg of the ESP.
+
+    It loads the root's grub.cfg, and boots the image's kernel if that file is missing.
+    """
     return (
-        "# Written by goldnode when the disk was made. /boot/grub/grub.cfg of the root, where there is one, is what counts.\n"
+        "# Written by goldnode when the disk was made. /boot/grub/grub.cfg of the root, where there is one, "
+        "is what counts.\n"
         f"search --no-floppy --fs-uuid --set=root {partitions(spec)[1].filesystem_uuid}\n"
         "set prefix=($root)/boot/grub\n"
         "if [ -e $prefix/grub.cfg ]; then\n"
@@ -232,20 +259,25 @@ def grub_config(spec: Spec) -> str:
 
 
 def grub_entry(spec: Spec) -> str:
-    """The id of the image's kernel in the root's grub.cfg, with that of its submenu, as update-grub calls them."""
+    """Return the id of the image's kernel in the root's grub.cfg, prefixed with its submenu, as update-grub
+    names them.
+    """
     identity = partitions(spec)[1].filesystem_uuid
     return f"gnulinux-advanced-{identity}>gnulinux-{spec.release}-advanced-{identity}"
 
 
 def root_grub_config(spec: Spec) -> str:
-    """/boot/grub/grub.cfg as shipped: without one a new kernel's package would not run update-grub, and the engine could not tell what boots.
+    """Return /boot/grub/grub.cfg as shipped.
 
-    It obeys grubenv, so that a kernel can be tried once, and its entry has the id that update-grub gives it.
+    Without this file the package of a new kernel would not run update-grub, and the engine could not
+    determine what boots. The configuration honours grubenv, so that a kernel can be booted once on trial. Its
+    entry has the id that update-grub would give it.
     """
     identity = partitions(spec)[1].filesystem_uuid
     submenu, entry = grub_entry(spec).split(">")
     return (
-        "# Written by goldnode when the disk was made. update-grub, which every new kernel runs, writes it anew.\n"
+        "# Written by goldnode when the disk was made. update-grub, which every new kernel runs, writes it "
+        "anew.\n"
         "if [ -s $prefix/grubenv ]; then\n"
         "  load_env\n"
         "fi\n"
@@ -268,14 +300,17 @@ def root_grub_config(spec: Spec) -> str:
 
 def _grub_boots(spec: Spec, indent: str = "") -> str:
     options = " ".join(f"root=UUID={partitions(spec)[1].filesystem_uuid} ro {spec.command_line}".split())
-    return f"{indent}linux /boot/vmlinuz-{spec.release} {options}\n{indent}initrd /boot/initrd.img-{spec.release}\n"
+    return (
+        f"{indent}linux /boot/vmlinuz-{spec.release} {options}\n"
+        f"{indent}initrd /boot/initrd.img-{spec.release}\n"
+    )
 
 
 def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled:
-    """Make the disk of `root` as the file `out`, which is there whole or not at all. `root` is only read.
+    """Assemble the disk of `root` into the file `out`, atomically. `root` is only read.
 
-    `progress` is told each step in a few words. Raises DiskError: for a root that cannot boot or does not fit its partition, a tool that is
-    missing, no space, or a tool that failed.
+    `progress` receives a short message for each step. Raises DiskError for a root that cannot boot or does
+    not fit its partition, a missing or failed tool, or lack of space.
     """
     spec.check()
     tools.require("sfdisk", "mkfs.vfat", "mmd", "mcopy", "mke2fs", "debugfs", "e2fsck")
@@ -295,7 +330,7 @@ def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled
         raise tools.no_space(
             f"the disk takes about {_mib(needed)} of {out.parent}, where {_mib(free)} are free"
         )
-    # Always the same name, so that what a killed run left is taken by the next.
+    # A fixed name, so that the next run overwrites the leftover of a killed one.
     new = out.with_name(f".{out.name}.new")
     try:
         with _written(out):
@@ -327,6 +362,7 @@ def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled
             progress("hashing the disk")
             _dig(new)
             digest, allocated = measure(new)
+            # Flush before the rename, so that a crash cannot leave an incomplete file under the final name.
             new.chmod(0o644)
             with new.open("rb") as file:
                 os.fsync(file.fileno())
@@ -337,7 +373,7 @@ def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled
 
 
 def measure(path: Path) -> tuple[str, int]:
-    """SHA-256 of a file, and how many bytes of it are in blocks (4 KiB) that are not zeros. Holes are not read."""
+    """Return the SHA-256 of a file and the number of bytes in its non-zero 4 KiB blocks. Skip holes."""
     digest, allocated = hashlib.sha256(), 0
     zeros, block = bytes(MIB), bytes(4096)
     size = path.stat().st_size
@@ -353,7 +389,7 @@ def measure(path: Path) -> tuple[str, int]:
                 digest.update(zeros[:piece])
                 at += piece
             os.lseek(file.fileno(), at, os.SEEK_SET)
-            # As far as to the next boundary: a hole that begins within is read as the zeros that it is.
+            # Up to the next boundary: a hole that begins before it reads as zeros.
             content = file.read(MIB - at % MIB) if at < size else b""
             digest.update(content)
             if content.count(0) != len(content):
@@ -369,13 +405,13 @@ def measure(path: Path) -> tuple[str, int]:
 
 
 def _dig(path: Path) -> None:
-    """Turn zeros into holes, where the file system has such."""
+    """Punch holes where the file is zeros, if the file system supports it."""
     with suppress(DiskError):
         tools.run("fallocate", "--dig-holes", path)
 
 
 class _written:  # noqa: N801 - used as a function
-    """A file that the tools write: what the system refuses becomes a DiskError."""
+    """Context manager that turns an OSError while writing `out` into a DiskError."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -421,19 +457,25 @@ def _check_root(root: Path) -> None:
 
 
 def _check_sizes(root: Path, spec: Spec, files: Mapping[str, Content]) -> int:
-    """Hold the root and the ESP's files against their partitions. Returns about how many bytes the disk will take."""
+    """Check that the root and the ESP's files fit their partitions.
+
+    Return the approximate size of the disk in bytes.
+    """
     tree, room = ext4.usage(root), ext4.capacity(spec.sizes.root)
+    # Spare inodes, like `_FREE`, for what the first boot writes.
     if tree.bytes + _FREE > room.bytes or tree.inodes + 1024 > room.inodes:
         short = max(
             tree.bytes + _FREE - room.bytes, (tree.inodes + 1024 - room.inodes) * ext4.BYTES_PER_INODE
         )
         raise DiskError(
-            f"the root is {_mib(tree.bytes)} in {tree.inodes} files, which is {_mib(short)} more than a partition of {_mib(spec.sizes.root)} holds",
+            f"the root is {_mib(tree.bytes)} in {tree.inodes} files, which is {_mib(short)} more than a "
+            f"partition of {_mib(spec.sizes.root)} holds",
             file=root,
             remedy=f"raise `root_mib` of the definition to at least {_rounded(spec.sizes.root + short)}",
         )
     held = esp.content_size(files)
-    # The other slot of an update has its kernel beside this one, and a new kernel of the slot that runs is written before its old one goes.
+    # Layout ab: an update puts the other slot's kernel next to this one. A new kernel in the running slot is
+    # written before the old one is removed.
     want = (3 * held if spec.layout == "ab" else held) + spec.sizes.esp // 64 + 2 * MIB
     if want > spec.sizes.esp:
         times = (
@@ -442,7 +484,8 @@ def _check_sizes(root: Path, spec: Spec, files: Mapping[str, Content]) -> int:
             else "which"
         )
         raise DiskError(
-            f"kernel, initramfs and loader are {_mib(held)}, {times} does not fit an ESP of {_mib(spec.sizes.esp)}",
+            f"kernel, initramfs and loader are {_mib(held)}, {times} does not fit an ESP of "
+            f"{_mib(spec.sizes.esp)}",
             file=root,
             remedy=f"raise `esp_mib` of the definition to at least {_rounded(want + MIB)}",
         )
@@ -461,7 +504,9 @@ def _loader(root: Path, name: str, package: str) -> Path:
 
 
 def _inside(root: Path, name: str) -> Path:
-    """The file of this name, which must lie in the root itself: a link that leads out would put this machine's file on the disk."""
+    """Return the file `name`, which must not be a link out of the root: that would copy this machine's file
+    to the disk.
+    """
     found = root / name
     if found.is_symlink() or not found.resolve().is_relative_to(root.resolve()):
         raise DiskError(f"/{name} of the root is a link, expected a file", file=root)

@@ -1,9 +1,12 @@
-"""Building the disk image of a class: root filesystem, first boot, checks, disk, formats, manifest.
+"""Build of the disk image of a class: root filesystem, first boot, checks, disk, formats, manifest.
 
-A build is a function of its inputs, and named after them: the class document, the disk's lock, the definition, goldnode's own parts that shape a
-disk, and the tools. What is there already is not built again; a root filesystem is kept, so that what comes after it is made again alone. A
-build that fails or is killed leaves no directory in `built`, and the next run takes away what it left. A build that is there is given the formats
-that it lacks and stays what it is, with all that was found out about it since.
+A build is named after the hash of its inputs: class document, disk lock, definition, the parts of goldnode
+that shape a disk, and the tools. A build that already exists is not repeated. The root filesystem is cached,
+so that a change after it repeats only the later stages.
+
+A failed or killed build leaves no directory in `built`; the next run removes its leftovers. If an existing
+build lacks a format, that format is added. Everything else about the build stays, including its verification
+and evidence.
 """
 
 from __future__ import annotations
@@ -50,9 +53,10 @@ from goldnode.images.recipe import ROOT_START
 from goldnode.node.state.domains.tuning import cmdline_words
 from goldnode.nodefile import payload
 
-Say = Callable[[str, str, float], None]  # what, "started" or "done", seconds
+Say = Callable[[str, str, float], None]  # stage, state (started, done, failed), seconds
 
-# goldnode's own that shapes a root filesystem, and what is made of it; whatever is below a directory counts.
+# Parts of this source tree that shape a root filesystem, and a disk. A directory includes everything below
+# it.
 _ROOT_PARTS = (
     *(
         "src/goldnode/disks/rootfs.py",
@@ -77,12 +81,13 @@ _DISK_PARTS = (
     ),
     "images/disks/files",
 )
+# Namespace of the UUIDs that are derived from a disk's name. Changing it changes every disk.
 _NAMESPACE = uuid.UUID("6f0f8a0e-6d1c-5d1e-9a53-0f2b6a4f6f5e")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A build that is planned: all that decides it, and the name that follows."""
+    """A planned build: all its inputs, and the name derived from them."""
 
     item: Target
     lock: DiskLock
@@ -91,7 +96,7 @@ class Recipe:
 
     @cached_property
     def root_key(self) -> str:
-        """Hash of all that decides the root filesystem."""
+        """Return the hash of everything that determines the root filesystem."""
         parts = [
             rootfs.RECIPE,
             ROOT_START,
@@ -110,23 +115,23 @@ class Recipe:
 
     @cached_property
     def build_id(self) -> str:
-        """12 hex digits of the hash of all inputs."""
+        """Return the first 12 hex digits of the hash of all inputs."""
         shaping = self.item.definition.shaping(self.item.disk)
         return inputs_digest([self.root_key, shaping, parts_digest(_DISK_PARTS), dict(self.tools)])[:12]
 
     @property
     def name(self) -> str:
-        """CLASS-BUILDID."""
+        """Return CLASS-BUILDID."""
         return f"{self.item.name}-{self.build_id}"
 
     @property
     def command_line(self) -> str:
-        """The kernel's command line: the definition's words and those of the class's policy."""
+        """Return the kernel's command line: the words of the definition and those of the class's policy."""
         return " ".join([*self.item.disk.shape.command_line, *cmdline_words(self.document)])
 
     @property
     def spec(self) -> Spec:
-        """What the disk is made of beside its root."""
+        """Return the parameters of the disk besides its root."""
         shape = self.item.disk.shape
         return Spec(
             name=self.name,
@@ -143,7 +148,10 @@ class Recipe:
 
 
 def parts_digest(names: Sequence[str]) -> str:
-    """Hex sha256 over the files of goldnode's tree that `names` say, with their paths and whether they may be executed."""
+    """Return the hex SHA-256 over files of the source tree, their paths and executable bits.
+
+    A directory includes all its files.
+    """
     digest = hashlib.sha256()
     for name in names:
         place = TREE / name
@@ -165,13 +173,16 @@ def parts_digest(names: Sequence[str]) -> str:
 
 
 def recipe(item: Target, lock: DiskLock) -> Recipe:
-    """Plan the build of `item` from its lock. Raises DiskError where a tool is missing, and where the class must not be deployed."""
+    """Plan the build of `item` from its lock.
+
+    Raises DiskError if a tool is missing or the class must not be deployed.
+    """
     refuse_blocked(item)
     return Recipe(item, lock, item.document(lock.modules), {**rootfs.tools(), **disktools.versions()})
 
 
 def refuse_blocked(item: Target) -> None:
-    """Refuse a class of which the compatibility check says that it must not reach a node."""
+    """Raise the error of a fatal compatibility finding of the class: it must not reach a node."""
     from goldnode.compat.hosts import findings_of_class
     from goldnode.compat.report import error
 
@@ -188,10 +199,13 @@ def build(
     say: Say = lambda what, state, seconds: None,
     fresh: bool = False,
 ) -> tuple[BuiltDisk, bool]:
-    """Build the disk of `recipe` into `store`, and return it and whether anything was made. The packages have to be in the store's pool.
+    """Build the disk of `recipe` into `store`. Return it and whether anything was built.
 
-    `kinds` are formats (keys of `FORMATS`); the raw disk is always kept. `fresh`: no root filesystem of an earlier build is used. Raises
-    DiskError where a package is missing or damaged, a stage fails, a check of the root filesystem fails, or the disk is full.
+    The packages must already be in the store's pool. `kinds` are formats (keys of `FORMATS`); the raw disk is
+    always kept. `fresh` ignores cached root filesystems.
+
+    Raises DiskError if a package is missing or damaged, a stage or a check of the root filesystem fails, or
+    the disk is full.
     """
     for kind in kinds:
         if kind not in FORMATS:
@@ -204,7 +218,7 @@ def build(
     rootfs.needs_root()
     stages = _Stages(say)
     with _full_disk(store.root), store.work(recipe.build_id) as work:
-        known = _known(target, fresh)  # another run may have made it meanwhile
+        known = _known(target, fresh)  # another run may have built it while this one waited for the lock
         if known is not None:
             kinds = _missing(known, kinds)
             if not kinds:
@@ -244,10 +258,12 @@ def build(
         }
         log["built"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         replace_file(out / BUILD_LOG, (json.dumps(log, indent=1, sort_keys=True) + "\n").encode())
+        # The manifest is last: it marks a complete build.
         replace_file(out / MANIFEST, disk.text().encode())
         sync(out)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():  # without a manifest, or the second build of `twice`, in a store of its own: nothing that is missed
+        # Safe to replace: it has no manifest, or it is a second build in the temporary store of `twice`.
+        if target.exists():
             target.replace(work / "old")
         out.replace(target)
         sync(target.parent)
@@ -263,15 +279,20 @@ def _sums(files: Mapping[str, str]) -> bytes:
 
 
 def _add(known: BuiltDisk, made: Sequence[DiskFile], out: Path) -> BuiltDisk:
-    """Give a build the formats in `out` that it lacks. The manifest comes last: a kill before leaves the build as it was, and a file beside it that
-    the next run makes again. It stays the same bytes where it names the formats already (of a build that was pulled without them)."""
+    """Add the formats in `out` to an existing build.
+
+    The manifest is written last. If the run is killed before that, the build is as before plus one file,
+    which the next run writes again. The manifest does not change if it lists the formats already: the build
+    was pulled without them.
+    """
     rows = {row.format: row for row in known.files}
     for row in made:
         if row.format == "raw" and (known.directory / row.file).is_file():
             continue
         if rows.setdefault(row.format, row) != row:
             raise DiskError(
-                f"{row.file} was made again and is not the same: {row.sha256} instead of {rows[row.format].sha256}",
+                f"{row.file} was made again and is not the same: {row.sha256} instead of "
+                f"{rows[row.format].sha256}",
                 file=known.directory,
                 remedy="build with --twice, which names the files that differ",
             )
@@ -284,7 +305,7 @@ def _add(known: BuiltDisk, made: Sequence[DiskFile], out: Path) -> BuiltDisk:
         else {}
     )
     listed |= {row.file: row.sha256 for row in made}
-    if text != known.text() and MANIFEST in listed:  # of a build that was pulled
+    if text != known.text() and MANIFEST in listed:  # only SHA256SUMS of a pulled build lists the manifest
         listed[MANIFEST] = hashlib.sha256(text.encode()).hexdigest()
     replace_file(sums, _sums(listed))
     sync(known.directory)
@@ -295,7 +316,11 @@ def _add(known: BuiltDisk, made: Sequence[DiskFile], out: Path) -> BuiltDisk:
 
 
 def _refuse_followed(known: BuiltDisk, kinds: Sequence[str], store: Store) -> None:
-    """A build is known by its manifest, which names the formats: one that a channel leads to, or led to, keeps those it has."""
+    """Raise DiskError if new formats would change the identity of a build that a channel points to, or
+    pointed to.
+
+    The manifest identifies a build and lists its formats.
+    """
     fresh = [kind for kind in kinds if kind not in {row.format for row in known.files}]
     if not fresh:
         return
@@ -306,7 +331,8 @@ def _refuse_followed(known: BuiltDisk, kinds: Sequence[str], store: Store) -> No
     why = needed(channels.ChannelStore(store.root)).digests.get(digest_of(known))
     if why is not None:
         raise DiskError(
-            f"{known.name} is followed ({why}), and would be another build with {', '.join(fresh)}: its manifest names its formats",
+            f"{known.name} is followed ({why}), and would be another build with {', '.join(fresh)}: its "
+            "manifest names its formats",
             file=known.directory,
             remedy="make that format in another store (--store)",
         )
@@ -318,7 +344,7 @@ def _missing(disk: BuiltDisk, kinds: Sequence[str]) -> list[str]:
 
 
 def _refuse_other(known: BuiltDisk, sha256: str) -> None:
-    """A build that is made again for one more format has to be the same disk."""
+    """Raise DiskError if a rebuild for an additional format gave a different disk."""
     if known.raw.sha256 != sha256:
         raise DiskError(
             f"{known.name} was built again and is not the same: {sha256} instead of {known.raw.sha256}",
@@ -330,7 +356,7 @@ def _refuse_other(known: BuiltDisk, sha256: str) -> None:
 def _root(
     recipe: Recipe, store: Store, work: Path, stages: _Stages, fresh: bool
 ) -> tuple[Path, tuple[Pending, ...], bool]:
-    """The root filesystem: unpacked from the store's cache, or made now and kept there."""
+    """Return the root filesystem: unpacked from the store's cache, or built now and cached there."""
     root, kept = work / "root", store.cache / "roots" / f"{recipe.root_key[:32]}.tar.zst"
     if kept.is_file() and not fresh:
         with stages("unpacking the root filesystem"):
@@ -351,13 +377,14 @@ def _root(
 
 
 def refuse_unclean(checks: Sequence[Hygiene]) -> None:
-    """Raise DiskError for the checks that failed."""
+    """Raise DiskError if any check failed."""
     failed = [row for row in checks if row.outcome == "failed"]
     if failed:
         raise DiskError(
             f"{len(failed)} checks of the root filesystem fail: "
             + "; ".join(f"{row.check}: {row.detail}" for row in failed),
-            remedy="correct what brings it; what may stand is named in `hygiene.waivers` of the definition, with a reason",
+            remedy="correct what brings it; what may stand is named in `hygiene.waivers` of the definition, "
+            "with a reason",
         )
 
 
@@ -405,9 +432,11 @@ def _manifest(
 def twice(
     recipe: Recipe, store: Store, place: Path, *, say: Say = lambda what, state, seconds: None
 ) -> list[str]:
-    """Build the disk a second time, from the pool alone and from nothing of the first build, in a store of its own at `place`.
+    """Build the disk a second time in a store of its own at `place`, from the pool alone, reusing nothing of
+    the first build.
 
-    Returns what differs, a line each, files of the root named; nothing where both are the same bytes. `place` is removed then.
+    Return one line per difference, with the files of the root by name; an empty list if both builds are
+    identical. Removes `place` if they are.
     """
     other = Store(place)
     for deb in recipe.lock.debs:
@@ -421,6 +450,7 @@ def twice(
         return []
     from goldnode.disks.compare import differences
 
+    # Compare the manifests only if the disks are equal: their fields are less specific.
     found = [str(row) for row in differences(first.path("raw"), second.path("raw"))]
     mine, theirs = first.manifest(), second.manifest()
     return found or [f"{MANIFEST}: `{key}`" for key in mine if mine[key] != theirs[key]]
@@ -430,7 +460,7 @@ def twice(
 
 
 class _Stages:
-    """Tells of each stage when it begins and ends, and keeps how long it took."""
+    """Reporter of build stages. Calls `say` when a stage begins and ends, and records how long it took."""
 
     def __init__(self, say: Say) -> None:
         self.say = say
@@ -454,7 +484,7 @@ class _Stages:
             self.say(what, state, seconds)
 
     def inside(self, what: str) -> None:
-        """A part of the stage begins; the one before it has ended."""
+        """Begin a part of the current stage; ends the previous part."""
         self._end()
         self._part = (what, time.monotonic())
         self.say(what, "started", 0.0)
@@ -468,8 +498,11 @@ class _Stages:
 
 
 def _room(store: Store, lock: DiskLock) -> None:
-    """Refuse, before anything is made, what the disk will not take. A package unpacks to some five times its size; the root filesystem is there
-    once as a tree, once in the disk, and twice packed."""
+    """Raise DiskError if the build would not fit, before anything is written.
+
+    A package unpacks to about five times its size. The root filesystem exists once as a tree, once in the
+    disk, and twice packed.
+    """
     wanted, have = 13 * lock.size, store.free()
     if have < wanted:
         raise DiskError(

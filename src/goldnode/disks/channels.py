@@ -1,7 +1,8 @@
-"""Channels of disk images: the gates a disk has to pass, and where its channels stand, in a store or in a published directory.
+"""Channels of disk images: the gates that a disk must pass, and the places that hold channels.
 
-Histories, moves and the way back are those of container images (`goldnode.images.channels`); a line is a node class, an immutable tag a
-build id, a digest that of the build's manifest. In a directory a lock holds other writers off, which no registry can.
+A place is a local store or a published directory. Histories, promotions and rollbacks are those of container
+images (`goldnode.images.channels`). A line is a node class, an immutable tag is a build id, and a digest is
+that of the build's manifest. Unlike a registry, a directory has a lock that excludes other writers.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ CLASS_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 MAJORS = ("kernel", "driver")
 BOOTS = 2
 
-# What each step asks for, in the order it is told. A step asks for that of the one before as well.
+# Gates of each step, in the order of the report. A step includes the gates of the previous one.
 _BASE = ("built", "hygiene", "booted", "inspection", "signature")
 _CANARY = (*_BASE, "sbom", "provenance")
 _STABLE = (*_CANARY, "vulnerabilities")
@@ -62,7 +63,8 @@ ASKED: Mapping[str, tuple[str, ...]] = {
     "known-good": (*_STABLE, "order", "majors"),
 }
 
-LATER = ("sbom", "provenance", "vulnerabilities")  # asked for after publication, of what is published
+# Written after publication, so promotions require them and `publish` does not.
+LATER = ("sbom", "provenance", "vulnerabilities")
 
 _REMEDY = {
     "booted": "boot it: `goldnode disks verify`",
@@ -76,14 +78,14 @@ _REMEDY = {
 
 @dataclass(frozen=True)
 class ClassLine(Line):
-    """What users follow: a node class."""
+    """A line of images that users follow: a node class."""
 
     def __str__(self) -> str:
         return self.repository
 
 
 def line_of(name: str) -> ClassLine:
-    """The line of a class. Raises DiskError for what no class can be called."""
+    """Return the line of a class. Raises DiskError if `name` is not a valid class name."""
     if CLASS_NAME.fullmatch(name) is None:
         raise DiskError(
             f'"{name}" is no name of a class', remedy="write it as the catalog does, as in cpu_only"
@@ -106,11 +108,13 @@ def judge(
     lost: str = "",
     only: Sequence[str] | None = None,
 ) -> list[Gate]:
-    """How the gates of a step stand for a disk. `against`: the one that the channel stands for now; `lost`: why that cannot be read;
-    `only`: of these gates alone.
+    """Return the result of each gate of a step for a disk.
 
-    What is absent, cannot be read, is about another disk or was not verified never counts as passed. Raises ImageError for a waiver or an
-    approval of something that this step does not ask for.
+    `against` is the disk that the channel points to now, `lost` the reason why it cannot be read. `only`
+    restricts the gates.
+
+    Evidence that is absent, unreadable, unverified or about another disk never counts as passed. Raises
+    ImageError for a waiver or an approval that this step does not ask for.
     """
     asked = ASKED[step]
     check_asked(step, asked, waivers, approvals, MAJORS)
@@ -194,7 +198,7 @@ def _booted(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Gate:
         )
     if data.get("outcome") != "passed":
         return shut(f"the outcome of its boots is {data.get('outcome')}, expected passed")
-    # A boot with simulated GPUs says nothing of the disk without them.
+    # A boot with simulated GPUs proves nothing about the disk without them.
     real = [boot for boot in boots if isinstance(boot, dict) and not boot.get("simulated")]
     good = [
         boot for boot in real if any(check.get("outcome") == "passed" for check in boot.get("checks", []))
@@ -311,7 +315,9 @@ def _json(path: Path) -> Any:
 def _majors(
     disk: BuiltDisk, against: BuiltDisk | None, lost: str, approvals: Sequence[Approval]
 ) -> list[Gate]:
-    """One gate for each of kernel and driver whose series is another than that of the disk before, or is gone."""
+    """Return one gate for each of kernel and driver whose series differs from that of the previous disk, or
+    that is gone.
+    """
     if against is None and not lost:
         return [Gate("majors", "passed", "the channel leads to no other disk yet")]
     found: list[Gate] = []
@@ -319,7 +325,7 @@ def _majors(
     old = {} if against is None else series(against)
     for part in MAJORS:
         if against is not None and (part not in old or old[part] == new.get(part)):
-            continue  # what was not there before breaks nobody
+            continue  # an addition breaks no user of the channel
         why = (
             f"{part} goes from {old[part]} to {new.get(part, 'none')}"
             if against
@@ -330,7 +336,9 @@ def _majors(
 
 
 def series(disk: BuiltDisk) -> dict[str, str]:
-    """Kernel and driver as far as programs and modules depend on them: 6.1 of 6.1.0-53-cloud-amd64, 535 of 535.309.01."""
+    """Return the series of kernel and driver that programs and modules depend on: 6.1 of
+    6.1.0-53-cloud-amd64, 535 of 535.309.01.
+    """
     found = {"kernel": ".".join(disk.kernel.split("-")[0].split(".")[:2])}
     return found | ({"driver": disk.driver.version.split(".")[0]} if disk.driver is not None else {})
 
@@ -339,9 +347,9 @@ def series(disk: BuiltDisk) -> dict[str, str]:
 
 
 class ChannelStore:
-    """What channels keep in a store of disks: copies of histories, and for each channel that was seen, the disk it stands for.
+    """Channel data of a store of disks: cached histories, and the last known target of each channel.
 
-    It only reads the builds of `goldnode.disks.store.Store`, and makes nothing until it is told a name.
+    It only reads the builds of `goldnode.disks.store.Store`. It creates nothing until a name is set.
     """
 
     def __init__(self, root: Path) -> None:
@@ -349,7 +357,7 @@ class ChannelStore:
 
     @property
     def cache(self) -> Path:
-        """What can be read again."""
+        """Return the directory of cached evidence, which can be recomputed."""
         return self.root / "cache/evidence"
 
     def name_as(self, name: str, digest: str) -> None:
@@ -360,7 +368,7 @@ class ChannelStore:
             path.unlink(missing_ok=True)
 
     def named(self, name: str) -> str | None:
-        """The digest that a name stands for."""
+        """Return the digest that a name points to."""
         try:
             return self._file(name).read_text(encoding="ascii").strip()
         except FileNotFoundError:
@@ -370,12 +378,12 @@ class ChannelStore:
         return self.root / "channels/names" / quote(name, safe="")
 
     def disk(self, digest: str, class_: str | None = None) -> BuiltDisk | None:
-        """The build with this manifest, if the store has it."""
+        """Return the build with this manifest digest, or None if the store lacks it."""
         return next((disk for disk in builds(self.root, class_) if digest_of(disk) == digest), None)
 
 
 class StorePlace(moves.KeptPlace):
-    """A store by itself, or its copy of a published directory."""
+    """A local store as the home of channels, or as the cached copy of a published directory."""
 
     command = COMMAND
 
@@ -391,12 +399,12 @@ class StorePlace(moves.KeptPlace):
         return None if found is None else digest_of(found)
 
     def find(self, line: Line, tag: str) -> BuiltDisk | None:
-        """A build of the class by its id."""
+        """Return a build of the class by its id, or None."""
         path = self.store.root / "built" / line.repository / tag
         return BuiltDisk.load(path) if (path / MANIFEST).is_file() else None
 
     def disk(self, line: Line, digest: str) -> BuiltDisk:
-        """A build by its digest. Raises DiskError."""
+        """Return a build by its digest. Raises DiskError if the store lacks it."""
         found = self.store.disk(digest, line.repository)
         if found is None:
             raise DiskError(
@@ -416,7 +424,10 @@ class StorePlace(moves.KeptPlace):
 
 
 class DirectoryPlace:
-    """A published directory. `store` and `signer` let a way back send a disk again that is gone there."""
+    """A published directory.
+
+    With `store` and `signer` a rollback can upload a disk again that is gone from the directory.
+    """
 
     command = COMMAND
     copy = False
@@ -431,7 +442,7 @@ class DirectoryPlace:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """One writer at a time, whoever and wherever it is: others wait."""
+        """Hold the directory's lock: one writer at a time, on any machine. Others wait."""
         staging = self.root / ".staging"
         staging.mkdir(exist_ok=True)
         with (staging / ".lock").open("w") as lock:
@@ -439,7 +450,7 @@ class DirectoryPlace:
             yield
 
     def channels(self, line: Line) -> Path:
-        """Where the channels of a class are."""
+        """Return the directory of the channels of a class."""
         return self.root / line.repository / "channels"
 
     def text(self, line: Line) -> bytes:
@@ -489,7 +500,7 @@ class DirectoryPlace:
         return digest_of(BuiltDisk.load(path)) if (path / MANIFEST).is_file() else None
 
     def disk(self, line: Line, digest: str) -> BuiltDisk:
-        """A published build by its digest. Raises DiskError."""
+        """Return a published build by its digest. Raises DiskError if the directory lacks it."""
         for path in sorted((self.root / line.repository).glob(f"*/{MANIFEST}")):
             if "sha256:" + sha256_of(path) == digest:
                 return BuiltDisk.load(path.parent)
@@ -507,7 +518,7 @@ class DirectoryPlace:
         return [line_of(repository)] if (self.root / repository / "channels" / HISTORY).is_file() else []
 
     def classes(self) -> list[str]:
-        """Every class of which there is a build or a history."""
+        """Return every class that has a build or a history."""
         found = {path.parent.parent.name for path in self.root.glob(f"*/*/{MANIFEST}")}
         found |= {path.parent.parent.name for path in self.root.glob(f"*/channels/{HISTORY}")}
         return sorted(name for name in found if CLASS_NAME.fullmatch(name))
@@ -524,7 +535,7 @@ class DirectoryPlace:
 
 @contextlib.contextmanager
 def full(root: Path) -> Iterator[None]:
-    """Turn a full or read-only place into an error that says so."""
+    """Turn the OSError of a full or read-only directory into a DiskError with a remedy."""
     import errno
 
     try:
@@ -533,7 +544,8 @@ def full(root: Path) -> Iterator[None]:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
             why, remedy = (
                 "is full",
-                "free space there (`goldnode disks gc --to`), and run it again: what was published before is untouched",
+                "free space there (`goldnode disks gc --to`), and run it again: what was published before "
+                "is untouched",
             )
         elif problem.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             why, remedy = "cannot be written", "mount it writable, or run it as who owns it"
@@ -562,7 +574,7 @@ def promote(
     say: Say = lambda text: None,
     now: dt.datetime | None = None,
 ) -> Moved:
-    """Let a channel of a class stand for a build, where every gate is open; see `goldnode.images.channels.advance`."""
+    """Point a channel of a class to a build if every gate is open. See `goldnode.images.channels.advance`."""
     keys = (*trust, signer.public)
 
     def judging(history: History, digest: str, against: str | None) -> tuple[list[Gate], list[str]]:
@@ -585,6 +597,7 @@ def promote(
         return gates, _notes(before, disk)
 
     with _turn(place):
+        # settle=0: the lock excludes other writers, so there is no need to wait for a concurrent promotion.
         return moves.advance(
             place,
             store,
@@ -618,7 +631,10 @@ def rollback(
     say: Say = lambda text: None,
     now: dt.datetime | None = None,
 ) -> Moved:
-    """Let a channel stand for the build it stood for before; `to`: for `known-good`, or a build id or digest of the history."""
+    """Point a channel back to its previous build.
+
+    `to` selects another one: for `known-good`, or a build id or digest of the history.
+    """
     given: dict[str, Any] = {
         "by": by,
         "reason": reason,
@@ -635,7 +651,9 @@ def rollback(
 def repair(
     place: StorePlace | DirectoryPlace, store: ChannelStore, line: Line, trust: Sequence[SSlibKey], say: Say
 ) -> list[moves.Stand]:
-    """Give every channel back to what the signed history says, and bring there what was decided offline."""
+    """Point every channel to the target of the signed history again, and upload history entries that were
+    added offline.
+    """
     with _turn(place):
         return moves.repair(place, store, line, trust, settle=0, say=say)
 
@@ -660,9 +678,10 @@ def _notes(before: BuiltDisk | None, disk: BuiltDisk) -> list[str]:
 
 
 def standing(store: ChannelStore, line: ClassLine, channel: str, place: str | None = None) -> BuiltDisk:
-    """The build of the store that a channel stands for, as the store last saw it. `place`: whose channel; default: the only one known.
+    """Return the build of the store that a channel points to, as the store last saw it.
 
-    Raises DiskError.
+    `place` selects the channel's location; the default is the only known one. Raises DiskError if there is no
+    such build, or more than one.
     """
     if channel not in CHANNELS:
         from goldnode.errors import nearest

@@ -1,8 +1,11 @@
-"""What a booted guest says of itself, as one JSON object on standard output. Sent to the guest over ssh and run there as root by its own Python.
+"""Collector of facts about a booted guest, printed as one JSON object.
 
-Its readers are its own: it asks systemd, dpkg, modprobe and /proc directly, and of goldnode's program only what that is asked for (the verdict it
-wrote, its gate, its plan). Standard library, Python 3.9; nothing is written but what `modprobe` does. docs/disk-verification.md says what is
-made of it.
+The verification sends this file to the guest over ssh and runs it there as root with the guest's Python. It
+asks systemd, dpkg, modprobe and /proc directly, so that goldnode does not verify itself. Only the verdict,
+the gate and the plan come from goldnode's own program.
+
+It needs Python 3.9 and the standard library, and changes nothing except that it loads modules.
+docs/disk-verification.md describes how the facts are judged.
 """
 
 from __future__ import annotations
@@ -18,21 +21,23 @@ from pathlib import Path
 from typing import Any
 
 UNITS = (
-    "multi-user.target", "boot-complete.target", "goldnode-sanity.service", "goldnode-policy.service", "goldnode-watch.timer",
-    "goldnode-watch.service", "goldnode-events.service", "goldnode-good.service", "goldnode-first-boot.service", "ssh.service",
-    "docker.service", "docker.socket", "containerd.service", "slurmd.service", "kubelet.service",
-    "apt-daily.service", "apt-daily-upgrade.service", "unattended-upgrades.service", "dpkg-db-backup.service",
+    "multi-user.target", "boot-complete.target", "goldnode-sanity.service", "goldnode-policy.service",
+    "goldnode-watch.timer", "goldnode-watch.service", "goldnode-events.service", "goldnode-good.service",
+    "goldnode-first-boot.service", "ssh.service", "docker.service", "docker.socket", "containerd.service",
+    "slurmd.service", "kubelet.service", "apt-daily.service", "apt-daily-upgrade.service",
+    "unattended-upgrades.service", "dpkg-db-backup.service",
 )  # fmt: skip
 SHOWN = (
-    "Id", "LoadState", "ActiveState", "SubState", "Result", "UnitFileState", "After", "Before", "ExecMainStartTimestampMonotonic",
-    "ExecMainExitTimestampMonotonic", "ActiveEnterTimestampMonotonic", "InactiveExitTimestampMonotonic", "ConditionResult", "StatusErrno",
-    "NeedDaemonReload", "DropInPaths", "ExecCondition",
+    "Id", "LoadState", "ActiveState", "SubState", "Result", "UnitFileState", "After", "Before",
+    "ExecMainStartTimestampMonotonic", "ExecMainExitTimestampMonotonic", "ActiveEnterTimestampMonotonic",
+    "InactiveExitTimestampMonotonic", "ConditionResult", "StatusErrno", "NeedDaemonReload", "DropInPaths",
+    "ExecCondition",
 )  # fmt: skip
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
 
 
 def run(*words: str, limit: int = 240) -> tuple[int, str, str]:
-    """(exit status, standard output, standard error) of a command; 127 where it is not there, 124 where it takes too long."""
+    """Run a command and return (exit status, stdout, stderr). 127: command not found, 124: timeout."""
     try:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=limit
@@ -45,7 +50,7 @@ def run(*words: str, limit: int = 240) -> tuple[int, str, str]:
 
 
 def text(path: str | Path) -> str | None:
-    """Content of a file, None where it cannot be read."""
+    """Return the content of a file, or None if it cannot be read."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:
@@ -53,7 +58,7 @@ def text(path: str | Path) -> str | None:
 
 
 def document(path: str) -> Any:
-    """Content of a JSON file, None where there is none or it is no JSON."""
+    """Return the content of a JSON file, or None if it is missing or invalid."""
     try:
         return json.loads(text(path) or "")
     except ValueError:
@@ -61,7 +66,7 @@ def document(path: str) -> Any:
 
 
 def digest(path: str) -> str | None:
-    """SHA-256 of a file in hex, None where it cannot be read."""
+    """Return the SHA-256 of a file in hex, or None if it cannot be read."""
     total = hashlib.sha256()
     try:
         with Path(path).open("rb") as file:
@@ -73,7 +78,7 @@ def digest(path: str) -> str | None:
 
 
 def units() -> dict[str, dict[str, str]]:
-    """Unit -> property -> value, of those above."""
+    """Return the properties in `SHOWN` of the units in `UNITS`: unit -> property -> value."""
     _, out, _ = run("systemctl", "show", "--no-pager", "-p", ",".join(SHOWN), *UNITS)
     found = {}
     for block in out.split("\n\n"):
@@ -84,7 +89,7 @@ def units() -> dict[str, dict[str, str]]:
 
 
 def module(name: str, release: str) -> dict[str, Any]:
-    """What modinfo says of a module's file, and how loading it ends; what the kernel says to that."""
+    """Return modinfo's fields of a module, the result of loading it, and the kernel's messages about that."""
     rc, out, err = run("modinfo", "-k", release, name)
     about: dict[str, Any] = {"name": name, "modinfo": rc, "error": err.strip(), "fields": {}}
     for line in out.splitlines():
@@ -96,7 +101,7 @@ def module(name: str, release: str) -> dict[str, Any]:
 
 
 def load(name: str) -> dict[str, Any]:
-    """How `modprobe` of a module ends; a module that it loads stays."""
+    """Load a module with `modprobe` and return the result. The module stays loaded."""
     _, before, _ = run("dmesg")
     rc, out, err = run("modprobe", "-v", name)
     _, after, _ = run("dmesg")
@@ -108,13 +113,13 @@ def load(name: str) -> dict[str, Any]:
 
 
 def initramfs(path: str) -> dict[str, Any]:
-    """Names of the files in an initramfs, or why they cannot be listed."""
+    """Return the names of the files in an initramfs, or the error if they cannot be listed."""
     rc, out, err = run("lsinitramfs", path)
     return {"error": None if rc == 0 else (err.strip() or f"exit status {rc}"), "names": out.splitlines()}
 
 
 def disks() -> Any:
-    """Whole disks and their partitions: name, size in bytes, PARTLABEL, file system, where it is mounted."""
+    """Return disks and their partitions: name, size in bytes, PARTLABEL, file system, mount point."""
     _, out, _ = run("lsblk", "-J", "-b", "-o", "NAME,TYPE,SIZE,PARTLABEL,FSTYPE,MOUNTPOINT,PARTUUID,PKNAME")
     with contextlib.suppress(ValueError, KeyError):
         return json.loads(out)["blockdevices"]
@@ -122,7 +127,7 @@ def disks() -> Any:
 
 
 def packages() -> dict[str, list[str]]:
-    """Name -> [version, architecture, status] of every package that dpkg knows."""
+    """Return every package that dpkg knows: name -> [version, architecture, status]."""
     _, out, _ = run(
         "dpkg-query", "-W", "-f", "${Package}\t${Version}\t${Architecture}\t${db:Status-Abbrev}\n"
     )
@@ -131,7 +136,7 @@ def packages() -> dict[str, list[str]]:
 
 
 def identity() -> dict[str, Any]:
-    """What has to be this machine's alone."""
+    """Return everything that must be unique to this machine."""
     keys = {}
     for path in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")):
         _, out, _ = run("ssh-keygen", "-lf", str(path))
@@ -150,7 +155,7 @@ def identity() -> dict[str, Any]:
 
 
 def package_managers() -> dict[str, int]:
-    """When dpkg's and apt's own files were last written (seconds since the epoch)."""
+    """Return when dpkg and apt last wrote their own files (seconds since the epoch)."""
     places = (
         "/var/lib/dpkg/status",
         "/var/lib/dpkg/info",
@@ -162,7 +167,7 @@ def package_managers() -> dict[str, int]:
 
 
 def plan() -> dict[str, Any]:
-    """What goldnode's own program would change on this node."""
+    """Return the changes that goldnode's program would make on this node."""
     if not Path(PROGRAM).exists():
         return {"rc": 127, "error": f"{PROGRAM} is not there", "plan": None}
     rc, out, err = run(PROGRAM, "plan", "--json", limit=600)
@@ -174,7 +179,7 @@ def plan() -> dict[str, Any]:
 
 def main() -> None:
     asked = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    # Until systemd has no more to start; whether all of it did is judged.
+    # Wait until systemd has finished starting units. The checks decide whether all of them started.
     run("systemctl", "is-system-running", "--wait", limit=900)
     if asked.get("identity"):
         json.dump(
@@ -189,7 +194,7 @@ def main() -> None:
         for line in run("systemctl", "--failed", "--no-legend", "--plain")[1].splitlines()
         if line.strip()
     ]
-    # Before this loads modules: what the boot itself has loaded.
+    # Before the collector itself loads modules: only those that the boot loaded.
     modules = sorted(line.split()[0] for line in (text("/proc/modules") or "").splitlines())
     root = os.statvfs("/")
     found = {
@@ -231,6 +236,7 @@ def main() -> None:
             1
         ].strip()[-6000:],
         "plan": plan(),
+        # An EFI variable: attributes, then UTF-16.
         "entry": (
             text("/sys/firmware/efi/efivars/LoaderEntrySelected-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f") or ""
         )[2:].replace("\0", ""),

@@ -1,7 +1,8 @@
-"""What differs between two disks, by name: partition, path, and which property; nothing is mounted.
+"""Differences between two disks, by partition, path and property. Nothing is mounted.
 
-Made for two builds that should have been equal, so it goes down to the bytes: what no file accounts for (the table, a superblock, the
-end of a file's last block, a block that is free) is named by the structure it lies in.
+It is meant for two builds that should be equal, so it compares down to the byte. A byte that belongs to no
+file (partition table, superblock, end of a file's last block, free block) is reported with the structure that
+contains it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from goldnode.disks.model import Partition
 from goldnode.errors import DiskError
 
 What = Literal[
-    "only in one", "type", "content", "mode", "owner", "times", "xattrs", "links", "flags", "target", "device", "place", "table", "superblock", "slack",
+    "only in one", "type", "content", "mode", "owner", "times", "xattrs", "links", "flags", "target",
+    "device", "place", "table", "superblock", "slack",
 ]  # fmt: skip
 _PIECE = 1 << 20
 _ONE = {True: "there", False: "not there"}
@@ -33,8 +35,10 @@ _ONE = {True: "there", False: "not there"}
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same. `partition` is its PARTLABEL, or `disk` for what lies outside of all; `path` begins with a slash, and
-    is empty for what is no file; `first` and `second` say what each disk has, in words.
+    """One difference.
+
+    `partition` is the PARTLABEL, or `disk` outside all partitions. `path` begins with a slash, and is empty
+    for anything but a file. `first` and `second` describe the value on each disk.
     """
 
     partition: str
@@ -49,9 +53,11 @@ class Difference:
 
 
 def differences(first: Path, second: Path) -> list[Difference]:
-    """Compare two raw disks (or `.raw.zst`, unpacked beside nothing of yours, in $TMPDIR). An empty list: they are equal, bit by bit.
+    """Compare two raw disks (or `.raw.zst`, unpacked in $TMPDIR).
 
-    Raises DiskError for a file that is no disk with a GPT, and for a file system that cannot be read.
+    An empty list means they are equal, bit by bit.
+
+    Raises DiskError for a file that is not a disk with a GPT, and for an unreadable file system.
     """
     with ExitStack() as stack:
         one, two = (stack.enter_context(_opened(path)) for path in (first, second))
@@ -89,9 +95,8 @@ def _opened(path: Path) -> Iterator[_Disk]:
         try:
             yield _Disk(raw, data)
         finally:
-            with suppress(
-                BufferError
-            ):  # an error's own trace may still hold a part of it; it is closed with that
+            # A traceback may still reference a view of the data, which then keeps it open.
+            with suppress(BufferError):
                 data.close()
 
 
@@ -145,8 +150,8 @@ def _same(left: memoryview, right: memoryview) -> bool:
 
 
 def _ranges(left: memoryview, right: memoryview, block: int = 4096) -> Iterator[int]:
-    """Offsets of the blocks that differ, as far as both go."""
-    # As bytes: memoryviews are compared one element after the other.
+    """Yield the offsets of the blocks that differ, up to the end of the shorter one."""
+    # As bytes: comparing memoryviews is slow, element by element.
     for at in range(0, min(len(left), len(right)), _PIECE):
         pieces = bytes(left[at : at + _PIECE]), bytes(right[at : at + _PIECE])
         if pieces[0] != pieces[1]:
@@ -156,7 +161,7 @@ def _ranges(left: memoryview, right: memoryview, block: int = 4096) -> Iterator[
 
 
 def _outside(one: _Disk, two: _Disk, parts: list[Partition]) -> Iterator[Difference]:
-    """What lies before, between and behind the partitions and is not said by the table."""
+    """Yield differences before, between and after the partitions that the parsed table does not show."""
     ends = sorted((part.start, part.start + part.size) for part in parts)
     at = 0
     for start, end in [*ends, (len(one.data), len(one.data))]:
@@ -213,12 +218,15 @@ def _kind(data: memoryview) -> str:
 
 # -- ext4
 
-# Superblock: the kernel's documentation of ext4's data structures. Offset, struct format, name.
+# Superblock fields (offset, struct format, name), from the kernel's documentation of ext4's data structures.
 _SUPERBLOCK = (
-    (0, "I", "count of inodes"), (4, "I", "count of blocks"), (44, "I", "mount time"), (48, "I", "write time"), (52, "H", "count of mounts"),
-    (58, "H", "state"), (60, "H", "behaviour at errors"), (64, "I", "time of check"), (92, "I", "compatible features"), (96, "I", "incompatible features"),
-    (100, "I", "read-only features"), (104, "16s", "UUID"), (120, "16s", "label"), (136, "64s", "last mount point"), (208, "16s", "UUID of the journal"),
-    (236, "16s", "hash seed"), (256, "I", "mount options"), (264, "I", "time of making"), (376, "Q", "bytes written"), (624, "I", "checksum seed"),
+    (0, "I", "count of inodes"), (4, "I", "count of blocks"), (44, "I", "mount time"),
+    (48, "I", "write time"), (52, "H", "count of mounts"), (58, "H", "state"),
+    (60, "H", "behaviour at errors"), (64, "I", "time of check"), (92, "I", "compatible features"),
+    (96, "I", "incompatible features"), (100, "I", "read-only features"), (104, "16s", "UUID"),
+    (120, "16s", "label"), (136, "64s", "last mount point"), (208, "16s", "UUID of the journal"),
+    (236, "16s", "hash seed"), (256, "I", "mount options"), (264, "I", "time of making"),
+    (376, "Q", "bytes written"), (624, "I", "checksum seed"),
 )  # fmt: skip
 
 
@@ -238,7 +246,7 @@ def _ext4(
         for row in _file(name, f"/{path}", first, second, mine, other):
             told = True
             yield row
-    # Bitmaps, counters and checksums follow from what was told; they are news only where nothing was.
+    # Bitmaps, counters and checksums follow from the differences above, so report them only without any.
     if not told:
         yield from _ext4_rest(name, first, trees[0], left, right)
 
@@ -279,9 +287,9 @@ def _file(
         yield from _contents(name, path, first, second, mine, other)
     elif mine.kind in "cb" and mine.place[:8] != other.place[:8]:
         yield Difference(name, path, "device", mine.place[:8].hex(), other.place[:8].hex())
-    if mine.kind != "d" and mine.links != other.links:  # those of a directory count what is in it
+    if mine.kind != "d" and mine.links != other.links:  # a directory's link count follows from its content
         yield Difference(name, path, "links", str(mine.links), str(other.links))
-    # Whether a directory is hashed (0x1000) follows from how many names it has.
+    # Ignore the index flag of a directory (0x1000): it follows from the number of entries.
     if (mine.flags ^ other.flags) & ~0x1000 or mine.generation != other.generation:
         yield Difference(
             name,
@@ -304,6 +312,7 @@ def _attributes(
 
 
 def _content(system: Reader, item: Inode) -> bytes:
+    # A target of less than 60 bytes is in the inode itself, unless the inode uses extents (0x80000).
     if item.kind == "l" and item.size < 60 and not item.flags & 0x80000:
         return item.place[: item.size]
     return b"".join(system.content(item.size, item.flags, item.place))
@@ -356,13 +365,15 @@ def _date(nanoseconds: int) -> str:
 def _ext4_rest(
     name: str, system: Reader, tree: Mapping[str, Inode], left: memoryview, right: memoryview
 ) -> Iterator[Difference]:
-    """What of two equal trees differs all the same, by the block it is in; one row for each file or structure."""
+    """Yield the remaining differences of two equal trees by block, one per file or structure."""
     blocks = list(_ranges(left, right, system.block))
     if not blocks:
         return
     owners: dict[int, str] = {}
     ends: dict[int, str] = {}
+    # Inode 8 is the journal.
     for path, item in [*((f"/{path}", item) for path, item in tree.items()), ("the journal", system.read(8))]:
+        # Devices and short links have no blocks.
         if item.kind not in "-d" and not item.flags & 0x80000:
             continue
         for at, block, count in system.runs(item.flags, item.place):
@@ -381,7 +392,7 @@ def _ext4_rest(
             row = Difference(
                 name, ends[block], "slack", "behind its end, in its last block", "other bytes there"
             )
-        elif owners.get(block, "").startswith("/"):  # its content is the same, read in order
+        elif owners.get(block, "").startswith("/"):  # equal content in different blocks
             row = Difference(name, owners[block], "place", "lies in other blocks, or in another order", "")
         else:
             where = owners.get(block) or structures.get(block) or "a block that no file has"
@@ -398,7 +409,7 @@ def _ext4_rest(
 
 
 def _structures(system: Reader) -> dict[int, str]:
-    """What file system structure each block of metadata is."""
+    """Return the file system structure that each block of metadata belongs to."""
     per_group = struct.unpack_from("<I", system.superblock(), 32)[0]
     total = struct.unpack_from("<I", system.superblock(), 4)[0]
     groups = -(-total // per_group)
@@ -421,6 +432,7 @@ def _structures(system: Reader) -> dict[int, str]:
         found |= dict.fromkeys(
             range(group * per_group + 1, group * per_group + 1 + width), "second group descriptors"
         )
+    # s_reserved_gdt_blocks: space for growing the file system.
     spare = struct.unpack_from("<H", system.superblock(), 206)[0]
     for group in (g for g in range(groups) if g == 0 or _has_backup(g)):
         first = group * per_group + 1 + width
@@ -429,7 +441,10 @@ def _structures(system: Reader) -> dict[int, str]:
 
 
 def _has_backup(group: int) -> bool:
-    """Feature sparse_super: group 1 and the powers of 3, 5 and 7."""
+    """Return whether a group has a backup superblock.
+
+    Feature sparse_super: group 1 and the powers of 3, 5 and 7.
+    """
     for base in (3, 5, 7):
         power = base
         while power < group:
@@ -516,7 +531,10 @@ def _fat_file(
 
 def _fat_date(value: int) -> str:
     date, time = value >> 16, value & 0xFFFF
-    return f"{1980 + (date >> 9)}-{date >> 5 & 15:02}-{date & 31:02}T{time >> 11:02}:{time >> 5 & 63:02}:{2 * (time & 31):02}"
+    return (
+        f"{1980 + (date >> 9)}-{date >> 5 & 15:02}-{date & 31:02}"
+        f"T{time >> 11:02}:{time >> 5 & 63:02}:{2 * (time & 31):02}"
+    )
 
 
 def _fat_rest(

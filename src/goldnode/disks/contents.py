@@ -1,7 +1,8 @@
-"""What is on a raw disk: the packages and files of its root, the kernel modules that goldnode built, and its EFI system partition.
+"""Content of a raw disk: packages and files of its root, kernel modules built by goldnode, and the EFI system
+partition.
 
-The root is read as it lies in the partition, without mounting and without root; the EFI system partition with mtools. What is read of a
-disk is kept by the disk's sha256: a disk never changes.
+The root is read from its partition without mounting and without root privileges, the EFI system partition
+with mtools. Results are cached by the disk's sha256, since a disk never changes.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from goldnode.images.evidence.layers import Entry, LayerIndex, Snapshot, keep_te
 from goldnode.images.inspect.disk import read_partition
 
 CLASS = "etc/goldnode/class.json"
+# depmod prefers modules in updates/. Those of goldnode and DKMS are installed there.
 _MODULE = re.compile(r"usr/lib/modules/[^/]+/updates/(?P<how>[^/]+)/(?:.*/)?(?P<name>[^/]+)\.ko(?:\.[a-z]+)?")
 _ORIGIN = re.compile(r"usr/share/doc/[^/]+-modules-[^/]+/goldnode\.json")
 
 
 @dataclass(frozen=True)
 class Module:
-    """A kernel module that is not the distribution's. `how`: goldnode (prebuilt) or dkms; `origin`: its package by key, None for none.
+    """A kernel module that does not come from the distribution.
 
-    `built` is what the package says of its making: kernel, driver, trees, the packages of the root it was built in.
+    `how` is goldnode (prebuilt) or dkms. `origin` is the key of its package, or None. `built` is the
+    package's build record: kernel, driver, source trees, and the packages of the root it was built in.
     """
 
     name: str
@@ -43,7 +46,10 @@ class Module:
 
 @dataclass(frozen=True)
 class EspFile:
-    """A file of the EFI system partition. `origin`: the package (by key) that brought the same content into the root, None for none."""
+    """A file of the EFI system partition.
+
+    `origin` is the key of the package that installed a file of the same content in the root, or None.
+    """
 
     path: str
     entry: Entry
@@ -52,7 +58,7 @@ class EspFile:
 
 @dataclass(frozen=True)
 class DiskContents:
-    """A disk as its evidence sees it. `said` is the class document that lies in its root."""
+    """Content of a disk as its evidence describes it. `said` is the class document in its root."""
 
     disk: BuiltDisk
     root: Contents
@@ -62,20 +68,20 @@ class DiskContents:
 
     @property
     def backend(self) -> str:
-        """The backend of the class; empty where the disk does not say."""
+        """Return the backend of the class, or an empty string if the disk does not state it."""
         found = self.said.get("backend")
         return found if isinstance(found, str) else ""
 
 
 @dataclass(frozen=True)
 class _Deb:
-    """A package of the manifest, as evidence reads locks."""
+    """A package of the manifest in the form of a lock entry, as the evidence code reads it."""
 
     name: str
     version: str
     architecture: str
     sha256: str
-    made: bool  # by goldnode: the package of the driver's modules
+    made: bool  # built by goldnode: the package of the driver's modules
     path: str = ""
 
 
@@ -89,7 +95,11 @@ class _Lock:
 
 
 def digest_of(disk: BuiltDisk) -> str:
-    """What a build is known by: `sha256:…` of its manifest, which names every file's. Raises DiskError."""
+    """Return the digest that identifies a build: `sha256:…` of its manifest, which lists the hash of every
+    file.
+
+    Raises DiskError if the manifest cannot be read.
+    """
     try:
         return "sha256:" + hashlib.sha256((disk.directory / MANIFEST).read_bytes()).hexdigest()
     except OSError as problem:
@@ -101,7 +111,7 @@ def digest_of(disk: BuiltDisk) -> str:
 
 
 def read(disk: BuiltDisk, cache: Path | None = None) -> DiskContents:
-    """Read a build's raw disk. `cache`: directory in which what was read is kept. Raises DiskError and ImageError."""
+    """Read a build's raw disk. `cache` is a directory for cached results. Raises DiskError and ImageError."""
     raw = disk.directory / f"{disk.name}.raw"
     root, esp = root_of(disk), next((row for row in disk.partitions if row.filesystem == "vfat"), None)
     if not raw.is_file():
@@ -130,7 +140,7 @@ def read(disk: BuiltDisk, cache: Path | None = None) -> DiskContents:
 
 
 def root_of(disk: BuiltDisk) -> Partition:
-    """The partition that the disk first boots from. Raises DiskError."""
+    """Return the root partition that boots first. Raises DiskError if the disk lacks one."""
     found = next((row for row in disk.partitions if row.filesystem == "ext4"), None)
     if found is None:
         names = ", ".join(f"{row.name} ({row.filesystem})" for row in disk.partitions) or "none"
@@ -152,6 +162,7 @@ def _root(raw: Path, partition: Partition) -> LayerIndex:
             continue
         entry = Entry(row.kind, row.mode, row.uid, row.gid, link=row.link)
         if row.kind == "f":
+            # Paths that share an inode are hard links to the first one.
             first = seen.setdefault(row.inode, row.path)
             if first != row.path:
                 entries[row.path] = replace(entries[first], kind="h", link=first)
@@ -176,6 +187,7 @@ def _esp(raw: Path, partition: Partition) -> LayerIndex:
         if not path or line.endswith("/"):
             continue
         data = _mtools("mtype", "-i", image, f"::/{path}")
+        # SPDX requires SHA-1.
         sha1 = hashlib.sha1(data, usedforsecurity=False).hexdigest()
         entries[path] = Entry("f", size=len(data), sha256=hashlib.sha256(data).hexdigest(), sha1=sha1)
     return LayerIndex(entries, {})

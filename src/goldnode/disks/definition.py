@@ -1,6 +1,8 @@
-"""The definition of the disk images, `images/disks/disks.yml`: what every class's disk is, and what of a class's is different.
+"""Definition of the disk images (`images/disks/disks.yml`): the defaults of every disk and the overrides of
+each class.
 
-It says nothing of kernels, drivers and engines: those are the stack's. A package is named here once per OS, and the lock has its version.
+The stack, not this file, defines kernel, driver and container engine. The definition lists package names per
+OS release; the lock pins their versions.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from goldnode.errors import DiskError, nearest
 from goldnode.formats import check_format
 from goldnode.yamlsource import Source
 
-DEFINITION = "GOLDNODE_DISK_DEFINITION"  # environment: a definition in place of goldnode's own
+DEFINITION = "GOLDNODE_DISK_DEFINITION"  # environment variable: replaces the built-in definition
 
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _WORD = re.compile(r"[^\s\"'\\]+")
@@ -52,7 +54,7 @@ class _Model(BaseModel):
 
 
 class Shape(_Model):
-    """What a disk is. Sizes in MiB."""
+    """Parameters of a disk. Sizes in MiB."""
 
     loader: Literal["systemd-boot", "grub"] = Field(description="What starts the kernel.")
     layout: Literal["ab", "single"] = Field(description="Two root partitions with boot counting, or one.")
@@ -70,7 +72,7 @@ class Shape(_Model):
 
 
 class Different(_Model):
-    """What of one class's disk is different."""
+    """Overrides of one class."""
 
     loader: Literal["systemd-boot", "grub"] | None = Field(
         default=None, description="In place of the default."
@@ -86,7 +88,7 @@ class Different(_Model):
 
 
 class System(_Model):
-    """The packages of one OS release."""
+    """Packages of one OS release."""
 
     packages: tuple[_Package, ...] = Field(description="Packages of every disk, beside the essential ones.")
     loaders: dict[Literal["systemd-boot", "grub"], tuple[_Package, ...]] = Field(
@@ -96,7 +98,7 @@ class System(_Model):
 
 
 class Waiver(_Model):
-    """A finding of a check that may stand."""
+    """A finding that a check accepts."""
 
     check: str = Field(description="Name of the check.")
     path: str = Field(description="What it found: a path in the root filesystem, or a shell pattern.")
@@ -104,13 +106,13 @@ class Waiver(_Model):
 
 
 class HygieneRules(_Model):
-    """What the checks of a root filesystem are told."""
+    """Settings of the root filesystem checks."""
 
     waivers: tuple[Waiver, ...] = Field(default=(), description="Findings that may stand.")
 
 
 class DefinitionFile(_Model):
-    """`disks.yml`."""
+    """Schema of `disks.yml`."""
 
     disks: Literal[1] = Field(description="Number of this file's format.")
     defaults: Shape = Field(description="Every disk, where its class says nothing else.")
@@ -125,7 +127,7 @@ class DefinitionFile(_Model):
 
 @dataclass(frozen=True)
 class Disk:
-    """The disk of one class: its shape, and the packages that apt is asked for beside the stack's."""
+    """Disk of one class: its parameters, and the packages to request from apt in addition to the stack."""
 
     class_: str
     system: str
@@ -134,27 +136,30 @@ class Disk:
 
 
 class Definition:
-    """A read definition."""
+    """A validated definition and its source."""
 
     def __init__(self, document: DefinitionFile, source: Source) -> None:
         self.document, self.source = document, source
 
     @property
     def file(self) -> Path:
-        """Where it was read."""
+        """Return the file it was read from."""
         return self.source.file
 
     @property
     def locks(self) -> Path:
-        """The directory of locks beside it."""
+        """Return the directory of locks next to the file."""
         return self.file.parent / "locks"
 
     def error(self, message: str, *path: str | int, remedy: str | None = None) -> DiskError:
-        """An error that names the line of `path`."""
+        """Return an error that points to the line of `path`."""
         return DiskError(message, file=self.file, line=self.source.line(path), remedy=remedy)
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of the disk of class `name`. Raises DiskError where what is said of it does not go together."""
+        """Return the parameters of the disk of class `name`.
+
+        Raises DiskError if loader and layout do not match.
+        """
         own = self.document.classes.get(name, Different())
         change = {
             key: value for key, value in own.model_dump(exclude={"packages"}).items() if value is not None
@@ -174,16 +179,20 @@ class Definition:
             )
         if shape.loader == "systemd-boot" and shape.layout == "single":
             raise self.error(
-                f'{whose} has loader "systemd-boot" and layout "single", and systemd-boot starts one of two roots',
+                f'{whose} has loader "systemd-boot" and layout "single", and systemd-boot starts one of two '
+                "roots",
                 *place,
                 remedy="write layout: ab, or loader: grub",
             )
         return shape
 
     def disk(self, name: str, system: OperatingSystem) -> Disk:
-        """Return the disk of class `name` on this OS. Raises DiskError where no such OS is defined, or what the class says cannot be."""
+        """Return the disk of class `name` on an OS.
+
+        Raises DiskError if the definition lacks that OS, or packages that the class needs.
+        """
         key = f"{system.id}{system.version}".replace(".", "")
-        # Another release is no way out: the class's stack decides it.
+        # No suggestion of another release: the class's stack determines the OS.
         if key not in self.document.systems:
             raise self.error(
                 f'class "{name}" runs {system.id} {system.version}, and there are no disk images of "{key}"',
@@ -213,7 +222,7 @@ class Definition:
         return Disk(name, key, shape, tuple(sorted(names)))
 
     def check(self, catalog: Catalog) -> None:
-        """Refuse classes that the catalog does not have. Raises DiskError."""
+        """Raise DiskError for a class that the catalog does not have."""
         for name in self.document.classes:
             if name not in catalog.classes:
                 raise self.error(
@@ -224,7 +233,7 @@ class Definition:
                 )
 
     def shaping(self, disk: Disk) -> Mapping[str, Any]:
-        """What of the definition decides the bytes of `disk`, as plain data."""
+        """Return the part of the definition that determines the bytes of `disk`, as JSON-compatible data."""
         return {
             "shape": disk.shape.model_dump(mode="json"),
             "packages": list(disk.packages),
@@ -233,18 +242,23 @@ class Definition:
 
 
 def builtin_definition() -> Path:
-    """Return goldnode's own definition."""
+    """Return the path of the built-in definition."""
     return Path(__file__).resolve().parents[3] / "images" / "disks" / "disks.yml"
 
 
 def load_definition(path: Path | None = None) -> Definition:
-    """Read the definition at `path`, of $GOLDNODE_DISK_DEFINITION, or goldnode's own. Raises DiskError for the first fault, with its line."""
+    """Read and validate a definition: `path`, otherwise $GOLDNODE_DISK_DEFINITION, otherwise the built-in
+    one.
+
+    Raises DiskError with file and line for the first error.
+    """
     if path is None:
         named = os.environ.get(DEFINITION)
         path = Path(named).expanduser() if named else builtin_definition()
     source = yamlsource.read(path, error=DiskError)
     check_format(source, "disks", 1, DiskError)
     found = Definition(yamlsource.validate(DefinitionFile, source, error=DiskError), source)
+    # The empty name checks the defaults themselves.
     for name in ("", *found.document.classes):
         found.shape(name)
     return found

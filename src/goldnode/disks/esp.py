@@ -1,4 +1,8 @@
-"""The EFI system partition: a FAT32 file system made by mkfs.vfat and filled by mtools, inside the disk's file, without a mount."""
+"""Writer of the EFI system partition: a FAT32 file system inside the disk's file, made by mkfs.vfat and
+filled by mtools.
+
+Nothing is mounted.
+"""
 
 from __future__ import annotations
 
@@ -11,44 +15,46 @@ from pathlib import Path, PurePosixPath
 from goldnode.disks.tools import run
 from goldnode.errors import DiskError
 
-# A file of the partition: its bytes, or the file that has them.
+# Content of a file: its bytes, or the path of a file to copy.
 Content = bytes | Path
 
-# FAT32 by definition of Microsoft's own tools and of every firmware: below this the count of clusters means FAT16.
+# FAT32 as Microsoft's tools and all firmware define it: fewer clusters than this mean FAT16.
 LEAST = 34 << 20
-_SMALL = 260 << 20  # up to here Microsoft's own tools use clusters of one sector
-_RESERVED = 3  # names of 200 letters for which every directory of a small ESP has room
-_FIRST_DATE = 315_532_800  # 1980-01-01: FAT knows none before
+_SMALL = 260 << 20  # up to this size Microsoft's tools use one-sector clusters
+_RESERVED = 3  # number of 200-character names that every directory of a small ESP has room for
+_FIRST_DATE = 315_532_800  # 1980-01-01, the earliest date of FAT
 
 
 def volume_id(seed: uuid.UUID) -> str:
-    """The volume's number that follows from a UUID, as mkfs.vfat takes it: eight hex digits."""
+    """Derive the volume ID from a UUID: eight hex digits, as mkfs.vfat takes it."""
     return seed.hex[:8]
 
 
 def filesystem_uuid(volume: str) -> str:
-    """A volume's number as blkid and /dev/disk/by-uuid write it."""
+    """Format a volume ID as blkid and /dev/disk/by-uuid do."""
     return f"{volume[:4]}-{volume[4:]}".upper()
 
 
 def content_size(files: Mapping[str, Content]) -> int:
-    """Bytes that the files take."""
+    """Return the total size of the files in bytes."""
     return sum(len(item) if isinstance(item, bytes) else item.stat().st_size for item in files.values())
 
 
 def make(
     disk: Path, start: int, size: int, files: Mapping[str, Content], *, label: str, volume: str, epoch: int
 ) -> None:
-    """Make the file system at byte `start` of `disk`, `size` bytes long, and put `files` (paths without a leading slash) into it.
+    """Make the file system in bytes `start` to `start + size` of `disk` and copy `files` into it.
 
-    What is there has to be zeros. Every date in it is `epoch`. Raises DiskError.
+    Keys of `files` are paths without a leading slash. The target range must be all zeros. Every date is
+    `epoch`. Raises DiskError on failure.
     """
     if epoch < _FIRST_DATE:
         raise DiskError(
             f"the date of the image is {epoch}, before 1980, and FAT has no earlier one",
             remedy="lock the disk again",
         )
-    # mkfs.vfat takes the cluster size of the whole disk's file, with which a small ESP has too few clusters for FAT32, and mtools reads it as FAT16.
+    # mkfs.vfat derives the cluster size from the whole file, not from the partition. A small ESP would then
+    # have too few clusters for FAT32, and mtools would read it as FAT16.
     clusters = ("-s", "1") if size < _SMALL else ()
     run(
         "mkfs.vfat",
@@ -61,11 +67,12 @@ def make(
     folders = sorted(
         {str(parent) for name in files for parent in PurePosixPath(name).parents if str(parent) != "."}
     )
-    # One after another and by name: a directory of FAT keeps the order in which its files came.
+    # One by one, sorted by name: a FAT directory lists files in order of creation.
     for folder in folders:
         run("mmd", "-i", place, f"::/{folder}", epoch=epoch)
     with tempfile.TemporaryDirectory(prefix="goldnode-esp-") as scratch:
-        # A directory that grows on a node may lose its end in a power cut. Where a cluster holds 16 names, room is made here.
+        # A directory that has to grow on the node can lose its tail in a power cut. One-sector clusters hold
+        # only 16 entries, so grow the directories now: create long names, then delete them.
         if clusters:
             long = [Path(scratch) / f"{'room' * 50}{number}" for number in range(_RESERVED)]
             for path in long:

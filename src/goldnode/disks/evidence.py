@@ -1,8 +1,10 @@
-"""Evidence about a built disk: files beside it that say what is in it, what it was made of, who says so, what is known to be wrong with it.
+"""Evidence about a built disk: documents next to it with its content, provenance, signatures and known
+vulnerabilities.
 
-They follow from the disk, its locks, and the databases and keys that were named: no clock, no host, no path of the machine. Written
-again, they are the same bytes. The parts that container images have too (bills of materials, envelopes, vulnerability reports, the
-search for what is foreign to a backend) are those of `goldnode.images`.
+The documents depend only on the disk, its locks, and the given databases and keys. They contain no clock,
+host or local path, so writing them again gives the same bytes. Everything that container images have too is
+shared with `goldnode.images`: SBOMs, envelopes, vulnerability reports, and the search for files foreign to a
+backend.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 BUILD_TYPE = "urn:goldnode:disk-build:1"
 PREDICATE = "urn:goldnode:disk-evidence:1"
 
-# Document -> what follows the name of the disk.
+# Document -> suffix of the disk's name.
 SUFFIX: Mapping[str, str] = {
     "cyclonedx": ".cdx.json",
     "spdx": ".spdx.json",
@@ -65,7 +67,7 @@ TITLES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Written:
-    """One document: its kind, what became of it, and a line about what it says."""
+    """Result of writing one document: its kind, whether it changed, and a one-line summary."""
 
     kind: str
     state: Literal["written", "kept"]
@@ -74,7 +76,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Options:
-    """What evidence is made with. `against`: an earlier disk to tell the difference to; `backend`: instead of what the disk says it is of."""
+    """Parameters of the evidence.
+
+    `against` is an earlier disk to compare with. `backend` overrides the backend that the disk states.
+    """
 
     cache: Path | None = None
     signer: Signer | None = None
@@ -86,12 +91,15 @@ class Options:
 
 
 def document(disk: BuiltDisk, kind: str) -> Path:
-    """Where a document of a disk lies; `verified` is the record of its boots."""
+    """Return the path of a document about a disk; `verified` is the boot record."""
     return disk.directory / (VERIFIED if kind == "verified" else disk.name + SUFFIX[kind])
 
 
 def write(disk: BuiltDisk, options: Options) -> list[Written]:
-    """Write every document about a disk beside it, the signature last. Raises DiskError and ImageError, and then signs nothing."""
+    """Write all documents about a disk next to it, the signature last.
+
+    Raises DiskError and ImageError; nothing is signed in that case.
+    """
     check_files(disk, only=("raw",))
     found = read(disk, options.cache)
     put = _Putter(disk)
@@ -144,7 +152,7 @@ def write(disk: BuiltDisk, options: Options) -> list[Written]:
 
 
 class _Putter:
-    """Writes a document unless it says the same already."""
+    """Writer that skips documents whose content is already up to date."""
 
     def __init__(self, disk: BuiltDisk) -> None:
         self.disk = disk
@@ -163,7 +171,10 @@ class _Putter:
 
 
 def check_files(disk: BuiltDisk, only: Sequence[str] | None = None) -> None:
-    """Hold the files of a build against its manifest, whole. `only`: formats. Raises DiskError with the first that differs."""
+    """Validate the files of a build against its manifest, byte by byte.
+
+    `only` restricts the formats. Raises DiskError for the first file that differs.
+    """
     for row in disk.files:
         if only is not None and row.format not in only:
             continue
@@ -187,11 +198,13 @@ def check_files(disk: BuiltDisk, only: Sequence[str] | None = None) -> None:
             )
 
 
-# What the documents say
+# Content of the documents
 
 
 def subject(disk: BuiltDisk) -> sbom.Subject:
-    """A disk, as a bill of materials names it: known by its manifest, its content that of the raw disk."""
+    """Return the subject of a bill of materials: the disk, identified by its manifest and the sha256 of the
+    raw disk.
+    """
     import datetime as dt
 
     created = dt.datetime.fromtimestamp(disk.epoch, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -201,7 +214,9 @@ def subject(disk: BuiltDisk) -> sbom.Subject:
 
 
 def components(found: DiskContents) -> list[dict[str, Any]]:
-    """What no package manager lists: kernel modules that were built for this disk, and the files of the EFI system partition."""
+    """Return components that no package manager lists: kernel modules built for this disk, and files of the
+    EFI system partition.
+    """
     purls = {key(item): sbom.purl(item, found.root) for item in found.root.packages}
     driver = found.disk.driver
     rows = []
@@ -250,7 +265,9 @@ def _file(
 
 
 def provenance(disk: BuiltDisk, found: DiskContents, *, builder: str = BUILDER) -> bytes:
-    """The in-toto statement with a SLSA v1 predicate, unsigned: the disk in each of its formats, and all that it was made of."""
+    """Return an unsigned in-toto statement with a SLSA v1 predicate: the disk in each format, and all its
+    inputs.
+    """
     digests = {
         f"urn:goldnode:class:{disk.class_}": disk.class_digest,
         f"urn:goldnode:stack-lock:{disk.stack}": disk.stack_lock,
@@ -304,7 +321,10 @@ def _enveloped(disk: BuiltDisk, statement: bytes, signer: Signer | None) -> byte
 
 
 def _signed_already(path: Path, payload: bytes, signer: Signer) -> bytes | None:
-    """A good signature of the same thing by the same key is kept: one by ECDSA would have other bytes each time."""
+    """Return the existing envelope if the same key already signed the same payload.
+
+    ECDSA would give other bytes each time.
+    """
     try:
         data = path.read_bytes()
         return data if signatures.open_envelope(data, [signer.public]).payload == payload else None
@@ -328,13 +348,16 @@ def _signature(disk: BuiltDisk, signer: Signer) -> bytes:
 
 
 def documents(disk: BuiltDisk) -> list[Path]:
-    """Every document about a disk that lies beside it, but its signature, by name."""
+    """Return every document about a disk that exists next to it except the signature, sorted by name."""
     names = [document(disk, kind) for kind in (*SUFFIX, "verified") if kind != "signature"]
     return sorted(path for path in names if path.is_file())
 
 
 def inspect(disk: BuiltDisk, backend: str, policy: Path | None = None) -> dict[str, Any]:
-    """Search the disk for what is foreign to its backend. Raises ImageError and, where the backend is not known, DiskError."""
+    """Search the disk for files foreign to its backend.
+
+    Raises ImageError, and DiskError if the backend is unknown.
+    """
     from goldnode.images.inspect import examine, report, targets
     from goldnode.images.inspect import policy as policies
 
@@ -348,13 +371,13 @@ def inspect(disk: BuiltDisk, backend: str, policy: Path | None = None) -> dict[s
     rules.backend(backend)
     found, _ = examine(targets.find(str(disk.directory / f"{disk.name}.raw"), None)[0], rules, backend)
     rows = report.inspection_document(found)
-    # Where the disk lay is nobody's business, and would make equal disks have unequal documents.
+    # Strip the local directory: it is private, and would make the documents of equal disks differ.
     text = json.dumps(rows, ensure_ascii=False).replace(str(disk.directory) + "/", "")
     return {**json.loads(text), "subject": digest_of(disk), "raw_sha256": disk.raw.sha256}
 
 
 def refused(inspection: Mapping[str, Any]) -> str:
-    """The first thing that an inspection refuses."""
+    """Return the message of the first finding that refuses the disk."""
     rows = [
         row
         for row in inspection.get("findings", [])
@@ -364,7 +387,7 @@ def refused(inspection: Mapping[str, Any]) -> str:
 
 
 def size(found: DiskContents) -> dict[str, Any]:
-    """Sizes in bytes: of the files by package, of the raw disk, and of each format."""
+    """Return sizes in bytes: files by package, raw disk, and each format."""
     packages: dict[str, int] = {}
     for path, entry in found.root.snapshot.entries.items():
         if entry.kind == "f":
@@ -391,7 +414,10 @@ def size(found: DiskContents) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class DiskDiff:
-    """The differences between two disks. `facts`: kernel, driver and the like; `files`: counts by package; sizes in bytes."""
+    """Differences between two disks.
+
+    `facts` are kernel, driver and the like. `files` are counts by package. Sizes are in bytes.
+    """
 
     old: BuiltDisk
     new: BuiltDisk
@@ -421,7 +447,7 @@ class DiskDiff:
         )
 
     def data(self) -> dict[str, Any]:
-        """As it is written beside the newer disk."""
+        """Return the document that is written next to the newer disk."""
         groups = {
             name: [row.data() for row in getattr(self, name)]
             for name in ("facts", "packages", "modules", "esp", "unexplained", "hygiene")
@@ -440,7 +466,7 @@ class DiskDiff:
         }
 
     def text(self, *, files: bool = False) -> str:
-        """For a reader. `files`: name every unexplained file, not the first ones."""
+        """Return the differences as text. `files` lists every unexplained file instead of the first ones."""
         lines = [f"{self.old.name} -> {self.new.name}"]
         if self.old.raw.sha256 == self.new.raw.sha256:
             return f"{lines[0]}\nthe same disk: sha256 {self.new.raw.sha256}"
@@ -482,9 +508,10 @@ class DiskDiff:
 
 
 def compare(old: BuiltDisk, new: BuiltDisk, cache: Path | None = None) -> DiskDiff:
-    """Say what differs between two disks, for somebody who decides about the newer one. Raises DiskError and ImageError.
+    """Compare two disks for someone who decides about the newer one. Raises DiskError and ImageError.
 
-    `goldnode disks compare` is the other question: which byte of two disks that should be equal is not.
+    `goldnode disks compare` answers another question: which bytes differ between two disks that should be
+    equal.
     """
     was, now = read(old, cache), read(new, cache)
     packages, rebuilt = package_changes(was.root.debs, now.root.debs)
@@ -518,7 +545,7 @@ def compare(old: BuiltDisk, new: BuiltDisk, cache: Path | None = None) -> DiskDi
 
 
 def facts(disk: BuiltDisk) -> dict[str, str]:
-    """What a reader asks of a disk first."""
+    """Return the facts about a disk that a reader asks for first."""
     found = {
         "class": disk.class_,
         "class document": disk.class_digest[:19],
@@ -544,11 +571,14 @@ def _changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     ]
 
 
-# Who says so
+# Signatures
 
 
 def authenticate(disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = True) -> Verification:
-    """Check a disk's files, that every document is about it, and who signed for them. `content`: hash the files of the disk, too."""
+    """Verify a disk's files, that every document is about it, and who signed them.
+
+    `content` also hashes the files of the disk.
+    """
     digest = digest_of(disk)
     rows: list[Row] = []
     try:
@@ -586,7 +616,7 @@ def _title(disk: BuiltDisk, path: Path) -> str:
 
 
 def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
-    """What is wrong with what a document says it is about; None where it is right."""
+    """Return why a document is not about this disk; None if it is."""
     try:
         payload = signatures.payload_of(path.read_bytes())
         found = json.loads(payload)

@@ -1,8 +1,15 @@
-"""The root file system: ext4, made from a directory by mke2fs inside the disk's file, without a mount, so that equal trees are equal bytes.
+"""Writer and reader of the root file system: reproducible ext4, made by mke2fs inside the disk's file.
 
-Where a difference would come from, and what is done about it: the order of names (mke2fs sorts, in the C locale), features and sizes from
-this machine's /etc/mke2fs.conf (not read: all are named here), UUID and hash seed (given), times of the file system (a fixed date), times
-of the files (set one by one by debugfs), extended attributes that belong to this machine (removed), and bits of directories that mke2fs leaves alone.
+Nothing is mounted.
+
+Sources of differences between equal trees, and the countermeasures:
+
+- Order of names: mke2fs sorts in the C locale.
+- Features and sizes from this machine's /etc/mke2fs.conf: all are given on the command line.
+- UUID and hash seed: given.
+- Times of the file system: a fixed date.
+- Times of files, and fields of directories that mke2fs does not set: set by debugfs, inode by inode.
+- Extended attributes that belong to this machine: removed.
 """
 
 from __future__ import annotations
@@ -27,12 +34,13 @@ INODE = 256
 BYTES_PER_INODE = 16384
 JOURNAL = 64 << 20
 
-# Named one by one: no orphan_file and no metadata_csum_seed, which GRUB 2.06 and kernels of 2022 do not read.
+# Listed explicitly. GRUB 2.06 and kernels of 2022 cannot read orphan_file and metadata_csum_seed.
 _FEATURES = (
     "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,"
     "extra_isize,metadata_csum"
 )
-# Attributes that are part of a file wherever it is. What else a machine puts there (labels of SELinux, IMA, overlayfs) is its own.
+# Attributes that belong to a file on any machine. Others (SELinux labels, IMA, overlayfs) belong to the build
+# machine.
 _KEPT = ("security.capability", "system.posix_acl_access", "system.posix_acl_default", "user.")
 _PREFIXES = {
     0: "",
@@ -47,14 +55,14 @@ _PREFIXES = {
 
 @dataclass(frozen=True)
 class Usage:
-    """What a tree needs: `bytes` of file system blocks and inodes of everything in it, and how many `inodes`."""
+    """Space that a tree needs: file system blocks in bytes, and the number of inodes."""
 
     bytes: int
     inodes: int
 
 
 def usage(root: Path) -> Usage:
-    """Measure a tree as ext4 will hold it. Raises DiskError for what cannot be read."""
+    """Measure the space a tree will need on ext4. Raises DiskError for unreadable files."""
     blocks, inodes = 0, 16
     seen: set[tuple[int, int]] = set()
     todo = [root]
@@ -69,11 +77,13 @@ def usage(root: Path) -> Usage:
                     if stat.S_ISDIR(row.st_mode):
                         todo.append(Path(entry.path))
                         continue
+                    # Count hard links once.
                     if row.st_nlink > 1:
                         if (row.st_dev, row.st_ino) in seen:
                             continue
                         seen.add((row.st_dev, row.st_ino))
                     inodes += 1
+                    # A link target of less than 60 bytes fits in the inode.
                     if stat.S_ISREG(row.st_mode) or (stat.S_ISLNK(row.st_mode) and row.st_size >= 60):
                         blocks += -(-row.st_size // BLOCK)
             inodes += 1
@@ -87,7 +97,7 @@ def usage(root: Path) -> Usage:
 
 
 def capacity(size: int) -> Usage:
-    """What a file system of `size` bytes can hold, a hundredth left out as mke2fs reserves it for root."""
+    """Return the capacity of a file system of `size` bytes, without the 1 % that mke2fs reserves for root."""
     inodes = size // BYTES_PER_INODE
     return Usage(size - size // 100 - JOURNAL - inodes * INODE - (4 << 20), inodes)
 
@@ -104,10 +114,11 @@ def make(
     epoch: int,
     progress: Progress,
 ) -> None:
-    """Make the file system at byte `start` of `disk`, `size` bytes long, with the content of `root`. Raises DiskError.
+    """Make a file system with the content of `root` at byte `start` of `disk`, `size` bytes long.
 
-    What is there has to be zeros. Files keep their mtime where that is not after `epoch`, and have `epoch` else, so that what was
-    compiled from them still fits; every other time is `epoch`, to the second.
+    The target range must be all zeros. Files keep an mtime up to `epoch`, so that compiled files still match
+    their sources. A later mtime and all other times become `epoch`, to the second. Raises DiskError on
+    failure.
     """
     progress(f"making the root file system, {size >> 20} MiB")
     run(
@@ -129,7 +140,7 @@ def make(
             f"size={JOURNAL >> 20}",
         ),
         *("-O", _FEATURES, "-o", "Linux", "-e", "continue", "-L", label, "-U", str(identity)),
-        # The inode tables and the journal are written whole: nothing is left for the kernel to do at the first boot.
+        # No lazy initialisation: the kernel then has nothing left to write at the first boot.
         *("-E", f"offset={start},hash_seed={seed},root_owner=0:0,lazy_itable_init=0,lazy_journal_init=0"),
         *("-d", root, disk, f"{size // 1024}k"),
         epoch=epoch,
@@ -141,7 +152,7 @@ def make(
             for line in _normalised(system, epoch):
                 out.write(line + "\n")
         text = run("debugfs", "-w", "-f", script, _place(disk, start), epoch=epoch)
-    # debugfs goes on after a line that it could not do, and exits with 0.
+    # debugfs continues after a failed command and exits with 0.
     wrong = [
         line
         for line in text.splitlines()
@@ -157,7 +168,7 @@ def _place(disk: Path, start: int) -> str:
 
 
 def _normalised(system: Reader, epoch: int) -> Iterator[str]:
-    """Lines for debugfs. Inodes are named by number, so that no name has to be quoted."""
+    """Yield debugfs commands. They refer to inodes by number, so that no name needs quoting."""
     for number, item in system.used():
         place = f"<{number}>"
         for name in ("atime", "ctime", "crtime"):
@@ -173,7 +184,10 @@ def _normalised(system: Reader, epoch: int) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Inode:
-    """One file, directory or other thing. Times in nanoseconds; `flags` as chattr knows them."""
+    """One file, directory or other inode.
+
+    Times are in nanoseconds; `flags` are the file attributes of chattr.
+    """
 
     number: int
     mode: int
@@ -188,19 +202,19 @@ class Inode:
     crtime: int
     generation: int
     xattrs: dict[str, bytes]
-    place: bytes  # what says where the content is; of a short symbolic link the target itself
+    place: bytes  # i_block: where the content is; for a short symbolic link, the target itself
 
     @property
     def kind(self) -> str:
-        """One letter, as `ls -l` has it first: - d l c b p s."""
+        """Return the type as one letter, as in the first column of `ls -l`: - d l c b p s."""
         return stat.filemode(self.mode)[0]
 
 
 class Reader(Ext):
-    """An ext4 file system with all that its inodes say."""
+    """Reader of an ext4 file system with the full content of its inodes."""
 
     def read(self, number: int) -> Inode:
-        """One inode. Raises OSError for one that there is not or that is damaged."""
+        """Read one inode. Raises OSError if it does not exist or is damaged."""
         data = self.table_entry(number)
         mode, uid, low, atime, ctime, mtime, _, gid, links, _, flags = struct.unpack_from(
             "<HHIIIIIHHII", data
@@ -214,6 +228,7 @@ class Reader(Ext):
             times = [atime_x, ctime_x, mtime_x, crtime_x]
         xattrs: dict[str, bytes] = {}
         at = 128 + extra
+        # 0xEA020000: magic number of extended attributes within the inode.
         if at + 4 <= len(data) and struct.unpack_from("<I", data, at)[0] == 0xEA020000:
             xattrs |= _attributes(data[at + 4 :], data[at + 4 :])
         block = acl | acl_high << 32
@@ -238,7 +253,8 @@ class Reader(Ext):
         )
 
     def used(self) -> Iterator[tuple[int, Inode]]:
-        """Every inode in use that is part of the tree, and the journal and the other hidden ones, in the order of their numbers."""
+        """Yield every inode of the tree and the hidden ones (resize inode, journal), in numerical order."""
+        # Root directory, resize inode, journal.
         numbers = {2, 7, 8}
         todo = [2]
         while todo:
@@ -253,7 +269,10 @@ class Reader(Ext):
             yield number, self.read(number)
 
     def tree(self) -> Iterator[tuple[str, Inode]]:
-        """Path (without a leading slash; the root is empty) and inode of all that is in it, by name. Raises OSError."""
+        """Yield path and inode of everything in the tree, by name. Raises OSError on failure.
+
+        Paths have no leading slash; the root's is empty.
+        """
         todo = [("", 2)]
         while todo:
             path, number = todo.pop()
@@ -264,7 +283,7 @@ class Reader(Ext):
                 todo += [(f"{path}/{name}" if path else name, child) for name, child in names]
 
     def superblock(self) -> bytes:
-        """Its 1024 bytes."""
+        """Return the 1024 bytes of the superblock."""
         return self.at(1024, 1024)
 
 
@@ -282,14 +301,18 @@ def _attributes(entries: bytes, values: bytes) -> dict[str, bytes]:
 
 
 def _time(seconds: int, extra: int) -> int:
-    """Nanoseconds. The kernel's ext4 documentation: the two low bits of the extra field go on where 32 bits end, the others are nanoseconds."""
+    """Return a time in nanoseconds.
+
+    Per the kernel's ext4 documentation, the two low bits of the extra field extend the seconds beyond 32
+    bits; its other bits are nanoseconds.
+    """
     signed = seconds - (1 << 32) if seconds & 1 << 31 else seconds
     return (signed + ((extra & 3) << 32)) * 10**9 + (extra >> 2)
 
 
 @contextmanager
 def reading(disk: Path, start: int, size: int) -> Iterator[Reader]:
-    """Open the file system at byte `start` of `disk`. Raises DiskError for what is none."""
+    """Open the file system at byte `start` of `disk`. Raises DiskError if it is not ext4."""
     with disk.open("rb") as file, closing(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)) as data:
         if data[start + 1080 : start + 1082] != b"\x53\xef":
             raise DiskError(f"{disk} has no ext4 at byte {start}", remedy="name a disk of goldnode's")

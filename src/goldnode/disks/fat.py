@@ -1,4 +1,7 @@
-"""A FAT32 file system, read: what an ESP holds, and which bytes of it are what. Layouts from Microsoft's FAT specification (fatgen103)."""
+"""Reader of FAT32, used to compare ESPs byte by byte.
+
+The on-disk layout follows Microsoft's FAT specification (fatgen103).
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ from dataclasses import dataclass
 from goldnode.errors import DiskError
 
 _END = 0x0FFFFFF8
+# First value of the range that marks the end of a cluster chain.
 _DEPTH = 32
 
 
 @dataclass(frozen=True)
 class FatEntry:
-    """One file or directory. Dates are as FAT has them (date << 16 | time), not decoded; `clusters` is where its content lies."""
+    """One file or directory.
+
+    Dates are undecoded FAT values (date << 16 | time). `clusters` are the clusters of its content.
+    """
 
     path: str
     directory: bool
@@ -27,7 +34,10 @@ class FatEntry:
 
 
 class Fat32:
-    """A FAT32 file system in memory; offsets are within it. Raises DiskError for what is none, or is damaged."""
+    """A FAT32 file system in memory; offsets are relative to its start.
+
+    Raises DiskError if it is not FAT32, or damaged.
+    """
 
     def __init__(self, data: bytes | memoryview, name: str) -> None:
         self.data, self.name = data, name
@@ -48,8 +58,9 @@ class Fat32:
         return DiskError(f"{self.name} is damaged: {what}", remedy="build the disk again")
 
     def chain(self, first: int) -> tuple[int, ...]:
-        """The clusters of a file, from its first on."""
+        """Return the clusters of a file, given its first one."""
         found: list[int] = []
+        # The upper four bits of an entry are reserved.
         at = first
         while 2 <= at < self.count + 2:
             found.append(at)
@@ -62,18 +73,18 @@ class Fat32:
         return tuple(found)
 
     def offset(self, cluster: int) -> int:
-        """Where a cluster lies."""
+        """Return the offset of a cluster in bytes."""
         return self.start + (cluster - 2) * self.cluster
 
     def content(self, entry: FatEntry) -> bytes:
-        """The bytes of a file."""
+        """Return the content of a file or directory."""
         whole = b"".join(
             bytes(self.data[self.offset(c) : self.offset(c) + self.cluster]) for c in entry.clusters
         )
         return whole if entry.directory else whole[: entry.size]
 
     def entries(self) -> Iterator[FatEntry]:
-        """The root directory (path empty) and all below, each directory before what is in it, in the order of the disk."""
+        """Yield the root directory (empty path) and everything below it, parents first, in on-disk order."""
         root = FatEntry("", True, 0x10, 0, 0, 0, 0, self.chain(self.root))
         yield root
         yield from self._below(root, 0)
@@ -85,11 +96,13 @@ class Fat32:
         for at in range(0, len(data) - 31, 32):
             if data[at] == 0:
                 return
+            # Deleted entry.
             if data[at] == 0xE5:
                 long = ""
                 continue
             attributes = data[at + 11]
-            if attributes == 0x0F:  # thirteen characters of the name that follows, the last ones first
+            # A long name entry: 13 characters of the name that follows, last part first.
+            if attributes == 0x0F:
                 part = (data[at + 1 : at + 11] + data[at + 14 : at + 26] + data[at + 28 : at + 32]).decode(
                     "utf-16-le", "replace"
                 )
@@ -99,7 +112,8 @@ class Fat32:
                 data[at : at + 8].decode("ascii", "replace").rstrip(),
                 data[at + 8 : at + 11].decode("ascii", "replace").rstrip(),
             )
-            # Two bits of Windows NT's, which Linux and mtools use as well: the name, or its ending, is in lower case.
+            # Two flags from Windows NT that Linux and mtools also use: base name, or extension, is in lower
+            # case.
             cased = [
                 part.lower() if data[at + 12] & bit else part
                 for part, bit in zip(short, (0x08, 0x10), strict=True)

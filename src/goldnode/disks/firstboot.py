@@ -1,8 +1,8 @@
-"""What a disk needs so that each copy of it becomes a node of its own at its first boot: files and links put into the root, and what
-belongs to one machine taken out.
+"""Installer of the first-boot files, which turn each copy of a disk into a node of its own.
 
-The files are those of `images/disks/files/`, as they lie there; docs/disk-format.md tells how a first boot goes. The boot check and its gate
-come with the class, and are not here.
+It also removes what must not be shared between machines. The files are copied from `images/disks/files/` as
+they are; docs/disk-format.md describes the first boot. The boot check and its gate belong to the class and
+are not installed here.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from goldnode.disks.assemble import Spec, grub_entry, root_grub_config, slot_doc
 from goldnode.errors import DiskError
 from goldnode.node.state.domains import kernel, slots
 
-# Beside the definition of the disks, in goldnode's own tree.
+# Next to the disk definition, in the source tree.
 FILES = Path(__file__).resolve().parents[3] / "images" / "disks" / "files"
-PLACE = "usr/lib/goldnode/disk"  # in the root: class, layout, image.json, and the program of the first boot
+PLACE = "usr/lib/goldnode/disk"  # path in the root: class, layout, image.json, and the first-boot program
 
 _UNITS = "/usr/lib/systemd/system"
 _WANTS = "etc/systemd/system"
-# Link -> target: what `systemctl enable` would make of the units' [Install]. There is no systemd to ask in a root that does not run.
+# Link -> target: the links that `systemctl enable` would create from the units' [Install] sections. No
+# systemd is running in the root, so they are created directly.
 _LINKS = {
     f"{_WANTS}/sysinit.target.wants/goldnode-hostname.service": f"{_UNITS}/goldnode-hostname.service",
     f"{_WANTS}/multi-user.target.wants/goldnode-first-boot.service": f"{_UNITS}/goldnode-first-boot.service",
     f"{_WANTS}/multi-user.target.wants/goldnode-lease-name.path": f"{_UNITS}/goldnode-lease-name.path",
     f"{_WANTS}/multi-user.target.wants/systemd-networkd.service": f"{_UNITS}/systemd-networkd.service",
     f"{_WANTS}/sockets.target.wants/systemd-networkd.socket": f"{_UNITS}/systemd-networkd.socket",
-    f"{_WANTS}/network-online.target.wants/systemd-networkd-wait-online.service": f"{_UNITS}/systemd-networkd-wait-online.service",
+    f"{_WANTS}/network-online.target.wants/systemd-networkd-wait-online.service": (
+        f"{_UNITS}/systemd-networkd-wait-online.service"
+    ),
     f"{_WANTS}/dbus-org.freedesktop.network1.service": f"{_UNITS}/systemd-networkd.service",
 }
 _SSH_LINKS = {
@@ -40,7 +43,7 @@ _RESOLVER = ("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf")
 _FSTAB = "etc/fstab"
 _GRUB = "etc/default/grub.d/50-goldnode-disk.cfg"
 
-# What would be the same in two clones, or says who made the image.
+# Files that would be equal in two clones, or that identify the build machine.
 _ONE_MACHINE = (
     "etc/hostname",
     "etc/ssh/ssh_host_*",
@@ -52,10 +55,12 @@ _ONE_MACHINE = (
 
 
 def install(root: Path, spec: Spec, files: Path = FILES) -> tuple[str, ...]:
-    """Put the first-boot files of `spec` into `root`, and take out what belongs to one machine. Doing it again changes nothing.
+    """Install the first-boot files of `spec` in `root`, and remove what belongs to one machine.
 
-    Returns the paths that it wrote, without a leading slash, sorted. Raises DiskError for a root without systemd or systemd-repart, before
-    anything is written, and where a directory of it leads out of it.
+    Idempotent.
+
+    Return the paths it wrote, sorted, without a leading slash. Raises DiskError, before writing anything, for
+    a root without systemd or systemd-repart, and for a directory that leads out of the root.
     """
     spec.check()
     for name, package in (
@@ -90,17 +95,20 @@ def install(root: Path, spec: Spec, files: Path = FILES) -> tuple[str, ...]:
     if spec.layout == "ab":
         texts.update({file.path.lstrip("/"): (file.content, file.mode) for file in slots.files()})
     if spec.loader == "grub":
-        texts["boot/grub/grub.cfg"] = (root_grub_config(spec), 0o600)  # as update-grub leaves it
-        # What update-grub goes by on the node: no word of the definition gets lost, and the class's kernel stays the default.
+        texts["boot/grub/grub.cfg"] = (root_grub_config(spec), 0o600)  # the mode that update-grub sets
+        # Settings of update-grub on the node: they preserve the command line of the definition, and keep the
+        # class's kernel the default.
         texts[_GRUB] = (
-            f'# goldnode: the words of the disk\nGRUB_TIMEOUT=0\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {spec.words}"\n',
+            '# goldnode: the words of the disk\nGRUB_TIMEOUT=0\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX '
+            f'{spec.words}"\n',
             0o644,
         )
         texts[kernel.DROP_IN.lstrip("/")] = (kernel.drop_in(grub_entry(spec)), 0o644)
+    # machine-id(5): the next boot is a first boot, and makes one.
     texts["etc/machine-id"] = (
         "uninitialized\n",
         0o444,
-    )  # machine-id(5): the next boot is a first boot, and makes one
+    )
     links = _LINKS | (_SSH_LINKS if ssh else {})
     if spec.layout == "ab":
         links |= {link.lstrip("/"): target for link, target in slots.LINKS.items()}
@@ -129,7 +137,10 @@ def _below(place: Path) -> Iterator[Path]:
 
 
 def _own_mounts(fstab: Path) -> str:
-    """The lines of the root's fstab that mount something else than root and ESP: they are the site's, and stay."""
+    """Return the fstab lines for mount points other than root and ESP.
+
+    They belong to the site and are preserved.
+    """
     try:
         lines = fstab.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -143,7 +154,10 @@ def _own_mounts(fstab: Path) -> str:
 
 
 def _folder(root: Path, name: str) -> None:
-    """Make the directory of a file, which has to lie in the root itself: an absolute link would lead into this machine."""
+    """Create the directory of a file.
+
+    It must be inside the root: an absolute link would lead to this machine's files.
+    """
     folder = (root / name).parent
     if not folder.resolve().is_relative_to(root.resolve()):
         raise DiskError(

@@ -1,8 +1,14 @@
-"""The forms in which a disk is handed on: qcow2, zstd of the raw disk, and the root as a tar with kernel and initramfs for PXE and bare metal.
+"""Writers of the formats in which a disk is distributed.
 
-Equal input is equal bytes with the same tools (`tools.versions()`): a qcow2 has no date in it; zstd's output depends on its version and level,
-and not on how many threads it uses, as long as it is not told to use none (`--single-thread` writes other frames, and is not used); the
-tar is sorted, with numbers for owners and no date after the image's.
+These are qcow2, the raw disk compressed with zstd, and the root as a tar with kernel and initramfs (for PXE
+and bare metal).
+
+Equal input gives equal bytes with the same tools (`tools.versions()`):
+
+- A qcow2 contains no date.
+- zstd's output depends on its version and level. The number of threads does not matter, but `--single-thread`
+  would write different frames, so it is never used.
+- The tar is sorted. It has numeric owners and no date later than the image's.
 """
 
 from __future__ import annotations
@@ -18,8 +24,8 @@ from goldnode.disks.tools import Progress
 from goldnode.errors import DiskError, nearest
 from goldnode.files import sha256_of
 
-LEVEL = 6  # of zstd
-_CLUSTER = 65536  # of qcow2; compressed clusters are decompressed whole
+LEVEL = 6  # zstd level; it determines the bytes
+_CLUSTER = 65536  # qcow2 cluster size in bytes; a reader decompresses whole clusters
 
 
 def write(
@@ -32,10 +38,11 @@ def write(
     release: str,
     progress: Progress = lambda _: None,
 ) -> DiskFile:
-    """Write format `kind` (a key of `FORMATS`) as the file `out`, which is there whole or not at all.
+    """Write format `kind` (a key of `FORMATS`) to the file `out`, atomically.
 
-    `raw` is the disk, `root` the directory it was made of (read for `tar`, `vmlinuz` and `initrd`); `release` names the kernel. Format `raw`
-    is the disk itself: `out` has to be `raw`. Raises DiskError: for an unknown format, a missing tool, no space.
+    `raw` is the disk. `root` is the directory it was made from, read for `tar`, `vmlinuz` and `initrd`.
+    `release` is the kernel release. Format `raw` is the disk itself, so `out` must equal `raw`. Raises
+    DiskError for an unknown format, a missing tool or lack of space.
     """
     if kind not in FORMATS:
         raise DiskError(f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS))
@@ -52,13 +59,12 @@ def write(
         raise DiskError(f"{kind} is made of {source}, which is not there")
     tools.require(*{"qcow2": ("qemu-img",), "raw.zst": ("zstd",), "tar": ("tar", "zstd")}.get(kind, ()))
     progress(f"writing {out.name}")
-    new = out.with_name(
-        f".{out.name}.new"
-    )  # always the same name: what a killed run left is overwritten by the next
+    # A fixed name, so that the next run overwrites the leftover of a killed one.
+    new = out.with_name(f".{out.name}.new")
     try:
         new.unlink(missing_ok=True)
         if kind == "qcow2":
-            # -m 1 and no -W: clusters are written one by one, in the order of the disk.
+            # -m 1 and no -W: qemu-img writes the clusters one by one, in disk order.
             options = f"compression_type=zstd,cluster_size={_CLUSTER},compat=1.1,lazy_refcounts=off"
             tools.run(
                 "qemu-img",
@@ -111,18 +117,21 @@ def write(
 
 
 def described(path: Path, kind: str) -> DiskFile:
-    """Size and SHA-256 of a file, as the manifest has them."""
+    """Return the manifest entry of a file: name, format, size and SHA-256."""
     return DiskFile(path.name, kind, path.stat().st_size, sha256_of(path))
 
 
 def unpack(packed: Path, raw: Path) -> None:
-    """Decompress a `.raw.zst` into a sparse file. Raises DiskError."""
+    """Decompress a `.raw.zst` into a sparse file. Raises DiskError on failure."""
     tools.require("zstd")
     tools.run("zstd", "-q", "-d", "-f", "--sparse", "--no-progress", packed, "-o", raw)
 
 
 def _tar(root: Path, out: Path, epoch: int) -> None:
-    """Capabilities and access lists go with the files; labels of this machine (SELinux and the like) do not."""
+    """Write `root` as a compressed tar.
+
+    Include capabilities and ACLs, exclude labels of the build machine (SELinux and the like).
+    """
     words = [
         *(
             "tar",
@@ -135,7 +144,7 @@ def _tar(root: Path, out: Path, epoch: int) -> None:
             "--clamp-mtime",
             f"--mtime=@{epoch}",
         ),
-        # No time of access or change, and no process number in the name of a header.
+        # Drop atime and ctime, and the process number that tar puts into the name of a pax header.
         "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime",
         *(
             "--xattrs",
@@ -159,12 +168,13 @@ def _tar(root: Path, out: Path, epoch: int) -> None:
         ) as zstd,
     ):
         if tar.stdout is not None:
-            tar.stdout.close()  # so that tar hears when zstd ends
+            tar.stdout.close()  # so that tar gets SIGPIPE if zstd exits early
         said = zstd.communicate()[1] + tar.communicate()[1]
     if tar.returncode or zstd.returncode:
         text = said.decode("utf-8", "replace").strip()
         if "No space left on device" in text:
             raise tools.no_space(f"there is no space left for {out}")
         raise DiskError(
-            f"tar or zstd failed ({tar.returncode}, {zstd.returncode}): {' / '.join(text.splitlines()[-3:]) or 'they said nothing'}"
+            f"tar or zstd failed ({tar.returncode}, {zstd.returncode}): "
+            f"{' / '.join(text.splitlines()[-3:]) or 'they said nothing'}"
         )

@@ -1,7 +1,8 @@
-"""Taking away disks that nothing needs any more, from the store and from a published directory.
+"""Garbage collection of disks, in the store and in a published directory.
 
-What a channel stands for, what any history names (the store's copies, and the place's own), what is of a class's present lock or named by
-the catalog, and what is younger than `days` stays. What cannot be read, or whose age nobody knows, stays.
+A build stays if a channel points to it, a history names it (those of the location, and the store's cached
+ones), it belongs to the current lock of a class, the catalog names it, or it is younger than `days`. A build
+that is unreadable or of unknown age stays too.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ def needed(
     locks: Mapping[str, str] | None = None,
     trust: Sequence[SSlibKey] = (),
 ) -> Needed:
-    """Gather what the store's copies of histories and the catalog's classes name; `locks`: digests of disk locks and whose they are.
+    """Collect what the store's cached histories and the catalog's classes refer to.
 
-    Raises GoldnodeError for a history that cannot be read: what is not known is not thrown away.
+    `locks` maps digests of disk locks to their owners. Raises GoldnodeError for an unreadable history: an
+    unknown reference must not lead to a deletion.
     """
     found = Needed(_named_here(store, trust), locks=dict(locks or {}))
     for path in sorted((store.root / "channels/names").glob("*")):
@@ -74,14 +76,16 @@ def collect(
     dry_run: bool = False,
     now: dt.datetime | None = None,
 ) -> tuple[list[Gone], dict[str, str]]:
-    """Take builds that nothing needs, and pieces of interrupted pulls, out of the store. Returns what went (or would), and why the rest stays."""
+    """Remove unneeded builds and leftovers of interrupted pulls from the store.
+
+    Return what was removed (with `dry_run`: would be), and why the rest stays.
+    """
     edge = (now or dt.datetime.now(dt.UTC)).timestamp() - days * 86400
     gone: list[Gone] = []
     stays: dict[str, str] = {}
     with lane(store, "", name="gc"):
-        keeps = replace(
-            keeps, digests=keeps.digests | _named_here(store)
-        )  # what was promoted while this waited as well
+        # Read the histories again: a promotion may have happened while this waited for the lock.
+        keeps = replace(keeps, digests=keeps.digests | _named_here(store))
         for path in sorted((store.root / "built").glob(f"*/*/{MANIFEST}")):
             try:
                 disk = BuiltDisk.load(path.parent)
@@ -115,9 +119,10 @@ def collect_place(
     dry_run: bool = False,
     now: dt.datetime | None = None,
 ) -> tuple[list[Gone], dict[str, str]]:
-    """Take builds that nothing needs out of a published directory, and what interrupted runs left there.
+    """Remove unneeded builds and leftovers of interrupted runs from a published directory.
 
-    Every history of the place is read and verified first (`trust` is needed), before anything goes. Raises DiskError and ImageError.
+    All its histories are read and verified (`trust` is required) before anything is removed. Raises DiskError
+    and ImageError.
     """
     if not trust:
         raise DiskError(
@@ -150,7 +155,7 @@ def collect_place(
                 if not dry_run:
                     _remove(path.parent, place.root / STAGING)
         for path in sorted((place.root / STAGING).glob("*")):
-            if path.is_dir():  # nobody works on it: this run has the place's turn
+            if path.is_dir():  # abandoned: this run holds the directory's lock
                 gone.append(Gone(str(path), "a publication that was not finished", _size(path)))
                 if not dry_run:
                     shutil.rmtree(path)
@@ -160,7 +165,7 @@ def collect_place(
 
 
 def _published(directory: Path, edge: dt.datetime, days: float) -> str | None:
-    """Why a build is too young to go, or that nobody knows how old it is; None where it is old enough."""
+    """Return why a build is too young to be removed, or that its age is unknown; None if it is old enough."""
     try:
         document = json.loads(signatures.payload_of((directory / ENVELOPE).read_bytes()))
         told = dt.datetime.strptime(document["predicate"]["published"], "%Y-%m-%dT%H:%M:%SZ").replace(
@@ -176,7 +181,7 @@ def _size(directory: Path) -> int:
 
 
 def _remove(directory: Path, beside: Path) -> None:
-    """Out of sight by one rename, and then away: a cut leaves no half of a build where builds are."""
+    """Remove a build: rename it out of the way first, so that an interruption never leaves half a build."""
     beside.mkdir(parents=True, exist_ok=True)
     doomed = beside / f".gone-{directory.name}-{time.time_ns()}"
     directory.rename(doomed)

@@ -1,4 +1,7 @@
-"""The partition table: GPT, written and read by sfdisk, on a plain file. Sectors are 512 bytes; sizes here are bytes."""
+"""Partition table (GPT) of a disk file, written and read with sfdisk.
+
+Sectors are 512 bytes; sizes in this module are in bytes.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,19 @@ from goldnode.errors import DiskError
 
 SECTOR = 512
 MIB = 1 << 20
-START = MIB  # of the first partition: what every partitioner aligns to, and more than the table needs
-TAIL = MIB  # behind the last partition: the second copy of the table
+START = MIB  # start of the first partition: the usual alignment, and more than the table needs
+TAIL = MIB  # space after the last partition for the backup table
 
-# Partition types: the UEFI specification (ESP), and the Discoverable Partitions Specification (root of amd64).
+# Partition types: ESP from the UEFI specification, amd64 root from the Discoverable Partitions Specification.
 ESP = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
 ROOT = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A partition table as it was read: GUID of the disk, its partitions, and flags (`attributes`) by number."""
+    """A partition table as read: the disk's GUID, its partitions, and flags (`attributes`) by partition
+    number.
+    """
 
     disk: str
     partitions: tuple[Partition, ...]
@@ -32,15 +37,22 @@ class Table:
 
 
 def derive(seed: uuid.UUID, what: str) -> uuid.UUID:
-    """The UUID of `what` on the disk of `seed`: version 5, so that equal disks have equal ones and others differ."""
+    """Derive the UUID of `what` on the disk of `seed`.
+
+    Version 5 makes it deterministic: equal disks have equal UUIDs, other disks have others.
+    """
     return uuid.uuid5(seed, what)
 
 
 def write(disk: Path, guid: str, partitions: Sequence[Partition], epoch: int) -> None:
-    """Write the table of `partitions` on a file that has its size already. Raises DiskError."""
+    """Write a table of `partitions` to a file that already has its final size.
+
+    Raises DiskError on failure.
+    """
     lines = ["label: gpt", f"label-id: {guid}", "unit: sectors", f"first-lba: {START // SECTOR}"]
     lines += [
-        f"start={part.start // SECTOR}, size={part.size // SECTOR}, type={part.type}, uuid={part.uuid}, name={part.name}"
+        f"start={part.start // SECTOR}, size={part.size // SECTOR}, type={part.type}, uuid={part.uuid}, "
+        f"name={part.name}"
         for part in partitions
     ]
     run(
@@ -56,9 +68,12 @@ def write(disk: Path, guid: str, partitions: Sequence[Partition], epoch: int) ->
 
 
 def read(disk: Path) -> Table:
-    """Read the table of a disk; file systems are not looked at, so that their fields are empty. Raises DiskError for what has no GPT."""
+    """Read the partition table of a disk. Raises DiskError if there is no GPT.
+
+    The file systems are not read, so the partitions' file system fields are empty.
+    """
     try:
-        # Behind the document come warnings: a copy of the table that is damaged, or not at the end.
+        # raw_decode, since warnings follow the JSON: a damaged backup table, or one that is not at the end.
         data = json.JSONDecoder().raw_decode(run("sfdisk", "--json", disk).lstrip())[0]["partitiontable"]
     except (DiskError, ValueError, KeyError) as problem:
         raise DiskError(

@@ -1,7 +1,8 @@
-"""What a booted guest told, held against its image: facts and the class document in, checks out. Pure; nothing here starts or asks anything.
+"""Checks of a booted guest against its image. Pure: facts and class document in, checks out.
 
-The facts are what `collector.py` printed in the guest. Every check ends in one of three outcomes. `not-verifiable` is an item that a virtual
-machine without the hardware cannot show; it is never `passed`, and that the node itself says so is a check of its own.
+`collector.py` prints the facts in the guest. Every check has one of three outcomes. `not-verifiable` marks an
+item that a virtual machine without the hardware cannot show, and is never `passed`. A separate check requires
+that the node reports that item too.
 """
 
 from __future__ import annotations
@@ -27,28 +28,31 @@ Facts = Mapping[str, Any]
 Document = Mapping[str, Any]
 
 MIB = 1024 * 1024
-PEERLESS = "module compiled without IB peer memory symbols"  # nvidia-peermem's own word
-# What the kernel says of a module that was made for another kernel, or that it does not trust.
+PEERLESS = "module compiled without IB peer memory symbols"  # message of nvidia-peermem
+# Kernel messages about a module that was built for another kernel, or that the kernel does not trust.
 UNFIT = re.compile(
-    r"Invalid module format|[Uu]nknown symbol|version magic|Exec format error|disagrees about version|Key was rejected|Required key not available|"
-    r"[Ll]oading of unsigned module"
+    r"Invalid module format|[Uu]nknown symbol|version magic|Exec format error|disagrees about version|"
+    r"Key was rejected|Required key not available|[Ll]oading of unsigned module"
 )
-# In an initramfs: what says which machine made it, or opens one.
+# Files in an initramfs that identify the build machine, or that give access to one.
 FOREIGN = re.compile(
     r"(?:^|/)(?:ssh_host_[^/]*|authorized_keys|id_(?:rsa|ed25519|ecdsa)|mok\.(?:key|priv)|[^/]*\.pem)$"
 )
-# What runs a package manager by itself.
+# Units that run a package manager unattended.
 UPDATERS = ("apt-daily.service", "apt-daily-upgrade.service", "unattended-upgrades.service")
-# What the node says where it takes itself for an image, or for a container: a booted disk is neither.
+# Findings of a node that takes itself for an image or a container. A booted disk is neither.
 ELSEWHERE = tuple(str(place(Observed(live=live, container=True))) for live in (False, True))
-# What a note of the plan is called as a finding of the verdict.
+# Note of a plan -> id of the same finding in a verdict.
 SAME_AS = {"boot.entry": "boot.next"}
 IDENTITY = ("machine_id", "hostname", "host_keys", "client_ids")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: `expected` and `got` are short texts for people, `id` names what was looked at."""
+    """Result of one check.
+
+    `id` names the checked item. `expected` and `got` are short texts for people.
+    """
 
     id: str
     outcome: Outcome
@@ -61,7 +65,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an image is held against: its manifest's parts, and the size of the disk (bytes) that the guest was given."""
+    """Expectations derived from an image: parts of its manifest, and the size (bytes) of the guest's disk."""
 
     kernel: str
     class_digest: str
@@ -94,7 +98,7 @@ class Wanted:
         )
 
     def asked(self) -> dict[str, Any]:
-        """What the collector is asked for beyond what it always tells."""
+        """Return the request to the collector for facts beyond those it always reports."""
         names = ([self.driver[0]] if self.driver else []) + [
             name for name in self.modules if not self.driver or name != self.driver[0]
         ]
@@ -105,7 +109,7 @@ class Wanted:
 
 
 def same(name: str, expected: Any, got: Any) -> Check:
-    """Passed where both are equal."""
+    """Return a check that passes if both values are equal."""
     return Check(name, PASSED if expected == got else FAILED, brief(expected), brief(got))
 
 
@@ -114,13 +118,13 @@ def holds(name: str, good: bool, expected: str, got: Any) -> Check:
 
 
 def brief(value: Any, limit: int = 400) -> str:
-    """A value as one short line."""
+    """Return a value as one short line."""
     text = re.sub(r"\s+", " ", value if isinstance(value, str) else str(value)).strip()
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def listed(rows: Iterable[str], none: str = "none", most: int = 6) -> str:
-    """The first of some words."""
+    """Return the first `most` items, and their total number if there are more."""
     words = list(rows)
     more = f" … ({len(words)} in all)" if len(words) > most else ""
     return ", ".join(words[:most]) + more if words else none
@@ -134,8 +138,12 @@ def judge(
     simulated: bool = False,
     missing: bool = False,
 ) -> list[Check]:
-    """All checks of one boot. `first`: the facts of the first boot of the same disk, for a later one. `simulated`: simulated GPUs are installed in
-    the guest, so that what the class declares of them has to be shown. `missing`: one of these is not, on purpose."""
+    """Return all checks of one boot.
+
+    `first` are the facts of the first boot of the same disk, for a later boot. `simulated`: GPUs are
+    simulated in the guest, so it must report them as the class declares. `missing`: one simulated GPU was
+    removed on purpose.
+    """
     document = facts.get("class") or {}
     found = [*_system(facts, wanted, document, simulated, missing), *_class(facts, wanted)]
     found += [*_modules(facts, wanted, document), *_initramfs(facts, document)]
@@ -155,7 +163,10 @@ def failed(checks: Iterable[Check]) -> list[Check]:
 
 
 def outcome(checks: Sequence[Check]) -> Outcome:
-    """failed where any is; else passed, which speaks of what could be looked at. No check at all is no pass."""
+    """Return `failed` if any check failed or the list is empty, otherwise `passed`.
+
+    Items that could not be verified do not count.
+    """
     return FAILED if not checks or failed(checks) else PASSED
 
 
@@ -168,15 +179,20 @@ def _unit(facts: Facts, name: str) -> Mapping[str, str]:
 
 
 def wants_gpu(name: str, said: str, document: Document, simulated: bool, missing: bool = False) -> str | None:
-    """Why a unit of a class with GPUs fails where there are none; None where that is no reason for it. Pure.
+    """Return why a unit of a class with GPUs fails without them; None if missing GPUs are no explanation.
 
-    :param said: its lines of the journal. :param simulated: the GPUs' library and bus are played, so that a policy can be set. A driver finds no
-    device even then. :param missing: one of them is taken away.
+    Pure.
+
+    :param said: the unit's lines of the journal.
+    :param simulated: library and bus of the GPUs are simulated, so that a policy can be set. A driver still
+        finds no device.
+    :param missing: one simulated GPU was removed.
     """
     if not document.get("gpu") or (document.get("driver") or {}).get("in_tree"):
         return None
     if name == "systemd-modules-load.service":
-        # Debian's modprobe.d loads them by `install` lines, which make "Invalid argument" of whatever went wrong below: the cause stands before it.
+        # Debian's modprobe.d loads the modules with `install` lines, which report any failure as "Invalid
+        # argument". The actual cause is in an earlier line.
         lost = re.findall(r"insert (?:module )?'([^']+)'", said)
         own = lost and all(
             module.startswith(str(document["driver"]["module"]).split("-")[0]) for module in lost
@@ -187,7 +203,7 @@ def wants_gpu(name: str, said: str, document: Document, simulated: bool, missing
             else None
         )
     if name == "nvidia-persistenced.service":
-        # The policy starts it. It opens the device files, of which a played library has none.
+        # The policy starts the daemon. It opens device files, which a simulated library does not have.
         return "the driver's daemon finds no device" if "Failed to query NVIDIA devices" in said else None
     if name != "goldnode-policy.service":
         return None
@@ -280,7 +296,8 @@ def _modules(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check
                 brief(f"the class has it and does not load it: {found.got}"),
             )
         elif found.outcome == FAILED and name not in loads and PEERLESS in (row.get("kernel") or ""):
-            # It comes with the driver; built without OFED it refuses every machine, and the class does not ask for it.
+            # The module comes with the driver. Built without OFED it fails on every machine, and the class
+            # does not request it.
             found = Check(found.id, UNVERIFIABLE, found.expected, f"it is a {PEERLESS}")
         yield found
     for name in wanted.modules:
@@ -296,7 +313,9 @@ def _modules(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check
 
 
 def fits(name: str, row: Mapping[str, Any]) -> Check:
-    """Whether a module's code and symbols are this kernel's: it loads, or it ends for want of the hardware and for nothing else."""
+    """Check that a module is compatible with this kernel: it loads, or fails only because there is no
+    hardware.
+    """
     expected = "loads, or ends in ENODEV for want of the hardware"
     said = f"{row.get('said') or ''}\n{row.get('kernel') or ''}"
     wrong = UNFIT.search(said)
@@ -307,7 +326,8 @@ def fits(name: str, row: Mapping[str, Any]) -> Check:
         return Check(name, PASSED, expected, "loaded")
     if "No such device" in said:
         about = re.search(
-            r"NVRM: (No NVIDIA GPU found|The NVIDIA probe routine was not called)[^\n]*|no (?:supported )?(?:device|GPU)[^\n]*",
+            r"NVRM: (No NVIDIA GPU found|The NVIDIA probe routine was not called)[^\n]*|"
+            r"no (?:supported )?(?:device|GPU)[^\n]*",
             said,
             re.I,
         )
@@ -423,7 +443,7 @@ def _disk(facts: Facts, wanted: Wanted) -> Iterator[Check]:
         enough = room >= shipped.size + 2 * MIB
         if enough:
             got = f"{int(other['size']) // MIB} MiB" if other else "there is no root-b"
-            # Of equal weight: they differ by what alignment takes.
+            # systemd-repart gives both slots equal weight: they differ by alignment only.
             good = (
                 other is not None
                 and int(other["size"]) >= shipped.size
@@ -438,11 +458,11 @@ def _disk(facts: Facts, wanted: Wanted) -> Iterator[Check]:
                 "no root-b: the disk has no room for it",
                 "there is one" if other else "none",
             )
-    expected = shipped.size + max(room - 16 * MIB, 0)  # less what the table and alignment take
+    expected = shipped.size + max(room - 16 * MIB, 0)  # minus the space for the table and alignment
     yield holds(
         "disk.grown", size >= expected, f"a root of at least {expected // MIB} MiB", f"{size // MIB} MiB"
     )
-    # ext4 keeps up to some per cent for itself (inode tables, journal).
+    # ext4 uses a few percent for itself (inode tables, journal).
     yield holds(
         "disk.filesystem",
         files >= size * 0.9,
@@ -504,7 +524,10 @@ def _shown(value: Any) -> str:
 
 
 def unique(one: Facts, other: Facts) -> list[Check]:
-    """Two clones side by side: what has to be each one's own. Kinds of host keys are the same, and no key is."""
+    """Check two clones side by side for items that must be unique.
+
+    The kinds of host keys are equal, but the clones must not share a key.
+    """
     first, second = one.get("identity") or {}, other.get("identity") or {}
     found = []
     for key in (*IDENTITY, "random_seed"):
@@ -521,7 +544,7 @@ def unique(one: Facts, other: Facts) -> list[Check]:
                 )
             )
             continue
-        if key == "random_seed" and not (mine and theirs):  # written when a machine goes down
+        if key == "random_seed" and not (mine and theirs):  # written at shutdown, so it may be missing
             continue
         found.append(
             holds(
@@ -538,9 +561,11 @@ def unique(one: Facts, other: Facts) -> list[Check]:
 
 
 def declared(document: Document) -> list[str]:
-    """Ids of the findings that only the class's own hardware can match: its GPUs' number, their driver at work, and what is set on them.
+    """Return the ids of findings that only the class's hardware can match: number of GPUs, their driver, and
+    their settings.
 
-    Computed from the class document with the node's own rules for the policy; a virtual machine without the hardware must show none of them.
+    They are computed from the class document with the node's own policy rules. A virtual machine without the
+    hardware must match none of them.
     """
     gpu = document.get("gpu")
     if not gpu or not gpu.get("count"):
@@ -558,10 +583,16 @@ def declared(document: Document) -> list[str]:
 
 
 def missing_here(document: Document) -> list[tuple[str, str]]:
-    """(pattern of ids, why) of what a virtual machine cannot show of this class. Only what its document declares is in it."""
+    """Return (pattern of finding ids, reason) for everything a virtual machine cannot show of this class.
+
+    The list contains only items that the class document declares.
+    """
     found = []
     if document.get("gpu"):
-        kinds = r"gpu\.|nvlink\.|fabric\.|pcie\.|runtime\.cdi|driver\.(loaded|agree)$|module\.loaded$|xid\.|policy\.(?!host\.)"
+        kinds = (
+            r"gpu\.|nvlink\.|fabric\.|pcie\.|runtime\.cdi|"
+            r"driver\.(loaded|agree)$|module\.loaded$|xid\.|policy\.(?!host\.)"
+        )
         found.append((kinds, f"the machine has none of the class's {document['gpu']['count']} GPUs"))
     if ((document.get("policy") or {}).get("host") or {}).keys() & {
         "governor",
@@ -624,7 +655,8 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
     by_id: dict[str, list[Mapping[str, Any]]] = {}
     for finding in findings:
         by_id.setdefault(str(finding["id"]), []).append(finding)
-    # What the class declares and this machine does not have: it is said, and does not pass.
+    # Hardware that the class declares and this machine lacks: the verdict must report it, and must not pass
+    # it.
     for name in hardware:
         rows = by_id.get(name, [])
         if not rows:
@@ -654,7 +686,7 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
         yield holds(
             "check.never_healthy", code != 0, "not healthy: its GPUs are not here", f"exit code {code}"
         )
-    # Everything else is of the image itself, or of hardware that a virtual machine does not have.
+    # Other findings concern the image itself, or hardware that a virtual machine does not have.
     wrong: list[tuple[Mapping[str, Any], str | None]] = []
     unseen: list[tuple[Mapping[str, Any], str | None]] = []
     for finding in findings:
@@ -662,7 +694,7 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
         if finding["outcome"] in ("match", "deferred", "suppressed") or name in hardware:
             continue
         if finding["outcome"] == "not_exposed" and not verdict_check.unknown(_finding(finding)):
-            continue  # the setter took it, or nobody declared it
+            continue  # the setter accepted it, or the class does not declare it
         why = _reason(name, [*reasons, *always])
         if simulated and finding["outcome"] == "not_verified_here":
             why = why or "simulated hardware cannot show it"
@@ -688,7 +720,7 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
 
 
 def _finding(row: Mapping[str, Any]) -> Finding:
-    """A finding of a verdict as the node's own rules take it."""
+    """Convert a finding of a verdict to the type that the node's rules take."""
     return Finding(
         str(row["id"]), str(row["outcome"]), str(row["severity"]), row.get("expected"), row.get("got")
     )
@@ -753,7 +785,10 @@ def _gate(facts: Facts, document: Document) -> Iterator[Check]:
                 for line in str((facts.get("status") or {}).get(name) or "").splitlines()
             )
             down = unit.get("ActiveState") in ("inactive", "failed")
-            text = f"{unit.get('ActiveState')}, {'the reason is shown' if told else 'its status does not say why'}"
+            text = (
+                f"{unit.get('ActiveState')}, "
+                f"{'the reason is shown' if told else 'its status does not say why'}"
+            )
             yield holds(
                 f"gate.runtime.{name}",
                 down and (told or not enabled),

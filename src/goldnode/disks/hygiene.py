@@ -1,7 +1,10 @@
-"""What must not be in a disk image, and what must: each check reads the finished root filesystem, and knows nothing of what `sanitise` took away.
+"""Checks of the finished root filesystem of a disk image.
 
-Nothing of the machine that built it, no identity that two clones would share, no secret, no way in that nobody asked for, nothing that
-differs between two builds.
+They are independent of `sanitise`, which cleans it.
+
+An image must not contain traces of the build machine, an identity that clones would share, a secret, an
+unrequested way to log in, or anything that differs between two builds. The first line of a check's docstring
+is its result in the manifest if it passes.
 """
 
 from __future__ import annotations
@@ -18,11 +21,14 @@ from goldnode.disks.definition import Waiver
 from goldnode.disks.model import Hygiene
 from goldnode.disks.sanitise import MACHINE_ID
 
-# Set-user-ID and set-group-ID programs of Debian's own packages; any other is a finding.
+# Known set-user-ID and set-group-ID programs in Debian packages. Any other is a finding.
 _SETID = """
-bin/chage bin/chfn bin/chsh bin/crontab bin/dotlockfile bin/expiry bin/fusermount bin/fusermount3 bin/gpasswd bin/mount bin/newgidmap
-bin/newgrp bin/newuidmap bin/nvidia-modprobe bin/passwd bin/pkexec bin/ssh-agent bin/su bin/sudo bin/umount bin/wall bin/write.ul
-lib/dbus-1.0/dbus-daemon-launch-helper lib/nvidia/current/nvidia-modprobe lib/openssh/ssh-keysign lib/polkit-1/polkit-agent-helper-1
+bin/chage bin/chfn bin/chsh bin/crontab bin/dotlockfile bin/expiry bin/fusermount bin/fusermount3 \
+bin/gpasswd bin/mount bin/newgidmap
+bin/newgrp bin/newuidmap bin/nvidia-modprobe bin/passwd bin/pkexec bin/ssh-agent bin/su bin/sudo bin/umount \
+bin/wall bin/write.ul
+lib/dbus-1.0/dbus-daemon-launch-helper lib/nvidia/current/nvidia-modprobe lib/openssh/ssh-keysign \
+lib/polkit-1/polkit-agent-helper-1
 lib/x86_64-linux-gnu/utempter/utempter sbin/unix_chkpwd
 """
 SETID = frozenset(f"usr/{name}" for name in _SETID.split())
@@ -33,7 +39,7 @@ _BUILDERS = re.compile(
 _PRIVATE = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----")
 _KEY_FILES = re.compile(r".*\.(?:key|priv|pem|p12|pfx)|id_(?:rsa|dsa|ecdsa|ed25519)|MOK\.priv")
 
-Finding = tuple[str, str]  # a path in the root (what a waiver names) and one clause
+Finding = tuple[str, str]  # path in the root (to which waivers refer), description
 Check = Callable[[Path], Iterable[Finding]]
 
 
@@ -45,7 +51,7 @@ def _text(path: Path) -> str:
 
 
 def _walk(root: Path, *, under: str = "") -> Iterator[tuple[str, os.stat_result]]:
-    """Every path below `root`, relative, with its own status; other file systems and links are not entered."""
+    """Yield every path below `root`, relative, with its own status. Do not follow links."""
     pending = [str(root / under)] if (root / under).is_dir() else []
     while pending:
         with os.scandir(pending.pop()) as entries:
@@ -57,7 +63,7 @@ def _walk(root: Path, *, under: str = "") -> Iterator[tuple[str, os.stat_result]
 
 
 def passwords(root: Path) -> Iterator[Finding]:
-    """Nobody has a password, root neither: a login is by key."""
+    """No account has a password, root included: login is by key."""
     for line in _text(root / "etc/shadow").splitlines():
         name, secret = [*line.split(":"), ""][:2]
         if secret == "":
@@ -75,7 +81,7 @@ def passwords(root: Path) -> Iterator[Finding]:
 
 
 def identity(root: Path) -> Iterator[Finding]:
-    """Nothing that two clones would have in common: machine-id, host keys, hostname, random seed."""
+    """Nothing that two clones would share: machine-id, host keys, hostname, random seed."""
     found = _text(root / "etc/machine-id")
     if found != MACHINE_ID:
         yield "etc/machine-id", f"it holds {found.strip()!r}, expected 'uninitialized'"
@@ -92,7 +98,7 @@ def identity(root: Path) -> Iterator[Finding]:
 
 
 def authorised(root: Path) -> Iterator[Finding]:
-    """No key opens the image: whoever starts it brings the keys."""
+    """No key gives access to the image: a node gets its keys when it starts."""
     for pattern in ("root/.ssh/authorized_keys*", "home/*/.ssh/authorized_keys*"):
         for path in sorted(root.glob(pattern)):
             if _text(path).strip():
@@ -100,7 +106,7 @@ def authorised(root: Path) -> Iterator[Finding]:
 
 
 def private_keys(root: Path) -> Iterator[Finding]:
-    """No private key: of modules (mok.key), of apt, of anybody."""
+    """No private key, neither for signing modules (mok.key) nor any other."""
     for top in ("etc", "root", "home", "var/lib", "usr/lib", "usr/share", "opt", "boot"):
         for name, status in _walk(root, under=top):
             base = name.rpartition("/")[2]
@@ -117,7 +123,7 @@ def private_keys(root: Path) -> Iterator[Finding]:
 
 
 def caches(root: Path) -> Iterator[Finding]:
-    """No indexes, no packages, no caches that programs make again."""
+    """No package indexes, no packages, no caches that programs recreate."""
     for pattern in (
         "var/lib/apt/lists/*",
         "var/cache/apt/*.bin",
@@ -136,7 +142,7 @@ def caches(root: Path) -> Iterator[Finding]:
 
 
 def logs(root: Path) -> Iterator[Finding]:
-    """No log of how the image was made, and no history."""
+    """No log of the build, and no shell history."""
     for name, status in _walk(root, under="var/log"):
         if stat.S_ISREG(status.st_mode):
             yield name, "a log"
@@ -145,7 +151,7 @@ def logs(root: Path) -> Iterator[Finding]:
 
 
 def writable(root: Path) -> Iterator[Finding]:
-    """Nothing that everybody may write to, but directories in which each keeps his own."""
+    """No world-writable files, and no world-writable directories without the sticky bit."""
     for name, status in _walk(root):
         if stat.S_ISLNK(status.st_mode) or not status.st_mode & stat.S_IWOTH:
             continue
@@ -154,7 +160,7 @@ def writable(root: Path) -> Iterator[Finding]:
 
 
 def setid(root: Path) -> Iterator[Finding]:
-    """No program that runs as somebody else, but those of Debian that are known to."""
+    """No set-user-ID or set-group-ID program except the known ones of Debian."""
     for name, status in _walk(root):
         if stat.S_ISREG(status.st_mode) and status.st_mode & (stat.S_ISUID | stat.S_ISGID):
             plain = name if name.startswith("usr/") else f"usr/{name}"
@@ -163,7 +169,7 @@ def setid(root: Path) -> Iterator[Finding]:
 
 
 def compilers(root: Path) -> Iterator[Finding]:
-    """No compiler, no kernel headers, no DKMS: modules come built."""
+    """No compiler, no kernel headers, no DKMS: modules are prebuilt."""
     for place in ("usr/bin", "bin", "usr/local/bin", "usr/sbin"):
         folder = root / place
         if folder.is_dir() and not folder.is_symlink():
@@ -181,16 +187,18 @@ def compilers(root: Path) -> Iterator[Finding]:
 
 
 def sshd(root: Path) -> Iterator[Finding]:
-    """sshd lets root in by key at most, and nobody by password. The first value that is read counts (sshd_config(5))."""
+    """sshd allows root to log in only with a key, and accepts no passwords."""
     if not (root / "usr/sbin/sshd").exists():
         return
     files = [root / "etc/ssh/sshd_config"]
     values: dict[str, tuple[str, str]] = {}
     for line, name in _sshd_lines(root, files[0], 0):
         words = re.split(r"[\s=]+", line.strip(), maxsplit=1)
+        # A Match block ends the settings that apply to every connection.
         if words[0].lower() == "match":
             break
         if len(words) == 2:
+            # The first value counts (sshd_config(5)).
             values.setdefault(words[0].lower(), (words[1].strip().strip('"').lower(), name))
     value, name = values.get("permitrootlogin", ("prohibit-password", "etc/ssh/sshd_config"))
     if value not in ("prohibit-password", "without-password", "no", "forced-commands-only"):
@@ -208,6 +216,7 @@ def _sshd_lines(root: Path, path: Path, depth: int) -> Iterator[tuple[str, str]]
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
+        # The depth limit stops a loop of includes.
         if words[0].lower() == "include" and depth < 4:
             for pattern in words[1:]:
                 absolute = pattern if pattern.startswith("/") else f"/etc/ssh/{pattern}"
@@ -218,7 +227,7 @@ def _sshd_lines(root: Path, path: Path, depth: int) -> Iterator[tuple[str, str]]
 
 
 def resolver(root: Path) -> Iterator[Finding]:
-    """No resolver of the machine that built it: none, or the link to the image's own."""
+    """No resolver of the build machine: either none, or the link to the image's own."""
     path = root / "etc/resolv.conf"
     if path.is_symlink():
         target = str(path.readlink())
@@ -233,7 +242,7 @@ def resolver(root: Path) -> Iterator[Finding]:
 
 
 def fenced(root: Path) -> Iterator[Finding]:
-    """The stack set moves only with its lock: each of its packages is held, pinned, and kept from unattended upgrades."""
+    """Only a new lock moves the stack: its packages are held, pinned, and not upgraded unattended."""
     try:
         document = json.loads(_text(root / "etc/goldnode/class.json"))
     except ValueError:
@@ -258,7 +267,7 @@ def fenced(root: Path) -> Iterator[Finding]:
 
 
 def packages_whole(root: Path) -> Iterator[Finding]:
-    """Every package is installed whole."""
+    """Every package is completely installed."""
     for stanza in _text(root / "var/lib/dpkg/status").split("\n\n"):
         fields = dict(re.findall(r"^(Package|Status): (.*)$", stanza, re.MULTILINE))
         state = fields.get("Status", "").split(" ")
@@ -269,7 +278,7 @@ def packages_whole(root: Path) -> Iterator[Finding]:
 
 
 def building(root: Path) -> Iterator[Finding]:
-    """Nothing that was there only while the image was made."""
+    """No files that only the build needed."""
     for name in (
         "usr/sbin/policy-rc.d",
         "etc/apt/apt.conf.d/99mmdebstrap",
@@ -301,7 +310,10 @@ CHECKS: Mapping[str, Check] = {
 
 
 def check(root: Path, waivers: Sequence[Waiver] = ()) -> list[Hygiene]:
-    """Return the outcome of every check of the root filesystem, in a fixed order; a finding that `waivers` names does not fail its check."""
+    """Run every check on the root filesystem and return the results in a fixed order.
+
+    A finding that a waiver covers does not fail its check.
+    """
     found = []
     for name, one in CHECKS.items():
         bad: list[str] = []

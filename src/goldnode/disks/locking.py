@@ -1,7 +1,9 @@
-"""The lock of a disk image: every Debian package of the whole root with version and hash, the stack's at exactly the stack lock's versions.
+"""Locks of disk images: every Debian package of the whole root with version and hash, the stack's at the
+versions of the stack lock.
 
-apt resolves, in a throw-away root; goldnode writes down what it chose. A lock names no address: archives are ids that a site resolves. What
-it names is fetched into a pool by hash; a build is made from the pool alone.
+apt resolves in a temporary root; this module drives apt and records the result. A lock contains no URLs:
+archives are ids that the site resolves. Its packages are downloaded into a pool by hash, and a build uses
+only the pool.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ from goldnode.lock.resolve import Graph, _records, apt_sources
 from goldnode.node.state.family import builds_modules
 from goldnode.site import Site, named_directories
 
-LOCKS = "GOLDNODE_DISK_LOCKS"  # environment: directories searched for locks before the definition's own
+# Environment variable: directories searched for locks before those of the definition.
+LOCKS = "GOLDNODE_DISK_LOCKS"
 
 Say = Callable[[str], None]
 
@@ -70,10 +73,10 @@ _HEADER = "# Written by `goldnode disks lock {name}`. Not to be edited: run it a
 
 
 class DiskLock(Sealed):
-    """What a disk image resolved to.
+    """Result of resolving a disk image.
 
-    `disk` is the class. `modules` are those that were built for it; their package is among `debs`, from archive goldnode-mirror, and is
-    built again where nobody has it. `resolved` is the day (UTC) that the files of the image are dated.
+    `disk` is the class. `modules` are the modules built for it. Their package is in `debs`, from archive
+    goldnode-mirror, and is rebuilt if no store has it. `resolved` is the date (UTC) of the image's files.
     """
 
     disk: str
@@ -86,7 +89,7 @@ class DiskLock(Sealed):
 
     @property
     def size(self) -> int:
-        """Bytes of all packages as they are fetched."""
+        """Return the download size of all packages in bytes."""
         return sum(item.size for item in self.debs)
 
 
@@ -96,7 +99,7 @@ class _Written(DiskLock):
 
 @dataclass(frozen=True)
 class Target:
-    """A class whose disk is to be locked or built, with all that this needs."""
+    """A class whose disk is to be locked or built, with everything required for that."""
 
     definition: Definition
     catalog: Catalog
@@ -108,23 +111,23 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The class."""
+        """Return the name of the class."""
         return self.entry.item.class_
 
     @property
     def builds(self) -> bool:
-        """Whether the driver's modules have to be built."""
+        """Return whether the driver's modules have to be built."""
         driver = self.stack.item.driver
         return driver is not None and driver.dkms is not None
 
     @property
     def nvswitch(self) -> bool:
-        """Whether the class's platform has NVSwitch."""
+        """Return whether the class's platform has NVSwitch."""
         platform = self.entry.item.platform
         return platform is not None and self.catalog.platforms[platform].item.nvswitch
 
     def without(self, modules: BuiltModules | None) -> list[str]:
-        """Packages of the stack set that only serve to build modules, which a disk image goes without."""
+        """Return packages of the stack set that only serve to build modules. A disk image omits them."""
         rows = self.stack_lock.stack_set(nvswitch=self.nvswitch)
         return sorted(
             {row.name for row in rows if builds_modules(row.name)}
@@ -132,13 +135,15 @@ class Target:
         )
 
     def stack_set(self, modules: BuiltModules | None) -> list[LockedPackage]:
-        """The packages of the stack that are in the image, that of the built modules among them, by name."""
+        """Return the stack's packages in the image by name, including that of the built modules."""
         left = set(self.without(modules))
         rows = [row for row in self.stack_lock.stack_set(nvswitch=self.nvswitch) if row.name not in left]
         return sorted([*rows, *([modules.package] if modules is not None else [])], key=lambda row: row.name)
 
     def document(self, modules: BuiltModules | None) -> dict[str, Any]:
-        """The class document of the image: the class's, with modules that come built and without what only builds them."""
+        """Return the class document of the image: with prebuilt modules, and without the packages that build
+        them.
+        """
         locks = {self.stack.name: self.stack_lock}
         return class_document(
             self.name, self.catalog, self.site, locks, modules=modules, without=self.without(modules)
@@ -146,7 +151,7 @@ class Target:
 
     @property
     def intent(self) -> str:
-        """Digest of what apt is asked for."""
+        """Return the digest of the request to apt."""
         asked = {
             "packages": list(self.disk.packages),
             "stack_lock": self.stack_lock.digest,
@@ -156,7 +161,10 @@ class Target:
 
 
 def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> Target:
-    """Return what is known of the disk of class `name`. Raises GoldnodeError where the class, its stack's lock or its OS cannot be used."""
+    """Return the target for the disk of class `name`.
+
+    Raises GoldnodeError if its class, stack lock or OS cannot be used.
+    """
     definition.check(catalog)
     entry = catalog.node_class(name)
     stack = catalog.stacks[entry.item.stack]
@@ -176,7 +184,8 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> T
         and site.mirror.url is not None
     ):
         raise DiskError(
-            f'the site\'s nodes build the modules of stack "{stack.name}" themselves, and a disk image holds no compiler',
+            f'the site\'s nodes build the modules of stack "{stack.name}" themselves, and a disk image '
+            "holds no compiler",
             file=site.file,
             remedy="write modules: prebuilt, and run `goldnode modules build` for the stack",
         )
@@ -187,15 +196,18 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> T
 
 
 def lock_directories(definition: Definition, *, to_write: bool = False) -> list[Path]:
-    """Return where locks are searched, in order: $GOLDNODE_DISK_LOCKS, then `locks` beside the definition.
+    """Return the search path of locks: $GOLDNODE_DISK_LOCKS, then `locks` next to the definition.
 
-    Raises SiteError for a directory of the variable that is not there, unless it is `to_write`.
+    Raises SiteError for a missing directory of the variable, unless `to_write`.
     """
     return [*named_directories(LOCKS, to_write=to_write), definition.locks]
 
 
 def lock_file(name: str, definition: Definition, *, to_write: bool = False) -> Path | None:
-    """Return the file that `find_disk_lock` reads, or None where there is none. `to_write` and errors: see `lock_directories`."""
+    """Return the file that `find_disk_lock` reads, or None.
+
+    For `to_write` and errors see `lock_directories`.
+    """
     return next(
         (
             path
@@ -207,7 +219,10 @@ def lock_file(name: str, definition: Definition, *, to_write: bool = False) -> P
 
 
 def find_disk_lock(item: Target) -> DiskLock:
-    """Return the lock of the disk of `item`. Raises DiskError where there is none, or where it was made for something else."""
+    """Return the lock of the disk of `item`.
+
+    Raises DiskError if it is missing, stale, or of another class.
+    """
     path = lock_file(item.name, item.definition)
     remedy = f"run `goldnode disks lock {item.name}`"
     if path is None:
@@ -232,12 +247,15 @@ def find_disk_lock(item: Target) -> DiskLock:
 
 
 def load_disk_lock(path: Path) -> DiskLock:
-    """Read a lock file. Raises DiskError naming file and line, also where its content does not have the digest it states."""
+    """Read a lock file.
+
+    Raises DiskError with file and line if it is invalid or does not match the digest it states.
+    """
     return load_sealed(path, DiskLock, _Written, DiskError, "goldnode disks lock")
 
 
 def dump_disk_lock(lock: DiskLock) -> str:
-    """Return the lock as the text of its file: fixed order, one line per package."""
+    """Return the text of a lock file: fixed order, one line per package."""
     lines = [
         _HEADER.format(name=lock.disk) + f"lock: {lock.lock}",
         f"disk: {lock.disk}",
@@ -258,7 +276,7 @@ def dump_disk_lock(lock: DiskLock) -> str:
 
 
 def write_disk_lock(lock: DiskLock, directory: Path) -> Path:
-    """Write the lock into `directory`, whole or not at all, and return its file. Raises DiskError."""
+    """Write the lock into `directory`, atomically, and return its file. Raises DiskError on failure."""
     return write_whole(directory / lock_name(lock.disk), dump_disk_lock(lock), DiskError)
 
 
@@ -275,10 +293,11 @@ def resolve(
     say: Say = lambda text: None,
     cache: Path | None = None,
 ) -> DiskLock:
-    """Resolve the disk of `item`; with `keep` versions stay wherever the archives still have them.
+    """Resolve the disk of `item`. With `keep`, versions stay as far as the archives still have them.
 
-    Modules are built (minutes, once: goldnode keeps builds by what goes into them) and their package put into `pool`. Raises DiskError where apt
-    finds no solution or the archives lack what the stack lock names, ModulesError where a driver does not build, LockError.
+    Builds the modules if necessary (minutes; goldnode caches builds by their inputs) and puts their package
+    into `pool`. Raises DiskError if apt finds no solution or the archives lack packages of the stack lock,
+    ModulesError if a driver does not build, and LockError.
     """
     modules = built_modules(item, pool, say=say, offline=offline) if item.builds else None
     rows = {row.name: row for row in item.stack_set(modules)}
@@ -300,10 +319,12 @@ def resolve(
         try:
             downloads = root.resolve(requests)
         except UnsolvableError as error:
+            # The old pins may conflict with the request: resolve again without them.
             if pins:
                 return resolve(item, pool, offline=offline, today=today, say=say, cache=cache)
             raise item.definition.error(
-                f'apt cannot install the disk image of class "{item.name}": {error.message.partition(": ")[2]}',
+                f'apt cannot install the disk image of class "{item.name}": '
+                f"{error.message.partition(': ')[2]}",
                 "systems",
                 item.disk.system,
                 "packages",
@@ -337,27 +358,29 @@ def resolve(
 def _refuse_vanished(
     item: Target, root: AptRoot, rows: Mapping[str, LockedPackage], modules: BuiltModules | None
 ) -> None:
-    """Refuse a stack lock of which something has left its archive, or is there with other bytes."""
+    """Raise DiskError if an archive lost a package of the stack lock, or has it with other content."""
     offered = root.offered(rows)
     remedy = f"run `goldnode lock {item.stack.name}`, then lock the disk"
     for name, row in sorted(rows.items()):
         hashes = offered.get(name, {}).get(row.version)
         if hashes is None:
             raise DiskError(
-                f'{name} {row.version}, which the lock of stack "{item.stack.name}" names, has left its archive',
+                f'{name} {row.version}, which the lock of stack "{item.stack.name}" names, has left its '
+                "archive",
                 file=item.stack.file,
                 remedy=remedy,
             )
         if row.sha256 not in hashes:
             raise DiskError(
-                f'{name} {row.version} has other bytes in its archive than the lock of stack "{item.stack.name}" says',
+                f"{name} {row.version} has other bytes in its archive than the lock of stack "
+                f'"{item.stack.name}" says',
                 file=item.stack.file,
                 remedy="do not use it before the archive's owner has explained that",
             )
 
 
 def _offer(root: AptRoot, pool: Path, modules: BuiltModules) -> None:
-    """Let apt know the package of the built modules, from a flat archive of its own."""
+    """Offer the package of the built modules to apt in a local flat archive."""
     place = root.directory / "built"
     place.mkdir()
     row = modules.package
@@ -373,9 +396,11 @@ def _offer(root: AptRoot, pool: Path, modules: BuiltModules) -> None:
 
 
 def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) -> BuiltModules:
-    """Return the modules of the stack's lock, with their package in `pool`: those of the site's mirror, else built here.
+    """Return the modules of the stack's lock, from the site's mirror or built here.
 
-    Raises ModulesError where they do not build, with the compiler's own line.
+    Put their package into `pool`.
+
+    Raises ModulesError with the compiler's error line if they do not build.
     """
     if item.site.modules == "prebuilt" and item.site.mirror is not None:
         modules = find_modules(item.stack, item.stack_lock, item.site)
@@ -399,7 +424,7 @@ def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) 
 
 
 def check(item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | None = None) -> list[Moved]:
-    """Return what of `lock` its archives no longer have, or have with other bytes."""
+    """Return the packages of `lock` that their archives no longer have, or have with other content."""
     with apt_root(
         apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache
     ) as root:
@@ -416,10 +441,12 @@ def fetch(
     progress: Progress | None = None,
     say: Say = lambda text: None,
 ) -> int:
-    """Bring every file of `lock` into `pool`, and return the bytes that were fetched: from the site's mirror and goldnode's cache where they are
-    there, else from the archives. A package of built modules that nobody has is built again, and has to become the same.
+    """Put every file of `lock` into `pool`, and return the number of bytes downloaded.
 
-    Raises DiskError where a file cannot be had as the lock says, ModulesError.
+    Files come from the site's mirror or goldnode's cache if available, otherwise from the archives. A package
+    of built modules that is nowhere available is rebuilt, and must be identical.
+
+    Raises DiskError if a file is not available as locked, and ModulesError.
     """
     missing = [deb for deb in lock.debs if not there(pool, deb)]
     stores: list[Callable[[str], Path]] = [lambda sha: cache_directory() / "debs" / f"{sha}.deb"]
@@ -443,8 +470,10 @@ def fetch(
             modules = built_modules(item, pool, say=say)
             if modules.package.sha256 != deb.sha256:
                 raise DiskError(
-                    f"{deb.name} {deb.version} was built again and is not the same: {modules.package.sha256} instead of {deb.sha256}",
-                    remedy=f"keep the package with the lock (a mirror does), or run `goldnode disks lock {item.name} --upgrade`",
+                    f"{deb.name} {deb.version} was built again and is not the same: "
+                    f"{modules.package.sha256} instead of {deb.sha256}",
+                    remedy="keep the package with the lock (a mirror does), or run `goldnode disks lock "
+                    f"{item.name} --upgrade`",
                 )
             missing.remove(deb)
         if not missing:
@@ -454,13 +483,14 @@ def fetch(
     if faults:
         raise DiskError(
             told(faults),
-            remedy=f"run `goldnode disks lock {item.name} --check` to see what moved, or fetch again if it was the network",
+            remedy=f"run `goldnode disks lock {item.name} --check` to see what moved, or fetch again if it "
+            "was the network",
         )
     return sum(deb.size for deb in missing)
 
 
 def there(pool: Path, deb: LockedDeb) -> bool:
-    """Whether the pool has a file of that hash and size; its content is read when it is used."""
+    """Return whether the pool has a file of this hash and size. Its content is validated when it is used."""
     try:
         return pool_path(pool, deb).stat().st_size == deb.size
     except FileNotFoundError:
@@ -468,12 +498,15 @@ def there(pool: Path, deb: LockedDeb) -> bool:
 
 
 def checked(pool: Path, debs: Iterable[LockedDeb]) -> dict[str, Path]:
-    """Return the file of each package of `debs`, its content compared with its hash. Raises DiskError for one that is not there or differs."""
+    """Return the file of each package after validating its hash.
+
+    Raises DiskError if one is missing or differs.
+    """
     return {deb.name: pools.checked(pool, deb.file, deb.sha256, DiskError) for deb in debs}
 
 
 def _take(source: Path, to: Path) -> None:
-    """Put a file that is kept elsewhere into the pool: as a further name of it where that is the same file system."""
+    """Put a file of another store into the pool, as a hard link if possible."""
     to.parent.mkdir(parents=True, exist_ok=True)
     temporary = to.with_name(f".{to.name}.{os.getpid()}")
     try:
@@ -491,7 +524,7 @@ def _take(source: Path, to: Path) -> None:
 
 @dataclass(frozen=True)
 class Locked:
-    """What came of locking one disk: its lock, the one before, and whether anything is different."""
+    """Result of locking one disk: the lock, the previous one, and whether they differ."""
 
     lock: DiskLock
     old: DiskLock | None
@@ -507,7 +540,10 @@ def relock(
     out: Path | None = None,
     say: Say = lambda text: None,
 ) -> Locked:
-    """Lock the disk of `item` and write the file; a lock that is good is kept as it is, unless `upgrade`."""
+    """Lock the disk of `item` and write the file.
+
+    A lock that is still valid is not changed, unless `upgrade`.
+    """
     path = lock_file(item.name, item.definition, to_write=True)
     if out is not None and (out / lock_name(item.name)).is_file():
         path = out / lock_name(item.name)
@@ -526,6 +562,7 @@ def relock(
         result = Locked(old, old, False)
     else:
         lock = resolve(item, pool, keep=None if upgrade else old, offline=offline, say=say)
+        # Equal except for the date: return the old lock.
         same = old is not None and old.model_copy(update={"resolved": lock.resolved}) == lock
         result = Locked(old if same and old is not None else lock, old, not same)
     place = (
@@ -541,7 +578,7 @@ def relock(
 
 
 def line(result: Locked) -> str:
-    """One line for a person."""
+    """Return a one-line summary."""
     lock = result.lock
     what = f"{len(lock.debs)} packages, {lock.size / 1e6:.1f} MB"
     if not result.changed:
@@ -564,7 +601,7 @@ def _moved(old: DiskLock, new: DiskLock) -> str:
 
 
 def inputs_digest(parts: Sequence[Any]) -> str:
-    """Hex sha256 of the canonical JSON of `parts`."""
+    """Return the hex SHA-256 of the canonical JSON of `parts`."""
     return hashlib.sha256(
         json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     ).hexdigest()

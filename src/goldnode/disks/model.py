@@ -1,7 +1,7 @@
-"""A built disk image: what `disk.json` says of it, and where its files lie.
+"""Model of a built disk image: the content of `disk.json` and the location of its files.
 
-A build is a directory `STORE/built/CLASS/BUILDID`. Its manifest is written last, and the directory renamed into place, so that a directory
-with a manifest is a whole build.
+A build is a directory `STORE/built/CLASS/BUILDID`. The build writes its manifest last and then renames the
+directory into place. A directory with a manifest is therefore a complete build.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from goldnode.errors import DiskError, GoldnodeError, nearest
 
 SCHEMA = 1
 MANIFEST = "disk.json"
-BUILD_LOG = "build-log.json"  # what differs from one build to the next: how long each stage took, and when
+# Data that varies between two builds of the same disk: duration of each stage, date.
+BUILD_LOG = "build-log.json"
 SUMS = "SHA256SUMS"
-VERIFIED = "verified.json"  # written by `goldnode disks verify`: how the disk booted
-STORE = "GOLDNODE_DISKS"  # environment: directory of disk images
+VERIFIED = "verified.json"  # boot record, written by `goldnode disks verify`
+STORE = "GOLDNODE_DISKS"  # environment variable: directory of disk images
 
-# Format -> what follows the name of the disk. `raw` stays in the store; what is published of it is compressed.
+# Format -> suffix of the disk's name. `raw` never leaves the store; a publication contains `raw.zst` instead.
 FORMATS: Mapping[str, str] = {
     "raw": ".raw",
     "raw.zst": ".raw.zst",
@@ -42,9 +43,11 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition. `number` counts from 1; `name` is its PARTLABEL, `type` and `uuid` are GUIDs in lower case; `start` and `size` in bytes.
+    """One partition of a disk.
 
-    `filesystem` is `vfat` or `ext4`, `filesystem_uuid` as blkid prints it (of vfat `XXXX-XXXX`).
+    `number` counts from 1. `name` is the PARTLABEL; `type` and `uuid` are GUIDs in lower case. `start` and
+    `size` are in bytes. `filesystem` is `vfat` or `ext4`. `filesystem_uuid` is formatted as blkid prints it
+    (`XXXX-XXXX` for vfat).
     """
 
     number: int
@@ -59,7 +62,10 @@ class Partition:
 
 @dataclass(frozen=True)
 class System:
-    """The operating system: `id` and `version` as /etc/os-release has them (debian, 12), `architecture` as dpkg names it."""
+    """Operating system of an image.
+
+    `id` and `version` are those of /etc/os-release (debian, 12). `architecture` is dpkg's name for it.
+    """
 
     id: str
     version: str
@@ -69,7 +75,9 @@ class System:
 
 @dataclass(frozen=True)
 class Driver:
-    """The GPU driver: `module` is the name that modprobe takes (nvidia-current), `version` its own (535.309.01)."""
+    """GPU driver of an image: `module` is the name modprobe takes (nvidia-current), `version` the driver
+    version (535.309.01).
+    """
 
     module: str
     version: str
@@ -77,7 +85,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Raw:
-    """The raw disk: `size` and `allocated` (what of it is not a hole) in bytes."""
+    """The raw disk: `size` is the file size, `allocated` the part that is not holes. Both in bytes."""
 
     size: int
     sha256: str
@@ -86,7 +94,10 @@ class Raw:
 
 @dataclass(frozen=True)
 class DiskFile:
-    """One file of the build, beside the manifest. `format` is a key of `FORMATS`, `size` in bytes."""
+    """One file of a build, stored next to the manifest.
+
+    `format` is a key of `FORMATS`, `size` is in bytes.
+    """
 
     file: str
     format: str
@@ -96,7 +107,7 @@ class DiskFile:
 
 @dataclass(frozen=True)
 class Package:
-    """One installed Debian package; `sha256` is that of its .deb."""
+    """One installed Debian package; `sha256` is the digest of its .deb file."""
 
     name: str
     version: str
@@ -106,7 +117,10 @@ class Package:
 
 @dataclass(frozen=True)
 class Pending:
-    """Work that an image cannot hold: it is done, or found missing, at the first boot. `id` is the resource, `reason` why it waits."""
+    """Work that an image cannot contain. The first boot does it, or finds it missing.
+
+    `id` names the resource, `reason` explains why it has to wait.
+    """
 
     id: str
     reason: str
@@ -114,7 +128,11 @@ class Pending:
 
 @dataclass(frozen=True)
 class Hygiene:
-    """One check of the root filesystem. `detail` is one sentence: what was found, or for `waived` why it may stand."""
+    """Result of one check of the root filesystem.
+
+    `detail` is one sentence: the findings of a failed check, the findings and reasons of a waived one, or the
+    rule that a passed one verifies.
+    """
 
     check: str
     outcome: Outcome
@@ -123,10 +141,10 @@ class Hygiene:
 
 @dataclass(frozen=True)
 class BuiltDisk:
-    """One built disk image. `directory` is where it lies, and no part of the manifest.
+    """One built disk image. `directory` is its location and not part of the manifest.
 
-    Digests are `sha256:…`; the `sha256` of a file is hex alone. `kernel` is the release (6.1.0-53-cloud-amd64); `epoch` (seconds) is the date
-    of every file that the build made.
+    Digests are `sha256:…`; the `sha256` field of a file is plain hex. `kernel` is the kernel release
+    (6.1.0-53-cloud-amd64). `epoch` (seconds) is the date of every file that the build created.
     """
 
     directory: Path
@@ -155,7 +173,10 @@ class BuiltDisk:
 
     @classmethod
     def load(cls, directory: Path) -> BuiltDisk:
-        """Read the build in `directory`. Raises DiskError where there is none, or one that this goldnode does not read."""
+        """Read the build in `directory`.
+
+        Raises DiskError if it has no manifest, or one of an unsupported schema.
+        """
         file = directory / MANIFEST
         remedy = "run `goldnode disks build` again"
         try:
@@ -221,7 +242,10 @@ class BuiltDisk:
             ) from problem
 
     def path(self, form: str) -> Path:
-        """Return the file of this format (a key of `FORMATS`). Raises DiskError where the build has none."""
+        """Return the file of a format (a key of `FORMATS`).
+
+        Raises DiskError if the build has no such file.
+        """
         if form not in FORMATS:
             raise DiskError(f'there is no format "{form}" of a disk image', remedy=nearest(form, FORMATS))
         for item in self.files:
@@ -234,7 +258,7 @@ class BuiltDisk:
         )
 
     def manifest(self) -> dict[str, Any]:
-        """What `disk.json` holds, as plain data."""
+        """Return the content of `disk.json` as JSON-compatible data."""
         return {
             "schema": SCHEMA,
             "name": self.name,
@@ -262,7 +286,7 @@ class BuiltDisk:
         }
 
     def text(self) -> str:
-        """The manifest as the text of its file: canonical JSON, so that equal builds have equal manifests."""
+        """Return the manifest as text: canonical JSON, so that equal builds have equal manifests."""
         return json.dumps(self.manifest(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -282,7 +306,7 @@ def _text(data: Mapping[str, Any], name: str) -> str:
 
 
 def store_directory(named: Path | None = None) -> Path:
-    """Return the directory of disk images: `named`, else $GOLDNODE_DISKS, else .goldnode/disks."""
+    """Return the directory of disk images: `named`, otherwise $GOLDNODE_DISKS, otherwise .goldnode/disks."""
     return named or Path(os.environ.get(STORE) or ".goldnode/disks").expanduser()
 
 
@@ -290,7 +314,7 @@ _ID = re.compile(r"[0-9a-f]{12}")
 
 
 def builds(store: Path, name: str | None = None) -> list[BuiltDisk]:
-    """Return the whole builds of class `name` (without it: of all) in `store`, the newest first."""
+    """Return the complete builds in `store`, newest first: those of class `name`, or all without it."""
     place = store / "built"
     found = [
         file.parent for file in place.glob(f"{name or '*'}/*/{MANIFEST}") if _ID.fullmatch(file.parent.name)
@@ -300,7 +324,10 @@ def builds(store: Path, name: str | None = None) -> list[BuiltDisk]:
 
 
 def find(text: str, store: Path) -> BuiltDisk:
-    """Return the build that `text` names: a directory, a NAME, or a class (its newest build). Raises DiskError."""
+    """Return the build that `text` refers to: a directory, a name, a build id, or a class (its newest build).
+
+    Raises DiskError if the store has no such build.
+    """
     path = Path(text)
     if (path / MANIFEST).is_file() or os.sep in text:
         return BuiltDisk.load(path)
@@ -315,7 +342,10 @@ def find(text: str, store: Path) -> BuiltDisk:
 
 
 def _classes() -> set[str]:
-    """The classes that a disk can be built of; none where the catalog has a fault, which is another matter."""
+    """Return the classes that a disk can be built from.
+
+    Return none if the catalog has errors: other commands report those.
+    """
     from goldnode.catalog.load import load_catalog
 
     try:

@@ -1,6 +1,8 @@
-"""`site.yml` on the root filesystem of an image: the roles and the engine of live nodes, with a directory in place of the machine.
+"""Runner of `site.yml` on the root filesystem of an image.
 
-The engine plans what can be true of a root filesystem (phase `image`) and applies it with chroot. What needs a boot or the GPU is pending.
+The roles and the engine are those of live nodes, with a directory in place of the machine. The engine plans
+everything that can hold for a root filesystem (phase `image`) and applies it with chroot. Work that needs a
+boot or the GPU is recorded as pending.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ TREE = Path(__file__).resolve().parents[3]
 SOURCES = "/run/goldnode-archive/goldnode.list"
 _TIME = 3600
 
-# Everything in namespaces of its own: no network, no mount that outlasts it, no process that does. $1: the root, $2: the archive.
+# Runs in namespaces of its own: no network, and no mount or process survives it. $1 is the root, $2 the
+# archive.
 _INSIDE = """\
 set -eu
 root=$1 archive=$2
@@ -32,7 +35,8 @@ mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"
-for name in null zero full random urandom tty; do : >"$root/dev/$name"; mount --bind "/dev/$name" "$root/dev/$name"; done
+for name in null zero full random urandom tty; do : >"$root/dev/$name"; \
+mount --bind "/dev/$name" "$root/dev/$name"; done
 mkdir "$root/dev/shm" "$root/dev/pts"
 ln -s /proc/self/fd "$root/dev/fd"
 for name in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/${name%:*}" "$root/dev/${name#*:}"; done
@@ -44,7 +48,7 @@ hostname localhost
 exec "$@"
 """
 
-# The end of whoever asked is the end of all of it: the namespace of processes dies with its first one.
+# If the caller ends, everything ends: killing the first process of a PID namespace kills all others.
 _ALONE = (
     *("setpriv", "--pdeathsig", "KILL", "--"),
     *(
@@ -63,9 +67,10 @@ _ALONE = (
 
 
 def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path, epoch: int) -> None:
-    """Make `root` what its class document says, by site.yml with a local connection, from the packages of `archive` alone.
+    """Apply the class document to `root` with site.yml over a local connection, installing packages from
+    `archive` only.
 
-    Raises DiskError with what the playbook said last.
+    Raises DiskError with the last output of the playbook.
     """
     (archive / "goldnode.list").write_text(
         "deb [trusted=yes] file:/run/goldnode-archive ./\n", encoding="ascii"
@@ -102,7 +107,8 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
         "ANSIBLE_HOME": str(home),
         "ANSIBLE_LOCAL_TEMP": str(home / "local"),
         "ANSIBLE_REMOTE_TEMP": str(home / "remote"),
-        "ANSIBLE_VARS_ENABLED": "host_group_vars",  # the class document is given: no inventory and no catalog is asked
+        # The class document is passed in, so neither inventory nor catalog is read.
+        "ANSIBLE_VARS_ENABLED": "host_group_vars",
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_DISPLAY_OK_HOSTS": "1",
         "GOLDNODE_RUNS": "off",
@@ -138,10 +144,10 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
 
 
 def prove(root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]) -> list[Pending]:
-    """See that nothing of phase `image` is left to be done, and return what is pending: work for a boot or for the GPU, what cannot be
-    judged here, and what waits.
+    """Check that nothing of phase `image` is left to do, and return the pending work.
 
-    Raises DiskError where something is left.
+    Pending is work for a boot or for the GPU, facts that cannot be checked here, and changes that wait.
+    Raises DiskError if anything else is left.
     """
     host = Host(str(root))
     try:
@@ -164,8 +170,8 @@ def prove(root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]) 
 
 
 def write(root: Path, name: str, text: str, mode: int = 0o644) -> None:
-    """Put a file into the root filesystem."""
+    """Write a file in the root filesystem."""
     path = root / name.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    os.chmod(path, mode)  # noqa: PTH101 - as given, whatever the umask
+    os.chmod(path, mode)  # noqa: PTH101 - the given mode, regardless of the umask

@@ -1,11 +1,12 @@
-"""Publishing disks to a directory that any HTTP server serves as it is, and pulling them back.
+"""Publication of disks to a directory that any HTTP server can serve, and download from it.
 
-    PLACE/CLASS/BUILDID/            one build, never changed: its files, its evidence, SHA256SUMS and what signs it
+    PLACE/CLASS/BUILDID/            one immutable build: its files, its evidence, SHA256SUMS and signatures
     PLACE/CLASS/channels/           the signed history; CHANNEL.json and, for netboot, CHANNEL.ipxe
     PLACE/index.json                every class, build and channel, for programs
-    PLACE/streams/v1/               the same as simplestreams, which image services read
+    PLACE/streams/v1/               the same as simplestreams, for image services
 
-A build is put together under PLACE/.staging, read back, and renamed into place: it is there whole or not at all.
+A build is assembled under PLACE/.staging, read back, and renamed into place, so that it is visible only when
+complete.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ if TYPE_CHECKING:
 PREDICATE = "urn:goldnode:disk-publication:1"
 ENVELOPE, DETACHED = f"{SUMS}.dsse.json", f"{SUMS}.sig"
 STAGING = ".staging"
-_SMALL = 64 << 20  # what is read whole: documents, never disks
+_SMALL = 64 << 20  # size limit of a document that is read into memory
 _TRIES = 5
-_PAUSE = 0.2  # seconds after a cut
+_PAUSE = 0.2  # seconds to wait after an interruption
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _BUILD = re.compile(r"[0-9a-f]{12}")
 
-# What image services call the formats: OpenStack's mirror tool takes disk1.img, MAAS the others.
+# simplestreams names of the formats: OpenStack's mirror tool reads disk1.img, MAAS the others.
 _FTYPES = {
     "qcow2": "disk1.img",
     "raw.zst": "raw.zst",
@@ -79,7 +80,10 @@ Say = Callable[[str], None]
 
 @dataclass
 class Published:
-    """What a publication did. `size` in bytes of what was written; `before`: it was there already."""
+    """Result of a publication.
+
+    `size` is the number of bytes written. `before`: the build was already published.
+    """
 
     directory: Path
     digest: str
@@ -98,7 +102,10 @@ def publish(
     waivers: Sequence[Waiver] = (),
     now: dt.datetime | None = None,
 ) -> Published:
-    """Publish a build with its evidence. Raises DiskError and ImageError; then nothing of it can be seen at the place."""
+    """Publish a build with its evidence.
+
+    Raises DiskError and ImageError; nothing becomes visible in that case.
+    """
     line_of(disk.class_)
     gates = judge("publish", disk, trust=(*trust, signer.public), waivers=waivers)
     refuse("publish", disk.name, gates)
@@ -119,7 +126,10 @@ def bring(
     replace: bool = False,
     now: dt.datetime | None = None,
 ) -> Published:
-    """Copy a build to the place; the caller holds the place's turn. `replace`: what is there is damaged and gives way."""
+    """Copy a build to the location.
+
+    The caller holds the location's lock. `replace` replaces a damaged copy.
+    """
     target = place.root / disk.class_ / disk.build_id
     digest = digest_of(disk)
     found = Published(target, digest)
@@ -128,7 +138,8 @@ def bring(
         if there != digest and not replace:
             raise DiskError(
                 f"{target} is {there[:19]}, and {digest[:19]} here: a build id is given to one content only",
-                remedy="find out whose build is not reproducible (`goldnode disks compare`); a changed input has a build id of its own",
+                remedy="find out whose build is not reproducible (`goldnode disks compare`); a changed "
+                "input has a build id of its own",
             )
         if not replace:
             check_published(target)
@@ -148,7 +159,8 @@ def bring(
             file=disk.directory,
             remedy="build or pull it again",
         )
-    # A third of what is not a hole is a low guess of the compressed size: what is too small for that need not be tried.
+    # A third of the allocated size is a low estimate of the compressed size. Fail early if not even that
+    # fits.
     need = sum(path.stat().st_size for path in files) + (0 if packed else disk.raw.allocated // 3)
     if (free := shutil.disk_usage(place.root).free) < need:
         raise DiskError(
@@ -193,7 +205,7 @@ def _compress(disk: BuiltDisk, raw: Path, into: Path) -> None:
 
 @contextmanager
 def _space() -> Iterator[None]:
-    """Let a tool's full disk be told as any other: what to do about it depends on whose it is."""
+    """Turn a tool's out-of-space error into an OSError: the caller knows the remedy for its directory."""
     try:
         yield
     except DiskError as problem:
@@ -203,7 +215,7 @@ def _space() -> Iterator[None]:
 
 
 def _check_compressed(path: Path, disk: BuiltDisk) -> None:
-    """Hold what a compressed disk holds against the manifest."""
+    """Check that the content of a compressed disk matches the manifest."""
     hasher, size = hashlib.sha256(), 0
     with subprocess.Popen(["zstd", "-q", "-d", "-c", str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None  # noqa: S101
@@ -212,21 +224,25 @@ def _check_compressed(path: Path, disk: BuiltDisk) -> None:
             size += len(block)
     if hasher.hexdigest() != disk.raw.sha256:
         raise DiskError(
-            f"{path.name} holds {size} bytes with sha256 {hasher.hexdigest()[:16]}…, the manifest says {disk.raw.sha256[:16]}…",
+            f"{path.name} holds {size} bytes with sha256 {hasher.hexdigest()[:16]}…, the manifest says "
+            f"{disk.raw.sha256[:16]}…",
             file=disk.directory,
             remedy="the raw disk was altered: build or pull it again",
         )
 
 
 def netboot(disk: BuiltDisk) -> str | None:
-    """The iPXE script that starts the disk's own kernel and initramfs; None where it is not built in that form."""
+    """Return the iPXE script that boots the disk's kernel and initramfs; None if these formats were not
+    built.
+    """
     names = {row.format: row.file for row in disk.files}
     if not {"vmlinuz", "initrd"} <= names.keys():
         return None
     root = next((row.name for row in disk.partitions if row.filesystem == "ext4"), "root-a")
     lines = [
         "#!ipxe",
-        f"# {disk.name}: kernel {disk.kernel}. The root is that of the node's own disk; `set root ...` before, for another one.",
+        f"# {disk.name}: kernel {disk.kernel}. The root is that of the node's own disk; `set root ...` "
+        "before, for another one.",
         f"isset ${{root}} || set root PARTLABEL={root}",
         f"kernel {names['vmlinuz']} initrd={names['initrd']} root=${{root}} ro ${{arguments}}",
         f"initrd {names['initrd']}",
@@ -236,7 +252,7 @@ def netboot(disk: BuiltDisk) -> str | None:
 
 
 def _sign_sums(disk: BuiltDisk, stage: Path, signer: Signer, gates: Sequence[Gate], now: dt.datetime) -> None:
-    # Read back from where it was copied to: what is signed is what is there.
+    # Hash the copies, so that the signature covers what was actually written.
     found = {path.name: sha256_of(path) for path in sorted(stage.iterdir())}
     wanted = {row.file: row.sha256 for row in disk.files} | {
         MANIFEST: digest_of(disk).removeprefix("sha256:")
@@ -264,7 +280,7 @@ def _sign_sums(disk: BuiltDisk, stage: Path, signer: Signer, gates: Sequence[Gat
 
 
 def read_sums(text: str, where: str) -> dict[str, str]:
-    """Read SHA256SUMS: file name -> sha256 (hex). Raises DiskError."""
+    """Parse SHA256SUMS into file name -> sha256 (hex). Raises DiskError for an invalid line."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         sha256, gap, name = line.partition("  ")
@@ -280,7 +296,10 @@ def read_sums(text: str, where: str) -> dict[str, str]:
 
 
 def check_published(directory: Path) -> dict[str, str]:
-    """Hold a published build against its own SHA256SUMS, every byte. Returns them. Raises DiskError with the first file that differs."""
+    """Validate every file of a published build against its SHA256SUMS, and return the sums.
+
+    Raises DiskError for the first file that differs.
+    """
     try:
         sums = read_sums((directory / SUMS).read_text(encoding="utf-8"), str(directory / SUMS))
     except OSError as problem:
@@ -306,13 +325,15 @@ def check_published(directory: Path) -> dict[str, str]:
     return sums
 
 
-# What programs look up
+# Indexes for programs
 
 
 def refresh(root: Path) -> None:
-    """Write index.json and the simplestreams of a place anew, from what is published there. Each is seen with the old content or the new.
+    """Regenerate index.json and the simplestreams of a location from the published builds.
 
-    They are made of the rest, and not signed: what has to be trusted is a channel's history and a build's SHA256SUMS.
+    Each file is replaced atomically.
+
+    They are derived data and not signed. Trust comes from a channel's history and a build's SHA256SUMS.
     """
     classes: dict[str, Any] = {}
     products: dict[str, Any] = {}
@@ -320,9 +341,8 @@ def refresh(root: Path) -> None:
         disks: dict[str, tuple[BuiltDisk, dict[str, str]]] = {}
         for path in sorted(place.glob(f"*/{MANIFEST}")):
             if _BUILD.fullmatch(path.parent.name):
-                with suppress(
-                    DiskError
-                ):  # what cannot be read is offered to nobody; `status` and `gc` tell of it
+                # Do not offer an unreadable build. `status` and `gc` report it.
+                with suppress(DiskError):
                     sums = read_sums((path.parent / SUMS).read_text(encoding="utf-8"), str(path.parent))
                     disks[f"sha256:{sha256_of(path)}"] = (BuiltDisk.load(path.parent), sums)
         history = _history(place)
@@ -395,9 +415,12 @@ def _row(disk: BuiltDisk, sums: Mapping[str, str]) -> dict[str, Any]:
 def _product(
     name: str, channel: str, history: History, disks: Mapping[str, tuple[BuiltDisk, dict[str, str]]]
 ) -> dict[str, Any]:
-    """One product of simplestreams: a channel of a class. Its newest version is what the channel stands for; what was rolled back is left out."""
+    """Return one product of simplestreams: a channel of a class.
+
+    Its newest version is the current target of the channel. Versions that were rolled back are omitted.
+    """
     versions: dict[str, Any] = {}
-    # Clients take the highest. The day of an entry is never before that of one that it follows, whatever the clock of who made it said.
+    # Clients take the highest version. Never let the date go back, even if the clock of a signer was wrong.
     days = accumulate((entry.date[:10].replace("-", "") for entry in history.entries), max)
     day = {entry.number: said for entry, said in zip(history.entries, days, strict=True)}
     newest: BuiltDisk | None = None
@@ -441,15 +464,21 @@ def _product(
 
 
 class Source(Protocol):
-    """Where a pull reads from."""
+    """Location to pull from."""
 
     name: str
 
     def small(self, path: str) -> bytes | None:
-        """A document, or None where it is not there. Raises DiskError where it cannot be told, or is too large."""
+        """Return a document, or None if it does not exist.
+
+        Raises DiskError if that cannot be determined, or if it is too large.
+        """
 
     def fetch(self, path: str, into: Path, sha256: str) -> bool:
-        """Bring a file into `into`, going on behind what is there of it. False where all of it was. Raises DiskError."""
+        """Download a file to `into`, resuming a partial one.
+
+        Return False if it was complete already. Raises DiskError on failure.
+        """
 
 
 class Folder:
@@ -485,12 +514,13 @@ class Folder:
 
 
 class Web:
-    """A published directory behind HTTP. `ca`: certificate of its authority, PEM."""
+    """A published directory behind HTTP. `ca` is the certificate of its authority (PEM)."""
 
     def __init__(self, url: str, ca: Path | None = None) -> None:
         import urllib3
 
         self.name = url.rstrip("/")
+        # read=0: `fetch` resumes interrupted downloads itself.
         retry = urllib3.Retry(
             total=_TRIES, read=0, backoff_factor=0.2, status_forcelist=(502, 503, 504), raise_on_status=False
         )
@@ -502,7 +532,8 @@ class Web:
 
         url = f"{self.name}/{quote(path)}"
         try:
-            # Of an answer that is cut, what came is kept: the length is looked at here.
+            # urllib3 would discard a truncated answer. Keep it to resume from; `_go_on` checks the length.
+            # identity: sizes and byte ranges must be those of the file, not of a compressed transfer.
             words = {"Accept-Encoding": "identity", **headers}
             return self._pool.request(
                 "GET", url, headers=words, preload_content=False, enforce_content_length=False
@@ -549,6 +580,7 @@ class Web:
             have = into.stat().st_size if into.is_file() else 0
             if have and sha256_of(into) == sha256:
                 return before >= 0
+            # Only attempts without progress count.
             fails = fails + 1 if have <= before else 0
             before = have
             if fails >= _TRIES:
@@ -560,12 +592,13 @@ class Web:
                 got = sha256_of(into)
                 into.unlink()
                 raise DiskError(
-                    f"{self.name}/{path} is altered: its sha256 is {got[:16]}…, what was signed says {sha256[:16]}…",
+                    f"{self.name}/{path} is altered: its sha256 is {got[:16]}…, what was signed says "
+                    f"{sha256[:16]}…",
                     remedy="find out who changed it; nothing of it was kept",
                 )
 
     def _go_on(self, path: str, into: Path, have: int) -> bool:
-        """Get what is missing of a file. True where its end was reached."""
+        """Download the missing part of a file. Return whether the end was reached."""
         import urllib3
 
         answer = self._open(path, {"Range": f"bytes={have}-"} if have else {})
@@ -575,9 +608,10 @@ class Web:
                 and answer.status == 206
                 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
             )
-            if answer.status == 416:  # nothing is missing: if it is wrong, the hash says so
+            if answer.status == 416:  # complete already; if its content is wrong, the hash shows it
                 return True
             if not whole and answer.status != 200:
+                # The server sent another range: start over.
                 if have and answer.status == 206:
                     into.unlink()
                     return False
@@ -607,7 +641,7 @@ def _reason(problem: Exception) -> str:
 
 
 def source_of(text: str, ca: Path | None = None) -> Source:
-    """A place by its URL or path. Raises DiskError."""
+    """Return the source for a URL or path. Raises DiskError for any other scheme."""
     if re.match(r"https?://", text):
         return Web(text, ca)
     if "://" in text:
@@ -619,7 +653,7 @@ def source_of(text: str, ca: Path | None = None) -> Source:
 
 @dataclass
 class Pulled:
-    """What a pull brought. `fetched` and `there` count files."""
+    """Result of a pull. `fetched` and `there` count files."""
 
     disk: BuiltDisk
     digest: str
@@ -638,10 +672,13 @@ def pull(
     formats: Sequence[str] = ("raw.zst",),
     say: Say = lambda text: None,
 ) -> Pulled:
-    """Bring a build into the store: what a channel stands for, or a build id. Every byte is held against what a trusted key signed.
+    """Download a build into the store: the target of a channel, or a build id.
 
-    `formats`: which files of the disk; of `raw.zst` the raw disk is made, and kept alone. Raises DiskError; then the store has nothing new
-    but the pieces that the next run goes on from.
+    Every byte is validated against a trusted signature.
+
+    `formats` selects the files of the disk. `raw.zst` is unpacked to the raw disk, and only that is kept.
+    Raises DiskError; the store then contains nothing new except partial files, from which the next run
+    resumes.
     """
     line = line_of(name)
     if not trust:
@@ -665,7 +702,8 @@ def pull(
     sums, manifest = _signed(source, place, name, build_id, trust)
     if digest is not None and f"sha256:{sums[MANIFEST]}" != digest:
         raise DiskError(
-            f"{source.name}/{place} is sha256:{sums[MANIFEST][:12]}…, and {wanted} of {name} stands for {digest[:19]}…",
+            f"{source.name}/{place} is sha256:{sums[MANIFEST][:12]}…, and {wanted} of {name} stands for "
+            f"{digest[:19]}…",
             remedy="find out who moved it; `goldnode disks status` at the place tells more",
         )
     with using(store), _lane(store, f"{name}-{build_id}"):
@@ -692,7 +730,8 @@ def pull(
                 if (got := sha256_of(stage / file)) != sums[file]:
                     (stage / file).unlink()
                     raise DiskError(
-                        f"{file} is altered: its sha256 is {got[:16]}…, what was signed says {sums[file][:16]}…",
+                        f"{file} is altered: its sha256 is {got[:16]}…, what was signed says "
+                        f"{sums[file][:16]}…",
                         file=f"{source.name}/{place}",
                         remedy="find out who changed it; nothing of it was kept",
                     )
@@ -725,7 +764,7 @@ def _look_up(
     trust: Sequence[SSlibKey],
     notes: list[str],
 ) -> tuple[str, str]:
-    """Build id and digest of what a channel stands for, by the signed history alone."""
+    """Return build id and digest of a channel's target, according to the signed history only."""
     there = source.small(f"{line}/channels/{HISTORY}") or b""
     here = moves.local_text(store, source.name, line)
     if not there:
@@ -739,6 +778,7 @@ def _look_up(
             remedy="find out who changed it: `goldnode disks status --history` shows both",
         )
     text = there
+    # A shorter history may be a rollback attack or a stale mirror: use the longer one that was already seen.
     if len(here) > len(there):
         text = here
         notes.append(
@@ -759,7 +799,7 @@ def _look_up(
 def _signed(
     source: Source, place: str, name: str, build_id: str, trust: Sequence[SSlibKey]
 ) -> tuple[dict[str, str], bytes]:
-    """The hashes of a published build that a trusted key signed, and its manifest."""
+    """Return the hashes that a trusted key signed for a published build, and the build's manifest."""
     envelope, text, manifest = (source.small(f"{place}/{file}") for file in (ENVELOPE, SUMS, MANIFEST))
     if envelope is None or text is None or manifest is None:
         absent = [
@@ -804,7 +844,10 @@ def _signed(
 
 
 def _files(disk: BuiltDisk, sums: Mapping[str, str], formats: Sequence[str]) -> list[str]:
-    """What to bring: the documents, small first, then the formats that were asked for. Raises DiskError for one that is not published."""
+    """Return the files to download: documents first, then the requested formats.
+
+    Raises DiskError for a format that is not published.
+    """
     by_format = {disk.name + suffix: form for form, suffix in FORMATS.items()}
     for form in formats:
         if disk.name + FORMATS[form] not in sums:
@@ -815,13 +858,14 @@ def _files(disk: BuiltDisk, sums: Mapping[str, str], formats: Sequence[str]) -> 
 
 
 def _own(target: Path, digest: str) -> bool:
-    """Whether the store has this very build. Raises DiskError where it has another one under that id."""
+    """Return whether the store has this very build. Raises DiskError if it has another one under that id."""
     if not (target / MANIFEST).is_file():
         return False
     here = f"sha256:{sha256_of(target / MANIFEST)}"
     if here != digest:
         raise DiskError(
-            f"{target} is {here[:19]}, and what is published is {digest[:19]}: a build id is given to one content only",
+            f"{target} is {here[:19]}, and what is published is {digest[:19]}: a build id is given to one "
+            "content only",
             remedy="find out whose build is not reproducible; move the store's build away to pull the other",
         )
     return True
@@ -849,10 +893,12 @@ def _unpack(stage: Path, disk: BuiltDisk) -> None:
 
 
 def _into(stage: Path, target: Path, disk: BuiltDisk, own: bool) -> None:
-    """Let the store have what was brought: a new build by one rename, of one that is there each file by itself."""
+    """Move a download into the store: a new build by one rename, additional files of an existing build one by
+    one.
+    """
     if not own:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(target, ignore_errors=True)  # without a manifest: what an interrupted build left
+        shutil.rmtree(target, ignore_errors=True)  # leftover of an interrupted build, without a manifest
         stage.rename(target)
     else:
         for path in sorted(stage.iterdir()):

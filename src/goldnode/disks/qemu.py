@@ -1,9 +1,12 @@
-"""A disk in a virtual machine: UEFI firmware, virtio, KVM where it really works and QEMU's own emulation (TCG) elsewhere.
+"""Disks in virtual machines: UEFI firmware, virtio, KVM if it works, otherwise QEMU's emulation (TCG).
 
-:class:`Machine` starts a disk without changing its file (`snapshot`), or on an overlay (:func:`overlay`) that keeps what the guest writes. The
-serial console goes to a file, ssh to a port of the loopback interface, commands over QMP. Limits are in the guest's own time: what its
-processors wait for a processor of this machine does not count, so that a busy machine makes no boot fail. The guest can reach nothing: its network
-ends in QEMU. A machine ends with the process that started it, however that one ends.
+:class:`Machine` boots a disk without changing its file (`snapshot`), or on an overlay (:func:`overlay`) that
+stores the guest's writes. The serial console goes to a file, ssh to a port of the loopback interface, control
+commands over QMP.
+
+Limits are in the guest's own time. It excludes the time that the virtual processors wait for a real one, so
+that load on this machine does not fail a boot. The guest has no access to any network beyond QEMU. A machine
+ends with the process that started it, even if that is killed.
 """
 
 from __future__ import annotations
@@ -28,11 +31,12 @@ from typing import Any
 
 from goldnode.errors import DiskError
 
-# Debian packages that a machine needs for this file.
+# Debian packages that this module requires.
 REQUIREMENTS = ("openssh-client", "ovmf", "qemu-system-x86", "qemu-utils", "util-linux")
 
 PROGRAM = "qemu-system-x86_64"
-# (code, variables), in the order of preference; all without Secure Boot. Debian and Ubuntu, then Fedora's family, then Arch and openSUSE.
+# (code, variables) in order of preference, all without Secure Boot: Debian and Ubuntu, then the Fedora
+# family, then Arch and openSUSE.
 FIRMWARE = (
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
     ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
@@ -42,28 +46,38 @@ FIRMWARE = (
 )
 KVM, TCG = "kvm", "tcg"
 DEVICE = Path("/dev/kvm")
-# A firmware that runs has written to its serial port long before this, on any processor that KVM can use.
+# Seconds until a probe fails. Firmware writes to its serial port much earlier on any processor that KVM can
+# use.
 PROBE = 20.0
 PANIC = "Kernel panic - not syncing"
-# An instruction of an emulated guest takes 2**SHIFT ns of its time. A real processor needs less than one, so that the time limits of a guest's units,
-# which are meant for that, come early even so: at 3 a driver's compressed module, loaded four times, ran into the 90 s of systemd-modules-load.
+# An instruction of an emulated guest takes 2**SHIFT ns of its time. A real processor needs less than 1 ns, so
+# unit timeouts expire early even with 1. With 3, a driver's compressed module that was loaded four times hit
+# the 90 s of systemd-modules-load.
 SHIFT = 1
-LINES = 25  # of the console, in an error
-# Least share of the wall clock's time that counts: also a machine that gets no processor at all comes to its limit.
+LINES = 25  # console lines in an error
+# Minimum share of wall-clock time that counts, so that a machine without any processor time still reaches its
+# limit.
 LEAST = 0.1
 SSH_OPTIONS = (
-    "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-o", "IdentitiesOnly=yes",
-    "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=20",
+    "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
+    "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20",
+    "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=20",
 )  # fmt: skip
 
 
 class MachineError(DiskError):
-    """A virtual machine cannot be started here, or did not do what was waited for; the text ends with the last lines of its console."""
+    """A virtual machine cannot be started, or did not do what was expected.
+
+    The message ends with the last lines of its console.
+    """
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What runs the guest's instructions: `name` is kvm or tcg; `why` says why it is not kvm (empty where it is)."""
+    """Executor of the guest's instructions.
+
+    `name` is kvm or tcg; `why` is the reason for not using kvm (empty if it is used).
+    """
 
     name: str
     why: str = ""
@@ -71,7 +85,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Firmware:
-    """UEFI firmware: its code, and the variables a new machine begins with."""
+    """UEFI firmware: its code, and the initial variables of a new machine."""
 
     code: Path
     variables: Path
@@ -79,7 +93,7 @@ class Firmware:
 
 @dataclass(frozen=True)
 class Drive:
-    """A further disk; the guest may write to it unless `readonly`."""
+    """An additional disk. The guest may write to it unless `readonly`."""
 
     path: Path
     format: str = "raw"
@@ -89,7 +103,7 @@ class Drive:
 
 @dataclass(frozen=True)
 class Result:
-    """What a command in the guest gave back. `rc` 255 is ssh's own: it could not be asked."""
+    """Result of a command in the guest. `rc` 255 means that ssh itself failed."""
 
     rc: int
     out: str
@@ -97,7 +111,7 @@ class Result:
 
 
 def find_firmware() -> Firmware:
-    """UEFI firmware of this machine. Raises MachineError without one."""
+    """Return the UEFI firmware of this machine. Raises MachineError if it is not installed."""
     for code, variables in FIRMWARE:
         if Path(code).is_file() and Path(variables).is_file():
             return Firmware(Path(code), Path(variables))
@@ -107,7 +121,7 @@ def find_firmware() -> Firmware:
 
 
 def check_tools() -> None:
-    """Raises MachineError, naming all that is missing on this machine."""
+    """Raise MachineError with all requirements that are missing on this machine."""
     missing = [
         name for name in (PROGRAM, "qemu-img", "setpriv", "ssh", "ssh-keygen") if not shutil.which(name)
     ]
@@ -121,9 +135,12 @@ def check_tools() -> None:
 
 @functools.cache
 def accelerator() -> Accelerator:
-    """KVM where a firmware really comes up under it, else TCG with the reason. Asked once in the life of the process.
+    """Return KVM if firmware really starts under it, otherwise TCG with the reason.
 
-    /dev/kvm may exist, and take a machine, and yet not run it: in nested virtual machines KVM meets instructions that it cannot carry out.
+    The result is cached for the life of the process.
+
+    /dev/kvm may exist and accept a machine, but not run it: nested KVM can meet instructions that it cannot
+    execute.
     """
     if not DEVICE.exists():
         return Accelerator(TCG, f"there is no {DEVICE}")
@@ -149,9 +166,11 @@ def accelerator() -> Accelerator:
 
 
 def overlay(base: Path, path: Path, *, size: int | None = None, form: str = "raw") -> Path:
-    """A copy-on-write layer (qcow2) at `path` over `base`, whose file stays as it is; `size` in bytes, where larger than the base.
+    """Create a copy-on-write layer (qcow2) at `path` over `base`, which is not changed.
 
-    Raises MachineError.
+    `size` in bytes, if larger than the base.
+
+    Raises MachineError on failure.
     """
     command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base.absolute()), "-F", form, str(path)]
     done = subprocess.run(
@@ -166,7 +185,7 @@ def overlay(base: Path, path: Path, *, size: int | None = None, form: str = "raw
 
 
 def make_key(directory: Path) -> Path:
-    """A throw-away ssh key at `directory`/key; the public half lies beside it as key.pub. Returns the path of the key."""
+    """Create a temporary ssh key `directory`/key with its public half key.pub, and return its path."""
     key = directory / "key"
     if not key.exists():
         subprocess.run(
@@ -177,14 +196,15 @@ def make_key(directory: Path) -> Path:
 
 
 def escaped(text: str | Path) -> str:
-    """A value inside an option of QEMU: its commas are doubled."""
+    """Escape a value of a QEMU option: commas are doubled."""
     return str(text).replace(",", ",,")
 
 
 class Clock:
-    """The time a guest has had: the wall clock's without what its threads waited for a processor of this machine (schedstat).
+    """Clock of a guest's own time: wall-clock time minus the time its threads waited for a processor
+    (schedstat).
 
-    Where the kernel does not tell how long threads waited, it is the wall clock's.
+    If the kernel does not report waiting times, it is the wall-clock time.
     """
 
     def __init__(self, pid: int) -> None:
@@ -201,10 +221,10 @@ class Clock:
         return found
 
     def tick(self) -> float:
-        """Seconds the guest has had since the clock began."""
+        """Return the guest's elapsed time in seconds."""
         now, waits = time.monotonic(), self._waited()
         passed = now - self._last
-        # The one that waited longest: a boot is as fast as its slowest processor.
+        # The thread that waited longest counts: a boot is as slow as its slowest processor.
         lost = max((value - self._waits.get(name, 0.0) for name, value in waits.items()), default=0.0)
         self.seconds += max(passed - lost, passed * LEAST)
         self._last, self._waits = now, waits
@@ -213,7 +233,7 @@ class Clock:
 
 @dataclass
 class _Qmp:
-    """QEMU's control socket; events are skipped."""
+    """Client of QEMU's control socket (QMP). Events are skipped."""
 
     socket: socket.socket
     buffer: bytes = b""
@@ -242,14 +262,19 @@ class _Qmp:
 
 
 class Machine:
-    """One virtual machine (two processors with KVM, one emulated); a context manager, which starts it and leaves nothing behind.
+    """A virtual machine (two processors with KVM, one emulated).
 
-    `disk`: the file the machine boots (None: none). `work`: a directory of this machine alone: its console (`console.log`), its firmware's
-    variables (kept there from one start to the next), QEMU's own messages (`qemu.log`).
+    As a context manager it starts the machine and cleans up.
 
-    `snapshot`: nothing that the guest writes outlives the machine, and the file stays as it is. `memory`: MiB. `credentials`: systemd's
-    credentials by name, handed over in the SMBIOS tables (systemd 252 reads them; the file of the disk needs nothing for that).
-    `drives`: further disks. `network`: whether the machine has a network card, whose port 22 answers at `port` of the loopback interface.
+    - `disk` is the file to boot, or None.
+    - `work` is a private directory: console (`console.log`), firmware variables (persistent between starts),
+      and QEMU's messages (`qemu.log`).
+    - `snapshot` discards the guest's writes and leaves the file unchanged.
+    - `memory` is in MiB.
+    - `credentials` are systemd credentials by name, passed in the SMBIOS tables. systemd 252 reads them; the
+      disk needs no changes.
+    - `drives` are additional disks.
+    - `network` adds a network card. Port 22 of the guest is forwarded to `port` of the loopback interface.
     """
 
     def __init__(
@@ -278,7 +303,7 @@ class Machine:
         self.firmware = firmware or find_firmware()
         self.accelerator = chosen or accelerator()
         self.processors = processors or (2 if self.accelerator.name == KVM else 1)
-        self.booted: str | None = None  # for whoever uses it: the boot id that it was last seen with
+        self.booted: str | None = None  # set by callers: the last known boot id
         self.port: int | None = None
         self.clock: Clock | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -287,7 +312,7 @@ class Machine:
     # -- its life
 
     def command(self, qmp: int) -> list[str]:
-        """QEMU's command line; `qmp` is the number of the file that its control socket is."""
+        """Return QEMU's command line. `qmp` is the file descriptor of its control socket."""
         words = [
             PROGRAM,
             "-nodefaults",
@@ -305,8 +330,9 @@ class Machine:
         if self.accelerator.name == KVM:
             words += ["-accel", KVM, "-cpu", "host"]
         else:
-            # icount: the guest's clock goes by the instructions it has run. With the wall clock, the time limits of its own units (90 s) run out
-            # while it waits for a processor of a busy machine, and a good image looks bad. It is for one processor.
+            # icount ties the guest's clock to the instructions it executes. With the wall clock, its unit
+            # timeouts (90 s) would expire while it waits for a busy processor, and a good image would fail.
+            # It supports one processor only.
             words += [
                 "-accel",
                 f"{TCG},thread=single",
@@ -330,6 +356,7 @@ class Machine:
         if not self.reboots:
             words += ["-no-reboot"]
         if self.disk is not None:
+            # cache=unsafe skips flushes: a crash of this machine ends the guest anyway.
             keeps = "snapshot=on" if self.snapshot else "cache=unsafe"
             words += [
                 "-drive",
@@ -347,7 +374,8 @@ class Machine:
                 f"virtio-blk-pci,drive=drive{number}" + (f",serial={drive.serial}" if drive.serial else ""),
             ]
         if self.network:
-            # restrict: the guest reaches neither this machine nor anything behind it. Port 0: the system chooses one that is free.
+            # restrict: the guest reaches neither this machine nor any network. Port 0: the system picks a
+            # free one.
             words += [
                 "-netdev",
                 "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22",
@@ -359,7 +387,10 @@ class Machine:
         return words
 
     def start(self) -> Machine:
-        """Start it, and return it; its console of earlier starts stays in the file. Raises MachineError."""
+        """Start the machine and return it.
+
+        The console file is appended to. Raises MachineError on failure.
+        """
         if self._process is not None:
             raise MachineError("the machine runs already")
         if not shutil.which(PROGRAM) or not shutil.which("setpriv"):
@@ -368,21 +399,22 @@ class Machine:
         if not (self.work / "variables.fd").exists():
             shutil.copyfile(self.firmware.variables, self.work / "variables.fd")
         for number, (name, value) in enumerate(sorted(self.credentials.items())):
-            # As a file: a command line has its limit, and can be seen by everybody on this machine.
+            # In a file: a command line has a limited length and is visible to every user.
             (self.work / f"credential-{number}").write_text(
                 f"io.systemd.credential.binary:{name}={_base64(value)}"
             )
         ours, theirs = socket.socketpair()
         try:
             with (self.work / "qemu.log").open("ab") as log:
-                # setpriv: the kernel kills the machine when the thread that started it ends, whatever ends it.
+                # setpriv --pdeathsig: the kernel kills QEMU when the thread that started it ends, for any
+                # reason.
                 self._process = subprocess.Popen(
                     ["setpriv", "--pdeathsig", "KILL", "--", *self.command(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     pass_fds=(theirs.fileno(),),
-                    start_new_session=True,  # a Ctrl-C at the terminal is for us; we then end it
+                    start_new_session=True,  # Ctrl-C at the terminal must reach only us; we then stop QEMU
                 )
             theirs.close()
             ours.settimeout(60)
@@ -415,7 +447,7 @@ class Machine:
         return self._process
 
     def time(self) -> float:
-        """Seconds of its own time that the machine has run since it was started."""
+        """Return the seconds of its own time that the machine has run since its start."""
         self._live()
         return self.clock.tick() if self.clock else 0.0
 
@@ -426,15 +458,17 @@ class Machine:
 
     @property
     def pid(self) -> int | None:
-        """Of QEMU; None while it does not run."""
+        """Return the process id of QEMU; None if it is not running."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def running(self) -> bool:
-        """Whether QEMU is there; the guest inside may have stopped."""
+        """Return whether QEMU is running. The guest inside may have stopped."""
         return self.pid is not None
 
     def status(self) -> str:
-        """QEMU's word for the state of the machine: running, paused, internal-error, shutdown …; `ended` when QEMU is not there."""
+        """Return QEMU's run state (running, paused, internal-error, shutdown …), or `ended` if QEMU is not
+        running.
+        """
         if not self.running() or self._qmp is None:
             return "ended"
         try:
@@ -443,7 +477,7 @@ class Machine:
             return "ended"
 
     def cut(self) -> None:
-        """The power goes: what the guest had not written is lost."""
+        """Cut the power: writes that the guest has not flushed are lost."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -457,7 +491,10 @@ class Machine:
             self._qmp = None
 
     def stop(self, limit: float = 120) -> None:
-        """The power button, as a person presses it; the power goes where the guest does not end within `limit` seconds of its time."""
+        """Press the power button.
+
+        Cut the power if the guest does not shut down within `limit` seconds of its time.
+        """
         if self._process is not None and self.running() and self._qmp is not None:
             with contextlib.suppress(OSError):
                 self._qmp.ask("system_powerdown")
@@ -477,27 +514,31 @@ class Machine:
     # -- what it says and does
 
     def console(self) -> str:
-        """All that the serial console has shown, since the first start in this directory."""
+        """Return everything the serial console has shown since the first start in this directory."""
         try:
             return plain((self.work / "console.log").read_bytes().decode(errors="replace"))
         except FileNotFoundError:
             return ""
 
     def tail(self, lines: int = LINES) -> str:
-        """The console's last lines that are not empty."""
+        """Return the last non-empty lines of the console."""
         return "\n".join([line for line in self.console().splitlines() if line.strip()][-lines:])
 
     def error(self, message: str, remedy: str | None = None) -> MachineError:
-        """An error about this machine, with the last lines of its console and of QEMU's own messages."""
+        """Return an error about this machine, with the last lines of its console and QEMU's own messages."""
         said = self._complaint()
         told = f"{message}; QEMU says: {said}" if said else message
         return MachineError(
-            f"{told}\n-- last lines of the console ({self.accelerator.name}) --\n{self.tail() or 'nothing'}\n--",
+            f"{told}\n-- last lines of the console ({self.accelerator.name}) --\n"
+            f"{self.tail() or 'nothing'}\n--",
             remedy=remedy,
         )
 
     def _pauses(self, limit: float, what: str, fatal: Sequence[str], since: int) -> Iterator[None]:
-        """Yields until `limit` seconds of the guest's time have passed, and then raises; at once where the machine has ended or panicked."""
+        """Yield until `limit` seconds of the guest's time have passed, then raise.
+
+        Raise at once if the machine has ended or panicked.
+        """
         clock = Clock(self._live().pid)
         while True:
             yield
@@ -519,9 +560,11 @@ class Machine:
     def wait_for(
         self, text: str, limit: float = 300, *, fatal: Sequence[str] = (PANIC,), since: int = 0
     ) -> str:
-        """Wait until the console shows `text` after its first `since` characters; returns the console from there on.
+        """Wait until the console shows `text` after its first `since` characters, and return the console from
+        there on.
 
-        `limit`: seconds of the guest's time. `fatal`: what ends the wait at once. Raises MachineError.
+        `limit` is in seconds of the guest's time. `fatal` are texts that end the wait at once. Raises
+        MachineError.
         """
         for _ in self._pauses(limit, f"it showed {text!r}", (), since):
             shown = self.console()[since:]
@@ -533,7 +576,7 @@ class Machine:
         raise AssertionError("unreachable")
 
     def ssh_command(self, *words: str) -> list[str]:
-        """The argument list that runs `words` in the guest (a shell without any)."""
+        """Return the argument list that runs `words` in the guest, or a shell without them."""
         if self.key is None or self.port is None:
             raise MachineError("the machine has no ssh: it was started without a key or without a network")
         return [
@@ -548,7 +591,10 @@ class Machine:
         ]
 
     def ssh(self, words: Sequence[str], *, stdin: bytes | None = None, limit: float = 300) -> Result:
-        """Run `words` in the guest, joined by blanks as ssh does, for its login shell; `limit`: seconds of the guest's time."""
+        """Run `words` in the guest's login shell, joined by spaces as ssh does.
+
+        `limit` is in seconds of the guest's time.
+        """
         pid = self._live().pid
         with (
             tempfile.TemporaryFile() as given,
@@ -567,7 +613,8 @@ class Machine:
                     except subprocess.TimeoutExpired:
                         if clock.tick() > limit:
                             raise self.error(
-                                f"`{' '.join(words)[:80]}` in the guest was not done after {limit:.0f} s of its time"
+                                f"`{' '.join(words)[:80]}` in the guest was not done after {limit:.0f} s of "
+                                "its time"
                             ) from None
                         if not self.running():
                             raise self.error(f"the machine ended during `{' '.join(words)[:80]}`") from None
@@ -586,9 +633,10 @@ class Machine:
         fatal: Sequence[str] = (PANIC,),
         since: int = 0,
     ) -> str:
-        """Wait until ssh answers; returns the boot id of the guest. `other_than`: the boot id of the boot that is to be over.
+        """Wait until ssh answers, and return the guest's boot id.
 
-        Raises MachineError after `limit` seconds of the guest's time, with what ssh said last.
+        `other_than` is the id of the boot that has to be over. Raises MachineError with ssh's last message
+        after `limit` seconds of the guest's time.
         """
         said = "nothing"
         pauses = self._pauses(limit, "ssh answered", fatal, since)
@@ -605,7 +653,7 @@ class Machine:
 
 
 def plain(text: str) -> str:
-    """A console's text without the terminal's control sequences."""
+    """Return console text without the terminal's control sequences."""
     text = re.sub(
         r"\x1b(?:\[[0-9;?=]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEHM])", "", text
     )

@@ -1,7 +1,9 @@
-"""The root filesystem of a disk: mmdebstrap makes the base from exactly the lock's packages, then `site.yml` makes it a node of its class.
+"""Builder of a disk's root filesystem. mmdebstrap makes a base from exactly the packages of the lock;
+`site.yml` then applies the class.
 
-Nothing of the machine that builds is in it, and nothing is fetched: the packages lie in an archive of this build alone, and whatever runs has
-no network. Mounts are made in a namespace that ends with the build, so that a build that is killed leaves none.
+Nothing of the build machine gets in, and nothing is downloaded: the packages come from an archive of this
+build alone, and all programs run without network. Mounts are made in a namespace that ends with the build, so
+a killed build leaves none behind.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ from goldnode.images.pool import stanza
 from goldnode.images.recipe import ROOT_START
 from goldnode.nodefile import payload
 
-# Raised when what is done to a root changes without changing what goes into it.
+# Version of the procedure. Increase it when the steps change but their inputs do not, to invalidate cached
+# roots.
 RECIPE = 1
-PENDING = "/var/lib/goldnode/pending.json"  # in the image: what its first boot has to do or to find
+# In the image: work that its first boot has to do, or to find missing.
+PENDING = "/var/lib/goldnode/pending.json"
 
 Say = Callable[[str], None]
 
@@ -47,14 +51,16 @@ TAR = (
 
 @dataclass(frozen=True)
 class Rootfs:
-    """A finished, sanitised root filesystem. `pending` is what it cannot hold before it has booted."""
+    """A finished, sanitised root filesystem. `pending` is the work that needs a boot."""
 
     root: Path
     pending: tuple[Pending, ...]
 
 
 def needs_root() -> None:
-    """Refuse, before anything is made, what needs other users' files and chroot."""
+    """Raise DiskError, before anything is made, if not running as root: the build needs chroot and files of
+    other users.
+    """
     if os.geteuid() != 0:
         raise DiskError(
             "a root filesystem is made with chroot and files of other users",
@@ -63,7 +69,10 @@ def needs_root() -> None:
 
 
 def tools() -> dict[str, str]:
-    """The versions of this machine's programs that shape a root filesystem. Raises DiskError where one is missing."""
+    """Return the versions of the installed programs that shape a root filesystem.
+
+    Raises DiskError if one is missing.
+    """
     try:
         found = engines.tools(None)
     except ImageError as problem:
@@ -86,10 +95,12 @@ def make(
     work: Path,
     say: Say = lambda text: None,
 ) -> Rootfs:
-    """Make the root filesystem of `item` as directory `into`, which must not be there yet; `work` is an empty directory for what is passing.
+    """Build the root filesystem of `item` in the directory `into`, which must not exist.
 
-    Raises DiskError where a package is not what the lock says, where the base cannot be made, where `site.yml` fails, and where the plan
-    afterwards is not empty.
+    `work` is an empty scratch directory.
+
+    Raises DiskError if a package differs from the lock, the base cannot be made, `site.yml` fails, or the
+    plan is not empty afterwards.
     """
     needs_root()
     files = checked(pool, lock.debs)
@@ -97,6 +108,7 @@ def make(
     repository = work / "repository"
     archive(repository, lock.debs, files)
     say("making the base")
+    # The roles install the stack's packages, in the same way as on a live node.
     base = [deb.name for deb in lock.debs if deb.name not in stack]
     try:
         engines.make_root(
@@ -124,7 +136,7 @@ def make(
 
 
 def archive(place: Path, debs: Sequence[LockedDeb], files: Mapping[str, Path]) -> None:
-    """Make a flat archive of packages for apt in directory `place`."""
+    """Create a flat apt archive of packages in the directory `place`."""
     place.mkdir()
     for deb in debs:
         here = place / files[deb.name].name
@@ -140,10 +152,12 @@ def archive(place: Path, debs: Sequence[LockedDeb], files: Mapping[str, Path]) -
 
 
 def prepare(root: Path, debs: Iterable[LockedDeb]) -> None:
-    """What a root gets between its base and its roles: no source of packages, and apt's knowledge of who asked for what."""
+    """Prepare a base for the roles: remove package sources, and record which packages were installed
+    automatically.
+    """
     for path in (root / "etc/apt/sources.list", *(root / "etc/apt/sources.list.d").glob("*")):
         path.unlink(missing_ok=True)
-    # All came in one request; only what was asked for is to be held for asked for.
+    # mmdebstrap installed all packages in one request, so apt regards every one of them as manual.
     rows = sorted((deb.name, deb.architecture) for deb in debs if deb.why.startswith("needed by"))
     native = next(deb.architecture for deb in debs if deb.name == "dpkg")
     text = "".join(
@@ -157,7 +171,10 @@ def prepare(root: Path, debs: Iterable[LockedDeb]) -> None:
 
 @contextmanager
 def services_stay(root: Path) -> Iterator[None]:
-    """Let no maintainer script start a service of the root: they are enabled, and start at the boot (invoke-rc.d's own interface)."""
+    """Keep maintainer scripts from starting services in the root.
+
+    They are enabled, and start at boot (policy-rc.d of invoke-rc.d).
+    """
     policy = root / "usr/sbin/policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
     policy.chmod(0o755)
@@ -168,7 +185,7 @@ def services_stay(root: Path) -> Iterator[None]:
 
 
 def pack(root: Path, to: Path) -> None:
-    """Keep a root filesystem as a tar, whole or not at all."""
+    """Store a root filesystem as a tar, atomically."""
     temporary = to.with_name(f".{to.name}.{os.getpid()}")
     to.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -182,8 +199,9 @@ def pack(root: Path, to: Path) -> None:
 
 
 def unpack(tar: Path, root: Path) -> None:
-    """Make the root filesystem that `pack` has kept."""
+    """Unpack a root filesystem that `pack` stored."""
     root.mkdir()
+    # Without the options that apply only to creating a tar.
     _tar(["tar", *TAR[3:-1], "-C", str(root), "--use-compress-program=zstd -d", "-xpf", str(tar)], "unpacked")
 
 

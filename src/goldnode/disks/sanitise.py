@@ -1,4 +1,6 @@
-"""Cleaning a root filesystem: the identity of one machine, the traces of its making, and what would differ between two builds."""
+"""Cleanup of a root filesystem: removes machine identity, traces of the build, and anything that differs
+between two builds.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from pathlib import Path
 
 from goldnode.node.state import shaping
 
-MACHINE_ID = "uninitialized\n"  # machine-id(5): the first boot of each clone makes its own
+MACHINE_ID = "uninitialized\n"  # machine-id(5): the first boot of each clone generates its own
 
-# Removed wherever it is: what programs can make again, what they wrote about how they were installed, and the identity of one machine.
+# Paths to remove: files that programs recreate, records of the installation, and the identity of one machine.
 _GONE = (
     "etc/ssh/ssh_host_*",
     "etc/hostname",
@@ -39,13 +41,14 @@ _GONE = (
     "var/lib/systemd/catalog/database",
     "var/log/*",
     "var/tmp/*",
-    # Digests of an /etc that had keys and names of the machine it was built on: a node's own are others, and its first change makes an initramfs.
+    # Digests of the build machine's /etc, with its keys and names. They differ on a node, whose first change
+    # then builds an initramfs.
     shaping.FILE.lstrip("/"),
     "dev/*",
     "run/*",
     "tmp/*",
 )
-# Directories that programs expect although all that was in them has gone.
+# Directories that programs expect even when empty.
 _STAY = (
     ("var/cache/apt/archives/partial", 0o755),
     ("var/lib/apt/lists/partial", 0o755),
@@ -55,7 +58,9 @@ _STAY = (
 
 
 def sanitise(root: Path, epoch: int) -> None:
-    """Take out of a root filesystem what no image may hold, and date nothing later than `epoch` (seconds)."""
+    """Remove from a root filesystem everything that an image must not contain, and clamp all dates to `epoch`
+    (seconds).
+    """
     for pattern in _GONE:
         for path in sorted(root.glob(pattern)):
             _remove(path)
@@ -64,7 +69,7 @@ def sanitise(root: Path, epoch: int) -> None:
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(mode)
     for path in list(root.rglob("__pycache__")):
-        # Bytecode of what packages brought holds the times of its sources; python makes it again where it may write.
+        # Bytecode contains the modification times of its sources. Python recreates it where it can write.
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
     _put(root / "etc/machine-id", MACHINE_ID, 0o444)
@@ -74,7 +79,7 @@ def sanitise(root: Path, epoch: int) -> None:
 
 
 def date(root: Path, epoch: int) -> None:
-    """Date nothing in `root` later than `epoch`, and everything by whole seconds."""
+    """Clamp all modification times in `root` to `epoch`, in whole seconds."""
     for path in _everything(root):
         found = os.lstat(path)
         when = min(int(found.st_mtime), epoch)
@@ -95,7 +100,9 @@ def _put(path: Path, text: str, mode: int) -> None:
 
 
 def _everything(root: Path) -> Iterator[str]:
-    """The root and all below it, what is in a directory before the directory itself."""
+    """Yield everything below the root and then the root, the content of a directory before the directory
+    itself.
+    """
     for where, folders, names in os.walk(root, topdown=False):
         links = [name for name in folders if os.path.islink(os.path.join(where, name))]  # noqa: PTH114, PTH118
         yield from (os.path.join(where, name) for name in (*names, *links))  # noqa: PTH118

@@ -1,8 +1,10 @@
-"""Simulated GPUs in a booted guest: what the class says of its GPUs acts for real at boot, on boards that are none.
+"""Simulated GPUs in a booted guest: what the class declares about GPUs takes effect at boot, on boards that
+do not exist.
 
-The simulator (a generated libnvidia-ml.so.1 with state, and a PCI bus and /proc of the same scenario) is part of goldnode's tests and lies in its
-checkout. It goes into the overlay of one verification and never into an image, and says everywhere that it is simulated. The class document of the
-guest becomes one with `simulated: true` and `gate: block`, so that what the gate does can be seen.
+The simulator is part of the test suite and available only in a checkout. It is a generated, stateful
+libnvidia-ml.so.1 with a PCI bus and /proc of the same scenario. It goes into the overlay of one verification,
+never into an image, and labels itself as simulated everywhere. The guest's class document is changed to
+`simulated: true` and `gate: block`, which makes the effect of the gate visible.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ SIMULATOR = "tests.simulators.hardware"
 PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity")
 PLACE = "/root/goldnode-verify"
 FAULT = "gpu0.absent=1"
-# Checks of every boot that a missing GPU must not touch.
+# Ids of the checks of every boot that a missing GPU must not affect.
 STILL = (
     "ssh",
     "boot.multi_user",
@@ -42,17 +44,18 @@ STILL = (
     "check.ran",
     "gate.state",
 )
-# What brings a document into force, as site.yml does: part by part, until the plan is empty.
+# Applies a class document like site.yml: part by part, until the plan is empty.
 APPLY = f"""set -e
 cd {PLACE}
 for part in {" ".join(PARTS)}; do
-  {PROGRAM} apply --class class.json --part $part >>apply.log 2>&1 || {{ echo "part $part: $(tail -n 5 apply.log)"; exit 1; }}
+  {PROGRAM} apply --class class.json --part $part >>apply.log 2>&1 || \
+{{ echo "part $part: $(tail -n 5 apply.log)"; exit 1; }}
 done
 """
 
 
 def check(built: BuiltDisk) -> None:
-    """Raises DiskError where there is nothing to simulate, or no simulator here."""
+    """Raise DiskError if the class has no GPU to simulate, or if the simulator is not available."""
     if built.driver is None:
         raise DiskError(f"class {built.class_} has no GPU to simulate", remedy="leave --simulated-gpu out")
     if not (CHECKOUT / "tests" / "simulators" / "hardware").is_dir():
@@ -63,13 +66,13 @@ def check(built: BuiltDisk) -> None:
 
 
 def document_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The class document for a guest with simulated GPUs: it says so, and its gate blocks."""
+    """Return the class document for simulated GPUs: labelled as simulated, and with a blocking gate."""
     changed = {**document, "simulated": True, "gate": gate.BLOCK}
     return {**changed, "digest": document_digest(changed)}
 
 
 def _packed(document: Mapping[str, Any], faults: Iterable[str] = ()) -> bytes:
-    """The simulator's files as a tar archive of a root."""
+    """Return the simulator's files as a tar archive of a root."""
     with tempfile.TemporaryDirectory(prefix="goldnode-simulated-") as work:
         file, out = Path(work, "class.json"), Path(work, "simulator.tar")
         file.write_text(json.dumps(document))
@@ -99,32 +102,35 @@ def _run(machine: Machine, script: str, stdin: bytes | None = None, limit: float
 
 
 def install(machine: Machine, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the simulator and a simulated class document into the guest; both count from its next boot on. Returns that document.
+    """Install the simulator and a simulated class document in the guest, and return that document.
 
-    Raises MachineError, DiskError.
+    Both take effect at its next boot. Raises MachineError and DiskError.
     """
     changed = document_of(document)
     _run(
         machine,
-        "tar -x -f - -C / && ldconfig && systemctl daemon-reload && systemctl enable -q simulated-hardware.service",
+        "tar -x -f - -C / && ldconfig && systemctl daemon-reload && systemctl enable -q "
+        "simulated-hardware.service",
         _packed(changed),
     )
     _run(machine, f"mkdir -p {PLACE} && cat >{PLACE}/class.json", json.dumps(changed).encode())
-    # The bus and the library first: what is applied asks them.
+    # Start bus and library first: the apply step queries them.
     _run(machine, "systemctl start simulated-hardware.service")
     done = machine.ssh(["sh"], stdin=APPLY.encode(), limit=1800)
     if done.rc:
         raise machine.error(
-            f"the class with simulated GPUs cannot be applied in the guest: {(done.out + done.err).strip()[-1500:]}"
+            "the class with simulated GPUs cannot be applied in the guest: "
+            f"{(done.out + done.err).strip()[-1500:]}"
         )
     return changed
 
 
 def lose(machine: Machine, document: Mapping[str, Any]) -> None:
-    """From the next boot on one GPU is missing."""
+    """Remove one simulated GPU, from the next boot on."""
     _run(
         machine,
-        "systemctl stop simulated-hardware.service; rm -rf /opt/goldnode-simulator/tree; tar -x -f - -C / && ldconfig",
+        "systemctl stop simulated-hardware.service; rm -rf /opt/goldnode-simulator/tree; tar -x -f - -C / "
+        "&& ldconfig",
         _packed(document, [FAULT]),
     )
 
@@ -138,7 +144,9 @@ def _settings(facts: Facts) -> dict[str, str]:
 
 
 def healthy(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
-    """With all simulated GPUs: the policy was set in this boot and is read back, and the gate lets work start."""
+    """Return the checks of a boot with all simulated GPUs: the policy was set in this boot, reads back, and
+    the gate is open.
+    """
     found = [
         holds(
             "simulated.labelled",
@@ -162,7 +170,7 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
         if not name.startswith("policy."):
             continue
         row = findings.get(name) or {}
-        # Clocks that were locked are read back by no call of NVML: then that they were set is what is known.
+        # NVML has no call that reads locked clocks back. That they were set is then all there is to check.
         good = row.get("outcome") == "match" or (
             row.get("outcome") == "not_exposed" and "set at " in str(row.get("got"))
         )
@@ -188,7 +196,8 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
     )
     limit = (document.get("policy") or {}).get("power_limit_watts")
     if limit is not None:
-        # The simulator's own state: not read through goldnode. It holds what was set, and nobody sets what a board has by default.
+        # Read the simulator's own state, not through goldnode. It contains only values that were set, and a
+        # board's default is not set.
         wanted = (
             str(int(limit) * 1000),
             *((None,) if limit == gpu(document["gpu"]["model"]).power_limit_default_w else ()),
@@ -219,7 +228,11 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
 
 
 def faulty(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
-    """With one simulated GPU missing: the verdict says drain, the gate keeps the container runtime down, and systemd shows why."""
+    """Return the checks of a boot with one simulated GPU missing.
+
+    The verdict must be drain, the gate must keep the container runtime down, and systemd must show the
+    reason.
+    """
     verdict, findings, state = facts.get("verdict") or {}, _findings(facts), facts.get("gate") or {}
     row = findings.get("gpu.count") or {}
     found = [

@@ -1,4 +1,4 @@
-"""Where disk images are kept on this machine: builds, the pool of fetched packages, and what can be made again."""
+"""Local store of disk images: builds, the pool of downloaded packages, and caches that can be recreated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from goldnode.errors import DiskError
 
 
 class Store:
-    """A directory of disk images. `pool` holds packages as `pool/<sha256>/<file name>`, `built` the builds, `cache` what only saves time."""
+    """A directory of disk images.
+
+    `pool` holds packages as `pool/<sha256>/<file name>`, `built` the builds, and `cache` data that only saves
+    time.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -30,23 +34,27 @@ class Store:
 
     @property
     def pool(self) -> Path:
-        """Packages by their sha256."""
+        """Return the directory of packages, by sha256."""
         return self.root / "pool"
 
     @property
     def built(self) -> Path:
-        """`built/CLASS/BUILDID`, one directory a build."""
+        """Return the directory of builds: `built/CLASS/BUILDID`."""
         return self.root / "built"
 
     @property
     def cache(self) -> Path:
-        """Root filesystems by what they are made of, and the directories of builds that run."""
+        """Return the directory of cached root filesystems (by input hash) and of the working directories of
+        running builds.
+        """
         return self.root / "cache"
 
     @contextlib.contextmanager
     def work(self, name: str) -> Iterator[Path]:
-        """A directory for the build `name`, alone: a second build of the same waits. It is empty at first, whatever a killed run left, and goes
-        at the end."""
+        """Yield an empty working directory for the build `name`, and remove it afterwards.
+
+        A lock makes a second build of the same name wait. Leftovers of a killed run are removed first.
+        """
         place = self.cache / "work" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.with_suffix(".lock").open("w") as handle:
@@ -60,7 +68,7 @@ class Store:
                 shutil.rmtree(place, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Take away what builds that were killed have left: directories that no process holds."""
+        """Remove the working directories of killed builds: those whose lock no process holds."""
         for path in (self.cache / "work").iterdir() if (self.cache / "work").is_dir() else ():
             if not path.is_dir():
                 continue
@@ -72,11 +80,14 @@ class Store:
                 shutil.rmtree(path, ignore_errors=True)
 
     def free(self) -> int:
-        """Bytes that are free where the store lies."""
+        """Return the free bytes of the store's file system."""
         found = os.statvfs(self.root)
         return found.f_bavail * found.f_frsize
 
 
 def open_store(path: Path | None = None) -> Store:
-    """Open (and make, where there is none) the store at `path`, else of $GOLDNODE_DISKS, else `.goldnode/disks` here."""
+    """Open the store at `path`, otherwise $GOLDNODE_DISKS, otherwise `.goldnode/disks`.
+
+    Create it if necessary.
+    """
     return Store(store_directory(path))

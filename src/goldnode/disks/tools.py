@@ -1,4 +1,7 @@
-"""Programs that make a disk: which there have to be, how they are called so that nothing of this machine is in what they write."""
+"""Wrapper of the external tools that make a disk.
+
+It checks that they are installed and runs them so that their output does not depend on the build machine.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from goldnode.errors import DiskError
 
 Progress = Callable[[str], None]
 
-# Tool -> the Debian package that has it.
+# Tool -> Debian package that provides it.
 PACKAGES = {
     "debugfs": "e2fsprogs",
     "e2fsck": "e2fsprogs",
@@ -29,9 +32,10 @@ PACKAGES = {
     "zstd": "zstd",
 }
 
-# What answers `version`, by the Debian package, with the words that make it do so.
+# Debian package -> command that prints its version.
 _VERSIONS = {
-    "dosfstools": ("mkfs.vfat", "/nonexistent/esp"),  # says its version before it fails
+    # mkfs.vfat has no --version, but prints its version before it fails.
+    "dosfstools": ("mkfs.vfat", "/nonexistent/esp"),
     "e2fsprogs": ("mke2fs", "-V"),
     "fdisk": ("sfdisk", "--version"),
     "mtools": ("mcopy", "-V"),
@@ -42,7 +46,7 @@ _VERSIONS = {
 
 
 def path() -> str:
-    """$PATH with the places of file system tools, which a user's own often lacks."""
+    """Return $PATH plus the sbin directories, which a user's own PATH often lacks."""
     places = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join(
         [*places, *(place for place in ("/usr/local/sbin", "/usr/sbin", "/sbin") if place not in places)]
@@ -50,22 +54,27 @@ def path() -> str:
 
 
 def require(*tools: str) -> None:
-    """Raise DiskError when one of `tools` is not on this machine, with the packages that have what is missing."""
+    """Raise DiskError if one of `tools` is not installed. The remedy names the packages to install."""
     missing = [tool for tool in tools if shutil.which(tool, path=path()) is None]
     if missing:
         packages = sorted({PACKAGES.get(tool, tool) for tool in missing})
         raise DiskError(
-            f"this machine has no {', '.join(missing)}, and a disk image is made with {'it' if len(missing) == 1 else 'them'}",
+            f"this machine has no {', '.join(missing)}, and a disk image is made with "
+            f"{'it' if len(missing) == 1 else 'them'}",
             remedy=f"install {' '.join(packages)}",
         )
 
 
 def environment(epoch: int) -> dict[str, str]:
-    """The environment of a tool: one date, one zone, one order of names, no configuration of this machine's.
+    """Return a reproducible environment for a tool: fixed date, UTC, C locale, no configuration of this
+    machine.
 
-    mke2fs sorts a directory by the locale; mtools and vfat write local time; `E2FSPROGS_FAKE_TIME` is what e2fsprogs before 1.47.1 reads
-    instead of `SOURCE_DATE_EPOCH`; features of ext4 come from /etc/mke2fs.conf and those of mtools from /etc and the user's home.
+    - mke2fs sorts directories by locale; mtools and vfat write local time.
+    - e2fsprogs before 1.47.1 reads `E2FSPROGS_FAKE_TIME` instead of `SOURCE_DATE_EPOCH`.
+    - ext4 features come from /etc/mke2fs.conf, mtools settings from /etc and the user's home. Both are
+      disabled.
     """
+    # fakeroot needs the variables other than TMPDIR.
     kept = {
         key: value
         for key, value in os.environ.items()
@@ -90,7 +99,10 @@ def run(
     good: tuple[int, ...] = (0,),
     cwd: Path | None = None,
 ) -> str:
-    """Run a tool and return what it printed, errors included. Raises DiskError with its last lines, and for a full disk one that says so."""
+    """Run a tool and return its stdout and stderr.
+
+    Raises DiskError with the last lines of output if it fails. A full disk gets an error of its own.
+    """
     argv = [str(word) for word in words]
     data = stdin.encode() if isinstance(stdin, str) else stdin
     try:
@@ -116,12 +128,15 @@ def run(
 
 
 def no_space(message: str) -> DiskError:
-    """The error of a full file system."""
+    """Return the error for a full file system."""
     return DiskError(message, remedy="make room there, or name another place with --store or $GOLDNODE_DISKS")
 
 
 def versions() -> dict[str, str]:
-    """Version of each tool that shapes a disk's bytes, by its Debian package. A tool that is not there is left out."""
+    """Return the version of each tool that shapes a disk's bytes, by Debian package.
+
+    Omit tools that are not installed.
+    """
     found = {}
     for name, words in _VERSIONS.items():
         if shutil.which(words[0], path=path()) is None:

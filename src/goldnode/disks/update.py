@@ -1,8 +1,9 @@
-"""`goldnode disks update NODE`: writes the slot that does not run of a node, from an image, and has it boot next; or goes back.
+"""Implementation of `goldnode disks update NODE`: write an image to the inactive slot of a node and boot it,
+or go back.
 
-The node is reached by ssh, as the inventory says (address, user, port, key, become). What works there is goldnode's own program of this version, sent
-along and taken away again, so that an older one on the node does not matter. What is sent, and what the node does with it, is described in
-`node/slotwrite.py`.
+The node is reached by ssh as the inventory defines (address, user, port, key, become). This version of
+goldnode's node program runs there: it is uploaded and removed afterwards, so that an older one on the node
+does not matter. `node/slotwrite.py` describes the protocol and the work on the node.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from goldnode.node.state import loader
 from goldnode.node.state.domains.program import OTHER
 
 BLOCK = 1 << 20
-PROGRAM = "/run/goldnode/update"  # on the node, for as long as this works there
+PROGRAM = "/run/goldnode/update"  # path on the node, while an update runs
 SSH = (
     "ssh",
     "-o",
@@ -46,7 +47,7 @@ SSH = (
     "-o",
     "ConnectTimeout=20",
 )
-PAUSE = 5.0  # seconds between two looks at a node that boots
+PAUSE = 5.0  # seconds between two polls of a booting node
 
 Say = Callable[[str], None]
 
@@ -56,7 +57,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Image:
-    """A built disk as a node takes it: where its root file system lies in the raw disk, and the line that goes before it."""
+    """A built disk as an update sends it.
+
+    `start` is the offset of its root file system in the raw disk, `first` the header line.
+    """
 
     disk: BuiltDisk
     raw: Path
@@ -65,7 +69,10 @@ class Image:
 
 
 def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, str]:
-    """Size and SHA-256 (hex) of a file, or of a part of it, in bytes. Raises DiskError where the file is shorter."""
+    """Return size and SHA-256 (hex) of a file or a part of it.
+
+    Sizes are in bytes. Raises DiskError if the file is too short.
+    """
     size = path.stat().st_size - start if size is None else size
     found = hashlib.sha256()
     with path.open("rb") as opened:
@@ -91,7 +98,7 @@ def head(
     tries: int,
     unverified: str | None,
 ) -> dict[str, Any]:
-    """The first line of what a node is sent; `root` is size and SHA-256 of the root file system."""
+    """Return the header of the stream to a node. `root` is size and SHA-256 of the root file system."""
     return {
         "schema": SCHEMA,
         "name": name,
@@ -106,8 +113,11 @@ def head(
 
 
 def send(path: Path, start: int, first: Mapping[str, Any], write: Callable[[bytes], Any]) -> None:
-    """Write an image as a node takes it: the first line, then the root file system in gzip. Its holes cost next to nothing."""
+    """Write an image as a node expects it: the header line, then the gzipped root file system, whose holes
+    cost next to nothing.
+    """
     write(json.dumps(first).encode() + b"\n")
+    # 31 selects the gzip format.
     pack = zlib.compressobj(1, zlib.DEFLATED, 31)
     with path.open("rb") as opened:
         opened.seek(start)
@@ -120,8 +130,11 @@ def send(path: Path, start: int, first: Mapping[str, Any], write: Callable[[byte
 
 
 def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
-    """Why an image may be written: None where the gate of channels for it is open (`goldnode disks verify`), else the reason that was given.
-    Raises DiskError."""
+    """Return None if the gate of `goldnode disks verify` is open for an image, otherwise its state and the
+    given reason.
+
+    Raises DiskError if it is closed and no reason was given.
+    """
     from goldnode.disks.channels import judge
 
     (gate,) = judge("publish", disk, only=("booted",))
@@ -137,12 +150,17 @@ def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
 
 
 def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> Image:
-    """Hold a built disk against its manifest, byte for byte, and find what a node needs of it. Raises DiskError."""
+    """Validate a built disk against its manifest, byte by byte, and return what a node needs of it.
+
+    Raises DiskError on failure.
+    """
     if disk.layout != "ab" or disk.loader != "systemd-boot":
         raise DiskError(
-            f"image {disk.name} has layout `{disk.layout}` and loader `{disk.loader}`: only `ab` with systemd-boot has slots",
+            f"image {disk.name} has layout `{disk.layout}` and loader `{disk.loader}`: only `ab` with "
+            "systemd-boot has slots",
             file=disk.directory,
-            remedy="say `layout: ab` and `loader: systemd-boot` in images/disks/disks.yml, and build it again",
+            remedy="say `layout: ab` and `loader: systemd-boot` in images/disks/disks.yml, "
+            "and build it again",
         )
     reason = verified(disk, unverified)
     raw = disk.path("raw")
@@ -157,7 +175,8 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
     size, whole = digest(raw)
     if (size, whole) != (disk.raw.size, disk.raw.sha256):
         raise DiskError(
-            f"image {disk.name} is damaged: {size} bytes of SHA-256 {whole}, expected {disk.raw.size} of {disk.raw.sha256}",
+            f"image {disk.name} is damaged: {size} bytes of SHA-256 {whole}, expected {disk.raw.size} of "
+            f"{disk.raw.sha256}",
             file=raw,
             remedy=f"run `goldnode disks build {disk.class_}` again, or fetch it again",
         )
@@ -177,7 +196,7 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
 
 
 def command_line(raw: Path, esp: int, build_id: str) -> str:
-    """The kernel's command line in an image's own entry. Raises DiskError where there is none."""
+    """Return the kernel's command line from an image's loader entry. Raises DiskError if it is missing."""
     tools.require("mcopy")
     entry = f"goldnode-{build_id}-a.conf"
     done = subprocess.run(
@@ -200,7 +219,10 @@ def command_line(raw: Path, esp: int, build_id: str) -> str:
 
 @dataclass(frozen=True)
 class Node:
-    """A node that ssh reaches. `ssh`: the words before a remote command; `become`: the words before one that needs root."""
+    """A node that ssh reaches.
+
+    `ssh` is the prefix of a remote command, `become` that of one that needs root.
+    """
 
     name: str
     ssh: tuple[str, ...]
@@ -208,13 +230,13 @@ class Node:
     variables: Mapping[str, Any] = field(default_factory=dict)
 
     def words(self, *command: str) -> list[str]:
-        """The local command that runs a command there."""
+        """Return the local command that runs a command on the node."""
         return [*self.ssh, shlex.join([*self.become, *command])]
 
     def run(
         self, *command: str, stdin: bytes | None = None, timeout: float = 600
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command there; 255 is ssh's own failure."""
+        """Run a command on the node. Exit status 255 means that ssh itself failed."""
         give: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
         try:
             return subprocess.run(
@@ -224,7 +246,10 @@ class Node:
             return subprocess.CompletedProcess(command, 255, b"", f"no answer within {timeout:g} s".encode())
 
     def ask(self, *command: str, **more: Any) -> str:
-        """Standard output of a command that has to go well. Raises DiskError with what it said."""
+        """Run a command on the node and return its stdout.
+
+        Raises DiskError with its error message if it fails.
+        """
         done = self.run(*command, **more)
         if done.returncode:
             raise DiskError(
@@ -238,13 +263,16 @@ REACH = "check `ssh` to it, and its user and become in the inventory"
 
 
 def last_line(text: bytes) -> str:
-    """The last thing that was said."""
+    """Return the last line of a message."""
     lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1].removeprefix("goldnode-node: ") if lines else ""
 
 
 def node(name: str, inventory: str | None, become: bool = False) -> Node:
-    """How to reach a node: a host of the inventory, else an ssh destination. Raises DiskError."""
+    """Return how to reach a node: a host of the inventory, or an ssh destination without one.
+
+    Raises DiskError.
+    """
     if inventory is None:
         return Node(name.rpartition("@")[2], (*SSH, "--", name), ("sudo", "-n") if become else ())
     environment = {
@@ -255,7 +283,7 @@ def node(name: str, inventory: str | None, become: bool = False) -> Node:
     }
     done = subprocess.run(
         [str(Path(sys.executable).with_name("ansible-inventory")), "-i", inventory, "--host", name],
-        # Without vars plugins: the class document is not what is asked for here.
+        # Disable vars plugins: the class document is not needed here.
         env={**environment, "ANSIBLE_VARS_PLUGINS": os.devnull},
         capture_output=True,
         text=True,
@@ -275,7 +303,10 @@ def node(name: str, inventory: str | None, become: bool = False) -> Node:
 
 
 def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> Node:
-    """How ssh reaches a host with these variables of its inventory. Raises DiskError for another connection than ssh. Pure."""
+    """Return how ssh reaches a host with these inventory variables.
+
+    Pure. Raises DiskError for any connection but ssh.
+    """
     kind = str(variables.get("ansible_connection", "ssh")).rpartition(".")[2]
     if kind not in ("ssh", "smart", "paramiko_ssh", "paramiko"):
         raise DiskError(
@@ -306,27 +337,30 @@ def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> No
 
 @dataclass(frozen=True)
 class Program:
-    """goldnode's program of this version on a node."""
+    """The node program of this version, installed on a node."""
 
     node: Node
     place: str
 
     def words(self, *words: str) -> tuple[str, ...]:
-        """What to run there for `slot WORDS`."""
+        """Return the remote command for `slot WORDS`."""
         return ("python3", "-I", "-S", self.place, "slot", *words)
 
     def survey(self) -> dict[str, Any]:
-        """What the node says of its slots. Raises DiskError where it has none."""
+        """Return the state of the node's slots. Raises DiskError if the node has no slots."""
         return answer(self.node.run(*self.words("status", "--json")), self.node.name)
 
     def back(self) -> dict[str, Any]:
-        """Have the other slot's last good image boot next. Returns the survey after; raises DiskError with the node's reason."""
+        """Boot the other slot's last good image next.
+
+        Return the state afterwards. Raises DiskError with the node's reason.
+        """
         return answer(self.node.run(*self.words("back", "--json")), self.node.name)
 
 
 @contextlib.contextmanager
 def program(target: Node) -> Iterator[Program]:
-    """goldnode's program on the node, for as long as the context lasts."""
+    """Install goldnode's program on the node for the duration of the context."""
     place = f"{PROGRAM}-{os.getpid()}-{os.urandom(4).hex()}"
     script = f"install -d -m 755 -o 0 -g 0 /run/goldnode && umask 077 && cat >{place}"
     target.ask("sh", "-c", script, stdin=nodefile.build(writer=True))
@@ -337,7 +371,10 @@ def program(target: Node) -> Iterator[Program]:
 
 
 def answer(done: subprocess.CompletedProcess[bytes], name: str) -> dict[str, Any]:
-    """The survey that a command of the node has printed. Raises DiskError with what it said instead."""
+    """Return the slot state that a command on the node printed.
+
+    Raises DiskError with its message if it failed.
+    """
     try:
         found = json.loads(done.stdout) if done.returncode == 0 else None
     except ValueError:
@@ -355,7 +392,10 @@ def answer(done: subprocess.CompletedProcess[bytes], name: str) -> dict[str, Any
 
 
 def holders(found: Mapping[str, Any]) -> str | None:
-    """Who has a GPU open, by what the node says; None where nobody has. Daemons of the driver itself are left out there. Pure."""
+    """Return the processes that have a GPU open, as the node reports them, or None.
+
+    The driver's own daemons do not count. Pure.
+    """
     rows = [f"pid {row['pid']} {row['command']}" for row in found.get("holders") or ()]
     return ", ".join(rows[:3]) + (" …" if len(rows) > 3 else "") if rows else None
 
@@ -364,7 +404,10 @@ def holders(found: Mapping[str, Any]) -> str | None:
 
 
 def refusal(image: Image, found: Mapping[str, Any]) -> str | None:
-    """Why an image is not sent to a node; the node judges once more before it writes. Pure."""
+    """Return why an image must not be sent to a node, or None.
+
+    Pure. The node checks again before it writes.
+    """
     runs = found["slots"][found["running"]]
     other = found["slots"][SLOTS[1 - SLOTS.index(found["running"])]]
     if found["tried"]:
@@ -379,12 +422,15 @@ def refusal(image: Image, found: Mapping[str, Any]) -> str | None:
 
 
 def write(there: Program, image: Image, say: Say) -> dict[str, Any]:
-    """Write the slot that does not run; that image boots next. Returns the survey after. Raises DiskError: then the running slot boots on."""
+    """Write the inactive slot, whose image then boots next. Return the state afterwards.
+
+    Raises DiskError on failure; the running slot then stays the default.
+    """
     return answer(feed(there.node.words(*there.words("write", "--json")), image, say), there.node.name)
 
 
 def feed(words: Sequence[str], image: Image, say: Say) -> subprocess.CompletedProcess[bytes]:
-    """Run a command and send it the image; what it tells meanwhile on standard error is passed on."""
+    """Run a command and send it the image. Pass on its stderr line by line."""
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     told: dict[str, bytes] = {}
 
@@ -402,13 +448,13 @@ def feed(words: Sequence[str], image: Image, say: Say) -> subprocess.CompletedPr
     for thread in threads:
         thread.start()
     try:
-        # What refuses the image closes its end, and says why.
+        # A node that refuses the image closes the pipe and reports the reason.
         with contextlib.suppress(BrokenPipeError), process.stdin or contextlib.nullcontext() as stdin:
             if stdin is not None:
                 send(image.raw, image.start, image.first, stdin.write)
         process.wait()
     finally:
-        if process.poll() is None:  # the end of the stream is the end of the run there
+        if process.poll() is None:  # the node's process ends with its input
             process.kill()
             process.wait()
         for thread in threads:
@@ -417,7 +463,7 @@ def feed(words: Sequence[str], image: Image, say: Say) -> subprocess.CompletedPr
 
 
 def drain_of(target: Node) -> draining.Drain:
-    """How the node is taken out of service, by the variables of `site.yml`."""
+    """Return the drain backend for the node, from the variables that `site.yml` uses."""
     variables = target.variables
 
     def listed(name: str) -> list[str]:
@@ -432,20 +478,23 @@ def drain_of(target: Node) -> draining.Drain:
 
 
 def boot_id(target: Node) -> str | None:
-    """Which boot the node is in; None while it does not answer."""
+    """Return the id of the node's current boot; None while it does not answer."""
     done = target.run("cat", "/proc/sys/kernel/random/boot_id", timeout=60)
     return done.stdout.decode("ascii", "replace").strip() if done.returncode == 0 else None
 
 
 def ask_installed(target: Node, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
-    """Run goldnode's program on the node, of whatever version its image brings, where only root can change it; else OTHER is the status."""
+    """Run the program that the node's image installed, of any version, if only root can change it.
+
+    Otherwise return OTHER.
+    """
     return target.run("sh", "-c", guarded.script(words), timeout=timeout)
 
 
 def spoils(target: Node) -> str | None:
-    """Apply the GPU policy on the node, and return what a boot would still make wrong; None where it makes nothing wrong.
+    """Apply the GPU policy on the node, and return why a reboot would leave it wrong; None if it would not.
 
-    A node that cannot answer is no reason to keep its image: then nothing is known against the boot.
+    A node that cannot answer does not block the reboot: nothing is then known against it.
     """
     ask_installed(target, "policy", "apply", timeout=600)
     done = ask_installed(target, "plan", "--json", timeout=300)
@@ -461,10 +510,12 @@ def spoils(target: Node) -> str | None:
 def restart(
     target: Node, slot: str, image: str, limit: float, say: Say, clock: Callable[[], float] = time.monotonic
 ) -> dict[str, Any]:
-    """Reboot the node and wait until the image that is tried is good. Raises DiskError where it is not, or the node does not come back.
+    """Reboot the node and wait until the image under trial is good.
 
-    :param slot: the one that boots next: the other may hold the same image.
-    :param limit: seconds until the node has to be settled; all tries of a broken image fit into that, or are waited for in vain.
+    Raises DiskError if it is not, or if the node does not come back.
+
+    :param slot: the slot that boots next; the other one may contain the same image.
+    :param limit: seconds until the node has to be settled. It must allow for all tries of a broken image.
     """
     before = boot_id(target)
     say(f"{target.name} boots {image}")
@@ -479,13 +530,14 @@ def restart(
         done = ask_installed(target, "slot", "status", "--json", timeout=120)
         if done.returncode == OTHER:
             raise DiskError(
-                f"{target.name} boots {image}, where others than root can change goldnode's program, or it is missing; it was not asked",
+                f"{target.name} boots {image}, where others than root can change goldnode's program, or it "
+                "is missing; it was not asked",
                 remedy="look at `goldnode-node check` in the image's verification, and build the image again",
             )
         try:
             found = answer(done, target.name)
         except DiskError:
-            continue  # it is on its way up, or down again
+            continue  # the node is still booting, or going down again
         runs = found["slots"][found["running"]]
         if found["running"] == slot and found["tried"] is None:
             return found
@@ -507,7 +559,9 @@ def restart(
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for: an image (None: the way back), whether to boot it, and how long that may take in seconds."""
+    """The requested update: an image (None: go back), whether to boot it, and the time limit of the boot in
+    seconds.
+    """
 
     image: Image | None
     reboot: bool
@@ -515,10 +569,12 @@ class Wish:
 
 
 def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
-    """Write or go back, and boot it where that is asked for, drained meanwhile. Returns the node's survey after. Raises DiskError.
+    """Write an image or go back, and boot it on request with the node drained.
 
-    Writing the other slot disturbs nobody, so that the node is drained for its boot alone. Where nobody drains it, a GPU that is in use is a
-    refusal, before anything is written.
+    Return the slot state afterwards. Raises DiskError.
+
+    Writing the inactive slot disturbs no workload, so the node is drained only for the boot. Without a drain
+    backend, a GPU in use is an error before anything is written.
     """
     drain = drain_of(target)
     with program(target) as there:
@@ -540,20 +596,23 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
         if not wish.reboot:
             return after
         name = str(target.variables.get("goldnode_drain_name") or target.name)
-        # Without a record on the node: its file system is another one after the boot. Slurm and Kubernetes keep the run's mark.
+        # No drain record on the node: it would be lost with the old root. Slurm and Kubernetes preserve the
+        # mark of this run.
         caller = draining.Caller()
         before = drain.drain(name, f"disks update: {image} is booted", caller)
         if used := holders(there.survey()):
             raise DiskError(
-                f"{target.name}: a GPU is still in use by {used} after the drain; {image} is written, and boots with the next boot",
+                f"{target.name}: a GPU is still in use by {used} after the drain; {image} is written, and "
+                "boots with the next boot",
                 remedy="stop them and reboot the node; it stays drained",
             )
     if text := spoils(target):
         raise DiskError(
             f"{target.name}: not rebooted, since {text}; {image} is written, and boots with the next boot",
-            remedy="see policy.ecc and policy.mig of `goldnode-node check` on the node, then reboot it; it stays drained",
+            remedy="see policy.ecc and policy.mig of `goldnode-node check` on the node, then reboot it; it "
+            "stays drained",
         )
-    # A node that does not settle stays drained: somebody has to look at it.
+    # If this raises, the node stays drained for an operator to inspect.
     found = restart(target, slot, image, wish.limit, say)
     if note := drain.resume(name, caller, before=before.in_service).note:
         say(note)
@@ -561,7 +620,7 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
 
 
 def text(found: Mapping[str, Any], name: str) -> str:
-    """One line for each slot, for a person. Pure."""
+    """Return one line per slot, for people. Pure."""
     lines = []
     for slot, row in found["slots"].items():
         marks = [

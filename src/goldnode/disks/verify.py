@@ -1,10 +1,12 @@
-"""A built disk image, booted: no image is called good that has not been.
+"""Verification of a built disk image by booting it. No image counts as good without.
 
-The image's file is only ever read (its hash is taken before and after); what a guest writes goes to an overlay that is thrown away. A throw-away
-ssh key comes in as a credential of systemd (`ssh.authorized_keys.root`, in the machine's SMBIOS tables): the image holds nothing for it.
+The image file is read-only: its hash is taken before and after, and a guest's writes go to a temporary
+overlay. A temporary ssh key is passed as a systemd credential (`ssh.authorized_keys.root`, in the machine's
+SMBIOS tables), so the image needs no change.
 
-1. first boot of one overlay, 2. reboot of the same, 3. a clone beside it. With simulated GPUs: 4. a boot with them, 5. one with a GPU missing.
-What the guest says is judged in `guest.py`. docs/disk-verification.md lists the checks.
+Boots: 1. first boot of an overlay, 2. its reboot, 3. a clone alongside it. With simulated GPUs: 4. a boot
+with all of them, 5. a boot with one missing. `guest.py` judges the facts. docs/disk-verification.md lists the
+checks.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ from goldnode.files import replace_file, sha256_of
 
 SCHEMA = 1
 COLLECTOR = Path(__file__).with_name("collector.py")
-BOOT = 600.0  # seconds of the guest's time for a boot
-ASK = 900.0  # … and for what it is asked
+BOOT = 600.0  # limit of a boot, in seconds of the guest's time
+ASK = 900.0  # limit of one collection of facts, likewise
 MIB = 1024 * 1024
-PREFIX = ".verify-"  # of a run's directory
-GUARD = "lock"  # in it; locked while the run lives
-SPARE = 512 * MIB  # what the guest's disk is larger than image and second slot, so that growing shows
-ROOM = 2048 * MIB  # free space that the overlays of one run need at most
+PREFIX = ".verify-"  # name prefix of a run's directory
+GUARD = "lock"  # lock file in it, held while the run lives
+SPARE = 512 * MIB  # extra size of the guest's disk, beyond image and second slot, so that growth is visible
+ROOM = 2048 * MIB  # maximum free space that the overlays of one run need
 
 Say = Callable[[str], None]
 Judge = Callable[[list[Check], Facts], list[Check]]
@@ -51,7 +53,7 @@ Judge = Callable[[list[Check], Facts], list[Check]]
 
 @dataclass
 class Boot:
-    """One boot of one machine. `seconds`: of the machine's own time until it answered by ssh."""
+    """One boot of one machine. `seconds` is the machine's own time until it answered on ssh."""
 
     number: int
     what: str
@@ -73,7 +75,7 @@ class Boot:
 
 @dataclass
 class Report:
-    """What a verification found; `to_json` is the content of verified.json."""
+    """Result of a verification. `to_json` is the content of verified.json."""
 
     built: BuiltDisk
     accelerator: Accelerator
@@ -88,7 +90,7 @@ class Report:
         return any(boot.simulated for boot in self.boots)
 
     def checks(self) -> Iterator[tuple[str, Check]]:
-        """(where, check) of all checks."""
+        """Yield all checks with the boot they belong to."""
         for boot in self.boots:
             yield from ((f"boot {boot.number}", check) for check in boot.checks)
         yield from (("clones", check) for check in self.clones)
@@ -96,7 +98,7 @@ class Report:
 
     @property
     def outcome(self) -> str:
-        """passed only where the image has booted twice, nothing failed and its file is what it was."""
+        """Return `passed` only if the image booted twice, no check failed, and its file is unchanged."""
         good = self.error is None and len([boot for boot in self.boots if not boot.simulated]) >= 2
         return PASSED if good and not guest.failed(check for _, check in self.checks()) else FAILED
 
@@ -122,7 +124,7 @@ class Report:
         }
 
     def table(self, *, everything: bool = False) -> str:
-        """For people: what failed first, then what could not be verified, then in short what passed."""
+        """Return the report as text: failures, then items that could not be verified, then a summary."""
         lines = [f"{self.built.name}: {self.outcome}"]
         if self.accelerator.why:
             lines.append(f"without KVM: {self.accelerator.why}; emulated ({self.accelerator.name})")
@@ -131,7 +133,8 @@ class Report:
         for boot in self.boots:
             mark = " [simulated GPUs]" if boot.simulated else ""
             lines.append(
-                f"boot {boot.number} ({boot.what}){mark}: {guest.outcome(boot.checks)}, answered after {boot.seconds:.0f} s of its time"
+                f"boot {boot.number} ({boot.what}){mark}: {guest.outcome(boot.checks)}, answered after "
+                f"{boot.seconds:.0f} s of its time"
             )
         rows = list(self.checks())
         for title, outcome in (
@@ -154,13 +157,17 @@ class Report:
         if self.error:
             lines.append(f"error: {self.error}")
         lines.append(
-            f"{self.count(PASSED)} passed, {self.count(FAILED)} failed, {self.count(UNVERIFIABLE)} not verifiable here"
+            f"{self.count(PASSED)} passed, {self.count(FAILED)} failed, {self.count(UNVERIFIABLE)} not "
+            "verifiable here"
         )
         return "\n".join(lines)
 
 
 def check_files(built: BuiltDisk, say: Say = lambda text: None) -> str:
-    """Hold the files of a build against its manifest; returns the SHA-256 of the raw disk. Raises DiskError, before anything is started."""
+    """Validate the raw disk against its manifest and return its SHA-256.
+
+    Raises DiskError before anything is started.
+    """
     raw = built.path("raw")
     remedy = f"remove {built.directory} and run `goldnode disks build {built.class_}` again"
     if raw.stat().st_size != built.raw.size:
@@ -190,13 +197,19 @@ def verify(
     say: Say = lambda text: None,
     keep: bool = False,
 ) -> Report:
-    """Boot an image and hold what comes up against its class. Writes nothing into the build: :func:`write` does.
+    """Boot an image and check the guest against its class.
 
-    `work`: where overlays and logs go (default: a directory beside the build's own, for the overlays are large). `clones`: boot a second overlay
-    beside the first. `gpus`: two more boots with simulated GPUs. `keep`: leave consoles and what the guests said in `work`.
+    Nothing is written into the build: :func:`write` does that.
 
-    Raises DiskError, before anything is started, where the image is not what its manifest says, where this machine lacks a tool or room, and where
-    GPUs are asked for and the class has none or goldnode's simulator is not here. A guest that does not come up is no error: it is in the report.
+    - `work` is the directory for overlays and logs. The default is the parent of the build, since overlays
+      are large.
+    - `clones` also boots a second overlay alongside the first.
+    - `gpus` adds two boots with simulated GPUs.
+    - `keep` leaves consoles and the collected facts in `work`.
+
+    Raises DiskError before anything is started: if the image does not match its manifest, or if this machine
+    lacks a tool or space. The same applies if GPUs are requested, but the class has no GPU or the simulator
+    is not available. A guest that does not boot is not an error: the report contains it.
     """
     check_tools()
     if gpus:
@@ -217,7 +230,7 @@ def verify(
     sweep(place)
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
     with (directory / GUARD).open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)  # as long as this run lives, however it ends
+        fcntl.flock(guard, fcntl.LOCK_EX)  # released when this process ends, for any reason
         try:
             _Run(built, report, directory, memory, say).all(clones=clones, gpus=gpus)
         except MachineError as error:
@@ -233,7 +246,7 @@ def verify(
 
 
 def sweep(place: Path) -> None:
-    """Remove what runs have left in `place` that were killed; those that live keep theirs."""
+    """Remove the leftovers of killed runs in `place`. Runs that are alive hold their locks."""
     for guard in place.glob(f"{PREFIX}*/{GUARD}"):
         with contextlib.suppress(OSError), guard.open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -241,7 +254,7 @@ def sweep(place: Path) -> None:
 
 
 def write(report: Report) -> Path:
-    """Write verified.json beside the manifest, whole or not at all; returns its path."""
+    """Write verified.json next to the manifest, atomically, and return its path."""
     path = report.built.directory / VERIFIED
     replace_file(
         path, (json.dumps(report.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
@@ -250,7 +263,7 @@ def write(report: Report) -> Path:
 
 
 class _Run:
-    """One verification: its directory, and the machines in it."""
+    """One verification run: its directory and its machines."""
 
     def __init__(self, built: BuiltDisk, report: Report, directory: Path, memory: int, say: Say) -> None:
         self.built, self.report, self.directory, self.memory, self.say = built, report, directory, memory, say
@@ -265,7 +278,7 @@ class _Run:
         self.wanted = Wanted.of(built, self.size)
 
     def machine(self, name: str, number: int) -> Machine:
-        """A machine on an overlay of its own."""
+        """Return a machine on an overlay of its own."""
         place = self.directory / name
         place.mkdir()
         disk = overlay(self.built.path("raw"), place / "overlay.qcow2", size=self.size)
@@ -288,7 +301,7 @@ class _Run:
             if clones:
                 self.say("a clone beside it")
                 with self.machine("two", 2) as two:
-                    # Shorter: the same image has been judged whole; what may differ is who it is.
+                    # Check the identity only: the same image has already passed the full set of checks.
                     other = two.wait_ssh(BOOT)
                     self.report.clones = guest.unique(first.facts, self.ask(two, identity=True))
                     self.report.clones.append(
@@ -301,7 +314,10 @@ class _Run:
                 self.with_gpus(one, second)
 
     def ask(self, machine: Machine, *, identity: bool = False) -> Facts:
-        """What the guest says of itself, or only who it is, when systemd has no more to start. Raises MachineError where it cannot."""
+        """Collect the guest's facts, or only its identity, after systemd has finished starting units.
+
+        Raises MachineError on failure.
+        """
         request = json.dumps({"identity": True} if identity else self.wanted.asked())
         done = machine.ssh(
             ["python3", "-I", "-", shlex.quote(request)], stdin=COLLECTOR.read_bytes(), limit=ASK
@@ -309,7 +325,10 @@ class _Run:
         try:
             found: Facts = json.loads(done.out)
         except ValueError:
-            text = f"the guest could not be asked: exit status {done.rc}, {(done.err or done.out).strip()[-600:]}"
+            text = (
+                f"the guest could not be asked: exit status {done.rc}, "
+                f"{(done.err or done.out).strip()[-600:]}"
+            )
             raise machine.error(text) from None
         return found
 
@@ -323,8 +342,10 @@ class _Run:
         gpus: Judge | None = None,
         missing: bool = False,
     ) -> Boot:
-        """A boot, or a reboot of a machine that runs, judged; the report has it from here on. `gpus`: with simulated ones, it makes of the checks
-        of every boot those of this one."""
+        """Boot a machine, or reboot a running one, and add the judged boot to the report.
+
+        `gpus` marks a boot with simulated GPUs: it derives this boot's checks from the common ones.
+        """
         self.say(f"boot {number}: {what}" + (" with simulated GPUs" if gpus else ""))
         before = None
         if machine.booted:
@@ -361,7 +382,7 @@ class _Run:
         return found
 
     def with_gpus(self, machine: Machine, before: Boot) -> None:
-        """Boots with simulated GPUs: all of them, and then one missing."""
+        """Boot twice with simulated GPUs: with all of them, then with one missing."""
         document = before.facts.get("class")
         if not isinstance(document, dict):
             raise machine.error("the guest has no class document to simulate GPUs of")
@@ -373,7 +394,7 @@ class _Run:
             return checks + simulated.healthy(facts, closing)
 
         def faulty(checks: list[Check], facts: Facts) -> list[Check]:
-            # The fault is meant: what follows from it is judged, and not that all is well.
+            # The fault is intended: check its consequences, not that everything is healthy.
             still = [
                 check for check in checks if check.id in simulated.STILL or check.id.startswith("units.")
             ]
