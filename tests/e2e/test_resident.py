@@ -165,6 +165,7 @@ def test_what_a_user_can_change_is_reported_put_right_and_never_run(
     node.shell("userdel --remove mallory")
 
 
+@pytest.mark.long
 def test_the_role_it_is_measured_against_keeps_the_same_state(
     member: tuple[Node, Site, Path], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,14 @@ class Wanted:
     record: bool = False
     options: tuple[str, ...] = ()  # pytest's own
     tests: Mapping[str, tuple[str, ...]] | None = None  # stage → test files or ids, where only some run
+
+    @property
+    def selects(self) -> bool:
+        """Return whether one of pytest's options may run other tests, or run them otherwise; -v and the like only print more."""
+        return any(
+            not re.fullmatch(r"-[vqs]+|-r\w*|--durations(-min)?=.*|--tb=.*", option)
+            for option in self.options
+        )
 
     @property
     def stages(self) -> list[Stage]:
@@ -248,7 +257,7 @@ def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
     """Run all stages that are wanted and print what each will do and did. Return the exit status: 0 only if tests ran and none failed."""
     record, new = timings.load(), timings.load()
     code, counts, seconds = 0, Counter[str](), 0.0
-    complete = not wanted.options and wanted.tests is None
+    complete = not wanted.selects and wanted.tests is None
     with tempfile.TemporaryDirectory(prefix="goldnode-test-") as place:
         for stage in wanted.stages:
             step += 1
@@ -260,7 +269,7 @@ def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
             counts += results.counts
             seconds += results.seconds
             # A run that pytest's options cut short, or that failed, took another time than a whole one.
-            if not wanted.options and results.code == 0 and results.tests:
+            if not wanted.selects and results.code == 0 and results.tests:
                 new.update(
                     {
                         nodeid: took
@@ -302,6 +311,10 @@ def keep(new: Timings, old: Timings, wanted: Wanted, code: int) -> None:
     timings.save(new, timings.LOCAL)
     if wanted.record and code:
         print(f"{timings.COMMITTED.relative_to(ROOT)} stays as it was: record a run without failures")
+    elif wanted.record and wanted.selects:
+        print(
+            f"{timings.COMMITTED.relative_to(ROOT)} stays as it was: record a run without {' '.join(wanted.options)}"
+        )
     elif wanted.record:
         new.files = {file: row for file, row in new.files.items() if (ROOT / file).is_file()}
         timings.save(new, timings.COMMITTED)

@@ -150,8 +150,12 @@ def test_only_whole_runs_without_failures_are_recorded(
     assert not committed.exists()
     assert "stays as it was" in capsys.readouterr().out
     outcome(monkeypatch)
-    stages.run(Wanted(options=("-k", "some")))
+    stages.run(Wanted(record=True, options=("-k", "some")))
     assert not timings.load(local).files
+    assert not committed.exists()
+    assert "stays as it was: record a run without -k some" in capsys.readouterr().out
+    assert Wanted(options=("-x", "-v")).selects
+    assert not Wanted(options=("-v", "-rs", "--durations=20", "--tb=short")).selects
     stages.run(Wanted(tests={"unit": ("tests/unit/test_x.py",), "nodes": ("tests/nodes/test_x.py::test_0",)}))
     assert (set(timings.load(local).files), timings.load(local).stages) == ({"tests/unit/test_x.py"}, {})
     stages.run(Wanted(), setup=40.0)
