@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from goldnode.lab.nodes import Node
+from goldnode.testing.lab.nodes import Node
 
 
 def received(node: Node) -> int:

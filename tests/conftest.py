@@ -16,7 +16,9 @@ from xdist.remote import Producer
 @pytest.fixture(scope="session")
 def docker_client() -> DockerClient:
     """The Docker engine. There being none is a failure that says what to do, not a skip."""
-    from goldnode.lab import engine  # here, so that a change of it affects only the tests that use an engine
+    from goldnode.core import (
+        docker_engine as engine,  # here, so that a change of it affects only the tests that use an engine
+    )
 
     return engine.connect()
 

@@ -11,11 +11,11 @@ import sys
 import time
 
 from goldnode.catalog.load import load_catalog
-from goldnode.compat import facts
+from goldnode.classdoc.hosts import host_of_class
 from goldnode.compat.check import check
-from goldnode.compat.hosts import host_of_class
 from goldnode.compat.workloads import of_text
-from goldnode.site import Site
+from goldnode.core.site import Site
+from goldnode.facts import host as facts
 
 
 def references(count: int) -> list[str]:

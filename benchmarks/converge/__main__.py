@@ -29,9 +29,9 @@ from benchmarks.converge import report, state
 from benchmarks.converge.contenders import ROOT, Contender, contenders
 from benchmarks.measure import busy
 from goldnode.catalog import class_document, load_catalog
-from goldnode.lab import engine
-from goldnode.lab.nodes import Node, NodeSpec
-from goldnode.site import load_site
+from goldnode.core import docker_engine as engine
+from goldnode.core.site import load_site
+from goldnode.testing.lab.nodes import Node, NodeSpec
 
 LAB, CLASS, STACK = "benchmark", "e2e_r535", "debian12_r535"
 DAMAGE = "rm /etc/apt/preferences.d/goldnode-stack; apt-mark unhold libcuda1 >/dev/null"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.lab.nodes import Node
+from goldnode.testing.lab.nodes import Node
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

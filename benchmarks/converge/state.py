@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.program_file import payload
 from goldnode.node.state.domains.packages import ROLE_OF
 from goldnode.node.state.engine import difference
 from goldnode.node.state.model import Observed
-from goldnode.nodefile import payload
 
 # What the contenders have a task for. Of any other kind of action only goldnode looks after the result; the report says so.
 KINDS = {

@@ -24,10 +24,10 @@ from typing import Any
 
 from benchmarks import pages
 from benchmarks.disks import report
+from goldnode.core.site import archive_url, load_site
 from goldnode.disks import assemble, firstboot
 from goldnode.disks.model import builds
 from goldnode.disks.qemu import TCG, Machine, accelerator, make_key, overlay
-from goldnode.site import archive_url, load_site
 
 ROOT = pages.ROOT
 CLASS, SUITE, COMPONENTS = "cpu_only", "bookworm", "main contrib non-free non-free-firmware"

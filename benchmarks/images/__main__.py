@@ -21,9 +21,9 @@ from typing import Any
 
 from benchmarks import pages
 from benchmarks.check.__main__ import machine
+from goldnode.core.site import archive_url, load_site
 from goldnode.images.imagelock import LOCKS, find_lock, write_lock
 from goldnode.images.matrix import Row, load_matrix
-from goldnode.site import archive_url, load_site
 
 ROOT = Path(__file__).resolve().parents[2]
 # Debian's packages alone, so that a Dockerfile needs nothing but apt; parents first.

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from goldnode.images.inspect import policy
-from goldnode.images.inspect.scan import View, scan_directory
+from goldnode.inspect import policy
+from goldnode.inspect.scan import View, scan_directory
 
 
 def main() -> None:

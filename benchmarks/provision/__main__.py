@@ -23,8 +23,8 @@ from tests.stacks.legs import LegError, inventory, site_yml
 from benchmarks import pages
 from benchmarks.measure import busy, received
 from benchmarks.provision import report
-from goldnode.lab import engine
-from goldnode.lab.nodes import Node, NodeSpec
+from goldnode.core import docker_engine as engine
+from goldnode.testing.lab.nodes import Node, NodeSpec
 
 ROOT = Path(__file__).parents[2]
 LAB, STACK, CLASS = "provision", "debian12_r535", "e2e_r535"

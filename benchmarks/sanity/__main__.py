@@ -22,7 +22,7 @@ from tests.faults import classes
 from tests.simulators.hardware import build, machine
 
 from benchmarks import pages
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
 from goldnode.node import __main__ as starting
 
 ROOT = Path(__file__).resolve().parents[2]

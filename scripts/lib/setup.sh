@@ -137,5 +137,5 @@ setup_venv_and_tools() {
 setup_engine() {
     local options=()
     [ "$yes" = 1 ] && options=(--yes)
-    python -m goldnode.lab engine "${options[@]}" || exit 2
+    python -m goldnode.testing.lab engine "${options[@]}" || exit 2
 }

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from goldnode.commands import LazyGroup
-from goldnode.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError
 
 # Commands in files of their own, `goldnode.commands.NAME`, with the line that the list of commands shows.
 _ELSEWHERE = {
@@ -79,7 +79,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
     from goldnode.compat.report import version
-    from goldnode.nodefile import payload
+    from goldnode.core.program_file import payload
 
     click.echo(f"goldnode {version()}")
     try:
@@ -164,9 +164,9 @@ def class_group() -> None:
 @click.argument("name")
 def class_export(name: str) -> None:
     """Print the class document of NAME as JSON."""
-    from goldnode.catalog.compile import class_document
     from goldnode.catalog.load import load_catalog
-    from goldnode.site import load_site
+    from goldnode.classdoc.compile import class_document
+    from goldnode.core.site import load_site
 
     document = class_document(name, load_catalog(), load_site())
     click.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
@@ -183,8 +183,8 @@ def class_export(name: str) -> None:
 )
 def class_bless(captures: tuple[Path, ...], name: str | None, reason: str | None) -> None:
     """Turn CAPTURES of good nodes (`goldnode-node capture`) into the baseline of a class, for review."""
-    from goldnode.catalog import bless as blessing
     from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc import bless as blessing
 
     catalog = load_catalog()
     proposal = blessing.bless(captures, catalog, name, reason)
@@ -226,8 +226,8 @@ def adopt(
 ) -> None:
     """Look at HOST, read-only, and propose a class and a stack for review."""
     from goldnode.catalog.load import load_catalog
+    from goldnode.core.site import load_site
     from goldnode.fleet import adopt as adopting
-    from goldnode.site import load_site
 
     survey = (
         adopting.read(from_file)
@@ -264,10 +264,10 @@ def schema(kind: str | None, form: str, out: Path | None) -> None:
 
     With --format markdown docs/reference.md is printed or written, or of it what is about KIND.
     """
-    from goldnode.catalog import reference
     from goldnode.catalog.load import builtin_catalog
-    from goldnode.catalog.schema import KINDS, schema_text, write_schemas
-    from goldnode.errors import CatalogError, nearest
+    from goldnode.commands import reference
+    from goldnode.commands.schema import KINDS, schema_text, write_schemas
+    from goldnode.core.errors import CatalogError, nearest
 
     if kind is not None and kind not in KINDS:
         raise CatalogError(f'there is no schema "{kind}"', remedy=nearest(kind, KINDS))
@@ -297,7 +297,7 @@ def check_catalog(require_lock: bool) -> None:
 
     Of each file the first error is shown. Exit status: 0 no errors, 1 with --require-lock alone: a stack of a class has no lock, 2 errors.
     """
-    from goldnode.catalog.whole import check
+    from goldnode.commands.check_catalog import check
     from goldnode.compat.report import not_applicable
 
     found = check()

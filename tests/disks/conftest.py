@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from goldnode.catalog.load import load_catalog
+from goldnode.core.site import load_site
 from goldnode.disks.definition import builtin_definition, load_definition
 from goldnode.disks.locking import DiskLock, fetch, load_disk_lock, target
 from goldnode.disks.model import BuiltDisk, builds
-from goldnode.site import load_site
 
 CLASS, STACK = "cpu_only", "debian12_cpu"
 ROOT = Path(__file__).parents[2]

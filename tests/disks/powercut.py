@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.e2e.qemu.disk import GuestError, run
 
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
 from goldnode.disks import esp
 from goldnode.node import slots, slotwrite
 from goldnode.node.state import loader

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from goldnode.commands.disks_verify import verify as command
+from goldnode.core.errors import DiskError
+from goldnode.core.files import sha256_of
 from goldnode.disks import guest, qemu, verify
 from goldnode.disks.model import BuiltDisk
-from goldnode.errors import DiskError
-from goldnode.files import sha256_of
 
 # One process with the tests of its building, whose disk it boots.
 pytestmark = [pytest.mark.disks, pytest.mark.xdist_group("disk")]

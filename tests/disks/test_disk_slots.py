@@ -20,11 +20,11 @@ from tests.disks import slotdisk
 from tests.e2e.qemu.disk import Archive, run
 from tests.e2e.test_boot_entry import CODENAME, KEYRING, class_document
 
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
+from goldnode.core.site import archive_url, load_site
 from goldnode.disks import update
 from goldnode.node import boot
 from goldnode.node.state.domains.program import class_file, document_digest
-from goldnode.site import archive_url, load_site
 
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("slots")]
 

@@ -11,9 +11,10 @@ import pytest
 from tests.e2e.support import Services, Site, goldnode
 from tests.simulators import apt_archive
 
-from goldnode.lab import engine, images
-from goldnode.lab.images import RELEASES
-from goldnode.lab.nodes import Lab, Node, NodeSpec, Server
+from goldnode.core import docker_engine as engine
+from goldnode.testing.lab import images
+from goldnode.testing.lab.images import RELEASES
+from goldnode.testing.lab.nodes import Lab, Node, NodeSpec, Server
 
 CATALOG = Path(__file__).parent / "catalog"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.e2e.support import Site, inventory, site_yml, succeeded
 
-from goldnode.lab.nodes import Node
+from goldnode.testing.lab.nodes import Node
 
 
 def document(node: Node) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from goldnode.lab.nodes import Node
+from goldnode.testing.lab.nodes import Node
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -71,7 +71,7 @@ def environment(site: Site) -> dict[str, str]:
 
 def inventory(path: Path, hosts: Mapping[str, Iterable[Node]]) -> Path:
     """Write an inventory of lab nodes: class -> nodes. A node may stand in another class than the one it was started in."""
-    from goldnode.lab.nodes import SSH_OPTIONS
+    from goldnode.testing.lab.nodes import SSH_OPTIONS
 
     children: dict[str, Any] = {}
     for group, nodes in hosts.items():

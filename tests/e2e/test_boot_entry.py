@@ -17,10 +17,10 @@ import pytest
 from tests.e2e.qemu import disk, tuning
 from tests.nodes.reader import booted_by_id
 
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
+from goldnode.core.site import archive_url, load_site
 from goldnode.node.state import grub, initramfs
 from goldnode.node.state.domains.program import document_digest
-from goldnode.site import archive_url, load_site
 
 pytestmark = pytest.mark.qemu
 

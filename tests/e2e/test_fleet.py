@@ -14,7 +14,7 @@ import yaml
 from tests.e2e.conftest import World
 from tests.e2e.support import Run, Site, inventory, site_yml, succeeded
 
-from goldnode.lab.nodes import Node, NodeSpec
+from goldnode.testing.lab.nodes import Node, NodeSpec
 
 pytestmark = pytest.mark.lab
 

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from tests.e2e.support import ROOT, Site, environment, inventory, site_yml, succeeded
 
-from goldnode.lab.nodes import Node
 from goldnode.node import gate
 from goldnode.node.verdict import current
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

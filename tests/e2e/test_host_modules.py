@@ -18,7 +18,7 @@ from tests.e2e.conftest import World
 from tests.e2e.support import ROOT, Site, environment, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
-from goldnode.lab.nodes import Node
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

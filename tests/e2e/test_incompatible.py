@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.support import Run, Site, inventory, site_yml, succeeded
 
 from goldnode.catalog.load import builtin_catalog
-from goldnode.lab.nodes import Node
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.support import Site, inventory, site_yml, succeeded
 
-from goldnode.lab.nodes import Node
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

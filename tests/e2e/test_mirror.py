@@ -12,9 +12,9 @@ import yaml
 from tests.e2e.conftest import World
 from tests.e2e.support import Run, Site, goldnode, inventory, site_yml, succeeded
 
-from goldnode.lab.nodes import Node
 from goldnode.lock.model import Lock, load_lock
 from goldnode.lock.publication import Publication, publications
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

@@ -12,7 +12,7 @@ from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
 from tests.simulators.hardware import Scenario
 from tests.simulators.hardware import node as simulator
 
-from goldnode.lab.nodes import Node
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

@@ -18,7 +18,7 @@ import pytest
 from tests.e2e.qemu import disk
 from tests.e2e.test_boot_entry import base, class_document, installed_version, read_choice
 
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
 from goldnode.node.state import applied, grub
 from goldnode.node.state.domains.program import class_file, document_digest
 

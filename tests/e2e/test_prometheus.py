@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.e2e.support import Services
 
-from goldnode.lab.nodes import Node
 from goldnode.node.verdict import current
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

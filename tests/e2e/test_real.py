@@ -20,9 +20,9 @@ from docker.errors import ImageNotFound
 from tests.e2e.real import converge, document, prove
 from tests.e2e.support import ROOT, Site, environment, goldnode, inventory, site_yml, succeeded
 
-from goldnode.lab import engine
-from goldnode.lab.nodes import Lab, Node, NodeSpec
+from goldnode.core import docker_engine as engine
 from goldnode.node.state.domains.program import CLASS
+from goldnode.testing.lab.nodes import Lab, Node, NodeSpec
 
 pytestmark = pytest.mark.real
 SECURITY = "/etc/apt/sources.list.d/security.sources"

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.real import converge, document, prove
 from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
 
-from goldnode.lab.nodes import Lab, NodeSpec
+from goldnode.testing.lab.nodes import Lab, NodeSpec
 
 pytestmark = pytest.mark.real
 

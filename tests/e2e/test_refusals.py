@@ -12,8 +12,8 @@ from tests.e2e.conftest import World
 from tests.e2e.support import Run, Site, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
-from goldnode.lab.nodes import Node, NodeSpec
 from goldnode.lock.model import load_lock, write_lock
+from goldnode.testing.lab.nodes import Node, NodeSpec
 
 pytestmark = pytest.mark.lab
 

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.converge import state
 from tests.e2e.support import BIN, RECAP, ROOT, Run, Site, environment, inventory, site_yml, succeeded
 
-from goldnode.lab.nodes import Node
 from goldnode.node.state.domains.program import CLASS, PROGRAM
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

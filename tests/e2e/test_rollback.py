@@ -16,7 +16,7 @@ from tests.e2e.conftest import World
 from tests.e2e.support import Run, Site, inventory, site_yml, succeeded
 from tests.e2e.test_removal import administration, difference, tree
 
-from goldnode.lab.nodes import Node
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

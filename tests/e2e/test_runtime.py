@@ -16,9 +16,9 @@ from tests.e2e.support import Site, inventory, site_yml, succeeded
 from tests.simulators.hardware import Scenario
 from tests.simulators.hardware import node as hardware
 
-from goldnode.lab.nodes import Node
-from goldnode.site import Site as Addresses
-from goldnode.site import archive_url
+from goldnode.core.site import Site as Addresses
+from goldnode.core.site import archive_url
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.real
 

@@ -10,8 +10,8 @@ import pytest
 from tests.e2e.conftest import World
 from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
 
-from goldnode.lab.nodes import Node
 from goldnode.lock.model import load_lock
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 from tests.e2e.support import ROOT, Services, Site, command, environment, inventory
 
-from goldnode.lab.nodes import Node
 from goldnode.node import drained, gate
 from goldnode.node.verdict import current
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

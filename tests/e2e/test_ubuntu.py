@@ -12,8 +12,8 @@ from tests.e2e.conftest import World
 from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
-from goldnode.lab.nodes import Node
 from goldnode.lock.model import load_lock
+from goldnode.testing.lab.nodes import Node
 
 pytestmark = pytest.mark.lab
 

@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from goldnode.catalog.compile import class_document
 from goldnode.catalog.load import builtin_catalog, load_catalog
+from goldnode.classdoc.compile import class_document
+from goldnode.core.site import Site, SiteArchive
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage
-from goldnode.site import Site, SiteArchive
 
 PLACE = Path(__file__).parent / "catalog"
 DAY = dt.date(2026, 11, 22)

@@ -16,8 +16,8 @@ from typing import Any
 
 from tests.unit.images.registries import Request, Response, Server
 
-from goldnode.images.registry import Registry
-from goldnode.images.registry_auth import Login
+from goldnode.oci.auth import Login
+from goldnode.oci.registry import Registry
 
 USER, PASSWORD = "publisher", "not-a-secret"
 # The password file's line for it (bcrypt, cost 5: the registry takes no other kind).

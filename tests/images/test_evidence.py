@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.images.evidence import sbom
-from goldnode.images.evidence.contents import contents
-from goldnode.images.evidence.diff import compare_images
-from goldnode.images.evidence.layers import snapshot
-from goldnode.images.oci import CONFIG, LAYER, MANIFEST, Layout, OciImage, canonical
-from goldnode.site import Site, archive_url
+from goldnode.core.site import Site, archive_url
+from goldnode.evidence import sbom
+from goldnode.evidence.contents import contents
+from goldnode.evidence.diff import compare_images
+from goldnode.evidence.layers import snapshot
+from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, OciImage, canonical
 
 pytestmark = pytest.mark.images
 

@@ -16,11 +16,11 @@ import pytest
 from tests.images.registry_server import DockerRegistry
 from tests.unit.images.registries import make_image, make_key, prove
 
-from goldnode.errors import ImageError
-from goldnode.images.evidence.signatures import load_public
-from goldnode.images.oci import Layout, OciImage
+from goldnode.core.errors import ImageError
+from goldnode.evidence.signatures import load_public
 from goldnode.images.publish import publish
-from goldnode.images.registry import Where
+from goldnode.oci.layout import Layout, OciImage
+from goldnode.oci.registry import Where
 
 pytestmark = pytest.mark.images
 
@@ -115,12 +115,12 @@ def test_a_build_on_a_full_disk_says_so_and_goes_on_when_there_is_room(store: Pa
 PULL = """
 import sys
 from pathlib import Path
-from goldnode.errors import ImageError
-from goldnode.images.oci import Layout
+from goldnode.core.errors import ImageError
+from goldnode.oci.layout import Layout
 from goldnode.images.publish import pull
 from tests.images.registry_server import PASSWORD, USER
-from goldnode.images.registry import Registry
-from goldnode.images.registry_auth import Login
+from goldnode.oci.registry import Registry
+from goldnode.oci.auth import Login
 store, host, ca, name, digest = sys.argv[1:]
 client = Registry(host, ca=Path(ca), logins=lambda *_: Login(USER, PASSWORD), pause=0.01)
 try:

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from tests.unit.images.inspect.things import elf, image, installed, os_release, wheel, wheel_files
 
-from goldnode.images.inspect import examine, policy, report, targets
-from goldnode.images.inspect.policy import Inspection
-from goldnode.images.oci import Layout
+from goldnode.inspect import examine, policy, report, targets
+from goldnode.inspect.policy import Inspection
+from goldnode.oci.layout import Layout
 
 pytestmark = pytest.mark.images
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.errors import ImageError
+from goldnode.core.errors import ImageError
 from goldnode.images.imagelock import find_lock, load_lock
 from goldnode.images.locking import check_images, lock_images
 from goldnode.images.matrix import builtin_matrix, load_matrix

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.errors import ImageError
-from goldnode.images import engines
-from goldnode.images.oci import OciImage
+from goldnode.core.errors import ImageError
 from goldnode.images.store import Store
+from goldnode.oci import engines
+from goldnode.oci.layout import OciImage
 
 pytestmark = pytest.mark.images
 

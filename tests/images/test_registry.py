@@ -24,15 +24,15 @@ from tests.unit.images.registries import (
     running,
 )
 
-from goldnode.errors import ImageError
+from goldnode.channels.history import line_of
+from goldnode.channels.requirements import Waiver
+from goldnode.core.errors import ImageError
+from goldnode.evidence.signatures import load_public, load_signer
 from goldnode.images.channels import RegistryPlace, StorePlace, promote, repair, rollback, status
-from goldnode.images.evidence.signatures import load_public, load_signer
-from goldnode.images.gates import Waiver
 from goldnode.images.gc import Needed, collect_registry
-from goldnode.images.history import line_of
-from goldnode.images.oci import MANIFEST, Layout, OciImage
 from goldnode.images.publish import Published, publish, pull
-from goldnode.images.registry import RefusedError, Registry, UnreachableError, Where, referrers_tag
+from goldnode.oci.layout import MANIFEST, Layout, OciImage
+from goldnode.oci.registry import RefusedError, Registry, UnreachableError, Where, referrers_tag
 
 pytestmark = pytest.mark.images
 
@@ -125,7 +125,7 @@ def test_a_wrong_login_or_an_unknown_certificate_is_told(
     registry: DockerRegistry, layout: Layout, keys: tuple[Path, Path], prefix: str
 ) -> None:
     ref, _ = image(layout, keys)
-    from goldnode.images.registry_auth import Login
+    from goldnode.oci.auth import Login
 
     for given in (None, Login(USER, "wr0ng")):
         with pytest.raises(RefusedError, match=r"401 UNAUTHORIZED.*docker login") as problem:

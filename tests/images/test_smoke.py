@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from docker import DockerClient
 
 from goldnode.commands.images_smoke import smoke as command
-from goldnode.errors import ImageError
-from goldnode.images.oci import CONFIG, LAYER, MANIFEST, Layout, OciImage, canonical, digest_of
+from goldnode.core.errors import ImageError
+from goldnode.core.site import archive_url, load_site
 from goldnode.images.smoke import inside, pack, record
-from goldnode.lab.images import KEYRING
-from goldnode.site import archive_url, load_site
+from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, OciImage, canonical, digest_of
+from goldnode.testing.lab.images import KEYRING
 
 pytestmark = pytest.mark.images
 

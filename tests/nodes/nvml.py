@@ -1,4 +1,4 @@
-"""What NVML says of the GPUs of a node under test, asked as goldnode's fixtures for testinfra ask it (goldnode.testinfra.nvml).
+"""What NVML says of the GPUs of a node under test, asked as goldnode's fixtures for testinfra ask it (goldnode.testing.testinfra.nvml).
 
 That script is plain ctypes, run by the node's python3: nothing of goldnode's own readers, nothing of pynvml. Each value is a number, a list,
 a text, or ``{"rc": N}`` with NVML's return code where there is none.
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.nodes.reader import Document, Node, not_here
 
-from goldnode.testinfra.nvml import SCRIPT
+from goldnode.testing.testinfra.nvml import SCRIPT
 
 NOT_SUPPORTED, NO_FUNCTION = 3, 13
 COMPUTE_MODES = {"default": 0, "prohibited": 2, "exclusive_process": 3}

@@ -17,10 +17,10 @@ from pathlib import Path
 from docker import DockerClient
 from tests.simulators.apt_archive import Archive, publish
 
-from goldnode.errors import GoldnodeError
-from goldnode.lab import engine
-from goldnode.lab.images import RELEASES
-from goldnode.lab.nodes import Lab, NodeSpec, Server
+from goldnode.core import docker_engine as engine
+from goldnode.core.errors import GoldnodeError
+from goldnode.testing.lab.images import RELEASES
+from goldnode.testing.lab.nodes import Lab, NodeSpec, Server
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tests.simulators.hardware import Scenario, build, write
 from tests.simulators.hardware import machine as machines
 from tests.unit.node.test_cases import document, merge
 
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
 from goldnode.node.device import child
 from goldnode.node.host import Host
 from goldnode.node.state.apply import Applier

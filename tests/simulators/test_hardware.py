@@ -15,7 +15,7 @@ import pytest
 from tests.simulators.hardware import Scenario, ScenarioError, write
 from tests.simulators.hardware.library import functions, pynvml_source, source
 
-from goldnode.compat import facts
+from goldnode.facts import host as facts
 
 # Every call gives its value, or the return code as {"rc": N}.
 PRELUDE = """

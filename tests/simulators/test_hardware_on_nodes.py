@@ -13,8 +13,8 @@ from tests.simulators.hardware import Scenario
 from tests.simulators.hardware import node as simulated
 from tests.simulators.test_hardware import document
 
-from goldnode import nodefile
-from goldnode.lab.nodes import Lab, Node, NodeSpec
+from goldnode.core import program_file as nodefile
+from goldnode.testing.lab.nodes import Lab, Node, NodeSpec
 
 pytestmark = pytest.mark.lab
 # Which library a process gets, and what it says: [mapped file, GPUs, power limit of GPU 3].

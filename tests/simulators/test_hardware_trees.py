@@ -8,7 +8,7 @@ import pytest
 from tests.simulators.hardware import Scenario, tree
 from tests.simulators.test_hardware import document
 
-from goldnode.compat import facts
+from goldnode.facts import host as facts
 from goldnode.node.host import Host
 from goldnode.node.state.observe import gpus
 

@@ -10,7 +10,7 @@ import pytest
 from docker import DockerClient
 from tests.simulators.apt_archive import BROKEN, KEY, SECURITY_UPDATES, Archive, publish
 
-from goldnode.lab.nodes import Lab, Node, NodeSpec, Server
+from goldnode.testing.lab.nodes import Lab, Node, NodeSpec, Server
 
 pytestmark = pytest.mark.lab
 APT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
@@ -178,6 +178,6 @@ def test_down_leaves_nothing(docker_client: DockerClient, tmp_path: Path) -> Non
     lab.up([NodeSpec("node1", "standins", flavour="warm")])
     assert len(lab.down()) == 3
     assert not lab.directory.exists()
-    wanted: dict[str, str | list[str] | bool] = {"label": f"goldnode.lab={lab.name}"}
+    wanted: dict[str, str | list[str] | bool] = {"label": f"goldnode.testing.lab={lab.name}"}
     assert not docker_client.containers.list(all=True, filters=wanted)
     assert not docker_client.networks.list(filters=wanted)

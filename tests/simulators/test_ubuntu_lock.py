@@ -9,10 +9,10 @@ import pytest
 from tests.simulators.apt_archive import publish
 
 from goldnode.catalog.load import load_catalog
-from goldnode.errors import LockError, SiteError
+from goldnode.core.errors import LockError, SiteError
+from goldnode.core.site import Site, archive_url, load_site
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import resolve
-from goldnode.site import Site, archive_url, load_site
 
 # What a node's base system has: name and a version that satisfies every relation.
 BASE = (

@@ -17,9 +17,9 @@ from pathlib import Path
 import yaml
 from docker import DockerClient
 
-from goldnode.errors import GoldnodeError
-from goldnode.lab import engine
-from goldnode.lab.nodes import Lab, NodeSpec
+from goldnode.core import docker_engine as engine
+from goldnode.core.errors import GoldnodeError
+from goldnode.testing.lab.nodes import Lab, NodeSpec
 
 # The release and flavour of every node here: a fresh Debian 12, which the stacks are for.
 OS, FLAVOUR = "debian12", "bare"

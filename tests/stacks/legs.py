@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from goldnode.lab import engine
-from goldnode.lab.nodes import SSH_OPTIONS, Lab, Node
+from goldnode.core import docker_engine as engine
+from goldnode.testing.lab.nodes import SSH_OPTIONS, Lab, Node
 
 ROOT = Path(__file__).parents[2]
 CLASSES = ("e2e_r535", "e2e_r470")

@@ -38,7 +38,10 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("src/goldnode/*.py", ("marker:lab",)),
     ("src/goldnode/ansible/*", (*NODES, "tests/unit/ansible", "tests/unit/fleet", f"{TOOLS}[ansible-lint]")),
     ("src/goldnode/node/*", (*NODES, "tests/simulators", "tests/faults")),
-    ("src/goldnode/testinfra/*", ("marker:lab", "marker:real", "tests/unit/testinfra", "tests/simulators")),
+    (
+        "src/goldnode/testing/testinfra/*",
+        ("marker:lab", "marker:real", "tests/unit/testinfra", "tests/simulators"),
+    ),
     ("src/goldnode/catalog/*", NODES),
     ("src/goldnode/compat/*", (*NODES, "marker:images")),
     ("src/goldnode/fleet/*", NODES),
@@ -56,10 +59,13 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Data that modules read.
     (
         "catalog/*",
-        ("module:goldnode.catalog.load", "module:goldnode.catalog.schema", *NODES, "marker:images"),
+        ("module:goldnode.catalog.load", "module:goldnode.commands.schema", *NODES, "marker:images"),
     ),
-    ("src/goldnode/compat/facts/*", ("module:goldnode.compat.facts",)),
-    ("src/goldnode/compat/templates/*", ("module:goldnode.compat.matrix", "module:goldnode.compat.report")),
+    ("src/goldnode/facts/*", ("module:goldnode.facts.host",)),
+    (
+        "src/goldnode/compat/templates/*",
+        ("module:goldnode.classdoc.blessed_combinations", "module:goldnode.compat.report"),
+    ),
     ("src/goldnode/py.typed", (f"{TOOLS}[mypy]",)),
     (
         "images/containers/*",

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from tests.unit.catalog.test_accept_reject import CLASS
 
 from goldnode.cli import main
-from goldnode.errors import GoldnodeError
-from goldnode.nodefile import build, payload
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.program_file import build, payload
 
 
 def run(*arguments: str) -> Result:

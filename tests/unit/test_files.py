@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.files import second_build
+from goldnode.core.files import second_build
 
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from goldnode.files import second_build
+from goldnode.core.files import second_build
 with second_build(Path(sys.argv[1])) as place:
     (place / "file").touch()
     print(place, flush=True)

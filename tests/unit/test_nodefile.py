@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
 
 LIMIT = 480 * 1024  # the whole file, NVML's binding included; it travels once per version of goldnode
 SURVEY = 176 * 1024  # sources that Ansible ships for a look at a node that has no program yet

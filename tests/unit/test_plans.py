@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from goldnode import plans
+from goldnode.fleet import plan_document as plans
+from goldnode.fleet.plan_document import PlanError, read_plan
 from goldnode.node.state.model import Action, Note, Plan, Refusal, Waiting
-from goldnode.plans import PlanError, read_plan
 
 PLAN = Plan(
     (

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from goldnode import site as site_module
-from goldnode.errors import SiteError
-from goldnode.site import Site, archive_url, check_archives, find_site, load_site
+from goldnode.core import site as site_module
+from goldnode.core.errors import SiteError
+from goldnode.core.site import Site, archive_url, check_archives, find_site, load_site
 
 DEBIAN = "ID=debian\nVERSION_CODENAME=bookworm\n"
 

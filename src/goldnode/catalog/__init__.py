@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from goldnode.catalog.compile import class_document
-    from goldnode.catalog.inventory import classes_of_hosts
     from goldnode.catalog.load import Catalog, load_catalog
+    from goldnode.classdoc.compile import class_document
+    from goldnode.inventory.classes import classes_of_hosts
 
 __all__ = ["Catalog", "class_document", "classes_of_hosts", "load_catalog"]
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from goldnode import yamlsource
-from goldnode.catalog import checks, models
-from goldnode.errors import CatalogError, GoldnodeError, nearest
-from goldnode.yamlsource import Source
+from goldnode.catalog import models
+from goldnode.classdoc import checks
+from goldnode.core import yamlsource
+from goldnode.core.errors import CatalogError, GoldnodeError, nearest
+from goldnode.core.yamlsource import Source
 
 Item = TypeVar("Item", bound=models.Strict)
 

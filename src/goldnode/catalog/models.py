@@ -416,7 +416,7 @@ class Platform(Strict):
 class Gpu(Strict):
     """The GPUs of a class; everything else about the model comes from the facts."""
 
-    model: str = Field(description="Name in compat/facts/gpus.yml.")
+    model: str = Field(description="Name in facts/gpus.yml.")
     count: PositiveInt = Field(description="How many a node has.")
 
 
@@ -478,7 +478,7 @@ class GpuOverride(GpuPolicy):
     """Other values for the GPUs of one model or one UUID; what it does not say stays as the class says."""
 
     model: str | None = Field(
-        default=None, description="GPUs of this model, a name in compat/facts/gpus.yml; this or `uuid`."
+        default=None, description="GPUs of this model, a name in facts/gpus.yml; this or `uuid`."
     )
     uuid: GpuUuid | None = Field(
         default=None, description="The GPU of this UUID, as `nvidia-smi -L` shows it; this or `model`."

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.errors import ImageError, nearest
+from goldnode.core.errors import ImageError, nearest
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
+    from goldnode.channels.history import Line
+    from goldnode.channels.requirements import Approval, Gate, Waiver
+    from goldnode.evidence.signatures import Signer
+    from goldnode.evidence.verify import Verification
+    from goldnode.evidence.vulnerabilities import Database
     from goldnode.images.channels import Keeper, Moved, Place, Stand
-    from goldnode.images.evidence.signatures import Signer
-    from goldnode.images.evidence.verify import Verification
-    from goldnode.images.evidence.vulnerabilities import Database
-    from goldnode.images.gates import Approval, Gate, Waiver
     from goldnode.images.gc import Gone
-    from goldnode.images.history import Line
     from goldnode.lock.model import Sealed
 
 Command = Callable[..., Any]
@@ -97,8 +97,8 @@ MADE_WITH = options(
 
 def trusted(files: Sequence[Path]) -> list[SSlibKey]:
     """The public keys of the files, else the site's."""
-    from goldnode.images.evidence.signatures import load_public
-    from goldnode.site import load_site
+    from goldnode.core.site import load_site
+    from goldnode.evidence.signatures import load_public
 
     if not files:
         site = load_site()
@@ -108,8 +108,8 @@ def trusted(files: Sequence[Path]) -> list[SSlibKey]:
 
 def signer_of(key: Path | None) -> Signer:
     """The secret key of the file, else the site's. Raises ImageError and SigningKeyError."""
-    from goldnode.images.evidence.signatures import load_signer
-    from goldnode.site import load_site
+    from goldnode.core.site import load_site
+    from goldnode.evidence.signatures import load_signer
 
     if key is None:
         site = load_site()
@@ -124,10 +124,10 @@ def signer_of(key: Path | None) -> Signer:
 
 def made_with(key: Path | None, databases: Sequence[str]) -> tuple[Signer | None, tuple[Database, ...], str]:
     """Who signs evidence (None: nobody), what packages are held against, and who builds: as named, else the site's."""
-    from goldnode.images.evidence import vulnerabilities
-    from goldnode.images.evidence.provenance import BUILDER
-    from goldnode.images.evidence.signatures import load_signer
-    from goldnode.site import load_site
+    from goldnode.core.site import load_site
+    from goldnode.evidence import vulnerabilities
+    from goldnode.evidence.provenance import BUILDER
+    from goldnode.evidence.signatures import load_signer
 
     site = load_site()
     secret = key or (site.resolve(site.images.signing_key) if site.images.signing_key else None)
@@ -155,7 +155,7 @@ def check_step(
 
     Raises ImageError. `step`: a channel, or `publish`; `asked`: the gates of each.
     """
-    from goldnode.images.gates import Approval, Waiver, check_asked
+    from goldnode.channels.requirements import Approval, Waiver, check_asked
 
     if step not in asked:
         raise ImageError(f'there is no channel "{step}"', remedy=nearest(step, asked))
@@ -170,14 +170,14 @@ def check_step(
 
 def waivers_of(gates: Sequence[str], by: str | None, reason: str | None) -> list[Waiver]:
     """Waivers of gates. Raises ImageError where nobody said who decides, or why."""
-    from goldnode.images.gates import Waiver
+    from goldnode.channels.requirements import Waiver
 
     return [Waiver(gate, *_signed(by, reason, "--waive")) for gate in gates]
 
 
 def approvals_of(parts: Sequence[str], by: str | None, reason: str | None) -> list[Approval]:
     """Approvals of new major versions. Raises ImageError where nobody said who decides, or why."""
-    from goldnode.images.gates import Approval
+    from goldnode.channels.requirements import Approval
 
     return [Approval(part, *_signed(by, reason, "--approve-major")) for part in parts]
 
@@ -246,7 +246,7 @@ def lock_digests(files: Mapping[str, Path], load: Callable[[Path], Sealed], what
 
 def show_gone(gone: Sequence[Gone], stays: Mapping[str, str], dry_run: bool) -> None:
     """Print what went, or would, and what stays."""
-    from goldnode.images.evidence.size import human
+    from goldnode.evidence.size import human
 
     word = "would go" if dry_run else "gone"
     for item in gone:

@@ -74,7 +74,7 @@ def check(
         return
     if limit is not None and not inventories:
         raise click.UsageError("--limit needs an inventory (-i).")
-    from goldnode.compat.command import look
+    from goldnode.commands.check_request import look
 
     found = look(classes, stacks, inventories, limit, images, requirements)
     if form == "json":

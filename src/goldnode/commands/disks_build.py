@@ -29,11 +29,11 @@ _STORE = click.option(
 def list_(definition_file: Path | None, store_path: Path | None, form: str) -> None:
     """List the node classes with the lock of their disk image and the newest build."""
     from goldnode.catalog.load import load_catalog
+    from goldnode.core.errors import GoldnodeError
+    from goldnode.core.site import load_site
     from goldnode.disks.definition import load_definition
     from goldnode.disks.locking import find_disk_lock, lock_file, target
     from goldnode.disks.model import builds, store_directory
-    from goldnode.errors import GoldnodeError
-    from goldnode.site import load_site
 
     definition, catalog, site = load_definition(definition_file), load_catalog(), load_site()
     definition.check(catalog)
@@ -108,11 +108,11 @@ def lock(
     The stack's packages are at the versions of the stack's lock; a driver's modules are built, once. A lock that is good is kept as it is.
     """
     from goldnode.catalog.load import load_catalog
+    from goldnode.core.errors import DiskError, GoldnodeError
+    from goldnode.core.site import load_site
     from goldnode.disks import locking
     from goldnode.disks.definition import load_definition
     from goldnode.disks.store import open_store
-    from goldnode.errors import DiskError, GoldnodeError
-    from goldnode.site import load_site
 
     if only_check and upgrade:
         raise click.UsageError("--check and --upgrade exclude each other")
@@ -198,15 +198,15 @@ def build(
 
     from goldnode.catalog.load import load_catalog
     from goldnode.commands.images_build import _fetching, _showing
+    from goldnode.core.errors import DiskError, nearest
+    from goldnode.core.files import second_build
+    from goldnode.core.site import load_site
     from goldnode.disks import build as building
     from goldnode.disks import locking, rootfs
     from goldnode.disks.definition import load_definition
     from goldnode.disks.evidence import authenticate
     from goldnode.disks.model import DEFAULT_FORMATS, FORMATS, MANIFEST
     from goldnode.disks.store import open_store
-    from goldnode.errors import DiskError, nearest
-    from goldnode.files import second_build
-    from goldnode.site import load_site
 
     started = time.monotonic()
     for kind in kinds:

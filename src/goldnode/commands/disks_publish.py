@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.commands import channel_moves as shared
-from goldnode.errors import DiskError
+from goldnode.core.errors import DiskError
 
 if TYPE_CHECKING:
     from goldnode.disks.channels import ChannelStore, ClassLine, DirectoryPlace, StorePlace
-    from goldnode.images.evidence.signatures import Signer
+    from goldnode.evidence.signatures import Signer
 
 _STORE = click.option(
     "--store",
@@ -162,7 +162,7 @@ def publish(
     """
     from goldnode.disks.channels import ASKED, LATER, judge
     from goldnode.disks.publish import publish as publishing
-    from goldnode.images.evidence.size import human
+    from goldnode.evidence.size import human
 
     shared.check_step("publish", ASKED, waive)
     kept, signer, keys = _store(store), shared.signer_of(key), shared.trusted(trust)
@@ -407,9 +407,9 @@ def _store(named: Path | None) -> ChannelStore:
 
 def _find(kept: ChannelStore, text: str) -> Any:
     """A build: a directory, a NAME, a CLASS (its newest), or CLASS:CHANNEL or CLASS:BUILDID of the store."""
+    from goldnode.channels.history import CHANNELS
     from goldnode.disks.channels import line_of, standing
     from goldnode.disks.model import find
-    from goldnode.images.history import CHANNELS
 
     class_, colon, rest = text.partition(":")
     if colon and "/" not in text:

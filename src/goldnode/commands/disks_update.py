@@ -69,10 +69,10 @@ def update(
     The slot that runs is not touched: whatever happens, it boots again. Exit code 0: done, and with --reboot the image is good. 2: refused, or
     it could not be written, or the node fell back.
     """
+    from goldnode.core.errors import DiskError
     from goldnode.disks import update as updating
     from goldnode.disks.model import find, store_directory
-    from goldnode.errors import DiskError
-    from goldnode.inventories import check_inventory
+    from goldnode.inventory.selection import check_inventory
 
     if back and (image or unverified):
         raise DiskError("--back writes no image", remedy="leave --image and --unverified out")

@@ -69,13 +69,13 @@ def build(
     What an image stands on is built first. What is there already is not built again. Files are fetched before, the build itself has no
     network. Exit 1: two builds differ (--twice). Needs root.
     """
-    from goldnode.files import second_build
+    from goldnode.core.files import second_build
     from goldnode.images import build as building
-    from goldnode.images import engines
     from goldnode.images.imagelock import find_lock, lock_file
     from goldnode.images.matrix import load_matrix
     from goldnode.images.resolve import fetch_all, make_all
     from goldnode.images.store import open_store
+    from goldnode.oci import engines
 
     started = time.monotonic()
     jobs = jobs or os.cpu_count() or 1

@@ -43,12 +43,12 @@ def evidence(
     NAME is an image of the matrix, a backend, or a glob; without one, every image that is built from its present lock. Run it last:
     the signature covers what inspection and smoke tests have attached, too.
     """
-    from goldnode.errors import ImageError
-    from goldnode.images.evidence import SHORT
-    from goldnode.images.evidence.names import find
-    from goldnode.images.evidence.write import Options, write
+    from goldnode.core.errors import ImageError
+    from goldnode.evidence import SHORT
+    from goldnode.evidence.write import Options, write
     from goldnode.images.imagelock import find_lock
     from goldnode.images.matrix import load_matrix
+    from goldnode.images.names import find
     from goldnode.images.store import open_store
 
     kept = open_store(store)
@@ -136,12 +136,12 @@ def verify(
 
     NAME is a reference of the store, a digest, or an image of the matrix.
     """
-    from goldnode.images.evidence import signatures
-    from goldnode.images.evidence.names import find, reference
-    from goldnode.images.evidence.verify import export
-    from goldnode.images.evidence.verify import verify as check
+    from goldnode.core.site import load_site
+    from goldnode.evidence import signatures
+    from goldnode.evidence.verify import export
+    from goldnode.evidence.verify import verify as check
+    from goldnode.images.names import find, reference
     from goldnode.images.store import open_store
-    from goldnode.site import load_site
 
     site, kept = load_site(), open_store(store)
     file = trust or (site.resolve(site.images.public_key) if site.images.public_key else None)
@@ -170,10 +170,10 @@ def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, form
 
     Both are references of the store, digests, or images of the matrix.
     """
-    from goldnode.images import evidence as kinds
-    from goldnode.images.evidence.diff import compare_images
-    from goldnode.images.evidence.names import find, reference
-    from goldnode.images.evidence.write import examine
+    from goldnode import evidence as kinds
+    from goldnode.evidence.diff import compare_images
+    from goldnode.evidence.write import examine
+    from goldnode.images.names import find, reference
     from goldnode.images.store import open_store
 
     kept = open_store(store)

@@ -47,11 +47,11 @@ def inspect(
     PATH is a wheel, a directory of wheels, a root (directory or tar), an OCI layout, a saved image or a raw disk; IMAGE a name, reference
     or digest in the store. Nothing of it is unpacked or run. Exit status 0: passed; 1: refused; 2: it could not be told.
     """
-    from goldnode.errors import ImageError
-    from goldnode.images.inspect import examine, report
-    from goldnode.images.inspect import policy as policies
-    from goldnode.images.inspect import targets as sources
+    from goldnode.core.errors import ImageError
     from goldnode.images.store import open_store
+    from goldnode.inspect import examine, report
+    from goldnode.inspect import policy as policies
+    from goldnode.inspect import targets as sources
 
     rules = policies.load(policy)
     if backend is not None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from goldnode.commands import channel_moves as shared
-from goldnode.errors import ImageError
+from goldnode.core.errors import ImageError
 
 if TYPE_CHECKING:
     from goldnode.images.channels import ImagePlace
-    from goldnode.images.oci import Layout
-    from goldnode.images.registry import Registry, Where
+    from goldnode.oci.layout import Layout
+    from goldnode.oci.registry import Registry, Where
 
 _BACKENDS = ("cpu", "cuda", "oneapi", "rocm")
 
@@ -72,8 +72,8 @@ def publish(
 
     Needs passed inspection, truth and smoke records and a signature. What is there already is not sent again.
     """
-    from goldnode.images.evidence.size import human
-    from goldnode.images.gates import ASKED
+    from goldnode.channels.requirements import ASKED
+    from goldnode.evidence.size import human
     from goldnode.images.publish import publish as publishing
 
     shared.check_step("publish", ASKED, waive)
@@ -115,7 +115,7 @@ def pull(reference: str, store: Path | None, ca: Path | None, system: str | None
     """Bring HOST[:PORT]/NAME@DIGEST (or NAME:TAG) into the store, every byte held against its digest."""
     from goldnode.compat.workloads import parse_reference
     from goldnode.images.publish import pull as pulling
-    from goldnode.images.registry import Registry, Where, reached
+    from goldnode.oci.registry import Registry, Where, reached
 
     found = parse_reference(reference.removeprefix("http://").removeprefix("https://"))
     if found.registry is None:
@@ -168,8 +168,8 @@ def promote(
     expect: str | None,
 ) -> None:
     """Let CHANNEL (candidate, canary, stable, known-good) stand for the published image NAME. Without --to: in this store alone."""
+    from goldnode.channels.requirements import ASKED, MAJORS
     from goldnode.images.channels import promote as promoting
-    from goldnode.images.gates import ASKED, MAJORS
 
     shared.check_step(channel, shared.channels(ASKED), waive, approve_major, MAJORS)
     layout = _layout(store)
@@ -236,11 +236,11 @@ def rollback(
     offline: bool,
 ) -> None:
     """Let a channel of LINE (cuda:12.4-runtime-debian12) stand for the image it stood for before."""
+    from goldnode.channels.history import read_line
+    from goldnode.channels.requirements import ASKED
     from goldnode.images.channels import StorePlace
     from goldnode.images.channels import rollback as rolling
-    from goldnode.images.gates import ASKED
-    from goldnode.images.history import read_line
-    from goldnode.images.registry import UnreachableError, where
+    from goldnode.oci.registry import UnreachableError, where
 
     shared.check_step(channel, shared.channels(ASKED))
     layout, wanted = _layout(store), read_line(line)
@@ -309,9 +309,9 @@ def status(
     form: str,
 ) -> None:
     """Show the channels, their tags held against the signed history. Exit 1 where one is not what the history says."""
+    from goldnode.channels.history import read_line
     from goldnode.images import channels
-    from goldnode.images.history import read_line
-    from goldnode.images.registry import where
+    from goldnode.oci.registry import where
 
     layout, keys = _layout(store), shared.trusted(trust)
     with _place(None if offline else to, ca, layout) as place:
@@ -382,9 +382,9 @@ def _locks() -> dict[str, str]:
 
 def _lines() -> list[str]:
     """The lines of the matrix."""
-    from goldnode.images.history import line_of
+    from goldnode.channels.history import line_of
     from goldnode.images.matrix import load_matrix
-    from goldnode.images.model import BUILD_ID_LENGTH
+    from goldnode.oci.model import BUILD_ID_LENGTH
 
     rows = load_matrix().images.values()
     return sorted(
@@ -422,7 +422,7 @@ def _builds(store: Path | None, layout: Layout, name: str) -> list[str]:
 
 @contextmanager
 def _registry(to: str | None, ca: Path | None) -> Iterator[tuple[Where, Registry]]:
-    from goldnode.images.registry import Registry, reached, where
+    from goldnode.oci.registry import Registry, reached, where
 
     if not to:
         raise ImageError("no registry is named", remedy="name it with --to, or in GOLDNODE_REGISTRY")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.errors import GoldnodeError, ImageError
+from goldnode.core.errors import GoldnodeError, ImageError
 
 if TYPE_CHECKING:
     from goldnode.images.store import Store

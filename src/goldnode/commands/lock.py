@@ -89,9 +89,9 @@ def lock(
     hole in the container toolkit); with --upgrade or --security also on what those would move.
     """
     from goldnode.catalog.load import load_catalog
+    from goldnode.core.site import load_site
     from goldnode.lock import model
     from goldnode.lock import update as updates
-    from goldnode.site import load_site
 
     _refuse(upgrade, packages, security, allow_unknown, only_check, dry_run, before, status)
     catalog, site = load_catalog(), load_site()

@@ -20,8 +20,8 @@ def matrix(form: str, out: Path | None) -> None:
     It is judged for the day of the compatibility facts: the same catalog, locks and facts give the same matrix.
     """
     from goldnode.catalog.load import load_catalog
-    from goldnode.compat import matrix as tables
-    from goldnode.site import load_site
+    from goldnode.classdoc import blessed_combinations as tables
+    from goldnode.core.site import load_site
 
     shown = {"text": tables.text, "markdown": tables.markdown, "html": tables.html}[form](
         tables.matrix(load_catalog(), load_site())

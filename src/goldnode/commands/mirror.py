@@ -51,9 +51,9 @@ def mirror() -> None:
 def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | None) -> None:
     """Fetch and publish (the default command). Exit 1 where an archive does not give what is locked; nothing is published then."""
     from goldnode.catalog.load import load_catalog
+    from goldnode.core.site import load_site
     from goldnode.lock.mirror import Mirror, site_signer
     from goldnode.lock.model import find_lock
-    from goldnode.site import load_site
 
     catalog, site = load_catalog(), load_site()
     locks = {name: find_lock(catalog.stack(name), site)[0] for name in dict.fromkeys(stacks)}
@@ -106,9 +106,9 @@ def key(out: Path, name: str, algorithm: str, expire: str) -> None:
 @click.option("--repair", "mend", is_flag=True, help="Fetch damaged and missing files anew.")
 def verify(stacks: tuple[str, ...], mend: bool) -> None:
     """Hold every file against its name and every publication against its signature and its record; exit 1 where anything is wrong."""
+    from goldnode.core.site import load_site
     from goldnode.lock import upkeep
     from goldnode.lock.mirror import Mirror
-    from goldnode.site import load_site
 
     site = load_site()
     place = Mirror.of(site)
@@ -159,9 +159,9 @@ def gc(keep_days: float, dry_run: bool, nodes: tuple[Path, ...]) -> None:
     import os
 
     from goldnode.catalog.load import load_catalog
+    from goldnode.core.site import load_site
     from goldnode.lock import upkeep
     from goldnode.lock.mirror import Mirror
-    from goldnode.site import load_site
 
     catalog, site = load_catalog(), load_site()
     place = Mirror.of(site)
@@ -182,9 +182,9 @@ def gc(keep_days: float, dry_run: bool, nodes: tuple[Path, ...]) -> None:
 @mirror.command()
 def status() -> None:
     """List what is published."""
+    from goldnode.core.site import load_site
     from goldnode.lock.mirror import Mirror
     from goldnode.lock.publication import CURRENT, Publication
-    from goldnode.site import load_site
 
     place = Mirror.of(load_site())
     rows = [("stack", "publication", "", "published", "packages", "MB", "locks")]
@@ -210,7 +210,7 @@ def _publications(place: Mirror, stacks: tuple[str, ...]) -> list[Path]:
 
 def _known(place: Mirror, stacks: tuple[str, ...]) -> None:
     """Refuse a stack that was never published: nothing would be looked at, and nothing be wrong."""
-    from goldnode.errors import MirrorError, nearest
+    from goldnode.core.errors import MirrorError, nearest
 
     known = {found.parent.name for found in _publications(place, ())}
     for stack in stacks:

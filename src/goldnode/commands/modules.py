@@ -48,9 +48,9 @@ def build(stack: str, base: Path | None, offline: bool, out: Path | None, wait: 
     `module_signing` key, outside of the builder.
     """
     from goldnode.catalog.load import load_catalog
+    from goldnode.core.site import load_site
     from goldnode.lock.builder import Base
     from goldnode.lock.modulebuild import build_stack
-    from goldnode.site import load_site
 
     catalog, site = load_catalog(), load_site()
     root = Base.read(base) if base is not None else None
@@ -102,9 +102,9 @@ def matrix(
     from dataclasses import asdict
 
     from goldnode.catalog.load import load_catalog
+    from goldnode.core.site import load_site
     from goldnode.lock import modulebuild
     from goldnode.lock.builder import Base
-    from goldnode.site import load_site
 
     catalog, site = load_catalog(), load_site()
     chosen = [catalog.stack(name) for name in dict.fromkeys(stacks)] or modulebuild.locked(catalog, site)

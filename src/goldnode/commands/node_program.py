@@ -14,7 +14,7 @@ def node_program(out: Path) -> None:
 
     It is one file that needs Python 3.9 or newer and nothing else. Nodes get it from site.yml.
     """
-    from goldnode.nodefile import build, payload
+    from goldnode.core.program_file import build, payload
 
     out.write_bytes(build())
     out.chmod(0o755)

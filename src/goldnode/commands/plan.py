@@ -29,7 +29,7 @@ def plan(
     Exit code 0: every host gave its plan. 1, with --exit-code alone: one of them has something to do, or to be booted for. 2: an error, or a
     host that could not be asked, or that refuses to be changed.
     """
-    from goldnode.catalog.kept import ClassDocuments
+    from goldnode.classdoc.cache import ClassDocuments
     from goldnode.fleet import plan as planning
 
     classes = ClassDocuments()

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from goldnode.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError
 
 _NODE = {
     "none": "no fault of the node",
@@ -25,7 +25,7 @@ def xid(what: tuple[str, ...], as_json: bool) -> None:
 
     Says what NVIDIA's catalogue wants done, what that takes along, what a ticket needs, where it is from, and where other tools differ.
     """
-    from goldnode.compat import xid as table
+    from goldnode.facts import xid as table
 
     texts = list(what)
     if not texts or texts == ["-"]:

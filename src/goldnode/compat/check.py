@@ -8,7 +8,7 @@ from functools import cache
 
 from goldnode.compat import known_bad, rules_host
 from goldnode.compat.model import Acceptance, Finding, Host, Rule, Workload
-from goldnode.errors import FactsError, nearest
+from goldnode.core.errors import FactsError, nearest
 
 _ORDER = {"block": 0, "unknown": 1, "warn": 2}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, ValidationError
 
-from goldnode.errors import WorkloadError
+from goldnode.core.errors import WorkloadError
 
 _LARGEST = 8 << 20  # bytes of one JSON document
 _REMEDY = (

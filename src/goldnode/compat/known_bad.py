@@ -23,9 +23,10 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any
 
-from goldnode.compat import facts, rules
-from goldnode.compat.facts import numbers
+from goldnode.compat import rules
 from goldnode.compat.model import Finding, Host, Workload
+from goldnode.facts import host as facts
+from goldnode.facts.host import numbers
 from goldnode.node.state.debversion import compare
 
 FILE = "known_bad.yml"

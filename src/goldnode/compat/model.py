@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from goldnode.compat.facts import Gpu, Origin
+from goldnode.facts.host import Gpu, Origin
 
 # block: is known not to work, or must not be used. warn: works within limits that are said. unknown: no source says.
 Severity = Literal["block", "warn", "unknown"]

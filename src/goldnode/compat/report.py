@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from goldnode.compat import facts, rules_host
+from goldnode.compat import rules_host
 from goldnode.compat.check import registry
 from goldnode.compat.model import Finding, Place, Rule
-from goldnode.errors import CatalogError
+from goldnode.core.errors import CatalogError
+from goldnode.facts import host as facts
 
 SCHEMA = "goldnode.check/1"
 SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from goldnode.compat import facts
 from goldnode.compat.model import Waiver
+from goldnode.facts import host as facts
 from goldnode.node.state.debversion import compare
 
 Flavour = facts.Flavour

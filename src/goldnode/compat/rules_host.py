@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from goldnode.compat import facts, known_bad, rules
-from goldnode.compat.facts import Gpu, Origin, numbers
+from goldnode.compat import known_bad, rules
 from goldnode.compat.model import Finding, Host, Rule, Severity, Waiver, Workload
-from goldnode.errors import FactsError
+from goldnode.core.errors import FactsError
+from goldnode.facts import host as facts
+from goldnode.facts.host import Gpu, Origin, numbers
 
 
 def _branch(host: Host) -> facts.Branch | None:

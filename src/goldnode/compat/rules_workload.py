@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from goldnode.compat import facts_workload as facts
-from goldnode.compat.facts import Gpu, Origin
-from goldnode.compat.facts_workload import Cuda, closest, key, minor, same
 from goldnode.compat.model import Finding, Host, Rule, Severity, Workload
+from goldnode.facts import workload as facts
+from goldnode.facts.host import Gpu, Origin
+from goldnode.facts.workload import Cuda, closest, key, minor, same
 
 
 @dataclass(frozen=True)
@@ -1378,7 +1378,7 @@ class _Limit:
 @cache
 def _image_limits() -> tuple[_Limit, ...]:
     """First and last CUDA of NVIDIA's images, by the system inside."""
-    from goldnode.compat.facts import load, origins
+    from goldnode.facts.host import load, origins
 
     table = load(facts.CUDA)["container_images"]
     sources = origins(facts.CUDA, table["source"])
@@ -1402,7 +1402,7 @@ def _glibc_need(cuda: str) -> tuple[str, tuple[Origin, ...]] | None:
     """The glibc that CUDA's libraries need, from the remark on host compilers."""
     import re
 
-    from goldnode.compat.facts import load, origins
+    from goldnode.facts.host import load, origins
 
     table = load(facts.CUDA)["host_compilers"]
     for remark in table["other"]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from goldnode.compat import facts_workload as facts
-from goldnode.compat.facts_workload import key, minor, same
 from goldnode.compat.model import Finding, Place, Workload
-from goldnode.errors import WorkloadError
+from goldnode.core.errors import WorkloadError
+from goldnode.facts import workload as facts
+from goldnode.facts.workload import key, minor, same
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -652,7 +652,7 @@ def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
             reading.extra_index.append((build, line))
     else:
         known = [*_VALUED, *_FLAGS, "-r", "-c", "-e", "--requirement", "--constraint", "--editable"]
-        from goldnode.errors import nearest
+        from goldnode.core.errors import nearest
 
         raise line.error(f'"{name}" is no option of a requirements file', nearest(name, known))
 

@@ -24,11 +24,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from goldnode.core.errors import DiskError, nearest
 from goldnode.disks import esp, ext4, gpt, tools
 from goldnode.disks.esp import Content
 from goldnode.disks.model import Layout, Loader, Partition
 from goldnode.disks.tools import Progress
-from goldnode.errors import DiskError, nearest
 
 MIB = 1 << 20
 _GRUB_SHAPES = frozenset(

@@ -25,6 +25,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.errors import DiskError, nearest
+from goldnode.core.files import full_disk, replace_file, sync
+from goldnode.core.program_file import payload
 from goldnode.disks import firstboot, formats, hygiene, rootfs
 from goldnode.disks import tools as disktools
 from goldnode.disks.assemble import MIB, Assembled, Sizes, Spec, assemble
@@ -47,11 +50,8 @@ from goldnode.disks.model import (
 from goldnode.disks.offline import TREE
 from goldnode.disks.sanitise import date
 from goldnode.disks.store import Store
-from goldnode.errors import DiskError, nearest
-from goldnode.files import full_disk, replace_file, sync
 from goldnode.images.recipe import ROOT_START
 from goldnode.node.state.domains.tuning import cmdline_words
-from goldnode.nodefile import payload
 
 Say = Callable[[str, str, float], None]  # stage, state (started, done, failed), seconds
 
@@ -62,7 +62,7 @@ _ROOT_PARTS = (
         "src/goldnode/disks/rootfs.py",
         "src/goldnode/disks/offline.py",
         "src/goldnode/disks/sanitise.py",
-        "src/goldnode/images/engines.py",
+        "src/goldnode/oci/engines.py",
     ),
     *("src/goldnode/ansible/modules", "src/goldnode/ansible/action", "roles", "site.yml", "ansible.cfg"),
 )
@@ -183,7 +183,7 @@ def recipe(item: Target, lock: DiskLock) -> Recipe:
 
 def refuse_blocked(item: Target) -> None:
     """Raise the error of a fatal compatibility finding of the class: it must not reach a node."""
-    from goldnode.compat.hosts import findings_of_class
+    from goldnode.classdoc.hosts import findings_of_class
     from goldnode.compat.report import error
 
     for finding in findings_of_class(item.name, item.catalog, item.site):

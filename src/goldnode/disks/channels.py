@@ -18,14 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from goldnode.disks import evidence
-from goldnode.disks.contents import digest_of
-from goldnode.disks.model import MANIFEST, BuiltDisk, builds
-from goldnode.errors import DiskError, ImageError
-from goldnode.files import replace_file, sha256_of
-from goldnode.images import channels as moves
-from goldnode.images.evidence import signatures
-from goldnode.images.gates import (
+from goldnode.channels.history import CHANNELS, History, Line
+from goldnode.channels.requirements import (
     NOT_CHECKED,
     Approval,
     Gate,
@@ -36,14 +30,20 @@ from goldnode.images.gates import (
     order,
     waived,
 )
-from goldnode.images.history import CHANNELS, History, Line
-from goldnode.images.oci import canonical
+from goldnode.core.errors import DiskError, ImageError
+from goldnode.core.files import replace_file, sha256_of
+from goldnode.disks import evidence
+from goldnode.disks.contents import digest_of
+from goldnode.disks.model import MANIFEST, BuiltDisk, builds
+from goldnode.evidence import signatures
+from goldnode.images import channels as moves
+from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
+    from goldnode.evidence.signatures import Signer
     from goldnode.images.channels import Moved, Say
-    from goldnode.images.evidence.signatures import Signer
 
 COMMAND = "goldnode disks"
 HISTORY = "history.jsonl"
@@ -684,7 +684,7 @@ def standing(store: ChannelStore, line: ClassLine, channel: str, place: str | No
     such build, or more than one.
     """
     if channel not in CHANNELS:
-        from goldnode.errors import nearest
+        from goldnode.core.errors import nearest
 
         raise DiskError(f'there is no channel "{channel}"', remedy=nearest(channel, CHANNELS))
     places = (

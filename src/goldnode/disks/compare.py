@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from goldnode.core.errors import DiskError
 from goldnode.disks import ext4, formats, gpt
 from goldnode.disks.ext4 import Inode, Reader
 from goldnode.disks.fat import Fat32, FatEntry
 from goldnode.disks.model import Partition
-from goldnode.errors import DiskError
 
 What = Literal[
     "only in one", "type", "content", "mode", "owner", "times", "xattrs", "links", "flags", "target",

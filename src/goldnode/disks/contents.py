@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.errors import DiskError
 from goldnode.disks.model import MANIFEST, BuiltDisk, Partition
-from goldnode.errors import DiskError
-from goldnode.images.evidence.contents import Contents, describe
-from goldnode.images.evidence.layers import Entry, LayerIndex, Snapshot, keep_text, kept_index, read_file
-from goldnode.images.inspect.disk import read_partition
+from goldnode.evidence.contents import Contents, describe
+from goldnode.evidence.layers import Entry, LayerIndex, Snapshot, keep_text, kept_index, read_file
+from goldnode.inspect.disk import read_partition
 
 CLASS = "etc/goldnode/class.json"
 # depmod prefers modules in updates/. Those of goldnode and DKMS are installed there.

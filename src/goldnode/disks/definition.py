@@ -16,12 +16,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from goldnode import yamlsource
 from goldnode.catalog.load import Catalog
 from goldnode.catalog.models import OperatingSystem
-from goldnode.errors import DiskError, nearest
-from goldnode.formats import check_format
-from goldnode.yamlsource import Source
+from goldnode.core import yamlsource
+from goldnode.core.errors import DiskError, nearest
+from goldnode.core.formats import check_format
+from goldnode.core.yamlsource import Source
 
 DEFINITION = "GOLDNODE_DISK_DEFINITION"  # environment variable: replaces the built-in definition
 

@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from goldnode.core.errors import DiskError
 from goldnode.disks.tools import run
-from goldnode.errors import DiskError
 
 # Content of a file: its bytes, or the path of a file to copy.
 Content = bytes | Path

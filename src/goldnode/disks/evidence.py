@@ -16,13 +16,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from goldnode.core.errors import DiskError, ImageError
+from goldnode.core.files import replace_file, sha256_of
 from goldnode.disks.contents import DiskContents, digest_of, read
 from goldnode.disks.model import VERIFIED, BuiltDisk
-from goldnode.errors import DiskError, ImageError
-from goldnode.files import replace_file, sha256_of
-from goldnode.images.evidence import sbom, signatures, vulnerabilities
-from goldnode.images.evidence.contents import key
-from goldnode.images.evidence.diff import (
+from goldnode.evidence import sbom, signatures, vulnerabilities
+from goldnode.evidence.contents import key
+from goldnode.evidence.diff import (
     Change,
     bytes_of,
     counts,
@@ -33,16 +33,16 @@ from goldnode.images.evidence.diff import (
     shown_change,
     sign,
 )
-from goldnode.images.evidence.provenance import BUILDER
-from goldnode.images.evidence.provenance import PREDICATE as SLSA
-from goldnode.images.evidence.size import human
-from goldnode.images.evidence.verify import Row, Verification
-from goldnode.images.oci import canonical
+from goldnode.evidence.provenance import BUILDER
+from goldnode.evidence.provenance import PREDICATE as SLSA
+from goldnode.evidence.size import human
+from goldnode.evidence.verify import Row, Verification
+from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.images.evidence.signatures import Signer
+    from goldnode.evidence.signatures import Signer
 
 BUILD_TYPE = "urn:goldnode:disk-build:1"
 PREDICATE = "urn:goldnode:disk-evidence:1"
@@ -358,8 +358,8 @@ def inspect(disk: BuiltDisk, backend: str, policy: Path | None = None) -> dict[s
 
     Raises ImageError, and DiskError if the backend is unknown.
     """
-    from goldnode.images.inspect import examine, report, targets
-    from goldnode.images.inspect import policy as policies
+    from goldnode.inspect import examine, report, targets
+    from goldnode.inspect import policy as policies
 
     if not backend:
         raise DiskError(

@@ -25,9 +25,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from goldnode.core.errors import DiskError, ImageError
 from goldnode.disks.tools import Progress, run
-from goldnode.errors import DiskError, ImageError
-from goldnode.images.inspect.disk import Ext
+from goldnode.inspect.disk import Ext
 
 BLOCK = 4096
 INODE = 256

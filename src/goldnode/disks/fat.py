@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from goldnode.errors import DiskError
+from goldnode.core.errors import DiskError
 
 _END = 0x0FFFFFF8
 # First value of the range that marks the end of a cluster chain.

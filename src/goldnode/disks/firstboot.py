@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from goldnode.core.errors import DiskError
 from goldnode.disks.assemble import Spec, grub_entry, root_grub_config, slot_document
-from goldnode.errors import DiskError
 from goldnode.node.state.domains import kernel, slots
 
 # Next to the disk definition, in the source tree.

@@ -18,11 +18,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from goldnode.core.errors import DiskError, nearest
+from goldnode.core.files import sha256_of
 from goldnode.disks import tools
 from goldnode.disks.model import FORMATS, DiskFile
 from goldnode.disks.tools import Progress
-from goldnode.errors import DiskError, nearest
-from goldnode.files import sha256_of
 
 LEVEL = 6  # zstd level; it determines the bytes
 _CLUSTER = 65536  # qcow2 cluster size in bytes; a reader decompresses whole clusters

@@ -16,15 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from goldnode.channels.history import read
+from goldnode.core.errors import DiskError, ImageError
 from goldnode.disks.channels import ChannelStore, DirectoryPlace, full, line_of
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import MANIFEST, BuiltDisk
 from goldnode.disks.publish import ENVELOPE, STAGING, refresh
-from goldnode.errors import DiskError, ImageError
+from goldnode.evidence import signatures
 from goldnode.images import channels as moves
-from goldnode.images.evidence import signatures
 from goldnode.images.gc import GRACE_DAYS, Gone, Needed, named_here
-from goldnode.images.history import read
 from goldnode.images.publish import lane
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from goldnode.core.errors import DiskError
 from goldnode.disks.model import Partition
 from goldnode.disks.tools import run
-from goldnode.errors import DiskError
 
 SECTOR = 512
 MIB = 1 << 20

@@ -21,13 +21,13 @@ from typing import Any
 
 from pydantic import Field
 
-from goldnode.catalog.compile import class_document
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import NodeClass, Stack
+from goldnode.classdoc.compile import class_document
+from goldnode.core.errors import DiskError, UnsolvableError
+from goldnode.core.files import cache_directory, sha256_of
+from goldnode.core.site import Site, named_directories
 from goldnode.disks.definition import Definition, Disk
-from goldnode.errors import DiskError, UnsolvableError
-from goldnode.files import cache_directory, sha256_of
-from goldnode.images import pool as pools
 from goldnode.images.imagelock import LockedDeb
 from goldnode.images.resolve import (
     Moved,
@@ -40,6 +40,7 @@ from goldnode.images.resolve import (
     wanted_debs,
     writing,
 )
+from goldnode.lock import pool as pools
 from goldnode.lock.aptroot import AptRoot, apt_root
 from goldnode.lock.fetch import Fetcher, Progress
 from goldnode.lock.mirror import Mirror
@@ -62,7 +63,6 @@ from goldnode.lock.modules import ARCHIVE as BUILT
 from goldnode.lock.modules import BuiltModules, find_modules
 from goldnode.lock.resolve import Graph, _records, apt_sources
 from goldnode.node.state.family import builds_modules
-from goldnode.site import Site, named_directories
 
 # Environment variable: directories searched for locks before those of the definition.
 LOCKS = "GOLDNODE_DISK_LOCKS"

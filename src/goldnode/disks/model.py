@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from goldnode.errors import DiskError, GoldnodeError, nearest
+from goldnode.core.errors import DiskError, GoldnodeError, nearest
 
 SCHEMA = 1
 MANIFEST = "disk.json"

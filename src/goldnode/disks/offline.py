@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.errors import DiskError
 from goldnode.disks.model import Pending
-from goldnode.errors import DiskError
 from goldnode.node.host import Host
 from goldnode.node.state.engine import plan
 from goldnode.node.state.model import IMAGE, PHASES, NodeError

@@ -29,6 +29,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
+from goldnode.channels.history import CHANNELS, History
+from goldnode.channels.history import read as read_history
+from goldnode.channels.requirements import Gate, Waiver, refuse
+from goldnode.core.errors import DiskError, ImageError, nearest
+from goldnode.core.files import replace_file, sha256_of, sync
 from goldnode.disks import evidence, formats
 from goldnode.disks.channels import (
     CLASS_NAME,
@@ -42,20 +47,15 @@ from goldnode.disks.channels import (
 )
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
-from goldnode.errors import DiskError, ImageError, nearest
-from goldnode.files import replace_file, sha256_of, sync
+from goldnode.evidence import signatures
 from goldnode.images import channels as moves
-from goldnode.images.evidence import signatures
-from goldnode.images.gates import Gate, Waiver, refuse
-from goldnode.images.history import CHANNELS, History
-from goldnode.images.history import read as read_history
-from goldnode.images.oci import canonical
 from goldnode.images.publish import using
+from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.images.evidence.signatures import Signer
+    from goldnode.evidence.signatures import Signer
 
 PREDICATE = "urn:goldnode:disk-publication:1"
 ENVELOPE, DETACHED = f"{SUMS}.dsse.json", f"{SUMS}.sig"

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from goldnode.errors import DiskError
+from goldnode.core.errors import DiskError
 
 # Debian packages that this module requires.
 REQUIREMENTS = ("openssh-client", "ovmf", "qemu-system-x86", "qemu-utils", "util-linux")

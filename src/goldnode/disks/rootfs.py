@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.errors import DiskError, ImageError
+from goldnode.core.program_file import payload
 from goldnode.disks import offline
 from goldnode.disks.locking import DiskLock, Target, checked
 from goldnode.disks.model import Pending
 from goldnode.disks.sanitise import sanitise
-from goldnode.errors import DiskError, ImageError
-from goldnode.images import engines
 from goldnode.images.imagelock import LockedDeb
-from goldnode.images.pool import stanza
 from goldnode.images.recipe import ROOT_START
-from goldnode.nodefile import payload
+from goldnode.lock.pool import stanza
+from goldnode.oci import engines
 
 # Version of the procedure. Increase it when the steps change but their inputs do not, to invalidate cached
 # roots.

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from goldnode.compat.facts import gpu
+from goldnode.core.errors import DiskError
 from goldnode.disks.guest import Check, Facts, brief, declared, holds, listed, same
 from goldnode.disks.model import BuiltDisk
-from goldnode.errors import DiskError
+from goldnode.facts.host import gpu
 from goldnode.node import gate
 from goldnode.node.state.domains.program import document_digest
 

@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from goldnode.core.errors import DiskError
 from goldnode.disks.model import STORE, store_directory
-from goldnode.errors import DiskError
 
 
 class Store:

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from goldnode.errors import DiskError
+from goldnode.core.errors import DiskError
 
 Progress = Callable[[str], None]
 

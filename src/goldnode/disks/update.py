@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from goldnode import guarded, nodefile
+from goldnode.core import guarded
+from goldnode.core import program_file as nodefile
+from goldnode.core.errors import DiskError
 from goldnode.disks import tools
 from goldnode.disks.model import VERIFIED, BuiltDisk
-from goldnode.errors import DiskError
 from goldnode.fleet import drain as draining
 from goldnode.fleet.adopt import CONFIGURATION
 from goldnode.node.slots import FAILED, SLOTS

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.errors import DiskError
+from goldnode.core.files import replace_file, sha256_of
 from goldnode.disks import guest, simulated
 from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Check, Facts, Wanted
 from goldnode.disks.model import VERIFIED, BuiltDisk
@@ -34,8 +36,6 @@ from goldnode.disks.qemu import (
     make_key,
     overlay,
 )
-from goldnode.errors import DiskError
-from goldnode.files import replace_file, sha256_of
 
 SCHEMA = 1
 COLLECTOR = Path(__file__).with_name("collector.py")

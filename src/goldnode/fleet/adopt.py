@@ -22,14 +22,15 @@ import yaml
 
 from goldnode.catalog.load import Catalog, load_catalog
 from goldnode.catalog.models import Driver, Stack
-from goldnode.compat import facts, rules
-from goldnode.errors import CatalogError, FactsError, GoldnodeError
-from goldnode.inventories import check_inventory
+from goldnode.compat import rules
+from goldnode.core.errors import CatalogError, FactsError, GoldnodeError
+from goldnode.core.site import Site
+from goldnode.facts import host as facts
+from goldnode.inventory.selection import check_inventory
 from goldnode.lock.resolve import upstream
 from goldnode.node.state.domains.apt import in_family
 from goldnode.node.state.family import FAMILIES
 from goldnode.node.survey import SCHEMA
-from goldnode.site import Site
 
 Survey = Mapping[str, Any]
 CONFIGURATION = Path(__file__).resolve().parents[3] / "ansible.cfg"
@@ -201,7 +202,7 @@ def _gpu(survey: Survey, found: Proposal) -> dict[str, Any] | None:
     unknown = [model for model in counted if model not in facts.gpus()]
     if unknown:
         found.notes.append(
-            f"GPU {', '.join(unknown)} is not in the facts (compat/facts/gpus.yml): add it there with its source."
+            f"GPU {', '.join(unknown)} is not in the facts (facts/gpus.yml): add it there with its source."
         )
     known = [(model, count) for model, count in counted.most_common() if model not in unknown]
     if len(known) > 1:

@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from goldnode.errors import GoldnodeError, nearest
+from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.fleet import drain_record, identity
 from goldnode.fleet.drain_record import DRAIN, RESUME, Record, Records
 from goldnode.fleet.identity import Actor

@@ -1,7 +1,7 @@
 """`goldnode plan`: what site.yml would do to a fleet, asked of every node at once and told per class; nothing is changed anywhere.
 
 Nodes of one class that would change alike are told once, and the others by what is different about them. :func:`overview` gives the whole as
-JSON (schema goldnode.plans/1), :func:`text` as lines for a person. Both are pure; :func:`ask` alone talks to nodes.
+JSON (schema goldnode.fleet.plan_document/1), :func:`text` as lines for a person. Both are pure; :func:`ask` alone talks to nodes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from goldnode.errors import GoldnodeError
-from goldnode.fleet import runs, variables
+from goldnode.core.errors import GoldnodeError
+from goldnode.fleet import runs
 from goldnode.fleet.adopt import CONFIGURATION
-from goldnode.inventories import check_inventory, no_host
-from goldnode.plans import PlanError, read_plan
+from goldnode.fleet.plan_document import PlanError, read_plan
+from goldnode.inventory import variables
+from goldnode.inventory.selection import check_inventory, no_host
 
-SCHEMA = "goldnode.plans/1"
+SCHEMA = "goldnode.fleet.plan_document/1"
 
 # What a host may be, the worst first; the first three mean that site.yml would not go through on it.
 UNREACHABLE, FAILED, REFUSED = "unreachable", "failed", "refused"
@@ -364,7 +365,7 @@ def grouped(plans: Mapping[str, Sequence[Item]]) -> list[Group]:
 def overview(
     hosts: Sequence[HostPlan], about: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The whole as JSON (schema goldnode.plans/1). `documents`: class document by class; `about`: what was asked of whom.
+    """The whole as JSON (schema goldnode.fleet.plan_document/1). `documents`: class document by class; `about`: what was asked of whom.
 
     {schema, …about, counts: state -> number, classes: name -> {stack, lock_digest, class_digest, counts, converged: [host], groups:
     [{hosts, sections: section -> [{text, diff, …}]}], not_verified_here: [text]}, hosts: name -> {class, state, message, holders}}.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from goldnode.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError
 
 SCHEMA = "goldnode.run/1"
 

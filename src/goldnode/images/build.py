@@ -24,28 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from goldnode.errors import ImageError
-from goldnode.files import full_disk
-from goldnode.images import engines
+from goldnode.core.errors import ImageError
+from goldnode.core.files import full_disk
 from goldnode.images.imagelock import ImageLock, find_lock
-from goldnode.images.layers import (
-    Entry,
-    Layer,
-    Wheel,
-    draw,
-    normalised,
-    wheel_layer,
-    with_directories,
-    write_layer,
-    write_members,
-)
-from goldnode.images.layers import (
-    tools as layer_tools,
-)
 from goldnode.images.matrix import Row
-from goldnode.images.model import Built
-from goldnode.images.oci import CONFIG, MANIFEST, Descriptor, OciImage, canonical, clean, digest_of
-from goldnode.images.pool import checked, pooled, stanza
 from goldnode.images.publish import using
 from goldnode.images.recipe import (
     IDENTITY,
@@ -59,6 +41,22 @@ from goldnode.images.recipe import (
     recipe,
 )
 from goldnode.images.store import Store
+from goldnode.lock.pool import checked, pooled, stanza
+from goldnode.oci import engines
+from goldnode.oci.layers import (
+    Entry,
+    Layer,
+    Wheel,
+    draw,
+    normalised,
+    wheel_layer,
+    with_directories,
+    write_layer,
+    write_members,
+)
+from goldnode.oci.layers import tools as layer_tools
+from goldnode.oci.layout import CONFIG, MANIFEST, Descriptor, OciImage, canonical, clean, digest_of
+from goldnode.oci.model import Built
 
 Say = Callable[[str, str, float], None]  # what, its state (started, done, kept, failed), seconds
 

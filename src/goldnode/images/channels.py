@@ -20,18 +20,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
-from goldnode.errors import GoldnodeError, ImageError, nearest
-from goldnode.files import replace_file
-from goldnode.images.gates import MAJORS, NO_SOAK, Approval, Gate, Waiver, judge, major, parts, refuse
-from goldnode.images.history import CHANNELS, HISTORY, Entry, History, Line, add, line_of, read
-from goldnode.images.oci import EMPTY, MANIFEST, Descriptor, Layout, OciImage, digest_of
+from goldnode.channels.history import CHANNELS, HISTORY, Entry, History, Line, add, line_of, read
+from goldnode.channels.requirements import (
+    MAJORS,
+    NO_SOAK,
+    Approval,
+    Gate,
+    Waiver,
+    judge,
+    major,
+    parts,
+    refuse,
+)
+from goldnode.core.errors import GoldnodeError, ImageError, nearest
+from goldnode.core.files import replace_file
 from goldnode.images.publish import Published, disk, lane, pull_evidence, push, push_evidence, using
-from goldnode.images.registry import Registry, Repository, Where, history_manifest
+from goldnode.oci.layout import EMPTY, MANIFEST, Descriptor, Layout, OciImage, digest_of
+from goldnode.oci.registry import Registry, Repository, Where, history_manifest
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.images.evidence.signatures import Signer
+    from goldnode.evidence.signatures import Signer
 
 SETTLE = 1.0
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from goldnode.channels.history import IMMUTABLE, Line, line_of, read
+from goldnode.channels.requirements import PUBLICATION
 from goldnode.compat.workloads import parse_reference
-from goldnode.errors import ImageError
+from goldnode.core.errors import ImageError
 from goldnode.images.channels import Keeper, RegistryPlace, keep, local_places, local_text
-from goldnode.images.gates import PUBLICATION
-from goldnode.images.history import IMMUTABLE, Line, line_of, read
-from goldnode.images.model import LABELS
-from goldnode.images.oci import REF, Descriptor, Layout, OciImage
 from goldnode.images.publish import lane
-from goldnode.images.registry import INDEXES, Repository, referrers_tag
+from goldnode.oci.layout import REF, Descriptor, Layout, OciImage
+from goldnode.oci.model import LABELS
+from goldnode.oci.registry import INDEXES, Repository, referrers_tag
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey

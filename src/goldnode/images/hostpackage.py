@@ -17,7 +17,7 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from goldnode.errors import ImageError
+from goldnode.core.errors import ImageError
 from goldnode.images.imagelock import MADE, LockedDeb
 from goldnode.lock.aptroot import Stanza
 

@@ -11,7 +11,8 @@ from typing import Annotated
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from goldnode.errors import ImageError
+from goldnode.core.errors import ImageError
+from goldnode.core.site import named_directories
 from goldnode.images.matrix import Row
 from goldnode.lock.model import (
     Digest,
@@ -26,7 +27,6 @@ from goldnode.lock.model import (
     lock_name,
     write_whole,
 )
-from goldnode.site import named_directories
 
 MADE = "goldnode"  # in place of an archive's id: this package is made, not fetched
 LOCKS = "GOLDNODE_IMAGE_LOCKS"  # environment: directories searched for locks before the matrix's own

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from goldnode.errors import GoldnodeError, ImageError
+from goldnode.core.errors import GoldnodeError, ImageError
+from goldnode.core.site import Site
 from goldnode.images.imagelock import (
     ImageLock,
     find_lock,
@@ -18,7 +19,6 @@ from goldnode.images.imagelock import (
 from goldnode.images.matrix import Row, load_matrix
 from goldnode.images.resolve import Locked, Resolver
 from goldnode.lock.model import lock_name
-from goldnode.site import Site
 
 
 def lock_images(
@@ -116,7 +116,7 @@ def _same(result: Locked, old: ImageLock, *, tools: bool) -> Locked:
 
 def _tools() -> dict[str, str]:
     """The versions of this machine's engine, compressor and installers; nothing where it has none, since locking needs them not."""
-    from goldnode.images import engines
+    from goldnode.oci import engines
 
     try:
         return engines.tools(engines.choose())

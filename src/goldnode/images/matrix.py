@@ -17,12 +17,12 @@ from typing import Annotated, Literal
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from goldnode import yamlsource
-from goldnode.compat import facts
-from goldnode.errors import GoldnodeError, ImageError, nearest
-from goldnode.formats import check_format
-from goldnode.images.model import NAME, Image
-from goldnode.yamlsource import KeyPath, Source
+from goldnode.core import yamlsource
+from goldnode.core.errors import GoldnodeError, ImageError, nearest
+from goldnode.core.formats import check_format
+from goldnode.core.yamlsource import KeyPath, Source
+from goldnode.facts import host as facts
+from goldnode.oci.model import NAME, Image
 
 MATRIX = "GOLDNODE_MATRIX"  # environment: a matrix file in place of goldnode's own
 
@@ -244,7 +244,7 @@ class Row:
     """One image of the matrix with all that locks, recipes, labels and tests need to know of it.
 
     `debs` (apt's names) and `wheels` (PEP 508) are what this image asks for beyond its parent. `parts` are the versions it claims, its parent's
-    included; `min_driver` is the driver below which its CUDA does not start (compat/facts), None for other backends. `layout` says where
+    included; `min_driver` is the driver below which its CUDA does not start (facts), None for other backends. `layout` says where
     its own wheels go: see `Component.layout`; none: it has none. `from_host` is what its packages ask of a driver, which is the host's. `vendor` is
     a reference by digest where the base is not built here.
     """

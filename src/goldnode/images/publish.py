@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from goldnode.errors import ImageError, nearest
-from goldnode.files import full_disk
-from goldnode.images.gates import PUBLICATION, Gate, Waiver, judge, refuse
-from goldnode.images.history import IMMUTABLE, line_of
+from goldnode.channels.history import IMMUTABLE, line_of
+from goldnode.channels.requirements import PUBLICATION, Gate, Waiver, judge, refuse
+from goldnode.core.errors import ImageError, nearest
+from goldnode.core.files import full_disk
 from goldnode.images.matrix import absent
-from goldnode.images.model import LABELS
-from goldnode.images.oci import MANIFEST, Descriptor, Layout, OciImage, canonical
-from goldnode.images.registry import DOCKER_MANIFEST, INDEXES, Manifest, Registry, Repository, Where
+from goldnode.oci.layout import MANIFEST, Descriptor, Layout, OciImage, canonical
+from goldnode.oci.model import LABELS
+from goldnode.oci.registry import DOCKER_MANIFEST, INDEXES, Manifest, Registry, Repository, Where
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey

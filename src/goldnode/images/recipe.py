@@ -24,14 +24,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from goldnode.compat.facts_workload import key
-from goldnode.errors import ImageError
+from goldnode.core.errors import ImageError
+from goldnode.facts.workload import key
 from goldnode.images import require
 from goldnode.images.imagelock import ImageLock
-from goldnode.images.layers import LEVEL, MEMBER, OWN_LAYER, Place
 from goldnode.images.matrix import Row
-from goldnode.images.model import BUILD_ID_LENGTH, LABELS, Image
-from goldnode.images.oci import canonical, digest_of
+from goldnode.oci.layers import LEVEL, MEMBER, OWN_LAYER, Place
+from goldnode.oci.layout import canonical, digest_of
+from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, Image
 
 # Raised when the same inputs are built in another way.
 RECIPE = 1

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from goldnode.compat import facts_workload as facts
-from goldnode.compat.facts_workload import closest, key, minor
-from goldnode.errors import ImageError
+from goldnode.core.errors import ImageError
+from goldnode.facts import workload as facts
+from goldnode.facts.workload import closest, key, minor
 
 _CONDITION = re.compile(r"(?P<name>[^<>=!]+)(?P<sign>>=|<=|!=|=|<|>)(?P<value>[^<>=!]+)")
 _VERSIONS = ("cuda", "driver", "arch")
@@ -33,7 +33,7 @@ def minimum_driver(version: str) -> str:
         near = closest(version, facts.cudas())
         raise ImageError(
             f"CUDA {version} is not among the releases that the facts know, so that nothing says which driver it needs",
-            remedy=f"correct the version (the nearest known one is {near}), or add it to compat/facts/cuda.yml with its source",
+            remedy=f"correct the version (the nearest known one is {near}), or add it to facts/cuda.yml with its source",
         )
     return row.minimum
 

@@ -28,8 +28,9 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from goldnode.catalog.load import Catalog, load_catalog
-from goldnode.errors import GoldnodeError, ImageError, UnsolvableError, nearest
-from goldnode.files import cache_directory, sha256_of
+from goldnode.core.errors import GoldnodeError, ImageError, UnsolvableError, nearest
+from goldnode.core.files import cache_directory, sha256_of
+from goldnode.core.site import Site, archive_url, load_site
 from goldnode.images import hostpackage
 from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, find_lock, intent_digest
 from goldnode.images.matrix import Row, System
@@ -39,7 +40,6 @@ from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.model import LockedArchive
 from goldnode.lock.resolve import Graph, _origin, _records, archive_sources
 from goldnode.lock.transport import masked
-from goldnode.site import Site, archive_url, load_site
 
 # What a dpkg status needs of a record for apt to resolve on top of it. Installed-Size too: without it apt takes what is installed for another
 # package of the same version, and fetches it again.

@@ -11,10 +11,10 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
-from goldnode.errors import ImageError
-from goldnode.files import replace_file
-from goldnode.images.model import Built
-from goldnode.images.oci import Layout, canonical
+from goldnode.core.errors import ImageError
+from goldnode.core.files import replace_file
+from goldnode.oci.layout import Layout, canonical
+from goldnode.oci.model import Built
 
 VARIABLE = "GOLDNODE_IMAGES"
 DEFAULT = Path(".goldnode/images")

@@ -24,8 +24,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 from urllib3.exceptions import HTTPError
 
-from goldnode.errors import ImageError
-from goldnode.files import sha256_of
+from goldnode.core.errors import ImageError
+from goldnode.core.files import sha256_of
 from goldnode.images.matrix import System
 from goldnode.lock.transport import Transport, masked
 

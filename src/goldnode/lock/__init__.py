@@ -1,5 +1,5 @@
 """Locks: what a stack resolves to, with every package's version, size and hash."""
 
-from goldnode.errors import LockError, VanishedError
+from goldnode.core.errors import LockError, VanishedError
 
 __all__ = ["LockError", "VanishedError"]

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from goldnode.errors import LockError, UnsolvableError
-from goldnode.files import cache_directory
+from goldnode.core.errors import LockError, UnsolvableError
+from goldnode.core.files import cache_directory
 
 Stanza = Mapping[str, str]
 

@@ -32,13 +32,13 @@ from typing import Any
 
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Kernel, Stack
-from goldnode.errors import ModulesError, nearest
-from goldnode.files import cache_directory, sha256_of
+from goldnode.core.errors import ModulesError, nearest
+from goldnode.core.files import cache_directory, sha256_of
+from goldnode.core.site import Site
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import Graph, _records, _resolve, apt_sources
 from goldnode.node.state.family import kernel_packages
-from goldnode.site import Site
 
 SCHEMA = "goldnode.module-build/1"
 # Raised when what is done in the root changes without changing what goes into it.

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from goldnode.catalog.models import Driver
-from goldnode.compat import facts
-from goldnode.errors import LockError
-from goldnode.files import cache_directory
-from goldnode.site import Site
+from goldnode.core.errors import LockError
+from goldnode.core.files import cache_directory
+from goldnode.core.site import Site
+from goldnode.facts import host as facts
 
 Flavour = Literal["open", "proprietary"]
 

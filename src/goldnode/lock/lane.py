@@ -15,15 +15,16 @@ from typing import Any, Literal
 
 from goldnode.catalog.load import Entry
 from goldnode.catalog.models import Kernel, Stack
-from goldnode.compat import facts, rules
-from goldnode.errors import FactsError, UnsolvableError
+from goldnode.compat import rules
+from goldnode.core.errors import FactsError, UnsolvableError
+from goldnode.core.site import Site
+from goldnode.facts import host as facts
 from goldnode.lock.builds import KernelBuild, known_builds, results_directory
 from goldnode.lock.diff import is_security
 from goldnode.lock.model import Lock, LockedPackage
 from goldnode.lock.resolve import Archives, KernelOffer
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.family import kernel_release
-from goldnode.site import Site
 
 State = Literal["moved", "current", "held-back"]
 

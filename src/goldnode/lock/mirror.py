@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from goldnode.catalog.load import Catalog
-from goldnode.errors import MirrorError
-from goldnode.files import sync
+from goldnode.core.errors import MirrorError
+from goldnode.core.files import sync
+from goldnode.core.site import Site, archive_url, check_archives
 from goldnode.lock import publish as making
 from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.model import Lock, LockedPackage, dump_lock
 from goldnode.lock.publication import CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, place, publication_id
 from goldnode.lock.signing import Signer, check_signature, open_signer
-from goldnode.site import Site, archive_url, check_archives
 
 if TYPE_CHECKING:
     from goldnode.lock import upkeep

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from goldnode import yamlsource
 from goldnode.catalog.load import LOCK_SUFFIX, Entry
 from goldnode.catalog.models import Stack
-from goldnode.errors import EditedLockError, GoldnodeError, LockError, NewerLockError
-from goldnode.site import Site
+from goldnode.core import yamlsource
+from goldnode.core.errors import EditedLockError, GoldnodeError, LockError, NewerLockError
+from goldnode.core.site import Site
 
 SCHEMA = 1
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -319,7 +319,7 @@ def write_lock(lock: Lock, directory: Path) -> Path:
 
 def write_whole(path: Path, text: str, error: type[GoldnodeError]) -> Path:
     """Write a lock of any kind, whole or not at all, making its directory, and return its file. Raises `error`."""
-    from goldnode.files import replace_file  # here, since most that reads locks writes none
+    from goldnode.core.files import replace_file  # here, since most that reads locks writes none
 
     try:
         replace_file(path, text.encode())

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.errors import ModulesError
+from goldnode.core.errors import ModulesError
+from goldnode.core.site import Site
 from goldnode.lock.builder import Inputs, Result, modinfo
-from goldnode.site import Site
 
 # Raised when the package changes without what is in `Result` changing.
 RECIPE = 1

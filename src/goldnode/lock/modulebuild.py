@@ -14,15 +14,15 @@ from typing import Any
 
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Stack
-from goldnode.errors import LockError, ModulesError
-from goldnode.files import sha256_of
+from goldnode.core.errors import LockError, ModulesError
+from goldnode.core.files import sha256_of
+from goldnode.core.site import Site
 from goldnode.lock import modpackage
 from goldnode.lock.builder import Base, Inputs, Result, Say, build, fetch, inputs_of, make_root
 from goldnode.lock.builds import results_directory
 from goldnode.lock.mirror import Mirror, site_signer
 from goldnode.lock.model import Lock, LockedPackage, find_lock
 from goldnode.lock.modules import ARCHIVE, BuilderPackage, BuiltModules, write_modules
-from goldnode.site import Site
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from goldnode import yamlsource
 from goldnode.catalog.load import MODULES_SUFFIX, Entry
 from goldnode.catalog.models import Stack
-from goldnode.errors import ModulesError
+from goldnode.core import yamlsource
+from goldnode.core.errors import ModulesError
+from goldnode.core.site import Site
 from goldnode.lock.model import Digest, Lock, LockedPackage, LockModel, Sha256, flow
-from goldnode.site import Site
 
 ARCHIVE = "goldnode-mirror"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from goldnode.errors import MirrorError
+from goldnode.core.errors import MirrorError
 
 SCHEMA = "goldnode.publication/1"
 SUITE, COMPONENT, ARCHIVE = "goldnode", "main", "goldnode-mirror"

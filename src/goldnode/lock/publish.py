@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from goldnode.errors import LockError, MirrorError
-from goldnode.files import sync
+from goldnode.core.errors import LockError, MirrorError
+from goldnode.core.files import sync
 from goldnode.lock.aptroot import AptSource, apt_root
 from goldnode.lock.model import Lock, LockedPackage
 from goldnode.lock.publication import ARCHIVE, COMPONENT, SUITE

@@ -16,19 +16,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode import keys
-from goldnode.catalog.compile import archive_key
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Driver, Kernel, Stack, Toolkit
+from goldnode.classdoc.compile import archive_key
 from goldnode.compat import rules
-from goldnode.errors import LockError, SigningKeyError, UnsolvableError, VanishedError, nearest
+from goldnode.core import keys
+from goldnode.core.errors import LockError, SigningKeyError, UnsolvableError, VanishedError, nearest
+from goldnode.core.site import Site, archive_url, check_archives
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
 from goldnode.node import openpgp
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.domains.apt import in_family
 from goldnode.node.state.family import kernel_packages, kernel_release
-from goldnode.site import Site, archive_url, check_archives
 
 _order = functools.cmp_to_key(compare)
 

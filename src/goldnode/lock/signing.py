@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.errors import SigningKeyError
-from goldnode.keys import armor
+from goldnode.core.errors import SigningKeyError
+from goldnode.core.keys import armor
 from goldnode.node.openpgp import OpenPGPError, dearmor, primary_fingerprints
 
 SECRET, PUBLIC = "mirror-signing.asc", "mirror.asc"

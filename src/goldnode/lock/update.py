@@ -16,7 +16,7 @@ from typing import Any, Literal
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Stack
 from goldnode.compat import rules
-from goldnode.errors import (
+from goldnode.core.errors import (
     EditedLockError,
     LockError,
     NewerLockError,
@@ -24,12 +24,12 @@ from goldnode.errors import (
     VanishedError,
     nearest,
 )
+from goldnode.core.site import Site
 from goldnode.lock import lane, model
 from goldnode.lock.diff import Change, Diff, Why, compare_locks, is_security
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import Archives, open_archives
 from goldnode.node.state.family import kernel_release
-from goldnode.site import Site
 
 REPORT = "goldnode.lock-report/1"
 

@@ -16,8 +16,9 @@ from typing import Any, Literal
 import yaml
 
 from goldnode.catalog.load import LOCK_SUFFIX, Catalog
-from goldnode.errors import MirrorError
-from goldnode.files import sha256_of, sync
+from goldnode.core.errors import MirrorError
+from goldnode.core.files import sha256_of, sync
+from goldnode.core.site import Site, archive_url
 from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.mirror import Mirror
 from goldnode.lock.model import load_lock
@@ -33,7 +34,6 @@ from goldnode.lock.publication import (
 )
 from goldnode.lock.publish import wrong_indexes
 from goldnode.lock.signing import check_signature
-from goldnode.site import Site, archive_url
 
 CHANNELS = "channels.json"
 GRACE_DAYS = 30

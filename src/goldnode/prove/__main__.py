@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, List, NoReturn, Optional
 
-from goldnode.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError
 from goldnode.prove import SCHEMA, carry, records, summary
 from goldnode.prove.changes import FIELDS
 from goldnode.prove.session import FAILED, PASSED, SKIPPED, UNCHECKED, Session, Settings, Stopped, temporary

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Sequence
 
-from goldnode.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError
 
 SCHEMA = "goldnode.prove-gpu-carry/1"
 LIMIT = 64 << 20
@@ -45,7 +45,7 @@ class Carried(NamedTuple):
 def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
     """Make the carry folder `folder`; return its bytes. Raises CarryError where it would be larger than 64 MiB, and leaves nothing then."""
     # Here, since these need packages that a GPU machine may lack.
-    from goldnode import nodefile
+    from goldnode.core import program_file as nodefile
     from goldnode.images.smoke import pack as smoke
 
     root = Path(__file__).resolve().parents[3]
@@ -96,9 +96,10 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
 
 def collect() -> Json:
     """What the facts say of each of NVIDIA's models, and what the catalog's classes of them declare."""
-    from goldnode.catalog.compile import health_facts
     from goldnode.catalog.load import load_catalog
-    from goldnode.compat import facts, xid
+    from goldnode.classdoc.compile import health_facts
+    from goldnode.facts import host as facts
+    from goldnode.facts import xid
 
     models = {
         sku: {"pci_ids": list(gpu.pci_ids), "architecture": gpu.architecture, "health": health_facts(sku)}

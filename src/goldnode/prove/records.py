@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict
 
-from goldnode.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError
 from goldnode.prove import SCHEMA
 
 Json = Dict[str, Any]

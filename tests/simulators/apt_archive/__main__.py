@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 from tests.simulators.apt_archive import DEFAULT, GROUPS, Archive, publish
 
-from goldnode.site import load_site
+from goldnode.core.site import load_site
 
 
 def main() -> None:

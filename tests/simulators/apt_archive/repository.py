@@ -62,7 +62,7 @@ class Archive:
         }
 
     def site(self, url: str, *, release: str = "bookworm", locks: str | None = None) -> dict[str, object]:
-        """Return a site configuration (see goldnode.site) for this archive served at `url`.
+        """Return a site configuration (see goldnode.core.site) for this archive served at `url`.
 
         `release` says whose flat NVIDIA repository is meant; a site has one address for it.
         """

@@ -11,12 +11,12 @@ import click
 from tests.simulators.hardware import node as on_node
 from tests.simulators.hardware.scenario import Scenario
 
-from goldnode.catalog.compile import class_document
 from goldnode.catalog.load import load_catalog
-from goldnode.errors import GoldnodeError
-from goldnode.lab import engine
-from goldnode.lab.nodes import Lab, Node
-from goldnode.site import load_site
+from goldnode.classdoc.compile import class_document
+from goldnode.core import docker_engine as engine
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.site import load_site
+from goldnode.testing.lab.nodes import Lab, Node
 
 _NODE = [
     click.option("--lab", required=True, help="Name of the lab."),

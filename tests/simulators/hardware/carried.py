@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.simulators import accelerators
 from tests.simulators.hardware import machine
 
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
 from goldnode.images.smoke import pack as smoke
 from goldnode.prove import carry
 

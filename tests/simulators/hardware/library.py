@@ -12,7 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError
 
 SONAME = "libnvidia-ml.so.1"
 HERE = Path(__file__).parent

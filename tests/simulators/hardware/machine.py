@@ -32,7 +32,7 @@ from tests.simulators.hardware.library import SONAME
 from tests.simulators.hardware.scenario import LABEL, MIB, Scenario
 
 import goldnode
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
 from goldnode.node import boot
 from goldnode.node.host import Host, Result
 from goldnode.node.state.domains import kernel as kernel_domain

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.simulators.hardware import library, tree
 from tests.simulators.hardware.scenario import LABEL, Scenario, ScenarioError, fault_text, files
 
-from goldnode.lab.nodes import Node
+from goldnode.testing.lab.nodes import Node
 
 PLACE = "/opt/goldnode-simulator"
 VOLATILE = "/run/goldnode-simulator"

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from goldnode.compat import facts
-from goldnode.errors import GoldnodeError, nearest
+from goldnode.core.errors import GoldnodeError, nearest
+from goldnode.facts import host as facts
 
 SCHEMA = "goldnode.simulated-hardware/1"
 LABEL = "SIMULATED"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from goldnode import yamlsource
 from goldnode.catalog.load import Catalog, load_catalog
 from goldnode.catalog.models import NodeClass
-from goldnode.errors import CatalogError
+from goldnode.core import yamlsource
+from goldnode.core.errors import CatalogError
 
 ARCHIVES = """\
 archives:
@@ -219,7 +219,7 @@ REFUSED = [
         "power_limit_watts: 400",
         "power_limit_watts: 450",
         9,
-        ("450 W is above the 400 W limit of A100-SXM4-40GB", "compat/facts/gpus.yml, smi", "Use at most 400"),
+        ("450 W is above the 400 W limit of A100-SXM4-40GB", "facts/gpus.yml, smi", "Use at most 400"),
     ),
     Refusal("mtu", K, "mtu: 9000", "mtu: 0", 12, ('"baseline.network.eth0.mtu" is 0',)),
     Refusal(

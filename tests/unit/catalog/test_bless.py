@@ -12,10 +12,11 @@ from click.testing import CliRunner
 from tests.unit.catalog.test_accept_reject import write
 from tests.unit.node.captures import class_document, gpu, healthy, idle, spoiled
 
-from goldnode.catalog import bless, models
+from goldnode.catalog import models
 from goldnode.catalog.load import builtin_catalog, load_catalog
+from goldnode.classdoc import bless
 from goldnode.cli import main
-from goldnode.errors import CatalogError
+from goldnode.core.errors import CatalogError
 from goldnode.node.verdict import check, deltas, rules
 
 G3 = "0000:5d:00.0"

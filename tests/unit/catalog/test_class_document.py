@@ -12,13 +12,13 @@ import pytest
 from tests.unit.catalog.test_accept_reject import ARCHIVES, CLASS, FILES, STACK, write
 
 from goldnode.catalog import Catalog, load_catalog
-from goldnode.catalog.compile import class_document, document_digest
 from goldnode.catalog.load import builtin_catalog
-from goldnode.errors import LockError, SigningKeyError
+from goldnode.classdoc.compile import class_document, document_digest
+from goldnode.core.errors import LockError, SigningKeyError
+from goldnode.core.site import Site, SiteArchive, SiteGate, SiteMirror
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, load_lock
 from goldnode.lock.publication import Publication, place
 from goldnode.node import openpgp
-from goldnode.site import Site, SiteArchive, SiteGate, SiteMirror
 
 DAY = dt.date(2026, 11, 21)
 SITE = Site(archives={"debian": SiteArchive(url="http://mirror.example.org/debian/")})
@@ -289,7 +289,7 @@ def test_wrong_key(tmp_path: Path, content: bytes | None, fingerprints: tuple[st
     entry = SiteArchive(url="http://mirror.example.org/debian", key="key.gpg", fingerprints=fingerprints)
     with pytest.raises(Exception, match=says) as caught:
         document(tmp_path, Site(archives={"debian": entry}, file=tmp_path / "site.yml"))
-    assert type(caught.value).__module__ == "goldnode.errors"
+    assert type(caught.value).__module__ == "goldnode.core.errors"
 
 
 def test_no_key_at_all(tmp_path: Path) -> None:

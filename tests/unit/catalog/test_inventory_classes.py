@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.unit.catalog.test_accept_reject import FILES, write
 
-from goldnode.catalog.inventory import classes_of_hosts, expand
 from goldnode.catalog.load import Catalog, load_catalog
-from goldnode.errors import InventoryError
+from goldnode.core.errors import InventoryError
+from goldnode.inventory.classes import classes_of_hosts, expand
 
 OTHER = "class: l4\nbackend: cuda\nstack: r580\ngpu: {model: L4, count: 1}\n"
 

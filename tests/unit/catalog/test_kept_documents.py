@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from goldnode.catalog import kept
-from goldnode.catalog.kept import ClassDocuments
 from goldnode.catalog.load import Catalog
-from goldnode.errors import InventoryError
-from goldnode.site import load_site
+from goldnode.classdoc import cache as kept
+from goldnode.classdoc.cache import ClassDocuments
+from goldnode.core.errors import InventoryError
+from goldnode.core.site import load_site
 
 
 class Compiler(kept.Compiler):

@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel
 from tests.unit.test_hygiene import tracked
 
-from goldnode import environment
-from goldnode.catalog import reference
-from goldnode.catalog.schema import KINDS
+from goldnode.commands import reference
+from goldnode.commands.schema import KINDS
+from goldnode.core import environment
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/reference.md"
@@ -110,7 +110,7 @@ def test_every_variable_that_is_read_has_a_row() -> None:
     missing = {
         name: sorted(files) for name, files in read().items() if name not in ROWS and name not in INNER
     }
-    assert missing == {}, "add a row to src/goldnode/environment.py"
+    assert missing == {}, "add a row to src/goldnode/core/environment.py"
 
 
 def test_every_row_is_of_a_variable_that_is_read() -> None:

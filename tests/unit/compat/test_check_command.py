@@ -11,11 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.unit.catalog.test_accept_reject import CLASS, FILES, STACK, write
 
-from goldnode.catalog import kept
+from goldnode.classdoc import cache as kept
 from goldnode.cli import main
-from goldnode.compat import command, facts, report
+from goldnode.commands import check_request as command
+from goldnode.compat import report
 from goldnode.compat.check import registry
 from goldnode.compat.model import Finding, Place
+from goldnode.facts import host as facts
 
 ARCHIVES = FILES["archives.yml"].replace("  debian:", "  nvidia-cuda:")
 NVIDIA = STACK.replace("archives: [debian]", "archives: [nvidia-cuda]")

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from goldnode.compat import check, facts, rules_host
+from goldnode.compat import check, rules_host
 from goldnode.compat.model import Acceptance, Finding, Host, Waiver, Workload
+from goldnode.facts import host as facts
 
 DAY = dt.date(2026, 11, 21)
 WAIVER = Waiver("tests", "the owner", dt.date(2027, 1, 1), ("it",))

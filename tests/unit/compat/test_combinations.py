@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from goldnode.compat import facts, rules_host
+from goldnode.compat import rules_host
 from goldnode.compat.check import check
 from goldnode.compat.model import Finding, Host, Waiver, Workload
+from goldnode.facts import host as facts
 
 CASES: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parents[2] / "cases/compat/combinations.yml").read_text(encoding="utf-8")

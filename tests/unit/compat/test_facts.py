@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from goldnode.compat import facts
-from goldnode.errors import FactsError
+from goldnode.core.errors import FactsError
+from goldnode.facts import host as facts
 
 FILES = sorted(path.name for path in facts.FACTS.glob("*.yml"))
 

@@ -15,8 +15,9 @@ from click.testing import CliRunner
 
 from goldnode.catalog.load import load_catalog
 from goldnode.cli import main
-from goldnode.compat import audit, facts
-from goldnode.errors import FactsError
+from goldnode.core.errors import FactsError
+from goldnode.facts import audit
+from goldnode.facts import host as facts
 
 # (file, what stands there once, what is written instead, what must be said of it)
 BROKEN = {
@@ -502,7 +503,7 @@ def test_what_the_facts_do_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         facts.forget()
     for says in (
-        r"debian13_r550\.yml: stack debian13_r550: compat/facts/distros\.yml has no row for debian 13",
+        r"debian13_r550\.yml: stack debian13_r550: facts/distros\.yml has no row for debian 13",
         r'debian12_r470\.yml: stack debian12_r470: NVIDIA driver branch "470" is not in the facts',
         r'debian13_r550\.yml: stack debian13_r550: NVIDIA driver branch "550" has no security facts',
         r'l4\.yml: class l4: GPU model "L4" is not in the facts',
@@ -517,4 +518,4 @@ def test_check_catalog_tells_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(audit, "faults", lambda: [broken])
     result = CliRunner().invoke(main, ["check-catalog"])
     assert result.exit_code == 2
-    assert "compat/facts/cuda.yml:7: two rows disagree. Correct the row by its source." in result.output
+    assert "facts/cuda.yml:7: two rows disagree. Correct the row by its source." in result.output

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from goldnode.compat import check, facts, known_bad
+from goldnode.compat import check, known_bad
 from goldnode.compat.model import Host, Workload
+from goldnode.facts import host as facts
 
 ROWS = {row.id: row for row in known_bad.rows()}
 

@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.classdoc import blessed_combinations as matrices
+from goldnode.classdoc.hosts import host_of_class, host_of_stack
 from goldnode.cli import main
-from goldnode.compat import facts
-from goldnode.compat import matrix as matrices
 from goldnode.compat.check import check
-from goldnode.compat.hosts import host_of_class, host_of_stack
 from goldnode.compat.model import Finding, Workload
-from goldnode.site import Site
+from goldnode.core.site import Site
+from goldnode.facts import host as facts
 
 PAGE = Path(__file__).parents[3] / "docs/matrix.md"
 

@@ -6,8 +6,8 @@ import re
 
 from tests.faults import classes
 
-from goldnode.compat import pci_bridges
-from goldnode.compat.facts import load
+from goldnode.facts import pci_bridges
+from goldnode.facts.host import load
 
 
 def test_ids_are_ids_and_each_stands_once() -> None:

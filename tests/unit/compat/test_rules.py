@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from goldnode.compat import facts, rules
+from goldnode.compat import rules
+from goldnode.facts import host as facts
 
 
 @pytest.mark.parametrize(

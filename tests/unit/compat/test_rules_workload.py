@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from goldnode.compat import facts, rules_workload
+from goldnode.compat import rules_workload
 from goldnode.compat.model import Finding, Host, Workload
+from goldnode.facts import host as facts
 
 A100, V100, T4, H100, B200 = "A100-SXM4-40GB", "V100-SXM2-16GB", "T4", "H100-SXM5-80GB", "B200-SXM-180GB"
 GEFORCE, WORKSTATION, UNPLACED = "GeForce-RTX-4090", "RTX-PRO-6000-Blackwell-Workstation", "B100"

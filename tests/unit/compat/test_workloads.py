@@ -13,7 +13,7 @@ import pytest
 from goldnode.catalog.load import load_catalog
 from goldnode.compat import workloads
 from goldnode.compat.model import Workload
-from goldnode.errors import CatalogError, WorkloadError
+from goldnode.core.errors import CatalogError, WorkloadError
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from goldnode.cli import main
-from goldnode.compat import audit, facts, xid
+from goldnode.facts import audit, xid
+from goldnode.facts import host as facts
 
 DRIVER = {
     int(code): name

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.files import sha256_of
 from goldnode.disks import assemble
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import PREDICATE, document, documents
 from goldnode.disks.model import BuiltDisk, DiskFile, Driver, Hygiene, Package, Partition, Raw, System
-from goldnode.files import sha256_of
-from goldnode.images.evidence import signatures
-from goldnode.images.evidence.signatures import load_signer
+from goldnode.evidence import signatures
+from goldnode.evidence.signatures import load_signer
 
 BUILDS = {"a": "a" * 12, "b": "b" * 12, "c": "c" * 12, "d": "d" * 12}
 CLASS = "cpu_node"

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from tests.unit.disks.disk_trees import CAPABILITY, EPOCH, RELEASE, anybody, spec, tree
 
+from goldnode.core.errors import DiskError
 from goldnode.disks import assemble as assembling
 from goldnode.disks import ext4, gpt, tools
 from goldnode.disks.assemble import MIB, Sizes, assemble, measure
 from goldnode.disks.fat import Fat32
-from goldnode.errors import DiskError
 
 pytestmark = pytest.mark.usefixtures("anybody")
 __all__ = ["anybody"]

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove, sign
 
+from goldnode.channels.history import CHANNELS, read
+from goldnode.channels.requirements import Approval, Waiver
+from goldnode.core.errors import DiskError, ImageError
 from goldnode.disks import channels
 from goldnode.disks.channels import (
     ChannelStore,
@@ -31,11 +34,8 @@ from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import document
 from goldnode.disks.model import BuiltDisk, Hygiene
 from goldnode.disks.publish import publish
-from goldnode.errors import DiskError, ImageError
+from goldnode.evidence.signatures import load_public, load_signer
 from goldnode.images import channels as moves
-from goldnode.images.evidence.signatures import load_public, load_signer
-from goldnode.images.gates import Approval, Waiver
-from goldnode.images.history import CHANNELS, read
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 LINE = line_of(CLASS)

@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from tests.unit.disks.disk_trees import EPOCH, spec, tree
 
 from goldnode.commands.disks_compare import compare as command
+from goldnode.core.errors import DiskError
 from goldnode.disks import assemble as assembling
 from goldnode.disks import ext4, tools
 from goldnode.disks.assemble import MIB, Spec, assemble
 from goldnode.disks.compare import differences
 from goldnode.disks.fat import Fat32
-from goldnode.errors import DiskError
 
 ESP, ROOT = MIB, 41 * MIB
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from goldnode.catalog.load import load_catalog
 from goldnode.catalog.models import OperatingSystem
 from goldnode.cli import main
+from goldnode.core.errors import DiskError
 from goldnode.disks.definition import load_definition
-from goldnode.errors import DiskError
 
 TEXT = """\
 disks: 1
@@ -153,6 +153,6 @@ def test_goldnodes_own_definition_holds_for_every_class_that_has_a_lock() -> Non
 
 def test_the_schema_beside_the_catalog_is_that_of_the_model() -> None:
     from goldnode.catalog.load import builtin_catalog
-    from goldnode.catalog.schema import schema_text
+    from goldnode.commands.schema import schema_text
 
     assert (builtin_catalog() / "schema/disks.json").read_text(encoding="utf-8") == schema_text("disks")

@@ -13,13 +13,13 @@ import pytest
 from tests.unit.disks.disk_samples import KO, MODULES, make_build, make_disk, prove
 from tests.unit.images.registries import make_key
 
+from goldnode.core.errors import DiskError, ImageError
 from goldnode.disks import contents as reading
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import Options, authenticate, compare, document, write
 from goldnode.disks.model import BuiltDisk
-from goldnode.errors import DiskError, ImageError
-from goldnode.images.evidence import sbom, vulnerabilities
-from goldnode.images.evidence.signatures import load_public, load_signer, payload_of, subjects
+from goldnode.evidence import sbom, vulnerabilities
+from goldnode.evidence.signatures import load_public, load_signer, payload_of, subjects
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="a disk keeps the owners of its files, so it is assembled as root"

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from tests.unit.disks.disk_trees import EPOCH, RELEASE, spec, tree
 
+from goldnode.core.errors import DiskError
 from goldnode.disks import firstboot
 from goldnode.disks.assemble import MIB
-from goldnode.errors import DiskError
 from goldnode.node import slotwrite
 from goldnode.node.host import Host
 from goldnode.node.state.domains import kernel

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.unit.disks.disk_trees import CAPABILITY, EPOCH, RELEASE, tree
 
+from goldnode.core.errors import DiskError
 from goldnode.disks import formats, tools
 from goldnode.disks.model import FORMATS, DiskFile
-from goldnode.errors import DiskError
 
 
 @pytest.fixture

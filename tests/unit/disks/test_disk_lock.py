@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from goldnode.catalog.load import load_catalog
+from goldnode.core.errors import DiskError, ModulesError, SiteError
+from goldnode.core.site import Site
 from goldnode.disks import locking
 from goldnode.disks.definition import load_definition
 from goldnode.disks.locking import (
@@ -18,12 +20,10 @@ from goldnode.disks.locking import (
     lock_directories,
     write_disk_lock,
 )
-from goldnode.errors import DiskError, ModulesError, SiteError
 from goldnode.images.imagelock import LockedDeb
 from goldnode.lock.builder import Result
 from goldnode.lock.model import lock_name
 from goldnode.node.state.family import builds_modules
-from goldnode.site import Site
 
 CLASS = "cpu_only"
 
@@ -153,7 +153,7 @@ def test_a_disk_goes_without_what_only_builds_modules(target: Target) -> None:
     document = target.document(None)
     assert [row["name"] for row in document["packages"]] == sorted(names)
     # And its digest is its own: a live node of the class that builds modules has other packages.
-    from goldnode.catalog.compile import class_document
+    from goldnode.classdoc.compile import class_document
 
     live = class_document(CLASS, target.catalog, target.site, {target.stack.name: target.stack_lock})
     assert live["digest"] != document["digest"]

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from goldnode.catalog.load import load_catalog
+from goldnode.core.errors import DiskError
+from goldnode.core.program_file import build, payload
+from goldnode.core.site import Site
 from goldnode.disks import locking, offline
 from goldnode.disks.definition import load_definition
 from goldnode.disks.model import Loader
-from goldnode.errors import DiskError
 from goldnode.node import remote
 from goldnode.node.host import Host
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.engine import plan
-from goldnode.nodefile import build, payload
-from goldnode.site import Site
 
 
 @pytest.fixture(scope="module")

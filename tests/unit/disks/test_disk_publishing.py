@@ -28,6 +28,7 @@ from tests.unit.images.registries import make_key
 from goldnode.catalog.load import load_catalog
 from goldnode.cli import main
 from goldnode.commands import disks_publish
+from goldnode.core.errors import DiskError, GoldnodeError, ImageError
 from goldnode.disks import publish as publishing
 from goldnode.disks.channels import ChannelStore, DirectoryPlace, line_of, promote, standing
 from goldnode.disks.contents import digest_of
@@ -35,8 +36,7 @@ from goldnode.disks.evidence import authenticate, document
 from goldnode.disks.gc import Needed, collect, collect_place, needed
 from goldnode.disks.model import MANIFEST, BuiltDisk
 from goldnode.disks.publish import ENVELOPE, check_published, publish, pull, source_of
-from goldnode.errors import DiskError, GoldnodeError, ImageError
-from goldnode.images.evidence.signatures import load_public, load_signer, payload_of
+from goldnode.evidence.signatures import load_public, load_signer, payload_of
 
 LINE = line_of(CLASS)
 NOW = dt.datetime(2026, 11, 22, 5, 0, tzinfo=dt.UTC)

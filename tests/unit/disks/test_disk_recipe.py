@@ -13,6 +13,9 @@ import pytest
 from tests.unit.disks.disk_samples import prove
 
 from goldnode.catalog.load import load_catalog
+from goldnode.core.errors import DiskError
+from goldnode.core.files import replace_file, sha256_of
+from goldnode.core.site import Site
 from goldnode.disks import build as building
 from goldnode.disks import channels, evidence, locking
 from goldnode.disks.assemble import Assembled
@@ -24,9 +27,6 @@ from goldnode.disks.locking import DiskLock
 from goldnode.disks.model import MANIFEST, SUMS, BuiltDisk, DiskFile, Hygiene
 from goldnode.disks.offline import TREE
 from goldnode.disks.store import Store
-from goldnode.errors import DiskError
-from goldnode.files import replace_file, sha256_of
-from goldnode.site import Site
 
 TOOLS = {"mmdebstrap": "1.3.5", "apt": "2.6.1", "dpkg": "1.21.22", "e2fsprogs": "1.47.0"}
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from tests.unit.disks import guest_facts as good
 
+from goldnode.core.errors import DiskError
+from goldnode.core.files import sha256_of
 from goldnode.disks import guest, simulated
 from goldnode.disks import verify as verification
 from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Check
 from goldnode.disks.model import BuiltDisk, DiskFile, Partition, Raw, System
 from goldnode.disks.qemu import Accelerator
-from goldnode.errors import DiskError
-from goldnode.files import sha256_of
 from goldnode.node import gate
 from goldnode.node.state.domains.program import document_digest
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from goldnode.catalog.load import load_catalog
 from goldnode.cli import main
-from goldnode.compat import facts
 from goldnode.compat.rules import last_day
+from goldnode.facts import host as facts
 from goldnode.fleet import adopt
 from goldnode.node.host import Host
 from goldnode.node.survey import survey

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import pytest
 
-from goldnode.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError
 from goldnode.fleet import drain_record, identity
 from goldnode.fleet.drain import (
     Caller,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from goldnode.errors import InventoryError
-from goldnode.fleet.variables import OWN, SETTINGS, Strangers, check, check_written
+from goldnode.core.errors import InventoryError
+from goldnode.inventory.variables import OWN, SETTINGS, Strangers, check, check_written
 
 ROOT = Path(__file__).parents[3]
 COMMANDS: dict[str, Any] = {"goldnode_drain_command": ["/bin/d"], "goldnode_resume_command": ["/bin/r", 1]}

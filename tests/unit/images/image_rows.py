@@ -14,12 +14,12 @@ from typing import IO
 
 import pytest
 
-from goldnode.errors import ImageError
-from goldnode.images import engines, layers
-from goldnode.images.engines import Step
+from goldnode.core.errors import ImageError
 from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, _Parent, intent_digest
 from goldnode.images.matrix import Matrix, Row, load_matrix
 from goldnode.images.store import Store
+from goldnode.oci import engines, layers
+from goldnode.oci.engines import Step
 
 MATRIX = """\
 matrix: 1

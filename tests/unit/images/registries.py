@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from goldnode.images import evidence
-from goldnode.images.evidence import signatures
-from goldnode.images.oci import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, Layout, canonical, digest_of
-from goldnode.images.registry import Registry
+from goldnode import evidence
+from goldnode.evidence import signatures
+from goldnode.oci.layout import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, Layout, canonical, digest_of
+from goldnode.oci.registry import Registry
 
 BUILD = "0123456789ab"
 

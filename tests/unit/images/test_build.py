@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from tests.unit.images.image_rows import TOOLS, FakeEngine, World, fake_root
 
-from goldnode.errors import ImageError
-from goldnode.images import build, layers
+from goldnode.core.errors import ImageError
+from goldnode.images import build
 from goldnode.images.build import Builder, differing, twice
 from goldnode.images.publish import lane
 from goldnode.images.recipe import Recipe
+from goldnode.oci import layers
 
 RUNTIME, DEVEL = "cuda-12.4.1-runtime-debian12", "cuda-12.4.1-devel-debian12"
 BASE, OTHER = "cuda-12.4.1-base-debian12", "cuda-13.0.0-base-debian13"
@@ -143,7 +144,7 @@ OUTLINE = {"soname": None, "size": 3, "pieces": [[0, "eHh4"]]}
 
 
 def test_a_failure_stops_what_hangs_on_it_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goldnode.images.layers.outline", lambda file: OUTLINE)
+    monkeypatch.setattr("goldnode.oci.layers.outline", lambda file: OUTLINE)
     engine = FakeEngine(fails=["libnvidia_cublas"])
     with pytest.raises(ImageError, match="the script failed"):
         builder(world, engine).build(recipes(world))
@@ -247,7 +248,7 @@ def test_nothing_is_collected_while_it_builds(world: World) -> None:
 
 
 def test_the_script_sees_outlines_of_the_whole_chain(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goldnode.images.layers.outline", lambda file: OUTLINE)
+    monkeypatch.setattr("goldnode.oci.layers.outline", lambda file: OUTLINE)
     engine = FakeEngine()
     builder(world, engine).build(recipes(world))
     whole = max(engine.shown, key=len).split()

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from goldnode.errors import ImageError
-from goldnode.images import engines
-from goldnode.images.engines import Step, bake_file, choose
-from goldnode.images.layers import Entry, write_layer
-from goldnode.images.oci import Layout
+from goldnode.core.errors import ImageError
+from goldnode.oci import engines
+from goldnode.oci.engines import Step, bake_file, choose
+from goldnode.oci.layers import Entry, write_layer
+from goldnode.oci.layout import Layout
 
 OWN = "Driver: {driver}\nNodes:\n BuildKit version: v0.13.2\n Labels:\n  org.mobyproject.buildkit.worker.snapshotter: overlayfs\n"
 INSIDE_20 = "Driver:        docker\n\nNodes:\nName:  default\nBuildKit version: v0.8+unknown\n"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.errors import ImageError
-from goldnode.images import layers
-from goldnode.images.layers import (
+from goldnode.core.errors import ImageError
+from goldnode.oci import layers
+from goldnode.oci.layers import (
     Entry,
     Place,
     Wheel,
@@ -29,7 +29,7 @@ from goldnode.images.layers import (
     with_directories,
     write_layer,
 )
-from goldnode.images.oci import Layout
+from goldnode.oci.layout import Layout
 
 DATE = 1_700_000_000
 PYTHON = Place("3.11")
@@ -96,7 +96,7 @@ def test_the_bytes_do_not_depend_on_processors_or_the_order_given(
     entries = [Entry.text("opt/b", content, DATE), Entry.text("opt/a", "x", DATE)]
     found = set()
     for number, processors in enumerate((1, 2, 7)):
-        monkeypatch.setattr("goldnode.images.layers.os.cpu_count", lambda processors=processors: processors)
+        monkeypatch.setattr("goldnode.oci.layers.os.cpu_count", lambda processors=processors: processors)
         layout = Layout(tmp_path / str(number))
         found.add(write_layer(layout, with_directories(entries[:: 1 if number % 2 else -1])))
     assert len(found) == 1

@@ -24,8 +24,11 @@ from tests.unit.images.registries import (
     sign,
 )
 
-from goldnode.errors import ImageError
-from goldnode.images import evidence
+from goldnode import evidence
+from goldnode.channels.history import CHANNELS, Line, line_of, read
+from goldnode.channels.requirements import NO_SOAK, Approval, Waiver
+from goldnode.core.errors import ImageError
+from goldnode.evidence.signatures import load_public, load_signer
 from goldnode.images.channels import (
     Moved,
     RegistryPlace,
@@ -36,12 +39,9 @@ from goldnode.images.channels import (
     rollback,
     status,
 )
-from goldnode.images.evidence.signatures import load_public, load_signer
-from goldnode.images.gates import NO_SOAK, Approval, Waiver
-from goldnode.images.history import CHANNELS, Line, line_of, read
-from goldnode.images.oci import Layout, canonical
 from goldnode.images.publish import pull
-from goldnode.images.registry import UnreachableError, where
+from goldnode.oci.layout import Layout, canonical
+from goldnode.oci.registry import UnreachableError, where
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 LINE = Line("cuda", "12.4-runtime-debian12")

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from tests.unit.images.registries import Simulated, before, make_image, make_key, once, prove, running
 
-from goldnode.errors import ImageError
+from goldnode.channels.requirements import NO_SOAK, Waiver
+from goldnode.core.errors import ImageError
+from goldnode.evidence.signatures import load_public, load_signer
 from goldnode.images.channels import RegistryPlace, StorePlace, promote
-from goldnode.images.evidence.signatures import load_public, load_signer
-from goldnode.images.gates import NO_SOAK, Waiver
 from goldnode.images.gc import Needed, collect, collect_registry, needed
-from goldnode.images.oci import Layout, OciImage
 from goldnode.images.publish import publish
-from goldnode.images.registry import UnreachableError, referrers_tag, where
+from goldnode.oci.layout import Layout, OciImage
+from goldnode.oci.registry import UnreachableError, referrers_tag, where
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 NOW = dt.datetime.now(dt.UTC) + dt.timedelta(days=40)

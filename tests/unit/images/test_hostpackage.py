@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.errors import ImageError
+from goldnode.core.errors import ImageError
 from goldnode.images import hostpackage
 from goldnode.images.imagelock import LockedDeb
 

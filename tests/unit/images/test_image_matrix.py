@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from goldnode.catalog.schema import schema_text
 from goldnode.cli import main
-from goldnode.compat import facts
-from goldnode.errors import ImageError
+from goldnode.commands.schema import schema_text
+from goldnode.core.errors import ImageError
+from goldnode.facts import host as facts
 from goldnode.images import hostpackage
 from goldnode.images.build import recipes
 from goldnode.images.imagelock import ImageLock, find_lock

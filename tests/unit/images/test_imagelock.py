@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.errors import ImageError, SiteError
+from goldnode.core.errors import ImageError, SiteError
+from goldnode.core.site import Site, SiteArchive, SiteIndex, load_site
 from goldnode.images import hostpackage, resolve
 from goldnode.images.imagelock import (
     ImageLock,
@@ -26,7 +27,6 @@ from goldnode.images.locking import check_images, lock_images
 from goldnode.images.matrix import Row, load_matrix
 from goldnode.images.resolve import fetch_all, index_url, pool_path
 from goldnode.images.wheelindex import Index, WheelFile, _of_html, _of_json, tags
-from goldnode.site import Site, SiteArchive, SiteIndex, load_site
 
 WHEEL = "demo-1.0-py3-none-any.whl"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.images.oci import CONFIG, LAYER, MANIFEST, Layout, OciImage, canonical
+from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, OciImage, canonical
 
 
 @pytest.fixture

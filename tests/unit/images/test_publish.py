@@ -24,13 +24,13 @@ from tests.unit.images.registries import (
     sign,
 )
 
-from goldnode.errors import ImageError
-from goldnode.images import evidence
-from goldnode.images.evidence.signatures import load_public
-from goldnode.images.gates import PUBLICATION, Waiver
-from goldnode.images.oci import INDEX, Layout, OciImage, canonical
+from goldnode import evidence
+from goldnode.channels.requirements import PUBLICATION, Waiver
+from goldnode.core.errors import ImageError
+from goldnode.evidence.signatures import load_public
 from goldnode.images.publish import Published, find, publish, pull
-from goldnode.images.registry import UnreachableError, where
+from goldnode.oci.layout import INDEX, Layout, OciImage, canonical
+from goldnode.oci.registry import UnreachableError, where
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 TAG = f"12.4.1-runtime-debian12-{BUILD}"

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.unit.images.registries import Simulated, always, make_image, make_key, prove, running
 
+from goldnode.channels.requirements import NO_SOAK
 from goldnode.cli import main
-from goldnode.images.gates import NO_SOAK
 from goldnode.images.imagelock import ImageLock, dump_lock, find_lock, load_lock
 from goldnode.images.matrix import load_matrix
-from goldnode.images.oci import Layout
+from goldnode.oci.layout import Layout
 
 BUILDS = {"a": "a" * 12, "b": "b" * 12}
 LINE = "cuda:12.4-runtime-debian12"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.images.image_rows import TOOLS, World
 
-from goldnode.errors import ImageError
+from goldnode.core.errors import ImageError
 from goldnode.images import build
 from goldnode.images.imagelock import find_lock
 from goldnode.images.matrix import load_matrix

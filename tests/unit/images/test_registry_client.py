@@ -20,12 +20,12 @@ from tests.unit.images.registries import (
     running,
 )
 
-from goldnode.errors import ImageError
-from goldnode.images import registry_auth
-from goldnode.images.oci import INDEX, MANIFEST, Descriptor, Layout, OciImage, canonical
+from goldnode.core.errors import ImageError
 from goldnode.images.publish import Published, push, push_evidence
-from goldnode.images.registry import RefusedError, Registry, UnreachableError, referrers_tag, where
-from goldnode.images.registry_auth import Login
+from goldnode.oci import auth as registry_auth
+from goldnode.oci.auth import Login
+from goldnode.oci.layout import INDEX, MANIFEST, Descriptor, Layout, OciImage, canonical
+from goldnode.oci.registry import RefusedError, Registry, UnreachableError, referrers_tag, where
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 

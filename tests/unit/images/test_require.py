@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from goldnode.compat import facts, facts_workload
-from goldnode.compat.facts import load
 from goldnode.compat.model import Host, Workload
 from goldnode.compat.rules_workload import cuda_driver, image_requirement
-from goldnode.errors import ImageError
+from goldnode.core.errors import ImageError
+from goldnode.facts import host as facts
+from goldnode.facts import workload as facts_workload
+from goldnode.facts.host import load
 from goldnode.images.require import Machine, Reader, admits, admitted, minimum_driver, requirement
 
 CUDAS = tuple(facts_workload.cudas())

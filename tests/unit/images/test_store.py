@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.errors import ImageError
-from goldnode.images.model import Built
-from goldnode.images.oci import MANIFEST, canonical
+from goldnode.core.errors import ImageError
 from goldnode.images.store import Store, open_store
+from goldnode.oci.layout import MANIFEST, canonical
+from goldnode.oci.model import Built
 
 
 def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import docker
 import pytest
 from docker.errors import DockerException
 
-from goldnode.lab import engine
+from goldnode.core import docker_engine as engine
 
 
 def nothing(_: str) -> None:

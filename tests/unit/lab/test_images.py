@@ -7,8 +7,8 @@ import tarfile
 
 import pytest
 
-from goldnode.lab import images
-from goldnode.site import Site, SiteArchive
+from goldnode.core.site import Site, SiteArchive
+from goldnode.testing.lab import images
 
 
 def site(scheme: str = "http", host: str = "mirror.example") -> Site:

@@ -11,7 +11,7 @@ import yaml
 from docker import DockerClient
 from docker.models.containers import Container
 
-from goldnode.lab import images, nodes
+from goldnode.testing.lab import images, nodes
 
 
 class FakeContainer:

@@ -9,7 +9,7 @@ import yaml
 from tests.stacks import lab, legs
 
 from goldnode.catalog.load import load_catalog
-from goldnode.lab.images import RELEASES
+from goldnode.testing.lab.images import RELEASES
 
 ROOT = Path(__file__).parents[3]
 BASE = yaml.safe_load((ROOT / ".config/molecule/config.yml").read_text())

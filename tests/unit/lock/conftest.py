@@ -16,8 +16,8 @@ from tests.unit.lock.mirrors import Server, Setting, full_archive, serving, use_
 
 from goldnode.catalog.load import Catalog, Entry, load_catalog
 from goldnode.catalog.models import Stack
+from goldnode.core.site import Site, load_site
 from goldnode.lock.signing import create
-from goldnode.site import Site, load_site
 
 
 @pytest.fixture(scope="session")

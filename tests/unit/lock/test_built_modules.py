@@ -19,12 +19,12 @@ from tests.unit.catalog.test_class_document import DAY, LOCK, package
 from tests.unit.catalog.test_class_document import SITE as PLAIN
 
 from goldnode.catalog import load_catalog
-from goldnode.catalog.compile import class_document
-from goldnode.errors import GoldnodeError, ModulesError
+from goldnode.classdoc.compile import class_document
+from goldnode.core.errors import GoldnodeError, ModulesError
+from goldnode.core.site import Site, SiteMirror, SiteSigning
 from goldnode.lock import builder, modpackage, modulebuild, modules
 from goldnode.lock.aptroot import Download
 from goldnode.lock.builder import Inputs, Result, Tree
-from goldnode.site import Site, SiteMirror, SiteSigning
 
 RELEASE = "6.1.0-56-amd64"
 DRIVER = "535.309.01"
@@ -449,7 +449,7 @@ def test_class_document_of_prebuilt_modules(tmp_path: Path, monkeypatch: pytest.
         asked.extend(item.name for item in packages)
         return {"id": "goldnode-mirror", "command": command}
 
-    monkeypatch.setattr("goldnode.catalog.compile.mirror_archive", archive)
+    monkeypatch.setattr("goldnode.classdoc.compile.mirror_archive", archive)
     found = prebuilt_document(tmp_path, built(signer="site one"))
     names = [row["name"] for row in found["packages"]]
     assert names == ["libcuda1", "nvidia-fabricmanager", "nvidia-modules-6.1.0-56-amd64"]

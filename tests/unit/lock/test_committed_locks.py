@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from goldnode.catalog.load import LOCK_SUFFIX, builtin_catalog, load_catalog
-from goldnode.errors import LockError
+from goldnode.core.errors import LockError
+from goldnode.core.site import Site
 from goldnode.lock.model import check_intent, dump_lock, load_lock
 from goldnode.lock.resolve import resolve, upstream
-from goldnode.site import Site
 
 CATALOG = load_catalog([builtin_catalog()])
 LOCKS = sorted((builtin_catalog() / "stacks").glob(f"*{LOCK_SUFFIX}"))

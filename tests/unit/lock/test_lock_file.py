@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from goldnode.catalog.load import builtin_catalog, load_catalog
-from goldnode.errors import EditedLockError, LockError
+from goldnode.core.errors import EditedLockError, LockError
+from goldnode.core.site import Site
 from goldnode.lock.model import Lock, dump_lock, find_lock, load_lock, read_lock, write_lock
-from goldnode.site import Site
 
 NAME = "debian12_cpu"
 COMMITTED = builtin_catalog() / "stacks" / f"{NAME}.lock.yml"

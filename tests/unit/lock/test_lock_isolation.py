@@ -49,7 +49,7 @@ from pathlib import Path
 from goldnode.catalog.load import load_catalog
 from goldnode.lock.model import dump_lock
 from goldnode.lock.resolve import resolve
-from goldnode.site import load_site
+from goldnode.core.site import load_site
 
 hostile, covered = Path(sys.argv[1]), sys.argv[2].split(":")
 for place in covered:

@@ -14,7 +14,7 @@ from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.conftest import Place
 
-from goldnode.errors import GoldnodeError, LockError, SigningKeyError, SiteError, VanishedError
+from goldnode.core.errors import GoldnodeError, LockError, SigningKeyError, SiteError, VanishedError
 from goldnode.lock.aptroot import apt_root
 from goldnode.lock.model import Lock, dump_lock, find_lock, load_lock, write_lock
 from goldnode.lock.resolve import apt_sources, check, open_archives, resolve

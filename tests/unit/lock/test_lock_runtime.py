@@ -9,7 +9,7 @@ from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import TOOLKIT, Archive
 from tests.unit.lock.conftest import Place
 
-from goldnode.errors import GoldnodeError, LockError, VanishedError
+from goldnode.core.errors import GoldnodeError, LockError, VanishedError
 from goldnode.lock.model import Lock, intent_digest
 from goldnode.lock.resolve import resolve
 

@@ -13,7 +13,7 @@ from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.conftest import Place
 
 from goldnode.cli import main
-from goldnode.errors import LockError
+from goldnode.core.errors import LockError
 from goldnode.lock.builds import known_build
 from goldnode.lock.model import load_lock
 from goldnode.lock.update import Mode, Update, check, update

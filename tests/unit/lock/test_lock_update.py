@@ -15,7 +15,7 @@ from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.conftest import Place
 
 from goldnode.cli import main
-from goldnode.errors import LockError
+from goldnode.core.errors import LockError
 from goldnode.lock.diff import compare_locks
 from goldnode.lock.model import Lock, dump_lock, load_lock, write_lock
 from goldnode.lock.resolve import resolve

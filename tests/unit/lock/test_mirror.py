@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.lock.mirrors import Setting, tree
 
-from goldnode.errors import MirrorError
+from goldnode.core.errors import MirrorError
 from goldnode.lock.mirror import Mirror, publication_id, site_signer
 from goldnode.lock.model import LockedPackage
 from goldnode.lock.publication import Publication

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.lock.mirrors import BULK, Setting, use_mirror
 
-from goldnode.errors import MirrorError
+from goldnode.core.errors import MirrorError
 from goldnode.lock.transport import Transport, credentials, masked
 
 BULKY = "libcuda1"

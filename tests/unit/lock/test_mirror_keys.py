@@ -14,7 +14,7 @@ import yaml
 from tests.unit.lock.archive import SigningKey
 from tests.unit.lock.mirrors import Setting, use_mirror
 
-from goldnode.errors import SigningKeyError
+from goldnode.core.errors import SigningKeyError
 from goldnode.lock.signing import create, open_signer
 from goldnode.node.openpgp import dearmor, primary_fingerprints
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.unit.lock.mirrors import Setting, tree, use_mirror
 
-from goldnode.errors import MirrorError
+from goldnode.core.errors import MirrorError
 from goldnode.lock.mirror import Mirror
 from goldnode.lock.publication import Publication, publication_id
 

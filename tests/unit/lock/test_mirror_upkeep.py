@@ -12,7 +12,7 @@ import pytest
 from tests.unit.lock.mirrors import Setting, tree
 
 from goldnode.catalog.load import Catalog
-from goldnode.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError
 from goldnode.lock import upkeep
 from goldnode.lock.model import LockedPackage, write_lock
 from goldnode.lock.publication import Publication

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.lock.archive import SigningKey
 
-from goldnode import keys
+from goldnode.core import keys
 from goldnode.node import openpgp
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from goldnode.compat import health
+from goldnode.facts import health
 from goldnode.node.probe.values import not_exposed, unread
 
 Json = dict[str, Any]

@@ -11,7 +11,7 @@ from tests.unit.node import captures
 from tests.unit.node.captures import healthy, idle, spoiled
 from tests.unit.node.test_cases import document as case_document
 
-from goldnode.compat import health
+from goldnode.facts import health
 from goldnode.node.host import Host
 from goldnode.node.program import main
 from goldnode.node.report import verdict_table

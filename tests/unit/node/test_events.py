@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from goldnode.compat import health, xid
+from goldnode.facts import health, xid
 from goldnode.node.probe import logs
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
 from goldnode.node.verdict import check

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
 from goldnode.node import __main__ as start
 from goldnode.node import resident
 from goldnode.node.host import Host

@@ -23,7 +23,7 @@ import pytest
 from tests.unit.node.captures import spoiled
 from tests.unit.node.test_check_from import document, record
 
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
 from goldnode.node import __main__ as starting
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root's start makes a copy")

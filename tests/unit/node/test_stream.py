@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
 from goldnode.node import process
 from goldnode.node.device import SCHEMA, child, stream
 from goldnode.node.host import Host

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from tests.unit.node.test_cases import document, merge
 
-from goldnode import nodefile
+from goldnode.core import program_file as nodefile
 from goldnode.node import watch
 from goldnode.node.state.domains import units
 from goldnode.node.state.model import Observed

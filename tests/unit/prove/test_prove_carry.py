@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.compat import facts
+from goldnode.facts import host as facts
 from goldnode.prove import carry
 from goldnode.prove.__main__ import main
 from goldnode.prove.session import SOURCES
@@ -138,7 +138,7 @@ def test_the_oldest_python_reads_it_and_the_standard_library_is_enough(path: Pat
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not {name for name in names if name.split(".")[0] not in known}
-    allowed = ("goldnode.node", "goldnode.images.smoke.runner", "goldnode.errors", "goldnode.prove")
+    allowed = ("goldnode.node", "goldnode.images.smoke.runner", "goldnode.core.errors", "goldnode.prove")
     at_import = {
         node.module or ""
         for node in tree.body

@@ -14,7 +14,7 @@ from tests.faults.classes import document
 from tests.simulators.hardware import build, machine, tree
 from tests.simulators.hardware import write as write_boards
 
-from goldnode.testinfra import nvml, plugin, readers
+from goldnode.testing.testinfra import nvml, plugin, readers
 
 
 class Fake:
@@ -107,9 +107,12 @@ def test_what_cannot_be_read_is_never_as_declared(answer: str, rc: int) -> None:
 
 def test_the_plugin_looks_at_nothing_by_itself() -> None:
     """Whoever has goldnode installed has the plugin in every run of pytest."""
-    script = "import sys, goldnode.testinfra.plugin as p; print([m for m in sys.modules if m.startswith(('goldnode.', 'testinfra'))])"
+    script = "import sys, goldnode.testing.testinfra.plugin as p; print([m for m in sys.modules if m.startswith(('goldnode.', 'testinfra'))])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.replace("'", '"')) == ["goldnode.testinfra", "goldnode.testinfra.plugin"]
+    assert json.loads(done.stdout.replace("'", '"')) == [
+        "goldnode.testing.testinfra",
+        "goldnode.testing.testinfra.plugin",
+    ]
     assert not [name for name in vars(plugin) if name.startswith("pytest_")]
 
 

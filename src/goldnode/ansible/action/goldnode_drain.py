@@ -14,10 +14,10 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from goldnode.errors import GoldnodeError
-from goldnode.fleet import variables
+from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain import Caller, Outcome, choose
 from goldnode.fleet.drain_record import Records, local_file
+from goldnode.inventory import variables
 
 FACT, LEFT = "goldnode_was_in_service", "goldnode_left"
 

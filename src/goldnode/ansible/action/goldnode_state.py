@@ -12,19 +12,20 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from goldnode import guarded
-from goldnode.catalog.kept import ClassDocuments
-from goldnode.errors import GoldnodeError, InventoryError
-from goldnode.fleet import runs, variables
-from goldnode.fleet.cohorts import COHORT, REFUSALS
+from goldnode.classdoc.cache import ClassDocuments
+from goldnode.core import guarded
+from goldnode.core.errors import GoldnodeError, InventoryError
+from goldnode.core.program_file import payload
+from goldnode.fleet import runs
 from goldnode.fleet.drain import choose, left
-from goldnode.inventories import put_right
+from goldnode.fleet.plan_document import PlanError, read_plan
+from goldnode.inventory import variables
+from goldnode.inventory.cohorts import COHORT, REFUSALS
+from goldnode.inventory.selection import put_right
 from goldnode.node.report import verdict_table
 from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
 from goldnode.node.state.model import ABSENT, EARLIER, PRESENT
 from goldnode.node.state.observe import digest
-from goldnode.nodefile import payload
-from goldnode.plans import PlanError, read_plan
 
 FACT, BACK, LEFT = "goldnode_plan", "goldnode_rollback", "goldnode_left"
 FEW = 4  # hosts whose plans a person still reads

@@ -16,9 +16,10 @@ from ansible import constants as C  # noqa: N812 - its name everywhere in Ansibl
 from ansible import context
 from ansible.plugins.callback import CallbackBase
 
-from goldnode.errors import GoldnodeError
-from goldnode.fleet import cohorts, identity, runs
-from goldnode.fleet.variables import Strangers
+from goldnode.core.errors import GoldnodeError
+from goldnode.fleet import identity, runs
+from goldnode.inventory import cohorts
+from goldnode.inventory.variables import Strangers
 
 DOCUMENTATION = r"""
 name: goldnode_report

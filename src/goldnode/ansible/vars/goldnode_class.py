@@ -10,8 +10,8 @@ from ansible.inventory.group import Group
 from ansible.inventory.host import Host
 from ansible.plugins.vars import BaseVarsPlugin
 
-from goldnode.catalog.kept import ClassDocuments
-from goldnode.errors import GoldnodeError, InventoryError
+from goldnode.classdoc.cache import ClassDocuments
+from goldnode.core.errors import GoldnodeError, InventoryError
 
 DOCUMENTATION = """
 name: goldnode_class

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from goldnode.errors import GoldnodeError, ImageError
-from goldnode.images.oci import OciImage, canonical, clean
+from goldnode.core.errors import GoldnodeError, ImageError
 from goldnode.images.smoke import pack, record
+from goldnode.oci.layout import OciImage, canonical, clean
 
 PROGRAM = "/usr/lib/goldnode/goldnode-smoke"
 NOBODY = 65534
@@ -74,7 +74,7 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
 
 def chosen(engine: Engine) -> str:
     """docker where one answers, else chroot. Raises ImageError where what is asked for is not there."""
-    from goldnode.lab.engine import connect
+    from goldnode.core.docker_engine import connect
 
     if engine != "chroot":
         try:
@@ -158,7 +158,7 @@ def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
     from docker.errors import APIError
     from docker.types import DeviceRequest
 
-    from goldnode.lab.engine import connect
+    from goldnode.core.docker_engine import connect
 
     client = connect()
     requested = []

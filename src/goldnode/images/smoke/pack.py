@@ -22,7 +22,7 @@ NAME = "goldnode-smoke"
 
 def floors() -> list[dict[str, Any]]:
     """The floor of each GPU model that the facts know a dense peak of: {model, pci_ids, floor_tflops: {precision: 10 ** 12 a second}}."""
-    from goldnode.compat import facts
+    from goldnode.facts import host as facts
 
     rows = []
     for row in facts.load("performance.yml")["dense_peaks"]:

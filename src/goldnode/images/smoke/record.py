@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from goldnode.errors import ImageError
-from goldnode.images.oci import Layout, OciImage, canonical
+from goldnode.core.errors import ImageError
 from goldnode.images.smoke.runner import report
+from goldnode.oci.layout import Layout, OciImage, canonical
 
 TYPE = "application/vnd.goldnode.smoke.v1+json"
 STATES = (report.PASSED, report.FAILED, report.NOT_RUN)

@@ -2,7 +2,7 @@
 
 The rules, each with its source:
 
-* NVIDIA's immediate action decides what an Xid means (Xid catalogue; `compat/facts/xid.yml`). RESTART_APP and IGNORE are no fault of the node:
+* NVIDIA's immediate action decides what an Xid means (Xid catalogue; `facts/xid.yml`). RESTART_APP and IGNORE are no fault of the node:
   they are recorded, and stay `match`. A number that the table does not have is told as *could not read*, and is never quietly fine.
 * One GPU gives one finding, under the number that says most; the others are its evidence. Xid 45 and 154 follow others (catalogue).
 * Xid 48 alone, or with 63, 64 or 95: reset. With 94, the error was kept to one program: the GPU is to be reset when it is free (catalogue, workflow 48).

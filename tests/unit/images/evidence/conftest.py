@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.images.oci import Layout
+from goldnode.oci.layout import Layout
 
 
 @pytest.fixture

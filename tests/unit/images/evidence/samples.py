@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from goldnode.images.model import Built, Image
-from goldnode.images.oci import CONFIG, LAYER, MANIFEST, Layout, canonical
+from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, canonical
+from goldnode.oci.model import Built, Image
 
 IMAGE = Image(
     "cuda-12.4.1-runtime-debian12", "cuda", "12.4.1", "runtime", "debian12", "cuda-12.4.1-base-debian12"

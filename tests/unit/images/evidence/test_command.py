@@ -14,8 +14,8 @@ from tests.unit.images.evidence.samples import base_files, image
 from goldnode.cli import main
 from goldnode.images.imagelock import ImageLock, intent_digest, write_lock
 from goldnode.images.matrix import load_matrix
-from goldnode.images.model import Built
 from goldnode.images.store import Store, open_store
+from goldnode.oci.model import Built
 
 MATRIX = """\
 matrix: 1
@@ -103,9 +103,9 @@ def test_evidence_then_verify_then_diff(site: Store) -> None:
 
 
 def test_provenance_names_the_parent(site: Store) -> None:
-    from goldnode.images import evidence
-    from goldnode.images.evidence.signatures import payload_of
-    from goldnode.images.evidence.verify import documents
+    from goldnode import evidence
+    from goldnode.evidence.signatures import payload_of
+    from goldnode.evidence.verify import documents
 
     run("evidence", RUNTIME)
     built = {row.image: row.digest for row in site.built().values()}

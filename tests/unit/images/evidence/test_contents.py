@@ -22,12 +22,12 @@ from tests.unit.images.evidence.samples import (
     sample,
 )
 
-from goldnode.errors import ImageError
-from goldnode.images.evidence import elf as elf_module
-from goldnode.images.evidence import layers, licences
-from goldnode.images.evidence.contents import Contents, contents
-from goldnode.images.evidence.layers import snapshot
-from goldnode.images.oci import Layout, OciImage
+from goldnode.core.errors import ImageError
+from goldnode.evidence import elf as elf_module
+from goldnode.evidence import layers, licences
+from goldnode.evidence.contents import Contents, contents
+from goldnode.evidence.layers import snapshot
+from goldnode.oci.layout import Layout, OciImage
 
 
 def read(layout: Layout, digest: str, locks: object = LOCKS) -> Contents:

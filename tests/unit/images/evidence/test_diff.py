@@ -17,13 +17,13 @@ from tests.unit.images.evidence.samples import (
     sample,
 )
 
-from goldnode.errors import ImageError
-from goldnode.images.evidence import size
-from goldnode.images.evidence.diff import ImageDiff, compare_images
-from goldnode.images.evidence.names import find, reference
-from goldnode.images.evidence.write import examine
-from goldnode.images.model import Built
-from goldnode.images.oci import Layout
+from goldnode.core.errors import ImageError
+from goldnode.evidence import size
+from goldnode.evidence.diff import ImageDiff, compare_images
+from goldnode.evidence.write import examine
+from goldnode.images.names import find, reference
+from goldnode.oci.layout import Layout
+from goldnode.oci.model import Built
 
 CUDNN = "usr/lib/goldnode/wheels/nvidia_cudnn_cu{major}-{version}.dist-info/METADATA"
 

@@ -10,12 +10,12 @@ import pytest
 from in_toto_attestation.v1.statement import Statement
 from tests.unit.images.evidence.samples import IMAGE, LOCKS, built, sample
 
-from goldnode.errors import ImageError
-from goldnode.images.evidence import sbom
-from goldnode.images.evidence.contents import Deb
-from goldnode.images.evidence.provenance import provenance
-from goldnode.images.evidence.write import examine
-from goldnode.images.oci import Layout, canonical
+from goldnode.core.errors import ImageError
+from goldnode.evidence import sbom
+from goldnode.evidence.contents import Deb
+from goldnode.evidence.provenance import provenance
+from goldnode.evidence.write import examine
+from goldnode.oci.layout import Layout, canonical
 
 
 def test_cyclonedx_is_valid_and_the_same_each_time(layout: Layout, tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from tests.unit.images.evidence.samples import IMAGE, LOCKS, built, image, sample
 
-from goldnode.errors import ImageError, SigningKeyError
-from goldnode.images import evidence
-from goldnode.images.evidence import signatures
-from goldnode.images.evidence.verify import documents, sign, verify
-from goldnode.images.evidence.write import Options, write
-from goldnode.images.oci import Layout, canonical
+from goldnode import evidence
+from goldnode.core.errors import ImageError, SigningKeyError
+from goldnode.evidence import signatures
+from goldnode.evidence.verify import documents, sign, verify
+from goldnode.evidence.write import Options, write
+from goldnode.oci.layout import Layout, canonical
 
 ALGORITHMS = {
     "ed25519": ["-algorithm", "ed25519"],

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.unit.images.evidence.samples import LOCKS, sample
 
-from goldnode.errors import ImageError
-from goldnode.images.evidence import vulnerabilities
-from goldnode.images.evidence.contents import Contents
-from goldnode.images.evidence.write import examine
-from goldnode.images.oci import Layout
+from goldnode.core.errors import ImageError
+from goldnode.evidence import vulnerabilities
+from goldnode.evidence.contents import Contents
+from goldnode.evidence.write import examine
+from goldnode.oci.layout import Layout
 
 TRACKER = {
     "glibc": {

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.unit.images.evidence.samples import IMAGE, LOCKS, built, sample
 
-from goldnode.errors import ImageError
-from goldnode.images import evidence
-from goldnode.images.evidence.verify import documents
-from goldnode.images.evidence.write import Options, write
-from goldnode.images.oci import Layout, OciImage, canonical
+from goldnode import evidence
+from goldnode.core.errors import ImageError
+from goldnode.evidence.verify import documents
+from goldnode.evidence.write import Options, write
+from goldnode.oci.layout import Layout, OciImage, canonical
 
 
 def test_all_of_them_and_nothing_of_this_machine(layout: Layout, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_second_run_reads_nothing_and_an_other_one_replaces(
     write(layout, IMAGE, built(digest), LOCKS, options)
     with monkeypatch.context() as patch:
         patch.setattr(OciImage, "layer", None)
-        patch.setattr("goldnode.images.evidence.write.examine", None)
+        patch.setattr("goldnode.evidence.write.examine", None)
         again = write(layout, IMAGE, built(digest), LOCKS, options)
     assert [(row.type, row.line) for row in again] == [(row.type, row.line) for row in first]
     assert {row.state for row in again} == {"kept"}
@@ -84,7 +84,7 @@ def test_a_lock_that_moved_since_the_build(layout: Layout) -> None:
 
 def test_an_invalid_sbom_is_not_attached(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = sample(layout)
-    monkeypatch.setattr("goldnode.images.evidence.sbom.cyclonedx", lambda *_: b'{"bomFormat":"CycloneDX"}')
+    monkeypatch.setattr("goldnode.evidence.sbom.cyclonedx", lambda *_: b'{"bomFormat":"CycloneDX"}')
     with pytest.raises(ImageError, match="no valid CycloneDX"):
         write(layout, IMAGE, built(digest), LOCKS, Options())
     assert documents(layout, digest) == []

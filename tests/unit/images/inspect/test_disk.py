@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.unit.images.inspect.things import elf, os_release
 
-from goldnode.errors import ImageError
-from goldnode.images.inspect import targets
-from goldnode.images.inspect.scan import View
+from goldnode.core.errors import ImageError
+from goldnode.inspect import targets
+from goldnode.inspect.scan import View
 
 
 def root(folder: Path) -> Path:

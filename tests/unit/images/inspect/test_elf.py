@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.images.inspect.things import NVIDIA, cudart, elf
 
-from goldnode.images.inspect import elf as reader
+from goldnode.inspect import elf as reader
 
 
 def test_what_a_file_says() -> None:

@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 from tests.unit.images.inspect.things import cudart, elf, image, installed, os_release, wheel, wheel_files
 
 from goldnode.commands.images_inspect import inspect
-from goldnode.errors import ImageError
-from goldnode.images.inspect.report import INSPECTION, TRUTH
-from goldnode.images.oci import Layout
+from goldnode.core.errors import ImageError
+from goldnode.inspect.report import INSPECTION, TRUTH
+from goldnode.oci.layout import Layout
 
 XGBOOST = wheel_files(
     "xgboost",

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.unit.images.inspect.things import NVIDIA, cudart, debs, elf, installed, os_release, wheel_files
 
-from goldnode.errors import ImageError
-from goldnode.images.inspect import policy
-from goldnode.images.inspect.policy import Finding, Inspection
-from goldnode.images.inspect.scan import View, scan_directory
+from goldnode.core.errors import ImageError
+from goldnode.inspect import policy
+from goldnode.inspect.policy import Finding, Inspection
+from goldnode.inspect.scan import View, scan_directory
 
 TODAY = dt.date(2026, 11, 22)
 RULES = policy.load()

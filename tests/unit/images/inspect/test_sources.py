@@ -23,10 +23,10 @@ from tests.unit.images.inspect.things import (
     wheel_files,
 )
 
-from goldnode.errors import ImageError
-from goldnode.images.inspect import scan, targets
-from goldnode.images.inspect.scan import Limits, Scan, View, shown
-from goldnode.images.oci import LAYER, Descriptor, Layout
+from goldnode.core.errors import ImageError
+from goldnode.inspect import scan, targets
+from goldnode.inspect.scan import Limits, Scan, View, shown
+from goldnode.oci.layout import LAYER, Descriptor, Layout
 
 NCCL = {"usr/lib/libnccl.so.2": elf(soname="libnccl.so.2")}
 
@@ -302,7 +302,7 @@ def test_a_layer_of_zstd_says_so(tmp_path: Path) -> None:
     found = layout.image("cpu:1-base-debian12")
     manifest = dict(found.manifest)
     manifest["layers"] = [{**manifest["layers"][0], "mediaType": f"{LAYER}+zstd"}]
-    from goldnode.images.oci import MANIFEST, canonical
+    from goldnode.oci.layout import MANIFEST, canonical
 
     row = layout.put(canonical(manifest), MANIFEST)
     layout.set_ref("cpu:1-base-debian13", Descriptor(row.media_type, row.digest, row.size))

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests.unit.images.inspect.things import cudart, debs, elf, image, installed, os_release, wheel_files
 
-from goldnode.images.history import line_of
-from goldnode.images.inspect import targets, truth
-from goldnode.images.inspect.truth import Claim, Locked, Truth
-from goldnode.images.model import Image
-from goldnode.images.oci import Layout
+from goldnode.channels.history import line_of
+from goldnode.inspect import targets, truth
+from goldnode.inspect.truth import Claim, Locked, Truth
+from goldnode.oci.layout import Layout
+from goldnode.oci.model import Image
 
 PYTHON = {"usr/bin/python3": elf(needed=["libc.so.6"])}
 CUDA = "usr/local/cuda-12.4/targets/x86_64-linux/lib"

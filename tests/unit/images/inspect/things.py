@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from goldnode.images.oci import CONFIG, LAYER, MANIFEST, Layout, canonical, digest_of
+from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, canonical, digest_of
 
 NVIDIA = b"\xb1\x43\x62\x46\x01\x00\x00\x00"
 

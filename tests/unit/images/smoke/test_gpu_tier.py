@@ -9,8 +9,8 @@ import pytest
 from tests.simulators import accelerators
 from tests.unit.images.smoke.conftest import Run, one, states
 
-from goldnode.compat import facts
-from goldnode.errors import FactsError
+from goldnode.core.errors import FactsError
+from goldnode.facts import host as facts
 from goldnode.images.smoke import pack
 from goldnode.images.smoke.runner import device, image, linear, report
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.errors import ImageError
-from goldnode.images.oci import CONFIG, LAYER, MANIFEST, Layout, OciImage, canonical
+from goldnode.core.errors import ImageError
 from goldnode.images.smoke import inside, pack
+from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, OciImage, canonical
 
 
 def image(place: Path, entries: dict[str, str | None]) -> OciImage:

@@ -1,0 +1,1 @@
+"""Channels of published images: histories, and the requirements of a promotion."""

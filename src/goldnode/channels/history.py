@@ -1,0 +1,245 @@
+"""The history of a line of images: who moved which channel to what, and why; signed line by line, and only ever added to.
+
+A line (`cuda:12.4-runtime-debian12`) is what users follow over patch releases and rebuilds. Its history is a text of one DSSE envelope
+a line, each naming the sha256 of the one before, so that an older text is always the beginning of a newer one. It is the
+authority; the tags of channels in a registry are made from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from goldnode.core.errors import ImageError
+from goldnode.evidence import signatures
+from goldnode.oci.layout import canonical
+from goldnode.oci.model import BUILD_ID_LENGTH
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+    from goldnode.evidence.signatures import Signer
+
+SCHEMA = "goldnode.history/1"
+ENTRY = "application/vnd.goldnode.history-entry.v1+json"
+HISTORY = "application/vnd.goldnode.history.v1+jsonl"
+CHANNELS = ("candidate", "canary", "stable", "known-good")
+
+IMMUTABLE = re.compile(
+    rf"(?P<version>[^-]+)-(?P<flavour>[^-]+)-(?P<os>[^-]+)-(?P<build>[0-9a-f]{{{BUILD_ID_LENGTH}}})"
+)
+_LINE = re.compile(r"(?P<repository>[a-z0-9][a-z0-9._/-]*):(?P<name>[^-:]+-[^-:]+-[^-:]+)")
+
+
+@dataclass(frozen=True)
+class Line:
+    """What users follow: a repository (the backend) and a short name, `12.4-runtime-debian12`."""
+
+    repository: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.repository}:{self.name}"
+
+    def pointer(self, channel: str) -> str:
+        """The tag of a channel: the short name itself is stable's."""
+        return self.name if channel == "stable" else f"{self.name}-{channel}"
+
+    @property
+    def history(self) -> str:
+        """The tag of the history."""
+        return f"{self.name}-history"
+
+
+def line_of(repository: str, tag: str) -> Line:
+    """The line that an immutable tag belongs to: `12.4.1-runtime-debian12-BUILDID` is of `12.4-runtime-debian12`. Raises ImageError."""
+    found = IMMUTABLE.fullmatch(tag)
+    if found is None:
+        raise ImageError(
+            f'"{repository}:{tag}" is no immutable tag of goldnode',
+            remedy=f"name VERSION-FLAVOUR-OS-BUILDID, whose end has {BUILD_ID_LENGTH} digits",
+        )
+    return Line(repository, f"{'.'.join(found['version'].split('.')[:2])}-{found['flavour']}-{found['os']}")
+
+
+def read_line(text: str) -> Line:
+    """Read `cuda:12.4-runtime-debian12`. Raises ImageError."""
+    found = _LINE.fullmatch(text)
+    if found is None:
+        raise ImageError(
+            f'"{text}" is no line of images',
+            remedy="write it as BACKEND:VERSION-FLAVOUR-OS, as in cuda:12.4-runtime-debian12",
+        )
+    return Line(found["repository"], found["name"])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One move of one channel. `was` is the digest it led to before (None: to none), `tag` the immutable tag of `now`."""
+
+    line: str
+    number: int
+    previous: str | None
+    action: str
+    channel: str
+    was: str | None
+    now: str
+    tag: str
+    by: str
+    date: str
+    reason: str = ""
+    gates: tuple[dict[str, Any], ...] = ()
+    approvals: tuple[dict[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """As it is signed."""
+        return {
+            "schema": SCHEMA,
+            "line": self.line,
+            "number": self.number,
+            "previous": self.previous,
+            "action": self.action,
+            "channel": self.channel,
+            "from": self.was,
+            "to": self.now,
+            "tag": self.tag,
+            "by": self.by,
+            "date": self.date,
+            "reason": self.reason,
+            "gates": list(self.gates),
+            "approvals": list(self.approvals),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Entry:
+        """Read one. Raises KeyError and TypeError."""
+        return cls(
+            data["line"],
+            int(data["number"]),
+            data["previous"],
+            data["action"],
+            data["channel"],
+            data["from"],
+            data["to"],
+            data["tag"],
+            data["by"],
+            data["date"],
+            data["reason"],
+            tuple(data["gates"]),
+            tuple(data["approvals"]),
+            tuple(data["notes"]),
+        )
+
+
+@dataclass(frozen=True)
+class History:
+    """The moves of a line in order; `text` is what they were read from."""
+
+    line: Line
+    text: bytes = b""
+    entries: tuple[Entry, ...] = ()
+    signers: tuple[str, ...] = ()  # key ids that are verified; empty where none was given to verify with
+
+    @property
+    def head(self) -> str | None:
+        """The sha256 of the last line, which the next entry names."""
+        rows = self.text.splitlines(keepends=True)
+        return "sha256:" + hashlib.sha256(rows[-1]).hexdigest() if rows else None
+
+    def current(self, channel: str) -> Entry | None:
+        """The last move of a channel."""
+        return next((entry for entry in reversed(self.entries) if entry.channel == channel), None)
+
+    def stack(self, channel: str) -> list[Entry]:
+        """Where a channel stood, oldest first, what was rolled back left out: the last one is where it stands."""
+        return self._walk(channel)[0]
+
+    def taken_back(self, channel: str) -> dict[str, Entry]:
+        """Images that a channel was rolled back from, or past, each with that rollback; what it stood for again since is none of them."""
+        return self._walk(channel)[1]
+
+    def _walk(self, channel: str) -> tuple[list[Entry], dict[str, Entry]]:
+        found: list[Entry] = []
+        back: dict[str, Entry] = {}
+        for entry in self.entries:
+            if entry.channel != channel:
+                continue
+            if entry.action == "rollback":
+                while found and found[-1].now != entry.now:
+                    back[found.pop().now] = entry
+            back.pop(entry.now, None)
+            if entry.action != "rollback" or not found:
+                found.append(entry)
+        return found, back
+
+    def digests(self) -> dict[str, str]:
+        """Every image it names, and why it is named."""
+        found: dict[str, str] = {}
+        for entry in self.entries:
+            found.setdefault(
+                entry.now, f"history of {self.line}: {entry.action} to {entry.channel} on {entry.date[:10]}"
+            )
+        for channel in CHANNELS:
+            if (last := self.current(channel)) is not None:
+                found[last.now] = f"{channel} of {self.line}"
+        return found
+
+    def was_in(self, channel: str, digest: str) -> bool:
+        """Whether a channel ever led to an image."""
+        return any(entry.channel == channel and entry.now == digest for entry in self.entries)
+
+
+def add(history: History, entry: Entry, signer: Signer) -> History:
+    """The history with one more entry, signed."""
+    row = signer.sign(canonical(entry.document()), ENTRY) + b"\n"
+    return History(history.line, history.text + row, (*history.entries, entry), history.signers)
+
+
+def read(text: bytes, line: Line, trust: Sequence[SSlibKey] = (), *, where: str) -> History:
+    """Read a history and hold it against itself: the order, the chain, the line, and with `trust` every signature. Raises ImageError.
+
+    Without `trust` the signatures are not verified, and `signers` is empty.
+    """
+
+    def wrong(number: int, why: str) -> ImageError:
+        return ImageError(
+            f"the history of {line} is not what was signed: entry {number} {why}",
+            file=where,
+            line=number,
+            remedy="find out who changed it; a store that saw it earlier has an unaltered copy",
+        )
+
+    entries: list[Entry] = []
+    signers: list[str] = []
+    previous: str | None = None
+    for number, row in enumerate(text.splitlines(keepends=True), start=1):
+        if not row.endswith(b"\n"):
+            raise wrong(number, "is cut short")
+        try:
+            kind = json.loads(row)["payloadType"]
+            document = json.loads(signatures.payload_of(row))
+            entry = Entry.of(document)
+        except (ImageError, ValueError, KeyError, TypeError, AttributeError):
+            raise wrong(number, "cannot be read") from None
+        if kind != ENTRY or document.get("schema") != SCHEMA:
+            raise wrong(number, f"is of another kind than {SCHEMA}")
+        if entry.number != number or entry.previous != previous:
+            raise wrong(number, "does not follow the one before it")
+        if entry.line != str(line):
+            raise wrong(number, f"is of the line {entry.line}")
+        if entry.channel not in CHANNELS or entry.action not in ("promote", "rollback"):
+            raise wrong(number, "moves no channel that goldnode has")
+        if trust:
+            try:
+                signers.append(signatures.open_envelope(row, trust).keyid)
+            except ImageError as problem:
+                raise wrong(number, f"has no good signature: {problem.message}") from None
+        entries.append(entry)
+        previous = "sha256:" + hashlib.sha256(row).hexdigest()
+    return History(line, text, tuple(entries), tuple(dict.fromkeys(signers)))

@@ -1,0 +1,128 @@
+"""`goldnode class bless`: captures of good nodes become the baseline of a class, for review."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from goldnode.catalog import models
+from goldnode.catalog.load import Catalog
+from goldnode.classdoc import baseline
+from goldnode.core.errors import CatalogError
+from goldnode.node.verdict.rules import as_list, as_map
+
+SCHEMA = "goldnode.capture/1"
+Json = dict[str, Any]
+
+
+def read(path: Path) -> Json:
+    """Return the capture in a file. Raises CatalogError for what is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CatalogError(
+            f"the capture cannot be read: {error.strerror}",
+            file=path,
+            remedy="name a file that `goldnode-node capture` wrote",
+        ) from None
+    except ValueError:
+        raise CatalogError(
+            "this is no capture: it is not JSON",
+            file=path,
+            remedy="make one with `goldnode-node capture` on the node",
+        ) from None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise CatalogError(
+            f"this is no capture of schema {SCHEMA}",
+            file=path,
+            remedy="make one with `goldnode-node capture` on the node",
+        )
+    if found.get("source") == "nvidia-smi-xml":
+        raise CatalogError(
+            "the output of nvidia-smi says too little of a node",
+            file=path,
+            remedy="make a capture with `goldnode-node capture`",
+        )
+    return found
+
+
+def bless(
+    paths: Sequence[Path], catalog: Catalog, name: str | None = None, reason: str | None = None
+) -> baseline.Proposal:
+    """Return the baseline that the captures in `paths` have in common.
+
+    `name`: the class it is for; its GPU model, count and platform are what the captures must show. `reason`: why links and sizes that are
+    not what the facts say are right. Raises CatalogError for a capture of a node that something speaks against, naming all of it.
+    """
+    captures = [(str(path), read(path)) for path in paths]
+    entry = catalog.node_class(name) if name is not None else None
+    item = entry.item if entry is not None else None
+    platform = (
+        catalog.platforms[item.platform].item if item is not None and item.platform is not None else None
+    )
+    for path, (_, capture) in zip(paths, captures, strict=True):
+        model = item.gpu.model if item is not None and item.gpu is not None else baseline.model_of(capture)
+        gpus = as_list(capture.get("gpus"))
+        if gpus and model is None:
+            ids = ", ".join(sorted({str(as_map(row).get("pci_id")) for row in gpus}))
+            raise CatalogError(
+                f"no GPU model of the facts has PCI id {ids}",
+                file=path,
+                remedy="add it to facts/gpus.yml with its source",
+            )
+        found = []
+        if item is not None and item.gpu is not None and len(gpus) != item.gpu.count:
+            found.append(f"{len(gpus)} GPUs, and class {name} has {item.gpu.count}")
+        if item is not None and item.gpu is not None and baseline.model_of(capture) not in (None, model):
+            found.append(f"its GPUs are {baseline.model_of(capture)}, and class {name} is of {model}")
+        found += baseline.doubts(capture, model, platform is not None and platform.nvswitch, reason)
+        if found:
+            told = "\n  ".join(found)
+            more = "bless a node that nothing speaks against" + (
+                "" if reason else ", or say with --reason why its hardware is right as it is"
+            )
+            raise CatalogError(f"this is not the capture of a good node:\n  {told}", file=path, remedy=more)
+    proposal = baseline.propose(captures, reason)
+    models.Baseline.model_validate(proposal.baseline)
+    if item is not None and item.baseline != models.Baseline():
+        proposal.notes.append(
+            "the class has a baseline already: what stands there and not here (mounts, paths, modules) is yours to keep"
+        )
+    if len(captures) == 1:
+        proposal.notes.append(
+            "one capture only: what differs between nodes of the class is not known; give some more"
+        )
+    return proposal
+
+
+def text(proposal: baseline.Proposal) -> str:
+    """Return the proposal as the YAML of a class file."""
+    import yaml
+
+    dumped: str = yaml.safe_dump(
+        {"baseline": proposal.baseline},
+        sort_keys=False,
+        default_flow_style=None,
+        width=150,
+        allow_unicode=True,
+    )
+    return dumped
+
+
+def patch(proposal: baseline.Proposal, file: Path) -> str:
+    """Return the unified diff that gives a class file this baseline in place of its own."""
+    before = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    own = [index for index, line in enumerate(before) if line.startswith("baseline:")]
+    start = own[0] if own else len(before)
+    end = start + 1
+    while own and end < len(before) and (before[end][:1] in (" ", "\t", "-", "\n", "#")):
+        end += 1
+    while (
+        end > start + 1 and end <= len(before) and before[end - 1][:1] in ("\n", "#")
+    ):  # a blank line or remark belongs to what follows
+        end -= 1
+    after = [*before[:start], *text(proposal).splitlines(keepends=True), *before[end:]]
+    return "".join(difflib.unified_diff(before, after, f"a/{file.name}", f"b/{file.name}"))

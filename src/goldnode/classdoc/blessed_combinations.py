@@ -1,0 +1,402 @@
+"""The blessed matrix: every stack and class of a catalog with what runs on it, as text, Markdown or HTML.
+
+What is newest is asked of the engine (`compat.check`), candidate by candidate, so that the matrix cannot say what a check would refuse.
+It is judged for the day of the facts, not for today: the same catalog, locks and facts give the same matrix.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from goldnode.catalog import models
+from goldnode.catalog.load import Catalog
+from goldnode.classdoc.hosts import host_of_class, host_of_stack
+from goldnode.compat import rules
+from goldnode.compat.check import check
+from goldnode.compat.model import Finding, Host, Workload
+from goldnode.core.errors import FactsError
+from goldnode.core.site import Site
+from goldnode.facts import host as facts
+from goldnode.facts import workload as software
+
+NONE = "-"
+_WORDS = {"block": "blocked", "unknown": "not known", "warn": "with limits", "ok": "fits"}
+_EXERCISED = {
+    "debian-archive": "on Debian's own archive",
+    "local-archive": "on a local archive of the same names only",
+    "none": "not at all",
+}
+
+
+@dataclass(frozen=True)
+class Note:
+    """A footnote: what is said, how grave it is (None: a remark), who says so, and what speaks against it."""
+
+    severity: str | None
+    text: str
+    sources: tuple[facts.Origin, ...] = ()
+    doubt: str | None = None
+    accepted: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: its name, what the cells of the columns show, what a check finds (`ok`, or the heaviest), and its notes."""
+
+    name: str
+    cells: Mapping[str, str]
+    verdict: str
+    notes: tuple[Note, ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """The verdict in words."""
+        return _WORDS[self.verdict]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its columns in order; `one` heads the column of names."""
+
+    title: str
+    one: str
+    about: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Both tables, and the day of the facts that they were judged by and for."""
+
+    date: dt.date
+    tables: tuple[Table, ...]
+
+
+def matrix(catalog: Catalog, site: Site) -> Matrix:
+    """Return the matrix of `catalog`. Raises GoldnodeError for a lock that does not belong to its stack."""
+    day = facts.compiled()
+    stacks = tuple(_stack(name, catalog, site, day) for name in sorted(catalog.stacks))
+    classes = tuple(_class(name, catalog, site, day) for name in sorted(catalog.classes))
+    tables = (
+        Table(
+            "Stacks",
+            "Stack",
+            "What is installed together, and changed only together. Versions are those of the lock; a stack without one shows what it asks for.",
+            ("OS", "Kernel", "Driver", "Containers", "Support ends", "Security", "Tried out"),
+            stacks,
+        ),
+        Table(
+            "Classes",
+            "Class",
+            "What runs on the GPUs of a class. CUDA: the newest that the driver runs natively; by minor-version compatibility, which needs "
+            "machine code for the GPU in the binaries; with NVIDIA's forward-compatibility package in the image. cuDNN, NCCL and PyTorch: the "
+            "newest that a source says goes with it.",
+            ("Hardware", "Stack", "CUDA", "CUDA, minor", "CUDA, forward", "cuDNN", "NCCL", "PyTorch", "ROCm"),
+            classes,
+        ),
+    )
+    return Matrix(day, tables)
+
+
+def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> Row:
+    stack, host = catalog.stacks[name].item, host_of_stack(name, catalog, site, on=day)
+    found = check(host)
+    cells = {
+        "OS": f"{stack.os.id.capitalize()} {stack.os.version}"
+        + ("" if stack.os.architecture == "amd64" else f", {stack.os.architecture}"),
+        "Kernel": _kernel(host),
+        "Driver": _driver(stack, host),
+        "Containers": _containers(stack, host),
+        "Support ends": _support(stack, day),
+        "Security": _security(host),
+        "Tried out": _EXERCISED[stack.exercised],
+    }
+    return Row(name, cells, _heaviest(found), _notes(found), tuple(stack.limits))
+
+
+def _kernel(host: Host) -> str:
+    if host.unlocked is not None:
+        return f"{host.kernel}, not locked"
+    exact = (
+        f" ({host.kernel_version})"
+        if host.kernel_version and host.kernel_version not in str(host.kernel)
+        else ""
+    )
+    return f"{host.kernel}{exact}"
+
+
+def _driver(stack: models.Stack, host: Host) -> str:
+    if stack.driver is None:
+        return NONE
+    if stack.driver.vendor == "amd":
+        return f"amdgpu {host.amdgpu}" if host.amdgpu else "amdgpu of the kernel"
+    flavour = f", {stack.driver.flavour} modules" if stack.driver.flavour else ""
+    return f"NVIDIA {host.driver or host.branch + '.x' if host.branch else ''}{flavour}"
+
+
+def _containers(stack: models.Stack, host: Host) -> str:
+    if stack.runtime is None:
+        return NONE
+    engine = f"{host.engine} {_upstream(host.engine_version) or '(not locked)'}"
+    toolkit = stack.runtime.toolkit
+    if toolkit is None:
+        return f"{engine}, without GPUs"
+    mode = f", {host.toolkit_mode}" if host.toolkit_mode else ""
+    if toolkit.vendor == "amd":
+        return f"{engine}, CDI by goldnode"
+    return f"{engine}, toolkit {host.toolkit or 'not locked'}{mode}"
+
+
+def _upstream(version: str | None) -> str | None:
+    return None if version is None else rules.upstream(version)
+
+
+def _support(stack: models.Stack, day: dt.date) -> str:
+    ends = stack.end_of_life.date
+    if ends >= day:
+        return str(ends)
+    waiver = stack.waiver
+    given = (
+        f"; waived until {waiver.expires} for {', '.join(waiver.classes) or 'all'}"
+        if waiver is not None
+        else ""
+    )
+    return f"{ends}, past{given}"
+
+
+def _security(host: Host) -> str:
+    if host.vendor != "nvidia" or host.branch is None:
+        return NONE
+    try:
+        floor = facts.security_floor(host.branch)
+    except FactsError:
+        return "not known"
+    if not floor.fixed:
+        return (
+            f"no fixes after bulletin {floor.bulletin} ({floor.bulletin_date})"
+            if floor.bulletin
+            else "no fixes"
+        )
+    if host.driver is None:
+        return f"needs {floor.floor}"
+    short = facts.numbers(host.driver) < facts.numbers(floor.floor or "")
+    return f"below {floor.floor}" if short else f"fixed, bulletin {floor.bulletin} ({floor.bulletin_date})"
+
+
+def _class(name: str, catalog: Catalog, site: Site, day: dt.date) -> Row:
+    item, host = catalog.classes[name].item, host_of_class(name, catalog, site, on=day)
+    found = check(host)
+    cells = dict.fromkeys(("CUDA", "CUDA, minor", "CUDA, forward", "cuDNN", "NCCL", "PyTorch", "ROCm"), NONE)
+    cells["Hardware"] = (f"{item.gpu.count} x {item.gpu.model}" if item.gpu is not None else "no GPU") + (
+        ", simulated" if item.simulated else ""
+    )
+    cells["Stack"] = item.stack
+    more: list[Note] = []
+    if host.gpus and host.vendor == "nvidia":
+        more = _cuda(_Asked(host, found), cells)
+    elif host.gpus and host.vendor == "amd":
+        more = _rocm(_Asked(host, found), cells)
+    return Row(name, cells, _heaviest(found), (*_notes(found), *more))
+
+
+class _Asked:
+    """What the engine says of workloads on one host, beyond what it says of the host."""
+
+    def __init__(self, host: Host, known: Sequence[Finding]) -> None:
+        self.host, self.known = host, frozenset(known)
+
+    def __call__(self, **stated: Any) -> list[Finding]:
+        return [
+            finding for finding in check(self.host, [Workload("it", **stated)]) if finding not in self.known
+        ]
+
+    def newest(
+        self, candidates: Iterable[str], ask: Callable[[str], Mapping[str, Any]], *, most: str = "ok"
+    ) -> tuple[str | None, list[str]]:
+        """The first of `candidates` of which nothing graver than `most` is said, and those before it of which nothing is known."""
+        unknown: list[str] = []
+        for candidate in candidates:
+            said = _heaviest(self(**ask(candidate)))
+            if _RANK.index(said) <= _RANK.index(most):
+                return candidate, unknown
+            if said == "unknown":
+                unknown.append(candidate)
+        return None, unknown
+
+
+_RANK = ("ok", "warn", "unknown", "block")
+
+
+def _heaviest(found: Iterable[Finding]) -> str:
+    return max(
+        (finding.severity for finding in found if finding.accepted is None), key=_RANK.index, default="ok"
+    )
+
+
+def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
+    notes: list[Note] = []
+    minors = list(reversed(software.cudas()))
+    native, _ = ask.newest(minors, lambda version: {"cuda": version, "forward_compat": False})
+    if native is None:
+        return [Note(None, "No CUDA is known to run natively")]
+    cells["CUDA"] = native
+    newer = minors[: minors.index(native)]
+    limited, _ = ask.newest(newer, lambda version: {"cuda": version, "forward_compat": False}, most="warn")
+    cells["CUDA, minor"] = limited or NONE
+    beyond = newer[: newer.index(limited)] if limited else newer
+    forward, open_ = ask.newest(
+        beyond, lambda version: {"cuda": version, "forward_compat": True}, most="warn"
+    )
+    cells["CUDA, forward"] = forward or NONE
+    for version, package in ((limited, False), (forward, True)):
+        if version is not None:
+            notes += _notes(ask(cuda=version, forward_compat=package), sure=True)
+    if open_:
+        notes.append(
+            Note(
+                "unknown",
+                f"No source says whether CUDA {_list(open_)} runs with a forward-compatibility package",
+            )
+        )
+    major = native.split(".")[0]
+    for library, title in (("cudnn", "cuDNN"), ("nccl", "NCCL")):
+        versions = list(reversed(software.wheels(library, major)))
+        newest, open_ = ask.newest(
+            versions,
+            lambda version, library=library: {"cuda": native, library: version},  # type: ignore[misc]
+        )
+        cells[title] = newest or NONE
+        if open_:
+            notes.append(
+                Note(
+                    "unknown",
+                    f"No source says whether {title} {_list(open_)} goes with CUDA {native} on these GPUs",
+                )
+            )
+    newest, open_ = ask.newest(_torch_builds(), _torch, most="warn")
+    if newest is not None:  # of that version, a build that runs without limits
+        same = [build for build in _torch_builds() if build.split("+")[0] == newest.split("+")[0]]
+        newest = ask.newest(same, _torch)[0] or newest
+    cells["PyTorch"] = (newest or NONE).replace("+", " ")
+    if newest is not None:
+        notes += _notes(ask(**_torch(newest)), sure=True)
+    if open_:
+        notes.append(
+            Note(
+                "unknown",
+                f"No source says whether PyTorch {_list(item.replace('+', ' ') for item in open_)} has code for these GPUs",
+            )
+        )
+    return notes
+
+
+def _torch(build: str) -> dict[str, Any]:
+    return {"frameworks": {"torch": build}, "forward_compat": False}
+
+
+@cache
+def _torch_builds() -> tuple[str, ...]:
+    """Versions of PyTorch with their CUDA builds ("2.14.1+cu130"), newest first."""
+    found = []
+    for version in sorted(software.torch_wheels(), key=facts.numbers, reverse=True):
+        row = software.torch_releases().get(".".join(version.split(".")[:2]))
+        builds = sorted(row["cuda_builds"], reverse=True) if row is not None else []
+        found += [f"{version}+{build}" for build in builds]
+    return tuple(found)
+
+
+def _rocm(ask: _Asked, cells: dict[str, str]) -> list[Note]:
+    versions = list(reversed(software.rocms()))
+    newest, open_ = ask.newest(versions, lambda version: {"rocm": version}, most="warn")
+    cells["ROCm"] = newest or "not known"
+    if not open_:
+        return []
+    return [
+        *_notes(ask(rocm=open_[0])),
+        Note("unknown", f"No source says enough of ROCm {_list(open_)} on this node"),
+    ]
+
+
+def _list(versions: Iterable[str]) -> str:
+    """Versions newest first, the middle of many left out."""
+    named = list(versions)
+    return ", ".join(named) if len(named) <= 4 else f"{named[-1]} to {named[0]} ({len(named)} versions)"
+
+
+def _notes(found: Iterable[Finding], *, sure: bool = False) -> tuple[Note, ...]:
+    """Findings as footnotes; `sure`: without what is not known."""
+    return tuple(
+        Note(
+            finding.severity,
+            finding.message[:1].upper() + finding.message[1:],
+            finding.sources,
+            finding.doubt,
+            finding.accepted,
+        )
+        for finding in found
+        if not (sure and finding.severity == "unknown")
+    )
+
+
+# ---- how it is shown
+
+
+def text(shown: Matrix) -> str:
+    """Return the matrix as text for a terminal: a block for each row."""
+    return "\n".join(_text_lines(shown)) + "\n"
+
+
+def _text_lines(shown: Matrix) -> Iterator[str]:
+    yield f"Facts of {shown.date}, judged for that day. What is not known is said to be so."
+    for table in shown.tables:
+        width = max(len(column) for column in table.columns)
+        yield ""
+        yield table.title.upper()
+        for row in table.rows:
+            yield ""
+            yield f"{row.name}: {row.said}"
+            for column in table.columns:
+                if row.cells[column] != NONE:
+                    yield f"  {column:<{width}}  {row.cells[column]}"
+            for note in row.notes:
+                yield f"  - {_said(note)}"
+
+
+def _said(note: Note) -> str:
+    severity = "accepted" if note.accepted else note.severity
+    doubt = f" (doubt: {note.doubt})" if note.doubt else ""
+    accepted = f" Accepted: {note.accepted}." if note.accepted else ""
+    return f"{severity + ': ' if severity else ''}{note.text}{doubt}.{accepted}"
+
+
+def markdown(shown: Matrix) -> str:
+    """Return the matrix as a Markdown page."""
+    return _render("matrix.md.j2", shown)
+
+
+def html(shown: Matrix) -> str:
+    """Return the matrix as one HTML page that needs nothing else."""
+    return _render("matrix.html.j2", shown)
+
+
+def _render(name: str, shown: Matrix) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=name.endswith(".html.j2"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["cell"] = lambda value: str(value).replace("|", "\\|")
+    environment.globals.update(said=_said, NONE=NONE, words=_WORDS)
+    return environment.get_template(name).render(matrix=shown)

@@ -1,0 +1,269 @@
+"""Class documents for a run of Ansible, kept for the next run while everything that they were made from is as it was.
+
+Compiling, and checking that what a class declares fits together, costs a run half a second before it does anything, nearly all of it
+imports, and mostly nothing has changed. What was made
+is kept with the state (size, time, inode; or absence) of every file it can depend on: the catalogs, the facts and goldnode's own sources, the
+site file with its keys and locks, this machine's apt sources, the inventory. Any difference, another day (ends of life and waivers have
+dates) or another environment, and it is made anew. Faults are never kept.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.files import cache_directory
+
+if TYPE_CHECKING:
+    from goldnode.compat.model import Finding
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# What `goldnode.core.site` looks at beside the site file: where this machine's apt takes Debian from.
+MACHINE = ("/etc/os-release", "/etc/apt", "/var/lib/apt/lists")
+FILES = 20  # results for so many environments are kept
+
+Json = dict[str, Any]
+
+
+def directory() -> Path:
+    """Where results are kept."""
+    return cache_directory() / "classes"
+
+
+def today() -> str:
+    """The day, here and in UTC."""
+    return f"{dt.datetime.now().astimezone().date()} {dt.datetime.now(dt.UTC).date()}"
+
+
+def state(places: Iterable[str]) -> str:
+    """A digest of size, time and inode of every file at or below `places`, in their order; of an absent one, that it is absent.
+
+    Hidden folders do not count: neither a catalog nor an inventory is read from one.
+    """
+    rows: list[tuple[str, ...]] = []
+    for place in places:
+        rows.append(_row(place))
+        for where, folders, files in os.walk(place):
+            folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+            rows += [_row(f"{where}/{name}") for name in (*folders, *sorted(files))]
+    return hashlib.sha256(repr(rows).encode()).hexdigest()
+
+
+def _row(path: str) -> tuple[str, ...]:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - some hundred of them, in each run
+    except OSError as problem:
+        return (path, str(problem.errno))
+    return (path, str(found.st_mode), str(found.st_size), str(found.st_mtime_ns), str(found.st_ino))
+
+
+class ClassDocuments:
+    """The class documents of one run, from those kept where they still hold. `compiler` makes the others."""
+
+    def __init__(self, compiler: Callable[[], Compiler] | None = None) -> None:
+        self._make = compiler or Compiler
+        self._compiler: Compiler | None = None
+        self._checked: set[str] = set()
+        self._unusable: dict[str, Json] = {}
+        self._first = [
+            str(PACKAGE),
+            str(PACKAGE.parents[1] / "catalog"),
+            *MACHINE,
+            "goldnode-site.yml",
+            "/etc/goldnode/site.yml",
+        ]
+        self._first += [
+            part for name in ("GOLDNODE_CATALOG", "GOLDNODE_SITE", "GOLDNODE_LOCKS") for part in _parts(name)
+        ]
+        environment = {name: value for name, value in os.environ.items() if name.startswith("GOLDNODE_")}
+        self._circumstances = [sys.version, str(Path.cwd()), sorted(environment.items())]
+        key = hashlib.sha256(repr(self._circumstances).encode()).hexdigest()
+        self._file = directory() / f"{key}.json"
+        self._day = today()
+        self._before = state(
+            self._first
+        )  # before anything is read: what changes meanwhile is found by the next run
+        self._kept = self._read()
+
+    def check(self, inventories: Iterable[str]) -> None:
+        """Refuse a host in two classes in these inventory sources; each is looked at once. Raises GoldnodeError."""
+        for source in inventories:
+            if source in self._checked or not Path(source).exists():
+                continue
+            self._checked.add(source)
+            seen = state([source])
+            if self._kept["inventories"].get(source) != seen:
+                self._compiled().check(source)
+                self._keep("inventories", source, seen)
+
+    def names(self) -> list[str]:
+        """The names of all classes. Raises GoldnodeError."""
+        if "made_from" not in self._kept:
+            self._compiled()
+        found: list[str] = self._kept["classes"]
+        return found
+
+    def document(self, name: str) -> Json:
+        """The class document of a class; without a usable lock ``{class, error}``. Raises GoldnodeError."""
+        if name not in self._kept["documents"]:
+            if name not in self._unusable:
+                document = self._compiled().document(name)
+                if "error" not in document:
+                    self._kept["told"][name] = self._compiled().told(name)
+                    self._keep("documents", name, document)
+                    return document
+                self._unusable[name] = document
+            return self._unusable[name]
+        found: Json = self._kept["documents"][name]
+        return found
+
+    def told(self, name: str) -> list[str]:
+        """What the compatibility check says of a class that is not blocked, a line for each finding. Raises GoldnodeError."""
+        self.document(name)
+        found: list[str] = (
+            self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().told(name)
+        )
+        return found
+
+    def cohort(self, name: str, classes: Sequence[str]) -> Json:
+        """What stands against nodes of these classes training together: ``{refusals, told}``, as of a class. Raises GoldnodeError."""
+        key = json.dumps([name, *classes])
+        if key not in self._kept["cohorts"]:
+            self._keep("cohorts", key, self._compiled().cohort(name, classes))
+        found: Json = self._kept["cohorts"][key]
+        return found
+
+    def _compiled(self) -> Compiler:
+        if self._compiler is None:
+            self._compiler = self._make()
+            if "made_from" not in self._kept:
+                also = self._compiler.places()
+                self._kept.update(
+                    classes=self._compiler.classes(),
+                    also=also,
+                    made_from=[self._day, self._before, state(also)],
+                )
+        return self._compiler
+
+    def _read(self) -> Json:
+        empty: Json = {"classes": [], "documents": {}, "told": {}, "cohorts": {}, "inventories": {}}
+        try:
+            with self._file.open("rb") as opened:
+                owner = os.fstat(opened.fileno())
+                if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
+                    return empty
+                kept: Json = json.load(opened)
+            holds = kept["made_from"] == [self._day, self._before, state(kept["also"])]
+        except (OSError, ValueError, KeyError, TypeError):
+            return empty
+        return kept if holds else empty
+
+    def _keep(self, part: str, name: str, value: object) -> None:
+        self._kept[part][name] = value
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self._file.parent, delete=False, encoding="utf-8"
+            ) as out:
+                json.dump(self._kept, out)
+            Path(out.name).replace(self._file)
+            for old in sorted(self._file.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-FILES]:
+                old.unlink(missing_ok=True)
+        except OSError:
+            return  # nothing is kept; the next run takes its quarter of a second
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in os.environ.get(name, "").split(os.pathsep) if part]
+
+
+class Compiler:
+    """Catalog and site, read as they are now. The imports are what costs."""
+
+    def __init__(self) -> None:
+        from goldnode.catalog.load import load_catalog
+        from goldnode.core.site import load_site
+
+        self.catalog, self.site = load_catalog(), load_site()
+        self._found: dict[str, list[Finding]] = {}
+
+    def classes(self) -> list[str]:
+        """The names of all classes."""
+        return sorted(self.catalog.classes)
+
+    def places(self) -> list[str]:
+        """What the site file names: keys, directories of locks, and of its mirror the records of what is published; and what classes name:
+        metadata of images, requirements files."""
+        keys = [self.site.resolve(archive.key) for archive in self.site.archives.values() if archive.key]
+        if self.site.mirror is not None and self.site.mirror.url is not None:
+            from goldnode.lock.publication import PUBLIC_KEY, RECORD, publications
+
+            mirror = self.site.resolve(self.site.mirror.directory)
+            keys += [self.site.resolve(self.site.mirror.key) if self.site.mirror.key else mirror / PUBLIC_KEY]
+            keys += [place / RECORD for place in publications(mirror)]
+        for entry in self.catalog.classes.values():
+            named = (*entry.item.requirements, *(image.metadata for image in entry.item.images))
+            keys += [entry.file.parent / name for name in named if name is not None]
+        return [str(path) for path in (*keys, *self.site.lock_directories(to_write=True))]
+
+    def check(self, inventory: str) -> None:
+        """Refuse a host in two classes. Raises GoldnodeError."""
+        from goldnode.inventory.classes import classes_of_hosts
+
+        classes_of_hosts(Path(inventory), self.catalog)
+
+    def document(self, name: str) -> Json:
+        """The class document, or ``{class, error}`` where there is none for this class alone, with `refusals` where its check blocks it: other
+        hosts go on. Raises GoldnodeError."""
+        from goldnode.classdoc.compile import class_document
+        from goldnode.compat.report import brief, refusal
+        from goldnode.core.errors import CatalogError, FactsError, LockError, WorkloadError
+
+        try:
+            fatal = [finding for finding in self._findings(name) if finding.fatal]
+            if fatal:
+                return {
+                    "class": name,
+                    "error": "; ".join(map(brief, fatal)),
+                    "refusals": [refusal(finding) for finding in fatal],
+                }
+            return class_document(name, catalog=self.catalog, site=self.site)
+        except (LockError, CatalogError, FactsError, WorkloadError) as problem:
+            return {"class": name, "error": str(problem)}
+
+    def told(self, name: str) -> list[str]:
+        """What the compatibility check finds of a class and does not block it for, a line for each. Raises GoldnodeError."""
+        from goldnode.compat.report import brief, mark
+
+        try:
+            return [
+                f"{mark(finding)}: {brief(finding)}" for finding in self._findings(name) if not finding.fatal
+            ]
+        except GoldnodeError:
+            return []  # `document` says so
+
+    def cohort(self, name: str, classes: Sequence[str]) -> Json:
+        """See :meth:`ClassDocuments.cohort`. A class that cannot be used is told where it is used."""
+        from goldnode.classdoc.hosts import findings_of_cohort
+        from goldnode.compat.report import brief, mark, refusal
+
+        found = findings_of_cohort(name, classes, self.catalog, self.site)
+        return {
+            "refusals": [refusal(finding) for finding in found if finding.fatal],
+            "told": [f"{mark(finding)}: {brief(finding)}" for finding in found if not finding.fatal],
+        }
+
+    def _findings(self, name: str) -> list[Finding]:
+        from goldnode.classdoc.hosts import findings_of_class
+
+        if name not in self._found:
+            self._found[name] = findings_of_class(name, self.catalog, self.site)
+        return self._found[name]

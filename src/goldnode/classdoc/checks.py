@@ -1,0 +1,802 @@
+"""What a catalog file may not say, given the facts and the other files.
+
+Each check raises the error of the first fault, at the line of the value. What the facts cannot judge is returned by
+`not_checked`, so that silence is never taken for a pass. Whether things fit together (GPU, driver, kernel, toolkit …) is for
+`goldnode.compat` to say, class by class.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from goldnode.catalog import models
+from goldnode.compat import rules
+from goldnode.compat.model import Waiver
+from goldnode.core.errors import FactsError, WorkloadError, nearest
+from goldnode.facts import health
+from goldnode.facts import host as facts
+
+if TYPE_CHECKING:
+    from goldnode.catalog.load import Catalog, Entry
+
+# Which driver vendor a backend runs on.
+ARCHITECTURES = get_args(models.OperatingSystem.model_fields["architecture"].annotation)
+VENDOR_OF_BACKEND = {"cuda": "nvidia", "rocm": "amd", "oneapi": "intel", "cpu": None}
+
+
+def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
+    """Check a stack's archives, and its driver and dates against the facts. Raises CatalogError."""
+    stack = entry.item
+    _check_os(entry)
+    for index, name in enumerate(stack.archives):
+        if name not in catalog.archives:
+            raise entry.error(
+                f'archive "{name}" is not in the catalog',
+                "archives",
+                index,
+                remedy=nearest(name, catalog.archives),
+            )
+    _check_modules(entry)
+    _check_toolkit(entry)
+    driver = stack.driver
+    if driver is None or driver.vendor != "nvidia" or driver.branch is None:
+        return
+    try:
+        branch = facts.branch(driver.branch)
+    except FactsError as error:
+        raise entry.error(error.message, "driver", "branch", remedy=error.remedy) from None
+    if branch.end_of_life is not None:
+        last = rules.last_day(branch.end_of_life)
+        if stack.end_of_life.date > last:
+            said = "; ".join(f"{date} by {origin}" for origin, date in branch.end_of_life_sources)
+            raise entry.error(
+                f"the stack claims support until {stack.end_of_life.date}, but driver branch {branch.name} ends "
+                f"{branch.end_of_life} ({said})",
+                "end_of_life",
+                "date",
+                remedy=f'write "{last}" or earlier',
+            )
+    if driver.fabric_manager is not None:
+        expected = rules.fabric_manager_package(driver.branch)
+        if driver.fabric_manager.package != expected:
+            raise entry.error(
+                f'the fabric manager of branch {driver.branch} is called "{expected}", not "{driver.fabric_manager.package}"',
+                "driver",
+                "fabric_manager",
+                "package",
+                remedy=f'use "{expected}"',
+            )
+
+
+def _check_os(entry: Entry[models.Stack]) -> None:
+    """Version, codename and architecture are of one release, as far as the facts know it."""
+    os = entry.item.os
+    kernel = entry.item.kernel
+    for key, value in (("flavour", kernel.flavour), ("release", kernel.release)):
+        other = next(
+            (name for name in ARCHITECTURES if value is not None and value.split("-")[-1] == name),
+            os.architecture,
+        )
+        if other != os.architecture:
+            raise entry.error(
+                f"kernel {value} is of architecture {other}, and the stack of {os.architecture}",
+                "kernel",
+                key,
+                remedy=f"write architecture: {other}, or the kernel of {os.architecture}",
+            )
+    row = facts.distribution(f"{os.id} {os.version}")
+    codename = row.get("codename") if row is not None else None
+    if row is not None and codename is not None and os.codename != codename:
+        raise entry.error(
+            f'{os.id.capitalize()} {os.version} is "{codename}", not "{os.codename}" (facts/distros.yml, {row["id"]})',
+            "os",
+            "codename",
+            remedy=f'use "{codename}", or correct the version',
+        )
+
+
+def _check_modules(entry: Entry[models.Stack]) -> None:
+    """Other out-of-tree modules: each comes from somewhere, and after modules that stand before it."""
+    stack = entry.item
+    own = [stack.driver.module] if stack.driver is not None else []
+    known: list[str] = []
+    for index, module in enumerate(stack.modules):
+        if module.name in (*known, *own):
+            raise entry.error(
+                f'module "{module.name}" is declared twice',
+                "modules",
+                index,
+                "name",
+                remedy="keep one of the two",
+            )
+        if module.package is None and (stack.driver is None or stack.driver.in_tree):
+            raise entry.error(
+                f'module "{module.name}" has no package, and the stack has no driver whose packages would bring it',
+                "modules",
+                index,
+                remedy="name its package",
+            )
+        if module.package is None and (module.dkms is not None or module.before_driver):
+            key = "dkms" if module.dkms is not None else "before_driver"
+            remedy = f"name its package, or remove `{key}`"
+            raise entry.error(
+                f'module "{module.name}" is the driver\'s own, which settles `{key}`',
+                "modules",
+                index,
+                key,
+                remedy=remedy,
+            )
+        for place, name in enumerate(module.after):
+            allowed = [*known, *([] if module.before_driver else own)]
+            if name not in allowed:
+                later = name in [other.name for other in stack.modules] or name in own
+                raise entry.error(
+                    f'module "{module.name}" comes after "{name}", which {"stands later" if later else "the stack does not have"}',
+                    "modules",
+                    index,
+                    "after",
+                    place,
+                    remedy="put it before this one" if later else nearest(name, allowed),
+                )
+        known.append(module.name)
+
+
+def check_platform(entry: Entry[models.Platform]) -> None:
+    """Check the GPU models a platform names. Raises CatalogError."""
+    if entry.item.gpus is None:
+        return
+    for index, model in enumerate(entry.item.gpus.models):
+        try:
+            facts.gpu(model)
+        except FactsError as error:
+            raise entry.error(error.message, "gpus", "models", index, remedy=error.remedy) from None
+
+
+def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
+    """Check a class's references and values. Raises CatalogError."""
+    item = entry.item
+    if item.stack not in catalog.stacks:
+        raise entry.error(
+            f'stack "{item.stack}" is not in the catalog', "stack", remedy=nearest(item.stack, catalog.stacks)
+        )
+    stack = catalog.stacks[item.stack].item
+    _check_backend(entry, stack)
+    if item.gate == "block" and stack.runtime is not None and stack.runtime.engine == "podman":
+        raise entry.error(
+            f'stack "{stack.stack}" has podman, which has no daemon that a gate could keep from starting',
+            "gate",
+            remedy="use `drain`, which keeps the scheduler from starting work, or a stack with docker or containerd",
+        )
+    if item.images or item.requirements:
+        _check_workloads(entry)
+    gpu = None
+    if item.gpu is not None:
+        try:
+            gpu = facts.gpu(item.gpu.model)
+        except FactsError as error:
+            raise entry.error(error.message, "gpu", "model", remedy=error.remedy) from None
+    _check_platform_of(entry, catalog, stack)
+    _check_host(entry)
+    _check_suppressions(entry)
+    if gpu is None:
+        if item.baseline.gpu is not None:
+            raise entry.error(
+                "the class has no GPU, but its baseline speaks of one",
+                "baseline",
+                "gpu",
+                remedy="remove it, or declare `gpu`",
+            )
+        if item.policy != models.Policy(host=item.policy.host):
+            raise entry.error(
+                "the class has no GPU, but its policy sets one",
+                "policy",
+                remedy="keep only `host`, or declare `gpu`",
+            )
+        return
+    _check_gpu(entry, gpu, stack)
+    _check_policy(entry, gpu)
+    _check_baseline(entry, gpu)
+
+
+def _check_workloads(entry: Entry[models.NodeClass]) -> None:
+    """The images' references, what is stated beside them, and that the files named exist. What is in the files is read when it is checked."""
+    from goldnode.compat import workloads
+
+    base = entry.file.parent
+    for index, image in enumerate(entry.item.images):
+        try:
+            workloads.parse_reference(image.ref)
+            if image.metadata is None:
+                workloads.image(image.ref, image)
+        except WorkloadError as error:
+            raise entry.error(error.message, "images", index, remedy=error.remedy) from None
+        if image.metadata is not None and not (base / image.metadata).exists():
+            raise entry.error(
+                f"there is no {base / image.metadata}",
+                "images",
+                index,
+                "metadata",
+                remedy="name it relative to this file",
+            )
+    for index, text in enumerate(entry.item.requirements):
+        if not (base / text).is_file():
+            raise entry.error(
+                f"there is no file {base / text}",
+                "requirements",
+                index,
+                remedy="name it relative to this file",
+            )
+
+
+def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | None = None) -> None:
+    """Refuse a class whose stack is past its end of life on day `on` (default today) and has no waiver in force, and one that accepts
+    findings of no rule, or no longer.
+
+    Simulated classes need no waiver: they show the machinery, not a stack anyone should run. Raises CatalogError.
+    """
+    today = on or dt.datetime.now(tz=dt.UTC).date()
+    stack_entry = catalog.stacks[entry.item.stack]
+    check_accepted(entry, stack_entry.file, today)
+    stack = stack_entry.item
+    waiver = None
+    if stack.waiver is not None:
+        waiver = Waiver(
+            stack.waiver.reason, stack.waiver.owner, stack.waiver.expires, tuple(stack.waiver.classes)
+        )
+    found = rules.support(
+        stack.stack, stack.end_of_life.date, stack.end_of_life.source, waiver, entry.name, today
+    )
+    if found is None or found.state == "waived" or entry.item.simulated:
+        return
+    if found.state == "expired":
+        raise stack_entry.error(
+            f'{found.message}; class "{entry.name}" uses it', "waiver", "expires", remedy=found.remedy
+        )
+    raise entry.error(
+        found.message,
+        "stack",
+        remedy=found.remedy + (f" in {stack_entry.file}" if found.state == "ended" else ""),
+    )
+
+
+def check_waiver(entry: Entry[models.Stack], catalog: Catalog) -> None:
+    """Refuse a waiver for a class that does not use the stack: it waives nothing, and looks as if it did. Raises CatalogError."""
+    for index, name in enumerate(entry.item.waiver.classes if entry.item.waiver is not None else ()):
+        users = [
+            node_class.name for node_class in catalog.classes.values() if node_class.item.stack == entry.name
+        ]
+        if name not in users:
+            other = catalog.classes.get(name)
+            why = f'uses stack "{other.item.stack}"' if other is not None else "is not in the catalog"
+            remedy = (
+                "take it out" if other is not None or not users else f"{nearest(name, users)}, or take it out"
+            )
+            raise entry.error(
+                f'the waiver is for class "{name}", which {why}', "waiver", "classes", index, remedy=remedy
+            )
+
+
+def check_accepted(entry: Entry[models.NodeClass], stack: Path, on: dt.date) -> None:
+    """Refuse what a class accepts of a rule that does not exist, or accepted until before day `on`, and an end of life, which only its stack
+    (file `stack`) can waive. Raises CatalogError."""
+    if not entry.item.compat.accept:
+        return
+    from goldnode.compat.check import registry  # all rules: only what accepts something needs them here
+
+    known = registry()
+    for index, item in enumerate(entry.item.compat.accept):
+        where = ("compat", "accept", index)
+        if item.rule not in known:
+            raise entry.error(
+                f'there is no rule "{item.rule}" whose findings could be accepted',
+                *where,
+                "rule",
+                remedy=nearest(item.rule, known),
+            )
+        if item.rule == "end-of-life":
+            raise entry.error(
+                "an end of life is not accepted by a class, but waived by the stack, for all that use it to see",
+                *where,
+                "rule",
+                remedy=f"record a waiver with reason, owner and expiry in {stack}",
+            )
+        if item.expires < on:
+            raise entry.error(
+                f'what {item.owner} accepted of rule "{item.rule}" ({item.reason}) expired on {item.expires}',
+                *where,
+                "expires",
+                remedy=f"mend what it was for, or have {item.owner} renew it",
+            )
+
+
+def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
+    """Return what the class declares and the facts cannot judge, one sentence each."""
+    item = entry.item
+    if item.gpu is None:
+        return []
+    gpu = facts.gpu(item.gpu.model)
+    found = []
+    policies = [item.policy, *item.policy.overrides]
+    if any(policy.clocks is not None for policy in policies):
+        found.append(f"policy.clocks was not checked: the facts hold no supported clocks of {gpu.sku}")
+    if any(policy.power_limit_watts is not None for policy in policies) and gpu.power_limit_default_w is None:
+        found.append(f"policy.power_limit_watts was not checked: the facts hold no power limit of {gpu.sku}")
+    if any(policy.mig is not None for policy in policies) and gpu.mig_capable is None:
+        found.append(f"policy.mig was not checked: the facts do not say whether {gpu.sku} has MIG")
+    known = health.hardware(item.gpu.model)
+    pcie = item.baseline.gpu.pcie if item.baseline.gpu is not None else None
+    for key, name, fact in (("gen", "generation", known.pcie_gen), ("width", "width", known.pcie_width)):
+        if fact is None and (pcie is None or getattr(pcie, key) is None):
+            found.append(
+                f"the PCIe {name} of {gpu.sku} stands neither in the facts nor in baseline.gpu.pcie: nodes hold it against both ends' own most"
+            )
+    if item.policy.module_options:
+        found.append("policy.module_options was not checked: the facts hold no list of module options")
+    return found
+
+
+def _check_toolkit(entry: Entry[models.Stack]) -> None:
+    """NVIDIA's container toolkit comes whole; rule `toolkit-floor` judges its version. Raises CatalogError."""
+    toolkit = entry.item.runtime.toolkit if entry.item.runtime is not None else None
+    if toolkit is None or toolkit.vendor != "nvidia":
+        return
+    known = [str(name) for name in facts.load("container_toolkit.yml")["packages"]["names"]]
+    missing = [name for name in known if name not in toolkit.packages]
+    if missing:
+        raise entry.error(
+            f'the container toolkit lacks "{missing[0]}": its packages carry one version and move together',
+            "runtime",
+            "toolkit",
+            "packages",
+            remedy=f"list {', '.join(known)}",
+        )
+
+
+def _check_backend(entry: Entry[models.NodeClass], stack: models.Stack) -> None:
+    item = entry.item
+    wanted = VENDOR_OF_BACKEND[item.backend]
+    have = stack.driver.vendor if stack.driver is not None else None
+    if wanted != have:
+        backend = next(name for name, vendor in VENDOR_OF_BACKEND.items() if vendor == have)
+        carries = f"carries {_driver_of(have)}"
+        raise entry.error(
+            f'backend "{item.backend}" needs {_driver_of(wanted)}, but stack "{item.stack}" {carries}',
+            "backend",
+            remedy=f'use backend "{backend}", or a stack with {_driver_of(wanted)}',
+        )
+    if item.backend == "cpu" and item.gpu is not None:
+        raise entry.error(
+            "a class of backend cpu declares GPUs", "gpu", remedy="remove `gpu` or change `backend`"
+        )
+    if item.backend != "cpu" and item.gpu is None:
+        raise entry.error(
+            f'backend "{item.backend}" needs `gpu`', "backend", remedy="declare gpu: {model: …, count: …}"
+        )
+
+
+def _driver_of(vendor: str | None) -> str:
+    names = {"nvidia": "an NVIDIA driver", "amd": "an AMD driver", "intel": "an Intel driver"}
+    return "no GPU driver" if vendor is None else names[vendor]
+
+
+def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: models.Stack) -> None:
+    item = entry.item
+    if item.platform is None:
+        return
+    if item.platform not in catalog.platforms:
+        raise entry.error(
+            f'platform "{item.platform}" is not in the catalog',
+            "platform",
+            remedy=nearest(item.platform, catalog.platforms),
+        )
+    platform = catalog.platforms[item.platform].item
+    slots = platform.gpus
+    if item.gpu is not None and slots is not None:
+        if slots.models and item.gpu.model not in slots.models:
+            # The GPU is what a node has; which chassis it is in is what was mistaken.
+            fitting = [
+                name
+                for name, other in sorted(catalog.platforms.items())
+                if other.item.gpus is not None and item.gpu.model in other.item.gpus.models
+            ]
+            built = (
+                f"platform {' or '.join(fitting)}, which is built with it"
+                if fitting
+                else "another platform, or none: no platform names it"
+            )
+            raise entry.error(
+                f'platform "{item.platform}" is not built with {item.gpu.model}, but with {", ".join(slots.models)}',
+                "platform",
+                remedy=f"use {built}",
+            )
+        if item.gpu.count > slots.count:
+            raise entry.error(
+                f'{item.gpu.count} GPUs do not fit platform "{item.platform}", which has {slots.count}',
+                "gpu",
+                "count",
+                remedy=f"use at most {slots.count}",
+            )
+
+
+# Findings of the health check beside those of the table of rules: single ones, and beginnings of which the rest is not known here (a
+# setting's name, a number of an Xid).
+MORE_FINDINGS = (
+    "gpu.bound",
+    "gpu.bus_lost",
+    "gpu.count",
+    "gpu.ids",
+    "gpu.repeated_faults",
+    "machine.mce",
+    "memory.oom",
+    "memory.state",
+    "net.link_down",
+    "pci.bus_lost",
+    "pcie.limited",
+    "pcie.slot_down",
+    "storage.io_error",
+)
+OPEN_FINDINGS = (
+    *(
+        "apt",
+        "baseline",
+        "blacklist",
+        "boot",
+        "capture",
+        "changed",
+        "check",
+        "class",
+        "driver",
+        "events",
+        "gate",
+        "kernel",
+        "module",
+        "node",
+    ),
+    *("policy", "runtime", "serve", "slot", "stack", "sxid", "tuning", "units", "watch", "xid"),
+)
+
+
+def is_finding(pattern: str) -> bool:
+    """Whether the health check has a finding that `pattern` (an id, with * and ? as in file names) can be."""
+    if (
+        any(fnmatchcase(name, pattern) for name in findings())
+        or fnmatchcase("nvidia.loaded", pattern)
+        or pattern.endswith(".loaded")
+    ):
+        return True
+    begins = re.split(r"[*?\[]", pattern)[0]
+    whole = begins == pattern
+    return any(
+        begins in (name, f"{name}.")
+        or begins.startswith(f"{name}.")
+        or (not whole and name.startswith(begins))
+        for name in OPEN_FINDINGS
+    )
+
+
+def findings() -> list[str]:
+    """Ids of all findings whose whole name is known: the table of rules of docs/sanity.md, and MORE_FINDINGS."""
+    from goldnode.node.verdict import rules as health_rules
+
+    health_rules.judge({}, {})  # the rules enter themselves into the table
+    return sorted({rule.id for rule in health_rules.TABLE} | set(MORE_FINDINGS))
+
+
+def _check_suppressions(entry: Entry[models.NodeClass]) -> None:
+    for index, item in enumerate(entry.item.suppressions):
+        if not is_finding(item.id):
+            raise entry.error(
+                f'there is no finding "{item.id}" that could be suppressed',
+                "suppressions",
+                index,
+                "id",
+                remedy=nearest(item.id, findings()),
+            )
+
+
+def past_suppressions(entry: Entry[models.NodeClass], on: dt.date | None = None) -> list[str]:
+    """Return a sentence for each suppression whose last day is over on day `on` (default today): what it accepted counts again."""
+    today = on or dt.datetime.now(tz=dt.UTC).date()
+    return [
+        f'{entry.file}:{entry.source.line(("suppressions", index))}: "{item.id}" was accepted by {item.owner} until {item.expires}, and counts '
+        f"again. Mend what it was for, or have {item.owner} renew it."
+        for index, item in enumerate(entry.item.suppressions)
+        if item.expires < today
+    ]
+
+
+# Words of the kernel's command line that have a key of their own in `policy.host`.
+_WORD_KEYS = {
+    **dict.fromkeys(("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough"), "iommu"),
+    **dict.fromkeys(("hugepages", "hugepagesz", "default_hugepagesz"), "hugepages"),
+    "transparent_hugepage": "transparent_hugepages",
+    "numa_balancing": "numa_balancing",
+}
+_INTERFACE = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
+)  # IFNAMSIZ, and nothing that udev's rules would take for a pattern
+
+
+def _check_host(entry: Entry[models.NodeClass]) -> None:
+    host, network = entry.item.policy.host, entry.item.baseline.network
+    seen: set[str] = set()
+    for index, word in enumerate(host.cmdline):
+        key = word.partition("=")[0]
+        rival = _WORD_KEYS.get(key)
+        if word in seen:
+            raise entry.error(
+                f'"{word}" stands twice in the command line',
+                "policy",
+                "host",
+                "cmdline",
+                index,
+                remedy="remove one of them",
+            )
+        if rival is not None and getattr(host, rival) not in (None, {}):
+            raise entry.error(
+                f'"{word}" says what `{rival}` of this class says already',
+                "policy",
+                "host",
+                "cmdline",
+                index,
+                remedy=f"keep one of the two; `{rival}` is read back and judged",
+            )
+        seen.add(word)
+    for name, interface in host.network.items():
+        if not _INTERFACE.fullmatch(name):
+            remedy = "write the name as `ip link` shows it, at most 15 letters and digits"
+            raise entry.error(
+                f'"{name}" is not the name of a network interface',
+                "policy",
+                "host",
+                "network",
+                name,
+                remedy=remedy,
+            )
+        healthy = network[name].mtu if name in network else None
+        if healthy is not None and healthy != interface.mtu:
+            raise entry.error(
+                f"the baseline wants MTU {healthy} on {name}, and the policy sets {interface.mtu}",
+                "baseline",
+                "network",
+                name,
+                "mtu",
+                remedy=f"write {interface.mtu}, or leave it out: what the policy sets is judged as well",
+            )
+
+
+def _check_gpu(entry: Entry[models.NodeClass], gpu: facts.Gpu, stack: models.Stack) -> None:
+    driver = stack.driver
+    if driver is None:
+        return
+    if gpu.vendor != driver.vendor:
+        raise entry.error(
+            f'{gpu.sku} needs {_driver_of(gpu.vendor)}, but stack "{stack.stack}" carries {_driver_of(driver.vendor)}',
+            "gpu",
+            "model",
+            remedy="correct the model or the stack",
+        )
+
+
+# Settings that only one vendor's driver has.
+_NVIDIA_ONLY = ("persistence_mode", "clocks", "ecc", "compute_mode", "mig", "sharing")
+_AMD_ONLY = ("performance_level",)
+
+
+def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
+    policy = entry.item.policy
+    _check_settings(entry, policy, gpu, ("policy",))
+    seen: dict[str, int] = {}
+    for index, override in enumerate(policy.overrides):
+        where = ("policy", "overrides", index)
+        name = override.model or override.uuid or ""
+        if name in seen:
+            raise entry.error(
+                f"overrides {seen[name] + 1} and {index + 1} are both for {name}",
+                *where,
+                remedy="make one of the two",
+            )
+        seen[name] = index
+        if not set(override.model_dump(exclude_none=True)) - {"model", "uuid"}:
+            raise entry.error(
+                f"the override for {name} changes nothing",
+                *where,
+                remedy="say what is different, or remove it",
+            )
+        own = gpu
+        if override.model is not None:
+            try:
+                own = facts.gpu(override.model)
+            except FactsError as error:
+                raise entry.error(error.message, *where, "model", remedy=error.remedy) from None
+            if own.vendor != gpu.vendor:
+                raise entry.error(
+                    f"{own.sku} needs {_driver_of(own.vendor)}, but the class is of {gpu.sku}",
+                    *where,
+                    "model",
+                    remedy=nearest(
+                        own.sku, [name for name, row in facts.gpus().items() if row.vendor == gpu.vendor]
+                    ),
+                )
+        _check_settings(entry, override, own, where)
+        _check_mode_with_mig(entry, override, where)
+    _check_mode_with_mig(entry, None, ("policy",))
+
+
+def _check_settings(
+    entry: Entry[models.NodeClass], policy: models.GpuPolicy, gpu: facts.Gpu, where: tuple[str | int, ...]
+) -> None:
+    """What a GPU model can take, as far as the facts know it; the node holds it against the board itself once more."""
+    for key in _AMD_ONLY if gpu.vendor == "nvidia" else _NVIDIA_ONLY:
+        if getattr(policy, key, None) is not None and not (key == "mig" and gpu.vendor == "amd"):
+            raise entry.error(
+                f"`{key}` is of {'AMD' if gpu.vendor == 'nvidia' else 'NVIDIA'}'s GPUs only, and {gpu.sku} is not one",
+                *where,
+                key,
+                remedy=f"remove `{key}`",
+            )
+    clocks = policy.clocks
+    # In an override, `mode` alone is something: the class's clocks, bound in another way.
+    empty = clocks is not None and clocks.graphics_mhz is None and clocks.memory_mhz is None
+    if clocks is not None and empty and (where == ("policy",) or "mode" not in clocks.model_fields_set):
+        raise entry.error(
+            "`clocks` names no clock",
+            *where,
+            "clocks",
+            remedy="write graphics_mhz, memory_mhz or both, or remove `clocks`",
+        )
+    limit = gpu.power_limit_default_w
+    if policy.power_limit_watts is not None and limit is not None and policy.power_limit_watts > limit:
+        raise entry.error(
+            f"{policy.power_limit_watts} W is above the {limit} W limit of {gpu.sku} ({_origin(gpu, 'memory_power')})",
+            *where,
+            "power_limit_watts",
+            remedy=f"use at most {limit}",
+        )
+    mig = policy.mig
+    if mig is None or (not mig.enabled and gpu.vendor == "nvidia"):
+        return
+    # A GPU of another vendor has no such row at all; NVIDIA's say true, false, or null for "not known".
+    if gpu.mig_capable is False or gpu.vendor != "nvidia":
+        raise entry.error(
+            f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})", *where, "mig", "enabled", remedy="remove `mig`"
+        )
+    known = gpu.mig_profiles or ()
+    for index, profile in enumerate(mig.profiles):
+        if known and profile not in known:
+            same_slices = [name for name in known if name.split(".")[0] == profile.split(".")[0]]
+            raise entry.error(
+                f'"{profile}" is not a MIG profile of {gpu.sku} ({_origin(gpu, "mig")})',
+                *where,
+                "mig",
+                "profiles",
+                index,
+                remedy=nearest(profile, same_slices or known),
+            )
+    whole = max((_slices(profile) for profile in known), default=None)  # the largest profile is the whole GPU
+    slices = sum(_slices(profile) for profile in mig.profiles) if known else 0
+    if whole is not None and slices > whole:
+        raise entry.error(
+            f"the MIG profiles need {slices} slices of one GPU, which has {whole} ({_origin(gpu, 'mig')})",
+            *where,
+            "mig",
+            "profiles",
+            remedy="use fewer or smaller ones",
+        )
+
+
+def _slices(profile: str) -> int:
+    """Compute slices of a MIG profile: 3 for 3g.20gb."""
+    return int(profile.partition("g")[0])
+
+
+def _check_mode_with_mig(
+    entry: Entry[models.NodeClass], override: models.GpuOverride | None, where: tuple[str | int, ...]
+) -> None:
+    """nvml.h, nvmlDeviceSetComputeMode: with MIG on, the mode is the default one and cannot be changed. Judged is what holds for the GPUs
+    of an override: what it says, and of the class what it does not say."""
+    policy = entry.item.policy
+    mig, mode = policy.mig, policy.compute_mode
+    if override is not None:
+        mig, mode = override.mig or mig, override.compute_mode or mode
+    if mig is None or not mig.enabled:
+        return
+    sharing = policy.sharing if override is None or override.compute_mode is None else None
+    for key, value in (("compute_mode", mode), ("sharing", sharing)):
+        if value not in (None, "default", "none"):
+            own = override is None or getattr(override, key, None) is not None
+            raise entry.error(
+                f"`{key}: {value}`{'' if own else ' of the class'} is not possible with MIG, which fixes the compute mode to default (nvml.h)",
+                *where,
+                key if own else "mig",
+                remedy=f"remove `{key}`, or `mig`"
+                if own
+                else "add `compute_mode: default` to the override, or remove its `mig`",
+            )
+
+
+# VRAM that a driver keeps for itself, as a share: what is missing beyond that is missing (facts/health.yml, memory_sets).
+_VRAM = 0.05
+
+
+def _check_baseline(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
+    """A baseline that is not what the facts say of the model needs a reason: it is either by design, or a fault that was blessed."""
+    baseline = entry.item.baseline.gpu
+    if baseline is None:
+        return
+    where = ("baseline", "gpu")
+    _check_hardware(entry, baseline, gpu, baseline.reason, where)
+    count = entry.item.gpu.count if entry.item.gpu is not None else 0
+    if len(baseline.numa) > count:
+        raise entry.error(
+            f"NUMA nodes of {len(baseline.numa)} GPUs, and a node has {count}",
+            *where,
+            "numa",
+            remedy="keep one for each GPU",
+        )
+    if len(baseline.overrides) > count:
+        raise entry.error(
+            f"{len(baseline.overrides)} overrides, and a node has {count} GPUs",
+            *where,
+            "overrides",
+            remedy="remove those too many",
+        )
+    for index, override in enumerate(baseline.overrides):
+        _check_hardware(entry, override, gpu, override.reason, (*where, "overrides", index))
+
+
+def _check_hardware(
+    entry: Entry[models.NodeClass],
+    stated: models.GpuHealth,
+    gpu: facts.Gpu,
+    reason: str | None,
+    where: tuple[str | int, ...],
+) -> None:
+    known = health.hardware(gpu.sku)
+    more = "correct it, or say in `reason` why it is right"
+    for key, have in (("gen", known.pcie_gen), ("width", known.pcie_width)):
+        want = getattr(stated.pcie, key) if stated.pcie is not None else None
+        if want is not None and have is not None and want != have and (want > have or reason is None):
+            raise entry.error(
+                f"PCIe {'generation' if key == 'gen' else 'width'} {want}, and {gpu.sku} has {have} ({_origin(gpu, 'pcie')})",
+                *where,
+                "pcie",
+                key,
+                remedy=f"use at most {have}" if want > have else more,
+            )
+    if (
+        stated.nvlinks is not None
+        and known.nvlinks is not None
+        and stated.nvlinks != known.nvlinks
+        and reason is None
+    ):
+        raise entry.error(
+            f"{stated.nvlinks} NVLinks, and {gpu.sku} has {known.nvlinks} ({_origin(gpu, 'nvlink')})",
+            *where,
+            "nvlinks",
+            remedy=more,
+        )
+    for index, size in enumerate(stated.memory_mib):
+        if (
+            known.memory_mib
+            and reason is None
+            and all(abs(size - right) > _VRAM * right for right in known.memory_mib)
+        ):
+            sizes = " or ".join(str(right) for right in known.memory_mib)
+            raise entry.error(
+                f"{size} MiB of VRAM, and {gpu.sku} has {sizes} ({_origin(gpu, 'memory')})",
+                *where,
+                "memory_mib",
+                index,
+                remedy=more,
+            )
+
+
+def _origin(gpu: facts.Gpu, name: str) -> str:
+    # AMD's rows keep power and memory apart, NVIDIA's have one source for both.
+    found = gpu.origins(name) or gpu.origins("power")
+    return "; ".join(str(origin) for origin in found) or "facts/gpus.yml"

@@ -1,0 +1,424 @@
+"""Compiling a class into the class document: the one JSON from which a node, an image and a check know the class.
+
+The document is a pure function of the catalog, the facts and the lock: same inputs, same bytes, same digest. What only
+concerns the site (addresses and keys of archives) is kept out of the digest, so that two sites with one lock agree.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import importlib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from goldnode.catalog import models
+from goldnode.catalog.load import Catalog, Entry
+from goldnode.classdoc import checks
+from goldnode.compat import rules
+from goldnode.core import keys
+from goldnode.core.errors import MirrorError, SigningKeyError, SiteError
+from goldnode.core.site import Site, archive_url, check_archives
+from goldnode.facts import health, pci_bridges
+from goldnode.facts import host as facts
+from goldnode.facts import workload as facts_workload
+from goldnode.lock import publication
+from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
+from goldnode.lock.modules import BuiltModules, find_modules
+from goldnode.node import openpgp
+from goldnode.node.state.family import kernel_packages
+
+SCHEMA = "goldnode.class/1"
+
+# In-tree and competing drivers that would take the GPU before the vendor's module does.
+_BLACKLIST: Mapping[str, list[str]] = {"nvidia": ["nouveau", "nova_core", "nova_drm"], "amd": []}
+
+__all__ = ["SCHEMA", "class_document", "digest_of", "document_digest", "site_archives"]
+
+
+def class_document(
+    name: str,
+    catalog: Catalog,
+    site: Site,
+    locks: Mapping[str, Lock] | None = None,
+    *,
+    on: dt.date | None = None,
+    modules: BuiltModules | None = None,
+    without: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return the class document of class `name` (schema goldnode.class/1).
+
+    For a disk image, which holds no compiler: `modules` are those that come built, whatever the site says; `without` are packages of the
+    stack set that it goes without.
+    `locks` gives locks by stack name; without it the stack's lock is searched as `lock.model.find_lock` says. `on` is
+    the day against which ends of life are judged, today by default. Raises GoldnodeError for an unknown class, a stack
+    past its end of life, a missing or stale lock, and an archive whose address or key is not known.
+    """
+    entry = catalog.node_class(name)
+    item = entry.item
+    checks.check_use(entry, catalog, on)
+    stack_entry = catalog.stacks[item.stack]
+    stack = stack_entry.item
+    lock = (
+        locks[stack.stack] if locks is not None and stack.stack in locks else find_lock(stack_entry, site)[0]
+    )
+    built = modules if modules is not None else _built(stack_entry, lock, site)
+    replaced = {*(built.replaces if built is not None else ()), *without}
+    platform = catalog.platforms[item.platform].item if item.platform is not None else None
+    gpu = facts.gpu(item.gpu.model) if item.gpu is not None else None
+    nvswitch = platform is not None and platform.nvswitch
+    kernel = kernel_packages(stack.os.id, lock.kernel_release)
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "class": name,
+        "backend": item.backend,
+        "simulated": item.simulated,
+        "gate": item.gate,
+        "os": stack.os.model_dump(),
+        "stack": {
+            "name": stack.stack,
+            "exercised": stack.exercised,
+            "end_of_life": stack.end_of_life.date.isoformat(),
+            "limits": stack.limits,
+            "waiver": _waiver(stack.waiver, name),
+        },
+        "lock": {"digest": lock.digest, "resolved": lock.resolved},
+        "gpu": None
+        if gpu is None or item.gpu is None
+        else {
+            "vendor": gpu.vendor,
+            "model": gpu.sku,
+            "count": item.gpu.count,
+            "pci_ids": list(gpu.pci_ids),
+            "architecture": gpu.architecture,
+        },
+        "platform": {"name": item.platform, "nvswitch": nvswitch},
+        "kernel": {
+            "release": lock.kernel_release,
+            "image": kernel[0],
+            "headers": kernel[1],
+        },
+        "driver": _driver(stack.driver, lock, item, gpu, built),
+        "runtime": _runtime(stack.runtime, lock),
+        "modules": [_module(module, lock, built) for module in stack.modules],
+        "blacklist": list(_BLACKLIST[stack.driver.vendor]) if stack.driver is not None else [],
+        "fence": sorted({*stack.fence, *(built.sources if built is not None else ())}),
+        "packages": [
+            {
+                "name": package.name,
+                "version": package.version,
+                "architecture": package.architecture,
+                "sha256": package.sha256,
+                "size": package.size,
+                "part": package.part,
+                "requested": package.requested,
+            }
+            for package in sorted(
+                [
+                    *(row for row in lock.stack_set(nvswitch=nvswitch) if row.name not in replaced),
+                    *([built.package] if built else []),
+                ],
+                key=lambda row: row.name,
+            )
+        ],
+        "policy": _policy(item.policy),
+        "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+        "site": _site(stack_entry, lock, catalog, site, built),
+    }
+    document["health"] = _health(item, document["baseline"])
+    if item.suppressions:
+        document["suppressions"] = [
+            row.model_dump(mode="json", exclude_none=True) for row in item.suppressions
+        ]
+    document |= _xid(gpu)
+    if (
+        item.compat != models.Compat()
+    ):  # what its owner has decided travels with the class, and lies on each of its nodes
+        document["compat"] = item.compat.model_dump(mode="json", exclude_none=True)
+    if item.serve is not None:
+        document["serve"] = item.serve.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    if site.gate is not None:
+        document["site"]["gate"] = site.gate.model_dump(mode="json")
+    document["digest"] = document_digest(document)
+    return document
+
+
+def document_digest(document: Mapping[str, Any]) -> str:
+    """Return the digest a class document must carry: of all of it but `digest` and `site`."""
+    return digest_of({key: value for key, value in document.items() if key not in ("digest", "site")})
+
+
+def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
+    """The stack's waiver, where it is given to class `name`."""
+    if waiver is None or (waiver.classes and name not in waiver.classes):
+        return None
+    return {"reason": waiver.reason, "owner": waiver.owner, "expires": waiver.expires.isoformat()}
+
+
+def _built(stack: Entry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:
+    """The prebuilt modules of a stack that has any, where the site wants them."""
+    if site.modules != "prebuilt" or stack.item.driver is None or stack.item.driver.dkms is None:
+        return None
+    if site.mirror is None or site.mirror.url is None:
+        raise SiteError(
+            "modules: prebuilt needs a mirror that nodes can reach, since no other archive has the package of the modules",
+            file=site.file,
+            remedy="add `url` to `mirror`, or write modules: dkms",
+        )
+    return find_modules(stack, lock, site)
+
+
+def _driver(
+    driver: models.Driver | None,
+    lock: Lock,
+    item: models.NodeClass,
+    gpu: facts.Gpu | None,
+    built: BuiltModules | None,
+) -> dict[str, Any] | None:
+    if driver is None or gpu is None:
+        return None
+    flavour: str | None = driver.flavour
+    if driver.flavour == "auto" and driver.branch is not None:
+        flavour = rules.module_flavour(gpu, driver.branch)[0]
+    # Only what comes built says so: documents of sites whose nodes build stay what they were.
+    prebuilt: dict[str, Any] = {}
+    if built is not None:
+        prebuilt = {
+            "built": "prebuilt",
+            "package": built.package.name,
+            "replaces": list(built.replaces),
+            "dkms": None,
+        }
+        prebuilt |= {"signed": built.signer is not None, "signer": built.signer}
+    return {
+        "vendor": driver.vendor,
+        "branch": driver.branch,
+        "version": lock.driver_version,
+        "flavour": flavour,
+        "module": driver.module,
+        "in_tree": driver.in_tree,
+        "dkms": None if driver.dkms is None else driver.dkms.model_dump(),
+        "family": list(driver.family),
+        "library": driver.library,
+        "options": dict(sorted(item.policy.module_options.items())),
+        **prebuilt,
+    }
+
+
+def _health(item: models.NodeClass, baseline: dict[str, Any]) -> dict[str, Any]:
+    """What the node's rules compare with, and the class's baseline."""
+    found = health_facts(item.gpu.model if item.gpu is not None else None)
+    if baseline:
+        found["baseline"] = baseline
+    return found
+
+
+def health_facts(model: str | None) -> dict[str, Any]:
+    """Return the limits of the health check, and what the facts say of the hardware of GPU model `model`. Raises FactsError for an unknown one."""
+    found: dict[str, Any] = {"limits": {name: row.value for name, row in sorted(health.limits().items())}}
+    if model is None:
+        return found
+    known = health.hardware(model)
+    stated = {
+        "pcie": {
+            key: value
+            for key, value in (("gen", known.pcie_gen), ("width", known.pcie_width))
+            if value is not None
+        },
+        "nvlinks": known.nvlinks,
+        "memory_mib": list(known.memory_mib),
+        "ecc": known.ecc,
+        "mig": known.mig,
+    }
+    found["gpu"] = {key: value for key, value in stated.items() if value not in (None, {}, [])}
+    if facts.gpu(model).vendor != "nvidia":
+        found["on_package"] = list(pci_bridges.on_package())
+    else:
+        found["cuda"] = {
+            "families": {str(row.major): row.minimum for row in facts_workload.families().values()},
+            "bundled": {
+                row.version: row.bundled for row in facts_workload.cudas().values() if row.bundled is not None
+            },
+        }
+    return found
+
+
+def _xid(gpu: facts.Gpu | None) -> dict[str, Any]:
+    """What an Xid and an SXid mean, for nodes whose kernel can say them."""
+    if gpu is None or gpu.vendor != "nvidia":
+        return {}
+    try:
+        table = importlib.import_module("goldnode.facts.xid").table
+    except ImportError:
+        return {}
+    return {"xid": table()}
+
+
+def _policy(policy: models.Policy) -> dict[str, Any]:
+    """The policy without what it leaves open. A node knows GPUs by PCI id, so an override for a model carries them."""
+    found: dict[str, Any] = policy.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    for override, stated in zip(found.get("overrides", ()), policy.overrides, strict=False):
+        if (
+            stated.clocks is not None and "mode" in stated.clocks.model_fields_set
+        ):  # a default that is not the class's own mode
+            override["clocks"]["mode"] = stated.clocks.mode
+        if "model" in override:
+            override["pci_ids"] = list(facts.gpu(override["model"]).pci_ids)
+    return found
+
+
+def _runtime(runtime: models.Runtime | None, lock: Lock) -> dict[str, Any] | None:
+    if runtime is None:
+        return None
+    versions = {package.name: package.version for package in lock.packages}
+    toolkit = runtime.toolkit
+    return {
+        "engine": runtime.engine,
+        "package": runtime.package,
+        "version": versions[runtime.package],
+        "default": runtime.default,
+        "toolkit": None if toolkit is None else _toolkit(runtime, toolkit, versions),
+    }
+
+
+def _toolkit(runtime: models.Runtime, toolkit: models.Toolkit, versions: Mapping[str, str]) -> dict[str, Any]:
+    version = versions[toolkit.packages[0]] if toolkit.packages else None
+    mode = rules.toolkit_mode(runtime.engine, versions[runtime.package], version)
+    return {"vendor": toolkit.vendor, "version": version, "mode": mode.mode, "why": mode.reason}
+
+
+def _module(module: models.KernelModule, lock: Lock, built: BuiltModules | None) -> dict[str, Any]:
+    if built is not None and module.package in built.sources:
+        return {
+            **module.model_dump(),
+            "package": built.package.name,
+            "dkms": None,
+            "version": built.package.version,
+        }
+    versions = {package.name: package.version for package in lock.packages}
+    return {
+        **module.model_dump(),
+        "version": lock.driver_version if module.package is None else versions[module.package],
+    }
+
+
+def _site(
+    stack: Entry[models.Stack], lock: Lock, catalog: Catalog, site: Site, built: BuiltModules | None
+) -> dict[str, Any]:
+    """What a node needs to know of this site. `only`: what the stack is made of comes from these archives and from no other."""
+    if site.mirror is not None and site.mirror.url is not None:
+        packages = [*lock.packages, *([built.package] if built is not None else [])]
+        return {
+            "archives": [
+                mirror_archive(stack.name, packages, site, "modules build" if built is not None else "mirror")
+            ],
+            "only": True,
+        }
+    return {"archives": site_archives(stack, catalog, site)}
+
+
+def mirror_archive(
+    stack: str, packages: Iterable[LockedPackage], site: Site, command: str = "mirror"
+) -> dict[str, Any]:
+    """Return the site's mirror as the one archive of a stack: the publication of exactly these packages.
+
+    Raises MirrorError where there is none, or where nodes would be given another key than it is signed with.
+    """
+    assert site.mirror is not None  # noqa: S101 - asked by the caller
+    assert site.mirror.url is not None  # noqa: S101
+    directory = site.resolve(site.mirror.directory)
+    where = publication.place(directory, stack, (item.sha256 for item in packages))
+    again = f"run `goldnode {command} {stack}`"
+    if not (where / publication.RECORD).is_file():
+        raise MirrorError(
+            f'the mirror has no publication "{where.name}" of the lock of stack "{stack}"',
+            file=directory,
+            remedy=again,
+        )
+    found = publication.Publication.read(where)
+    path = (
+        site.resolve(site.mirror.key) if site.mirror.key is not None else directory / publication.PUBLIC_KEY
+    )
+    try:
+        key = openpgp.dearmor(path.read_bytes())
+        fingerprints = openpgp.primary_fingerprints(key)
+    except (OSError, openpgp.OpenPGPError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise MirrorError(
+            f"the mirror's public key cannot be read: {why}", file=path, remedy="correct `mirror.key`"
+        ) from error
+    if found.fingerprint not in fingerprints:
+        raise MirrorError(
+            f"the publication is signed with {found.fingerprint}, and nodes would be given {', '.join(fingerprints)}",
+            file=path,
+            remedy=f"let `mirror.key` and `mirror.signing_key` name one key pair, and {again}",
+        )
+    return {
+        "id": publication.ARCHIVE,
+        "uri": f"{site.mirror.url.rstrip('/')}/stacks/{stack}/{where.name}",
+        "suite": publication.SUITE,
+        "components": [publication.COMPONENT],
+        "signed_by": "/etc/apt/keyrings/goldnode-mirror.asc",
+        "fingerprints": list(fingerprints),
+        "key": base64.b64encode(keys.armor(key)).decode(),
+    }
+
+
+def site_archives(stack: Entry[models.Stack], catalog: Catalog, site: Site) -> list[dict[str, Any]]:
+    """Return the archives of `stack` as this site has them.
+
+    `key` is base64 of the armoured key where the site ships one, to be installed at `signed_by`; null where the node's
+    OS brings the keyring. Raises SiteError and SigningKeyError.
+    """
+    check_archives(site, catalog.archives)
+    found = []
+    for name in stack.item.archives:
+        archive = catalog.archives[name].item
+        key, fingerprints = archive_key(name, archive, site)
+        found.append(
+            {
+                "id": name,
+                "uri": archive_url(site, name),
+                "suite": archive.suite.format(codename=stack.item.os.codename),
+                "components": list(archive.components),
+                "signed_by": archive.keyring if key is None else f"/etc/apt/keyrings/goldnode-{name}.asc",
+                "fingerprints": fingerprints,
+                "key": None if key is None else base64.b64encode(keys.armor(key)).decode(),
+            }
+        )
+    return found
+
+
+def archive_key(name: str, archive: models.Archive, site: Site) -> tuple[bytes | None, list[str]]:
+    """Return the key the site ships for `archive` (binary), None where the OS has it, and the accepted fingerprints.
+
+    Raises SigningKeyError for a key file that holds anything but the accepted keys, and where there is no key at all.
+    """
+    entry = site.archives.get(name)
+    fingerprints = (
+        list(entry.fingerprints) if entry is not None and entry.fingerprints else archive.fingerprints
+    )
+    data = site.key_bytes(name)
+    if data is None:
+        if archive.keyring is None:
+            raise SigningKeyError(
+                f'the site names no key for archive "{name}"',
+                file=site.file,
+                remedy=f"add `key:` to its entry; the catalog expects {', '.join(fingerprints)}",
+            )
+        return None, fingerprints
+    where = site.resolve(entry.key) if entry is not None and entry.key is not None else None
+    try:
+        foreign = keys.unexpected(data, fingerprints)
+        binary = openpgp.dearmor(data)
+    except openpgp.OpenPGPError as error:
+        raise SigningKeyError(
+            f'this is not the key of archive "{name}": {error}', file=where, remedy="put its public key there"
+        ) from error
+    if foreign:
+        raise SigningKeyError(
+            f'this is not the key of archive "{name}": it holds {", ".join(foreign)}, expected {", ".join(fingerprints)}',
+            file=where,
+            remedy="get the right key, or name the fingerprint of a mirror's own key in the site's `fingerprints`",
+        )
+    return binary, fingerprints

@@ -1,0 +1,236 @@
+"""The node side of a combination, from the catalog: a class, or a stack alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Sequence
+
+from goldnode.catalog import models
+from goldnode.catalog.load import Catalog, Entry
+from goldnode.classdoc import checks
+from goldnode.compat import rules
+from goldnode.compat.model import Acceptance, Finding, Host, Place, Waiver, Workload
+from goldnode.core.errors import FactsError, LockError
+from goldnode.core.site import Site
+from goldnode.facts import host as facts
+from goldnode.lock.model import Lock, find_lock
+from goldnode.node.state.family import kernel_packages
+
+
+def host_of_class(
+    name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
+) -> Host:
+    """Return the host of class `name`: its GPUs, platform and stack, with the versions of the stack's lock where there is one.
+
+    `lock` None: it is searched as `lock.model.find_lock` says. `on` is the day it is judged for, today by default. Raises GoldnodeError
+    for an unknown class.
+    """
+    entry = catalog.node_class(name)
+    item = entry.item
+    platform = catalog.platforms[item.platform].item if item.platform is not None else None
+    more: dict[str, object] = {
+        "name": name,
+        "nvswitch": platform is not None and platform.nvswitch,
+        "platform": item.platform,
+        "simulated": item.simulated,
+        "unknown": item.compat.unknown,
+        "accept": tuple(
+            Acceptance(each.rule, each.reason, each.owner, each.expires, each.subject)
+            for each in item.compat.accept
+        ),
+        "cmdline": tuple(item.policy.host.cmdline) or None,
+        "features": _features(item, catalog.stacks[item.stack].item),
+    }
+    places = {
+        key: Place(entry.file, entry.source.line((key,)))
+        for key in ("gpu", "platform", "stack", "policy", "compat")
+        if key in entry.source.data
+    }
+    gpus = (facts.gpu(item.gpu.model),) if item.gpu is not None else ()
+    place = Place(entry.file, entry.source.line(("class",)))
+    return _host(f"class {name}", catalog.stacks[item.stack], site, lock, on, gpus, more, places, place)
+
+
+def findings_of_class(
+    name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
+) -> list[Finding]:
+    """Return what the check finds of class `name` with the images and requirements it names; see `compat.check.check`.
+
+    Raises CatalogError where it accepts findings of no rule, or no longer, and WorkloadError for an image or file that cannot be read.
+    """
+    from goldnode.compat.check import check
+
+    host = host_of_class(name, catalog, site, lock, on=on)
+    entry = catalog.node_class(name)
+    if host.on is not None:
+        checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
+    return check(host, workloads_of_class(entry))
+
+
+def findings_of_cohort(cohort: str, classes: Sequence[str], catalog: Catalog, site: Site) -> list[Finding]:
+    """Return what stands against nodes of these classes in one cohort; see `rules_host.check_cohorts`. Raises GoldnodeError."""
+    from goldnode.compat import rules_host
+    from goldnode.compat.check import settle
+
+    hosts = [dataclasses.replace(host_of_class(name, catalog, site), cohort=cohort) for name in classes]
+    loads = {
+        host.subject: workloads_of_class(catalog.node_class(name))
+        for host, name in zip(hosts, classes, strict=True)
+    }
+    return settle(rules_host.check_cohorts(hosts, loads), None)
+
+
+def workloads_of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
+    """Return what the class says to run on its nodes. Raises WorkloadError."""
+    if not entry.item.images and not entry.item.requirements:
+        return []
+    from goldnode.compat import workloads
+
+    return workloads.of_class(entry)
+
+
+def host_of_stack(
+    name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
+) -> Host:
+    """Return the host of stack `name` alone: with the GPUs of no class. See `host_of_class`."""
+    entry = catalog.stack(name)
+    return _host(
+        f"stack {name}", entry, site, lock, on, (), {}, {}, Place(entry.file, entry.source.line(("stack",)))
+    )
+
+
+def _host(
+    subject: str,
+    entry: Entry[models.Stack],
+    site: Site,
+    lock: Lock | None,
+    on: dt.date | None,
+    gpus: tuple[facts.Gpu, ...],
+    more: dict[str, object],
+    places: dict[str, Place],
+    place: Place,
+) -> Host:
+    stack = entry.item
+    unlocked = None
+    if lock is None:
+        try:
+            lock = find_lock(entry, site)[0]
+        except LockError as problem:
+            unlocked = problem.message
+    driver, runtime = stack.driver, stack.runtime
+    toolkit = runtime.toolkit if runtime is not None else None
+    versions = {package.name: package.version for package in lock.packages} if lock is not None else {}
+    release = lock.kernel_release if lock is not None else stack.kernel.release or stack.kernel.series
+    toolkit_version = None
+    if toolkit is not None and toolkit.vendor == "nvidia":
+        toolkit_version = versions.get(toolkit.packages[0]) or toolkit.version
+    engine_version = versions.get(runtime.package) if runtime is not None else None
+    mode = (
+        rules.toolkit_mode(runtime.engine, engine_version, toolkit_version)
+        if runtime and toolkit and engine_version
+        else None
+    )
+    manager = (
+        driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
+    )
+    fields: dict[str, object] = {
+        "subject": subject,
+        "os": f"{stack.os.id} {stack.os.version}",
+        "architecture": stack.os.architecture,
+        "kernel": release,
+        "kernel_version": _upstream(versions.get(kernel_packages(stack.os.id, release)[0]))
+        if release is not None
+        else None,
+        "vendor": driver.vendor if driver is not None else None,
+        "branch": driver.branch if driver is not None else None,
+        "driver": (lock.driver_version if lock is not None else driver.version)
+        if driver is not None and driver.vendor == "nvidia"
+        else None,
+        "driver_package": versions.get(driver.dkms.package)
+        if driver is not None and driver.dkms is not None
+        else None,
+        "flavour": _flavour(driver, gpus),
+        "gpus": gpus,
+        "fabric_manager": _upstream(versions.get(manager)) if manager is not None else None,
+        "fabric_manager_package": manager,
+        "engine": runtime.engine if runtime is not None else None,
+        "engine_version": engine_version,
+        "toolkit": None if toolkit_version is None else rules.upstream(toolkit_version),
+        "toolkit_mode": mode.mode if mode is not None else None,
+        "amdgpu": _upstream(versions.get(driver.dkms.package))
+        if driver is not None and driver.vendor == "amd" and driver.dkms
+        else None,
+        "modules": {
+            module.name: _upstream(versions.get(module.package)) or ""
+            for module in stack.modules
+            if module.package is not None
+        },
+        "place": place,
+        "stack": entry.name,
+        "unlocked": unlocked,
+        "packages": (*(driver.packages if driver is not None else ()), *stack.packages),
+        "archives": tuple(stack.archives),
+        "end_of_life": stack.end_of_life.date,
+        "end_of_life_source": stack.end_of_life.source,
+        "waiver": _waiver(stack.waiver),
+        "on": on or dt.datetime.now(tz=dt.UTC).date(),
+        "places": {**_places(entry), **places},
+    }
+    return Host(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def _features(item: models.NodeClass, stack: models.Stack) -> dict[str, bool]:
+    """What of the features that facts speak of the class says to be in use."""
+    mig = any(
+        policy.mig is not None and policy.mig.enabled for policy in (item.policy, *item.policy.overrides)
+    )
+    return {
+        "MIG": mig,
+        "GPUDirect Storage": any(module.name in ("nvidia_fs", "nvidia-fs") for module in stack.modules),
+    }
+
+
+def _flavour(driver: models.Driver | None, gpus: tuple[facts.Gpu, ...]) -> str | None:
+    """The flavour; `auto` is settled by the GPU, and left open for a stack alone."""
+    if driver is None or driver.branch is None:
+        return None
+    if driver.flavour != "auto":
+        return driver.flavour
+    try:
+        return rules.module_flavour(gpus[0], driver.branch)[0] if gpus else None
+    except FactsError:
+        return None
+
+
+def _upstream(version: str | None) -> str | None:
+    return None if version is None else rules.upstream(version)
+
+
+def _waiver(waiver: models.Waiver | None) -> Waiver | None:
+    return (
+        None if waiver is None else Waiver(waiver.reason, waiver.owner, waiver.expires, tuple(waiver.classes))
+    )
+
+
+# Where in a stack's file each thing that a rule speaks of is written.
+_PLACES: dict[str, tuple[str | int, ...]] = {
+    "driver": ("driver",),
+    "fabric_manager": ("driver", "fabric_manager"),
+    "driver_packages": ("driver", "packages"),
+    "kernel": ("kernel",),
+    "os": ("os",),
+    "engine": ("runtime",),
+    "toolkit": ("runtime", "toolkit"),
+    "modules": ("modules",),
+    "end_of_life": ("end_of_life",),
+    "waiver": ("waiver",),
+}
+
+
+def _places(entry: Entry[models.Stack]) -> dict[str, Place]:
+    return {
+        name: Place(entry.file, entry.source.line(path))
+        for name, path in _PLACES.items()
+        if path in entry.source.key_lines
+    }

@@ -1,0 +1,243 @@
+"""What `goldnode check` does: from names on its command line to a report."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.classdoc import checks
+from goldnode.classdoc.hosts import host_of_class, host_of_stack, workloads_of_class
+from goldnode.compat import known_bad, rules_host
+from goldnode.compat.check import check, settle
+from goldnode.compat.model import Finding, Host, Place, Workload
+from goldnode.compat.report import Report
+from goldnode.core.errors import CatalogError, InventoryError
+from goldnode.core.site import Site, load_site
+from goldnode.inventory.selection import check_inventory, no_host, put_right
+from goldnode.inventory.variables import Strangers, check_written
+
+
+def look(
+    classes: Sequence[str] = (),
+    stacks: Sequence[str] = (),
+    inventories: Sequence[str] = (),
+    limit: str | None = None,
+    images: Sequence[str] = (),
+    requirements: Sequence[Path] = (),
+    *,
+    catalog: Catalog | None = None,
+    site: Site | None = None,
+    on: dt.date | None = None,
+) -> Report:
+    """Check what is named, with `images` and `requirements` on each; all classes where nothing is named.
+
+    Raises GoldnodeError for a name that is not in the catalog, an inventory without a host of any class, a catalog without a class, and an
+    image or file that cannot be read.
+    """
+    catalog, site = catalog or load_catalog(), site or load_site()
+    cohorts: list[tuple[str, str]] = []
+    left_out: list[str] = []
+    odd: list[str] = []
+    named = list(dict.fromkeys(classes))
+    for inventory in inventories:
+        hosts = hosts_of_inventory(inventory, limit, catalog)
+        named += [name for name, _ in hosts.of_class.values() if name not in named]
+        cohorts += [(name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None]
+        left_out += hosts.of_no_class
+        odd += hosts.odd
+    if not named and not stacks and not inventories:
+        named = sorted(catalog.classes)
+        if not named:
+            places = ", ".join(str(place) for place in catalog.directories)
+            raise CatalogError(
+                f"the catalog has no class to check ({places})",
+                remedy="declare one, or name a stack with --stack",
+            )
+    given = _given(images, requirements)
+    subjects: list[tuple[str, Place | None]] = []
+    found: list[Finding] = []
+    seen: dict[str, tuple[Host, list[Workload]]] = {}
+    for name in named:
+        host = host_of_class(name, catalog, site, on=on)
+        entry = catalog.node_class(name)
+        if host.on is not None:
+            checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
+        seen[name] = (host, [*workloads_of_class(entry), *given])
+    everything = [
+        *seen.values(),
+        *((host_of_stack(name, catalog, site, on=on), given) for name in dict.fromkeys(stacks)),
+    ]
+    for host, workloads in everything:
+        subjects.append((host.subject, host.place))
+        found += check(host, workloads)
+    found += _cohorts(cohorts, seen)
+    loads = [workload for _, workloads in everything for workload in workloads]
+    kinds = {workload.subject: workload.kind for workload in loads}
+    return Report(
+        subjects,
+        found,
+        _not_checked(
+            [host for host, _ in everything],
+            [name for name, (_, loads) in seen.items() if not loads],
+            left_out,
+        )
+        + odd,
+        images=sum(kind == "image" for kind in kinds.values()),
+        requirements=sum(kind == "requirements" for kind in kinds.values()),
+        unlocked=[
+            (name, host.stack, host.unlocked)
+            for name, (host, _) in seen.items()
+            if host.unlocked is not None and host.stack
+        ],
+    )
+
+
+def _given(images: Sequence[str], requirements: Sequence[Path]) -> list[Workload]:
+    if not images and not requirements:
+        return []
+    from goldnode.compat import workloads
+
+    return [
+        *(workloads.of_text(item) for item in images),
+        *(workloads.requirements(path) for path in requirements),
+    ]
+
+
+def _cohorts(
+    cohorts: Sequence[tuple[str, str]], seen: dict[str, tuple[Host, list[Workload]]]
+) -> list[Finding]:
+    members = [dataclasses.replace(seen[name][0], cohort=cohort) for name, cohort in dict.fromkeys(cohorts)]
+    return settle(
+        rules_host.check_cohorts(members, {host.subject: loads for host, loads in seen.values()}), None
+    )
+
+
+def _not_checked(hosts: Sequence[Host], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
+    told = []
+    if without:
+        told.append(f"what runs on the nodes of {_few(without)}, which name no image and no requirements")
+    alone = [host.stack for host in hosts if host.name is None and host.stack]
+    if alone:
+        told.append(f"GPUs and platforms of {_few(alone)}: stacks alone have none")
+    unlocked = sorted({host.stack for host in hosts if host.unlocked and host.stack})
+    if unlocked:
+        told.append(f"exact versions of {_few(unlocked)}, which have no lock")
+    never = [row.id for row in known_bad.rows() if row.never is not None]
+    told.append(f"{len(never)} known bad combinations of things that no class states ({_few(never)})")
+    if left_out:
+        told.append(f"hosts of no class: {_few(left_out)}")
+    return told
+
+
+def _few(names: Sequence[str], most: int = 6) -> str:
+    return (
+        ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"
+    )
+
+
+# Inventories
+
+
+@dataclasses.dataclass(frozen=True)
+class InventoryHosts:
+    """The hosts of an inventory: class and cohort of those in a class, the names of the others, and what is odd about their variables."""
+
+    of_class: dict[str, tuple[str, str | None]]
+    of_no_class: list[str]
+    odd: list[str] = dataclasses.field(default_factory=list)
+
+
+def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> InventoryHosts:
+    """Return the hosts of an inventory source as Ansible reads it, with the variable `goldnode_cohort`.
+
+    Raises InventoryError where Ansible cannot read it, where a host is in two classes, where none is in any, and for a value with which
+    `site.yml` would fail.
+    """
+    from goldnode.inventory.classes import classes_of_hosts
+
+    check_inventory(inventory)
+    if Path(inventory).exists():
+        classes_of_hosts(Path(inventory), catalog)  # a host in two classes, with both lines
+    data = _listed(inventory, limit)
+    variables = data.get("_meta", {}).get("hostvars", {})
+    members: dict[str, set[str]] = {}
+    everyone = _members("all", data, members)
+    of_class: dict[str, tuple[str, str | None]] = {}
+    strangers = Strangers()
+    for name in sorted(set(data) & set(catalog.classes)):
+        for host in sorted(_members(name, data, members)):
+            if host in of_class:
+                raise InventoryError(
+                    f'host "{host}" is in the groups of two classes: {of_class[host][0]} and {name}',
+                    remedy="keep it in one of the groups",
+                )
+            cohort = variables.get(host, {}).get("goldnode_cohort")
+            if cohort is not None and "{{" in str(cohort):
+                raise InventoryError(
+                    f'goldnode_cohort of host "{host}" is a template ({cohort}), which is not evaluated here',
+                    remedy="write its value",
+                )
+            of_class[host] = (name, None if cohort is None else str(cohort))
+            check_written(host, variables.get(host, {}))
+            strangers.see(host, variables.get(host, {}))
+    if not of_class:
+        among = f" among those that --limit {limit} names" if limit else ""
+        groups = sorted(set(data) - {"_meta", "all", "ungrouped"})
+        raise InventoryError(
+            f'inventory "{inventory}" has no host of any class{among} (its groups: {_few(groups) or "none"}), so that there is nothing to check',
+            remedy=put_right(groups, catalog.classes),
+        )
+    return InventoryHosts(of_class, sorted(everyone - set(of_class)), strangers.lines())
+
+
+def _members(name: str, data: dict[str, Any], known: dict[str, set[str]]) -> set[str]:
+    if name not in known:
+        known[name] = set()
+        group = data.get(name, {})
+        known[name] = set(group.get("hosts", ())).union(
+            *(_members(child, data, known) for child in group.get("children", ()))
+        )
+    return known[name]
+
+
+def _listed(inventory: str, limit: str | None) -> dict[str, Any]:
+    """The inventory as `ansible-inventory --list` gives it, without goldnode's own vars plugin, which would compile every class."""
+    program = Path(sys.executable).parent / "ansible-inventory"
+    command = [str(program) if program.exists() else "ansible-inventory", "-i", inventory, "--list"]
+    environment = {**os.environ, "ANSIBLE_VARS_PLUGINS": os.devnull, "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1"}
+    try:
+        done = subprocess.run(
+            command + (["--limit", limit] if limit else []),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+            env=environment,
+        )
+    except (OSError, subprocess.SubprocessError) as problem:
+        raise InventoryError(
+            f"ansible-inventory cannot be run: {problem}", remedy="install ansible-core beside goldnode"
+        ) from problem
+    listed: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+    if limit and not _members("all", listed, {}):
+        whole = _listed(inventory, None)  # where that goes well it is the limit
+        raise no_host(inventory, limit, {*whole, *_members("all", whole, {})} - {"_meta"})
+    if done.returncode != 0:
+        said = (
+            [line for line in done.stderr.splitlines() if "ERROR" in line]
+            or done.stderr.splitlines()[-1:]
+            or ["no reason given"]
+        )
+        raise InventoryError(
+            f'Ansible cannot read inventory "{inventory}": {said[0].strip()}',
+            remedy="correct it, or its path",
+        )
+    return listed

@@ -1,0 +1,275 @@
+"""docs/reference.md: every key of every file that a person writes, from the JSON Schemas, and the environment variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from goldnode.commands.schema import schema
+from goldnode.core import environment
+
+# Of each kind, in the order of the page: its title, and where such a file is.
+FILES: Mapping[str, tuple[str, str]] = {
+    "class": (
+        "Class",
+        "`classes/NAME.yml` of a catalog (goldnode's own, or one that `GOLDNODE_CATALOG` names).",
+    ),
+    "site": (
+        "Site file",
+        "The file that `GOLDNODE_SITE` names, else `goldnode-site.yml` in the working directory, else `/etc/goldnode/site.yml`.",
+    ),
+    "stack": (
+        "Stack",
+        "`stacks/NAME.yml` of a catalog. `goldnode lock NAME` makes it exact: [locks](locks.md).",
+    ),
+    "platform": ("Platform", "`platforms/NAME.yml` of a catalog."),
+    "archives": ("Archives", "`archives.yml` of a catalog."),
+    "images": (
+        "Matrix of container images",
+        "`images/containers/matrix.yml`, or `--matrix`, `GOLDNODE_MATRIX`: [what it says](images.md).",
+    ),
+    "disks": (
+        "Definition of disk images",
+        "`images/disks/disks.yml`, or `--definition`, `GOLDNODE_DISK_DEFINITION`: [disk images](disks.md).",
+    ),
+}
+OWN_SECTION = 6  # so many keys below one, and they get a table of their own
+LONG = 40  # an expression of so many characters helps nobody
+
+_HEAD = """# Reference: the keys of every file, and environment variables
+
+<!-- Written by `goldnode schema --format markdown --out docs/reference.md`. Not to be edited: descriptions are in the models, run it again. -->
+
+A key is written with its place: `gpu.model` is `model` below `gpu`, `images[].ref` is `ref` of each entry of the list `images`, and `NAME` stands
+for a name of your own. The type `keys` means the keys below it, in the rows that follow or in a table of their own; the expression after *text* is what the
+whole text has to fit. What is *required* has to be written where the key above it is; anything else may be left out, and then its default holds.
+
+Files are YAML. An unknown key is an error, with file, line and the nearest right name. An editor completes and checks by the JSON Schemas in
+[`catalog/schema`](../catalog/schema) (`goldnode schema` writes them), with `# yaml-language-server: $schema=…` as the first line of a file.
+`goldnode check-catalog` tells more: whether values fit each other and the facts. The variables of `site.yml` are in the [README](../README.md#your-first-node).
+"""
+
+_VARIABLES = (
+    (
+        "",
+        "Lists of directories are separated by `:`. An option on the command line goes before the variable.",
+        environment.VARIABLES,
+    ),
+    (
+        "On nodes",
+        "Read by `goldnode-node`, and by the programs that `serve.slurm` and `serve.npd` of a class put on nodes: [integrations](integrations.md).",
+        environment.ON_NODES,
+    ),
+    ("Of other programs", "Read by goldnode too, or handed to what it calls.", environment.FOREIGN),
+    ("For tests", "Of use to those who work on goldnode itself.", environment.FOR_TESTS),
+)
+
+
+class Key(NamedTuple):
+    """One key: its place, the type with what is allowed, the default, what it does, and the keys below it."""
+
+    path: str
+    type: str
+    default: str
+    meaning: str
+    below: list[Key]
+
+    def all(self) -> Iterator[Key]:
+        """The key and all below it, in their order."""
+        yield self
+        for key in self.below:
+            yield from key.all()
+
+
+def keys(kind: str) -> list[Key]:
+    """Return the keys of a file of `kind`, a key of FILES."""
+    document = schema(kind)
+    return list(_Reader(document.get("$defs", {})).keys(document, ""))
+
+
+class _Reader:
+    def __init__(self, definitions: Mapping[str, Any]) -> None:
+        self.definitions = definitions
+
+    def keys(self, node: Mapping[str, Any], place: str) -> Iterator[Key]:
+        """The keys of an object."""
+        required = node.get("required", ())
+        for name, value in node.get("properties", {}).items():
+            path = f"{place}{name}"
+            ways = list(self.ways(value))
+            shown = [self.type(way) for way in ways if way.get("type") != "null"]
+            if len(shown) < len(ways) and name in required:
+                shown.append("`null`")
+            default = "*required*" if name in required else _default(value, ways)
+            below = [key for way in ways for key in self.below(way, path)]
+            yield Key(path, " or ".join(dict.fromkeys(shown)), default, self.meaning(value, ways), below)
+
+    def ways(self, node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """What may stand there, each without references."""
+        if "$ref" in node:
+            yield from self.ways(self.definitions[node["$ref"].rpartition("/")[2]])
+        elif "anyOf" in node:
+            for way in node["anyOf"]:
+                yield from self.ways(way)
+        else:
+            yield node
+
+    def below(self, way: Mapping[str, Any], path: str) -> Iterator[Key]:
+        """The keys below one that holds `way`: of an object, of each entry of a list, of each value of a map."""
+        if "properties" in way:
+            yield from self.keys(way, f"{path}.")
+        elif "items" in way:
+            for item in self.ways(way["items"]):
+                yield from self.below(item, f"{path}[]")
+        elif (value := _map_value(way)) is not None:
+            for item in self.ways(value):
+                yield from self.below(item, f"{path}.NAME")
+
+    def meaning(self, node: Mapping[str, Any], ways: Sequence[Mapping[str, Any]]) -> str:
+        """What the key says of itself, else what its model says."""
+        texts = [node.get("description"), *(way.get("description") for way in ways)]
+        return " ".join(next((text for text in texts if text), "").split())
+
+    def type(self, way: Mapping[str, Any]) -> str:
+        """The type of a value in words, with what is allowed."""
+        if "const" in way:
+            return _code(way["const"])
+        if "enum" in way:
+            return ", ".join(_code(value) for value in way["enum"])
+        kind = way.get("type")
+        if isinstance(kind, list):
+            return " or ".join(self.type({"type": item}) for item in kind)
+        if kind == "array":
+            return f"list of {self.types(way.get('items', {}))}" + (
+                ", one at least" if way.get("minItems") else ""
+            )
+        if kind == "object" and "properties" in way:
+            return "keys"
+        if kind == "object":
+            names = ", ".join(_code(value) for value in way.get("propertyNames", {}).get("enum", ()))
+            return f"map of {names or 'NAME'} to {self.types(_map_value(way) or {})}"
+        if kind == "boolean":
+            return "`true`, `false`"
+        if kind in ("integer", "number"):
+            return _number(way)
+        if way.get("format") == "date":
+            return "date, `YYYY-MM-DD`"
+        pattern = way.get("pattern", "")
+        if pattern and len(pattern) < LONG and "`" not in pattern:
+            return f"text, {_code(pattern)}"
+        return f"text, {way['minLength']} characters or more" if way.get("minLength", 1) > 1 else "text"
+
+    def types(self, node: Mapping[str, Any]) -> str:
+        return " or ".join(dict.fromkeys(self.type(way) for way in self.ways(node)))
+
+
+def _map_value(way: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the values of a map are, None for what is no map."""
+    value = way.get("additionalProperties") or next(iter(way.get("patternProperties", {}).values()), None)
+    return value if isinstance(value, dict) else None
+
+
+def _number(way: Mapping[str, Any]) -> str:
+    word = "whole number" if way["type"] == "integer" else "number"
+    least, most = way.get("minimum"), way.get("maximum")
+    if least is None and way["type"] == "integer" and "exclusiveMinimum" in way:
+        least = way["exclusiveMinimum"] + 1
+    if least is not None and most is not None:
+        return f"{word}, {least} to {most}"
+    under = f", below {way['exclusiveMaximum']}" if "exclusiveMaximum" in way else ""
+    return word + (f", {least} or more" if least is not None else "") + under
+
+
+def _default(node: Mapping[str, Any], ways: Sequence[Mapping[str, Any]]) -> str:
+    if "default" in node:
+        return _code(node["default"])
+    # What a model makes anew each time has no default in a schema: it is empty.
+    return "`[]`" if any(way.get("type") == "array" for way in ways) else "`{}`"
+
+
+def _code(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        value = {None: "null", True: "true", False: "false"}[value]
+    return f"`{value}`"
+
+
+# -- the page
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", cell) for cell in cells) + " |"
+
+
+def _table(rows: Iterable[Key], kind: str) -> Iterator[str]:
+    yield "| Key | Type, allowed values | Default | Meaning |"
+    yield "|---|---|---|---|"
+    for key in rows:
+        name = f"[`{key.path}`](#{_slug(kind, key)})" if _apart(key) else f"`{key.path}`"
+        yield _row((name, key.type, key.default, key.meaning))
+
+
+def _apart(key: Key) -> bool:
+    """Whether the keys below one have a table of their own."""
+    return sum(1 for _ in key.all()) > OWN_SECTION
+
+
+def _rows(found: Iterable[Key]) -> Iterator[Key]:
+    for key in found:
+        yield key
+        if not _apart(key):
+            yield from _rows(key.below)
+
+
+def _sections(found: Iterable[Key]) -> Iterator[Key]:
+    """The keys that have a table of their own."""
+    for key in found:
+        if _apart(key):
+            yield key
+        yield from _sections(key.below)
+
+
+def _heading(kind: str, key: Key) -> str:
+    return f"{FILES[kind][0]}: `{key.path}`"
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _slug(kind: str, key: Key) -> str:
+    return anchor(_heading(kind, key))
+
+
+def section(kind: str) -> str:
+    """Return the part of the page that is about files of `kind`."""
+    title, place = FILES[kind]
+    found = keys(kind)
+    lines = [f"## {title}", "", place, "", *_table(_rows(found), kind)]
+    for key in _sections(found):
+        lines += ["", f"### {_heading(kind, key)}", "", key.meaning, "", *_table(_rows(key.below), kind)]
+    return "\n".join(lines) + "\n"
+
+
+def _variables() -> str:
+    lines = ["## Environment variables"]
+    for title, text, rows in _VARIABLES:
+        lines += ["", f"### {title}"] if title else []
+        lines += ["", text] if text else []
+        lines += ["", "| Variable | Default | Meaning |", "|---|---|---|"]
+        lines += [
+            _row((", ".join(f"`{name}`" for name in row.name.split(", ")), row.default, row.meaning))
+            for row in rows
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """Return the whole page."""
+    contents = []
+    for kind, (title, _) in FILES.items():
+        parts = [f"[`{key.path}`](#{_slug(kind, key)})" for key in _sections(keys(kind))]
+        contents.append(f"- [{title}](#{anchor(title)})" + (f": {', '.join(parts)}" if parts else ""))
+    contents.append("- [Environment variables](#environment-variables)")
+    return "\n".join([_HEAD, "\n".join(contents) + "\n", *(section(kind) for kind in FILES), _variables()])

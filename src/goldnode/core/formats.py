@@ -1,0 +1,19 @@
+"""The number of a file's own format: one of a later goldnode is told as what it is."""
+
+from __future__ import annotations
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.yamlsource import Source
+
+
+def check_format(source: Source, key: str, reads: int, error: type[GoldnodeError]) -> None:
+    """Refuse a document whose `key` is a number other than `reads`. Raises `error`; what is no number is for the model to tell."""
+    found = source.data.get(key) if isinstance(source.data, dict) else None
+    if isinstance(found, int) and not isinstance(found, bool) and found != reads:
+        remedy = "install the goldnode that it was written for" if found > reads else f"write {key}: {reads}"
+        raise error(
+            f"this file has format {found}, and this goldnode reads {reads}",
+            file=source.file,
+            line=source.line((key,)),
+            remedy=remedy,
+        )

@@ -1,0 +1,81 @@
+"""goldnode-node as one file: the package `goldnode.node` in a zip archive that Python runs. The same sources give the same bytes.
+
+NVIDIA's binding of NVML, `pynvml` (package nvidia-ml-py, BSD licence), is in it: a node needs no pip. It is one file and carries its licence
+in its head; the licence stands beside it once more, for whoever lists the archive.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+import zlib
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.node.__main__ import SEAL
+
+NODE = Path(__file__).parents[1] / "node"
+# Standard library only, so that no site-packages are looked through (-S) and nothing of the caller's environment counts (-I).
+START = b"#!/usr/bin/env -S python3 -I -S\n"
+BINDING = "pynvml.py"
+LICENCE = "pynvml.LICENSE"
+WRITER = (
+    "goldnode/node/slotwrite.py"  # travels with an image that is written to a node, and does not stay there
+)
+
+
+def sources(*, writer: bool = False) -> dict[str, bytes]:
+    """Archive name -> content of every file of the program, sorted by name. `writer`: with what only an update of a disk needs."""
+    found = {f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py")}
+    if not writer:
+        found.pop(WRITER)
+    start = found.pop("goldnode/node/__main__.py")
+    return dict(sorted({**found, **binding(), "goldnode/__init__.py": b"", "__main__.py": start}.items()))
+
+
+def binding() -> dict[str, bytes]:
+    """pynvml as nvidia-ml-py installs it, and its licence, which is the comment at its head."""
+    spec = find_spec("pynvml")
+    if spec is None or spec.origin is None:
+        raise GoldnodeError(
+            "the package nvidia-ml-py is not installed",
+            remedy="install goldnode with its dependencies (requirements/dev.lock)",
+        )
+    content = Path(spec.origin).read_bytes()
+    head = content.split(b"#####", 2)[1]
+    if b"Redistribution and use" not in head:
+        raise GoldnodeError(
+            f"{spec.origin} does not begin with its licence",
+            remedy="use the release of nvidia-ml-py in requirements/dev.lock",
+        )
+    text = b"\n".join(line[1:].strip() for line in head.strip().splitlines())
+    return {BINDING: content, LICENCE: text + b"\n"}
+
+
+@cache
+def build(*, writer: bool = False) -> bytes:
+    """The file. Times and modes in the archive are fixed, so that a digest stands for the sources alone. `writer`: as for :func:`sources`.
+
+    It ends with its own checksum, as the comment of the archive: a start without a compiled copy verifies it (node/__main__.py).
+    """
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, content in sources(writer=writer).items():
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = 0o644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, content)
+        archive.comment = b"0" * SEAL
+    data = START + out.getvalue()[:-SEAL]
+    return data + b"%0*x" % (SEAL, zlib.crc32(data))
+
+
+def payload(*, content: bool) -> dict[str, str]:
+    """The program as the engine takes it: ``{sha256}``, with its bytes in base64 only where they are to be written."""
+    data = build()
+    found = {"sha256": "sha256:" + hashlib.sha256(data).hexdigest()}
+    return {**found, "content": base64.b64encode(data).decode()} if content else found

@@ -1,0 +1,360 @@
+"""Site configuration: where this site's archives and locks are.
+
+A site file names what differs between sites and must not be in a catalog: archive addresses, signing keys, the
+directory of locks. It is found as `$GOLDNODE_SITE`, else `./goldnode-site.yml`, else `/etc/goldnode/site.yml`, else
+there is none and every value has its default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from goldnode.core import yamlsource
+from goldnode.core.errors import SiteError, nearest
+from goldnode.node.state.family import FAMILIES
+
+Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{40}$", to_upper=True)]
+
+# Run by a unit of the node, never by a shell: the first word is a program's full path.
+NodeCommand = Annotated[tuple[str, ...], Field(min_length=1)]
+
+SITE_FILES = (Path("goldnode-site.yml"), Path("/etc/goldnode/site.yml"))
+
+_URL = re.compile(r"^(https?|file|copy)://?[^\s]*$")
+
+
+class SiteArchive(BaseModel):
+    """Where one archive of the catalog is found at this site."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(description="Address of the archive, without suite: http, https or file.")
+    key: str | None = Field(
+        default=None, description="Key file of the archive, armoured or binary; relative to the site file."
+    )
+    fingerprints: tuple[Fingerprint, ...] = Field(
+        default=(), description="Fingerprints of the primary keys in `key`; replace those of the catalog."
+    )
+
+
+class SiteIndex(BaseModel):
+    """An index of wheels of this site's own, for images that the matrix says come from one (`index`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(description="Address of the index as pip takes it: http, https or file.")
+
+
+class SiteGate(BaseModel):
+    """Whom a node tells that its gate has closed (`gate: drain` in its class), where that is not Slurm."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    drain: NodeCommand = Field(
+        description="Command on the node, as words; the reason is added as the last one. Status 3: it was drained already."
+    )
+    resume: NodeCommand = Field(
+        description="Command on the node, as words, that takes it back; called only for a drain of its own."
+    )
+
+
+class SiteMirror(BaseModel):
+    """The site's own mirror of locked packages (`goldnode mirror`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    directory: str = Field(description="Where the controller keeps it; relative to the site file.")
+    url: str | None = Field(
+        default=None,
+        description="Address at which nodes find that directory; they then use nothing else. null: nodes do not use it.",
+    )
+    key: str | None = Field(
+        default=None, description="Public key that its indexes are signed with; relative to the site file."
+    )
+    signing_key: str | None = Field(
+        default=None,
+        description="Secret key to sign with, a file, used only by `goldnode mirror` and `modules`.",
+    )
+
+
+class SiteSigning(BaseModel):
+    """The site's own key for kernel modules, enrolled in the firmware of its nodes (Secure Boot)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str = Field(
+        description="Private key, PEM, a file that only `goldnode modules build` reads; relative to the site file."
+    )
+    certificate: str = Field(description="Its X.509 certificate, PEM or DER; relative to the site file.")
+
+
+class SiteImages(BaseModel):
+    """What the evidence of this site's container and disk images is made and checked with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    signing_key: str | None = Field(
+        default=None,
+        description="Secret key that images, disks and their channels are signed with, PEM (ed25519 or ECDSA P-256); relative to the site file.",
+    )
+    public_key: str | None = Field(
+        default=None,
+        description="Public keys that signatures are checked against, one or more PEM blocks; relative to the site file.",
+    )
+    builder: str | None = Field(
+        default=None, description="URI that names this site's builder in provenance; null: goldnode's own."
+    )
+    vulnerabilities: tuple[str, ...] = Field(
+        default=(),
+        description="Vulnerability databases, KIND=FILE[@YYYY-MM-DD] with KIND debian or osv; relative to the site file.",
+    )
+
+
+class Site(BaseModel):
+    """A read site configuration; `file` is None where the site has none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    archives: dict[str, SiteArchive] = Field(
+        default_factory=dict, description="Archives by the catalog's id."
+    )
+    indexes: dict[str, SiteIndex] = Field(
+        default_factory=dict, description="Indexes of wheels by the matrix's name."
+    )
+    locks: str | None = Field(
+        default=None,
+        description="Directory searched for STACK.lock.yml before the catalog; relative to the site file.",
+    )
+    mirror: SiteMirror | None = Field(default=None, description="The site's mirror of locked packages.")
+    modules: Literal["dkms", "prebuilt"] = Field(
+        default="dkms",
+        description="Where a node's driver module comes from: built on the node, or built once and kept in the mirror.",
+    )
+    module_signing: SiteSigning | None = Field(
+        default=None,
+        description="Key for the modules of stacks with `secure_boot: true`; null: they stay unsigned.",
+    )
+    gate: SiteGate | None = Field(
+        default=None, description="Commands with which a node drains and resumes itself."
+    )
+    images: SiteImages = Field(
+        default_factory=SiteImages, description="Keys and databases for container images and disk images."
+    )
+    file: Path | None = Field(default=None, exclude=True, json_schema_extra={"x-internal": True})
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> Site:
+        """Read the site configuration in force; see `load_site`."""
+        return load_site(path)
+
+    def resolve(self, path: str) -> Path:
+        """Return `path` as the site file means it: relative to the directory of that file."""
+        base = self.file.parent if self.file is not None else Path.cwd()
+        return (base / Path(path).expanduser()).absolute()
+
+    def lock_directories(self, *, to_write: bool = False) -> list[Path]:
+        """Return the directories that come before the catalog when a lock is searched: $GOLDNODE_LOCKS, then `locks`.
+
+        `to_write`: one that is not there yet is good as well, since it will be made. Otherwise it raises SiteError: another lock than the
+        one that is meant would be used without a word.
+        """
+        found = named_directories("GOLDNODE_LOCKS", to_write=to_write)
+        if self.locks is not None:
+            path = self.resolve(self.locks)
+            if not to_write and not path.is_dir():
+                line = (
+                    yamlsource.read(self.file, error=SiteError).line(("locks",))
+                    if self.file is not None
+                    else None
+                )
+                raise SiteError(
+                    f'"locks" names {path}, which is not a directory',
+                    file=self.file,
+                    line=line,
+                    remedy="make it, or correct the path",
+                )
+            found.append(path)
+        return found
+
+    def key_bytes(self, archive: str) -> bytes | None:
+        """Return the content of the key file the site names for `archive`, or None where it names none.
+
+        Raises SiteError when the file cannot be read.
+        """
+        entry = self.archives.get(archive)
+        if entry is None or entry.key is None:
+            return None
+        path = self.resolve(entry.key)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise SiteError(
+                f'the key of archive "{archive}" cannot be read: {path}: {error.strerror}',
+                file=self.file,
+                remedy="put the archive's public key there, or correct `key`",
+            ) from error
+
+
+def named_directories(variable: str, *, to_write: bool = False) -> list[Path]:
+    """Return the directories that an environment variable names for locks, in its order.
+
+    `to_write`: one that is not there yet is good as well, since it will be made. Otherwise it raises SiteError: another lock than the one
+    that is meant would be used without a word.
+    """
+    found = [Path(part).expanduser() for part in os.environ.get(variable, "").split(os.pathsep) if part]
+    for path in found if not to_write else ():
+        if not path.is_dir():
+            raise SiteError(
+                f"{variable} names {path}, which is not a directory",
+                remedy="make it, or correct the variable",
+            )
+    return found
+
+
+def find_site() -> Path | None:
+    """Return the site file in force, or None. Raises SiteError when $GOLDNODE_SITE names a file that is not there, and for .yaml where
+    .yml is read."""
+    named = os.environ.get("GOLDNODE_SITE")
+    if named:
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise SiteError(
+                f"GOLDNODE_SITE names {path}, which is not a file",
+                remedy="correct the variable or create the file",
+            )
+        return path
+    for path in SITE_FILES:
+        if path.is_file():
+            return path
+        other = path.with_suffix(".yaml")
+        if other.is_file():
+            raise SiteError(
+                "a site file of this name is read by nobody", file=other, remedy=f"rename it to {path.name}"
+            )
+    return None
+
+
+def load_site(path: Path | None = None) -> Site:
+    """Read the site file at `path`, or the one in force; an absent one is an empty Site. Raises SiteError."""
+    path = path if path is not None else find_site()
+    if path is None:
+        return Site()
+    source = yamlsource.read(path, error=SiteError)
+    site = yamlsource.validate(Site, source, error=SiteError, allow_empty=True)
+    for name, archive in site.archives.items():
+        if not _URL.match(archive.url):
+            raise SiteError(
+                f'the url of archive "{name}" is "{archive.url}", expected an http, https or file address',
+                file=path,
+                line=source.line(("archives", name, "url")),
+                remedy="write it with its scheme, for instance file:///srv/mirror",
+            )
+    for name, index in site.indexes.items():
+        if not _URL.match(index.url):
+            raise SiteError(
+                f'the url of index "{name}" is "{index.url}", expected an http, https or file address',
+                file=path,
+                line=source.line(("indexes", name, "url")),
+                remedy="write it with its scheme, for instance file:///srv/wheels/simple",
+            )
+    if site.mirror is not None and site.mirror.url is not None and not _URL.match(site.mirror.url):
+        raise SiteError(
+            f'the url of the mirror is "{site.mirror.url}", expected an http, https or file address',
+            file=path,
+            line=source.line(("mirror", "url")),
+            remedy="write the address at which nodes find its directory, with the scheme",
+        )
+    for key in ("drain", "resume") if site.gate is not None else ():
+        words: tuple[str, ...] = getattr(site.gate, key)
+        if not words[0].startswith("/"):
+            raise SiteError(
+                f'"gate.{key}" begins with "{words[0]}", expected the full path of a program on the node',
+                file=path,
+                line=source.line(("gate", key)),
+                remedy=f"write it as a list of words, for instance {key}: [/usr/local/sbin/{key}-node, --quiet]",
+            )
+    return site.model_copy(update={"file": path})
+
+
+def check_archives(site: Site, known: Mapping[str, object]) -> None:
+    """Refuse archive ids the catalog does not have. Raises SiteError with file, line and nearest spelling."""
+    for name in site.archives:
+        if name not in known and site.file is not None:
+            source = yamlsource.read(site.file, error=SiteError)
+            raise SiteError(
+                f'archive "{name}" is not in the catalog',
+                file=site.file,
+                line=source.line(("archives", name)),
+                remedy=nearest(name, known),
+            )
+
+
+def archive_url(site: Site, archive: str) -> str:
+    """Return the address of `archive`: the site's, else, for those of this machine's own distribution, what its apt uses.
+
+    Raises SiteError where neither names one.
+    """
+    entry = site.archives.get(archive)
+    if entry is not None:
+        return entry.url.rstrip("/")
+    if any(archive in family.archives for family in FAMILIES.values() if family.found):
+        url = _machine_archives().get(archive)
+        if url is not None:
+            return url
+        why = "this machine's own apt uses no such archive"
+    else:
+        why = "only the site can say where it is"
+    raise SiteError(
+        f'no address is known for archive "{archive}": {why}',
+        file=site.file,
+        remedy=f"name it in goldnode-site.yml, as archives: {{{archive}: {{url: …}}}}",
+    )
+
+
+def _machine_archives() -> dict[str, str]:
+    """Return the addresses of the distribution's own archives in this machine's apt sources, by archive id.
+
+    A source counts when its suite is the machine's own release: with the index downloaded, its Origin must be the
+    distribution as well, so that a third party's archive that copies its suite names is not taken for its own.
+    """
+    system = _os_release()
+    codename, family = system.get("VERSION_CODENAME", ""), FAMILIES.get(system.get("ID", ""))
+    if not codename or family is None or not family.found:
+        return {}
+    try:
+        done = subprocess.run(
+            ["apt-get", "indextargets", "--format", "$(CREATED_BY)|$(REPO_URI)|$(RELEASE)|$(ORIGIN)"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            env={key: value for key, value in os.environ.items() if key != "APT_CONFIG"}
+            | {"LC_ALL": "C.UTF-8"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    suites = {suite.format(codename=codename): name for name, suite in family.archives.items()}
+    own = (system["ID"].capitalize(), "", "$(ORIGIN)")
+    found: dict[str, str] = {}
+    for row in done.stdout.splitlines():
+        kind, uri, release, origin = [*row.split("|"), "", "", ""][:4]
+        name = suites.get(release)
+        if kind == "Packages" and name and origin in own:
+            found.setdefault(name, uri.rstrip("/"))
+    return found
+
+
+def _os_release() -> dict[str, str]:
+    try:
+        text = Path("/etc/os-release").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {key.strip(): value.strip().strip('"') for key, value in pairs}

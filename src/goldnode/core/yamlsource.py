@@ -1,0 +1,350 @@
+"""YAML that knows its lines: read a file, and turn every fault in it into one error with file, line and remedy.
+
+The composed node tree is kept beside the plain data, so that an error found much later (a power limit above the
+board's, a host in two classes) still names the line the value was written on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from goldnode.core.errors import CatalogError, GoldnodeError, nearest
+
+KeyPath = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+SHOWN = 60  # characters of a value that an error repeats
+
+_Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass
+class Source:
+    """One read file: its plain `data` and the line of every key and value in it."""
+
+    file: Path
+    data: Any
+    key_lines: dict[KeyPath, int] = field(default_factory=dict)
+    value_lines: dict[KeyPath, int] = field(default_factory=dict)
+
+    def line(self, path: Sequence[str | int]) -> int:
+        """Return the 1-based line of the key at `path`, or of the nearest enclosing key that was written."""
+        whole = tuple(path)
+        for end in range(len(whole), -1, -1):
+            part = whole[:end]
+            if part in self.key_lines:
+                return self.key_lines[part]
+            if part in self.value_lines:
+                return self.value_lines[part]
+        return 1
+
+
+def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> Source:
+    """Read one YAML document. Raises `error` for an unreadable file, broken YAML and a key written twice."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as problem:
+        raise error("the file does not exist", file=path, remedy="create it or correct its name") from problem
+    except UnicodeDecodeError as problem:
+        raise error(
+            f"the file is not text in UTF-8 ({problem.reason} at byte {problem.start})",
+            file=path,
+            remedy="save it as UTF-8",
+        ) from problem
+    except OSError as problem:
+        raise error(
+            f"the file cannot be read: {problem.strerror or problem}",
+            file=path,
+            remedy="correct its name or its mode",
+        ) from problem
+    return parse(text, path, error=error)
+
+
+def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -> Source:
+    """Parse `text` as the content of `path`; see `read`."""
+    loader = _Loader(text)
+    node = None
+    try:
+        node = loader.get_single_node()
+        source = Source(file=path, data=None)
+        if node is not None:
+            _walk(node, (), source, error, set())
+            source.data = loader.construct_document(node)
+        return source
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        raise error(
+            f"this is not valid YAML: {problem.problem or problem.context}",
+            file=path,
+            line=None if mark is None else mark.line + 1,
+            remedy="correct the indentation or quoting at this line",
+        ) from problem
+    except yaml.YAMLError as problem:
+        raise error(f"this is not valid YAML: {problem}", file=path) from problem
+    except RecursionError as problem:
+        raise error(
+            "this is nested too deep",
+            file=path,
+            remedy="write it with fewer levels of brackets or indentation",
+        ) from problem
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        ValueError,
+    ) as problem:  # what a value's constructor says of one that it cannot make
+        raise _unmade(node, path, error) from problem
+    finally:
+        loader.dispose()
+
+
+def _unmade(root: yaml.Node | None, path: Path, error: type[GoldnodeError]) -> GoldnodeError:
+    """The error of the first value below `root` that looks like a date or a number and is none."""
+    nodes: list[yaml.Node | None] = [root]
+    seen: set[int] = set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            nodes += [half for pair in reversed(node.value) for half in reversed(pair)]
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += reversed(node.value)
+        elif isinstance(node, yaml.ScalarNode):
+            try:
+                yaml.SafeLoader("").construct_object(node)
+            except (ArithmeticError, AttributeError, LookupError, ValueError):
+                kind = node.tag.rpartition(":")[2]
+                what, remedy = _MEANT.get(
+                    kind, (f"of the kind {kind}", "correct the value, or write it in quotes")
+                )
+                return error(
+                    f'"{cut(node.value)}" is not {what}',
+                    file=path,
+                    line=node.start_mark.line + 1,
+                    remedy=remedy,
+                )
+    return error("this is not valid YAML", file=path, remedy="correct it")
+
+
+# What a value with a tag of YAML's should have been, and what to do where it is not.
+_MEANT = {
+    "timestamp": ("a date", "write it as YYYY-MM-DD"),
+    "int": ("a number that can be read", "correct it, or write it in quotes"),
+    "float": ("a number that can be read", "correct it, or write it in quotes"),
+    "bool": ("true or false", "correct the value"),
+}
+
+
+def _walk(node: yaml.Node, path: KeyPath, source: Source, error: type[GoldnodeError], seen: set[int]) -> None:
+    source.value_lines.setdefault(path, node.start_mark.line + 1)
+    if id(node) in seen:  # an alias: walked where its anchor is
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        keys: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            name = str(key.value)
+            if name in keys and key.tag != "tag:yaml.org,2002:merge":
+                raise error(
+                    f'key "{name}" is written twice, first on line {keys[name]}',
+                    file=source.file,
+                    line=line,
+                    remedy="keep one of the two",
+                )
+            keys[name] = line
+            source.key_lines[(*path, name)] = line
+            _walk(value, (*path, name), source, error, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _walk(value, (*path, index), source, error, seen)
+
+
+def validate(
+    model: type[Model],
+    source: Source,
+    *,
+    error: type[GoldnodeError] = CatalogError,
+    allow_empty: bool = False,
+) -> Model:
+    """Return `source` as `model`. Raises `error` for the first fault, with its line and the nearest right spelling."""
+    data = source.data
+    if data is None and allow_empty:
+        data = {}
+    if not isinstance(data, dict):
+        raise error(
+            f"the document is {_kind(data)}, expected a mapping of keys",
+            file=source.file,
+            line=source.line(()),
+            remedy="write it as `key: value` lines",
+        )
+    try:
+        return model.model_validate(data)
+    except ValidationError as problem:
+        # One at a time, top to bottom; but a misspelt key before the missing one it was meant to be.
+        details = sorted(
+            problem.errors(include_url=False),
+            key=lambda item: (item["type"] != "extra_forbidden", source.line(_written(item["loc"], data))),
+        )
+        first = _written(details[0]["loc"], data)
+        raise _explain(
+            [item for item in details if _written(item["loc"], data) == first], model, source, error
+        ) from None
+
+
+def _written(loc: Sequence[str | int], data: Any) -> KeyPath:
+    """Return the part of a pydantic location that is in the file: tags of unions and validators are not."""
+    path: list[str | int] = []
+    for part in loc:
+        inside = (
+            part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
+        )
+        if inside:
+            path.append(part)
+            data = data[part]
+        elif part == loc[-1] and isinstance(data, dict) and isinstance(part, str) and "[" not in part:
+            path.append(part)
+    return tuple(path)
+
+
+# What a value of the wrong type or size should have been; {} is what the model says beside it.
+_EXPECTED = {
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than_equal": "a number of at most {le}",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "string_pattern_mismatch": "text of the form {pattern}",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping of keys",
+    "model_type": "a mapping of keys",
+    "model_attributes_type": "a mapping of keys",
+    "too_short": "at least one entry",
+    "date_from_datetime_parsing": "a date as YYYY-MM-DD",
+    "date_type": "a date as YYYY-MM-DD",
+    "date_parsing": "a date as YYYY-MM-DD",
+}
+
+
+def _explain(
+    items: Sequence[ErrorDetails], model: type[BaseModel], source: Source, error: type[GoldnodeError]
+) -> GoldnodeError:
+    """The error of one place in the file. Several `items` are the alternatives of a union, none of which the value is."""
+    item = items[0]
+    loc = _written(item["loc"], source.data)
+    line = source.line(loc)
+    where = ".".join(str(part) for part in loc)
+    name = str(loc[-1]) if loc else ""
+    if item["type"] == "extra_forbidden":
+        known = _fields(model, loc[:-1])
+        inside = f' in "{where.rpartition(".")[0]}"' if len(loc) > 1 else ""
+        return error(
+            f'unknown key "{name}"{inside}', file=source.file, line=line, remedy=nearest(name, known)
+        )
+    if item["type"] == "missing":
+        return error(f'key "{where}" is missing', file=source.file, line=line, remedy="add it")
+    if item["type"] == "value_error":
+        text, _, remedy = str(item["ctx"]["error"]).partition(" | ")
+        return error(
+            f'"{where}": {text}' if where else text,
+            file=source.file,
+            line=line,
+            remedy=remedy or "correct the value",
+        )
+    value = item["input"]
+    choices = [choice for row in items for choice in _choices(row)]
+    others = [
+        _EXPECTED.get(row["type"], str(row["msg"])).format(**row.get("ctx", {}))
+        for row in items
+        if not _choices(row)
+    ]
+    expected = " or ".join(dict.fromkeys([*(f'"{choice}"' for choice in choices), *others]))
+    remedy = _remedy(value, choices, others)
+    return error(
+        f'"{where}" is {_show(value)}, expected {expected}', file=source.file, line=line, remedy=remedy
+    )
+
+
+def _choices(item: ErrorDetails) -> list[str]:
+    """The words of which a value had to be one; empty for any other fault."""
+    return (
+        re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
+        if item["type"] in ("literal_error", "enum")
+        else []
+    )
+
+
+def _remedy(value: Any, choices: Sequence[str], others: Sequence[str]) -> str:
+    if isinstance(value, bool):
+        # YAML takes on, off, yes and no without quotes for true and false.
+        meant = next((word for word in (("on", "yes") if value else ("off", "no")) if word in choices), None)
+        if meant is not None:
+            return f'write it in quotes: "{meant}"'
+    elif "text" in others and isinstance(value, int | float):
+        return f'write it in quotes: "{value}"'
+    elif "a list" in others and isinstance(value, str):
+        return f"write it as a list: [{value}]"
+    known = nearest("" if isinstance(value, bool) else str(value), choices)
+    return known if known.startswith('use "') or (choices and not others) else "correct the value"
+
+
+def _fields(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """Return the field names of the model at `path` inside `model`."""
+    current: Any = model
+    for part in path:
+        inner = next((m for m in _models(current) if isinstance(part, str) and part in m.model_fields), None)
+        if inner is not None:
+            current = inner.model_fields[str(part)].annotation
+        # Otherwise `part` is an index or a free key: the annotation's own arguments hold the model.
+    return [
+        info.alias or name
+        for m in _models(current)
+        for name, info in m.model_fields.items()
+        if not info.exclude
+    ]
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) is None:
+        return []
+    return [model for argument in get_args(annotation) for model in _models(argument)]
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, dict | list) or value is None:
+        return _kind(value)
+    if isinstance(value, str):
+        return f'"{cut(value)}"'
+    return str(value).lower() if isinstance(value, bool) else cut(str(value))
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, dict):
+        return "a mapping"
+    if value == []:
+        return "an empty list"
+    return "a list" if isinstance(value, list) else f"the value {cut(repr(value))}"
+
+
+def cut(text: str) -> str:
+    """The beginning of what may be a whole file, which an error does not repeat."""
+    return text if len(text) <= SHOWN else text[:SHOWN] + "…"

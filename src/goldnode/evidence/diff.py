@@ -1,0 +1,416 @@
+"""What differs between two images, for a reader and for a gate: packages, files, libraries, configuration, size.
+
+A file that changes with its package is the package's business and is counted; what has changed though its package has not, or has no
+package, is named one by one. A change of major version of the parts that programs are linked against is said first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from goldnode.evidence.contents import Contents, Deb, Wheel, key, normal
+from goldnode.evidence.layers import Entry
+from goldnode.evidence.size import human
+from goldnode.node.state.debversion import compare
+from goldnode.oci.layout import OciImage, canonical
+
+# Parts whose major version programs are linked against: their packages, and how many numbers of the version are the major one.
+_PARTS: dict[str, tuple[re.Pattern[str], int]] = {
+    "cuda": (re.compile(r"^(nvidia-cuda-runtime(-cu\d+)?|libcudart\d+(\.\d+)?)$"), 1),
+    "cudnn": (re.compile(r"^(nvidia-cudnn(-cu\d+)?|libcudnn\d+)$"), 1),
+    "nccl": (re.compile(r"^(nvidia-nccl(-cu\d+)?|libnccl\d+)$"), 1),
+    "cublas": (re.compile(r"^(nvidia-cublas(-cu\d+)?|libcublas\d+)$"), 1),
+    "rocm": (re.compile(r"^(rocm-core|libamdhip64-\d+)$"), 1),
+    "oneapi": (re.compile(r"^(intel-sycl-rt|dpcpp-cpp-rt|intel-oneapi-runtime-dpcpp-cpp)$"), 1),
+    "python": (re.compile(r"^python3$"), 2),
+    "glibc": (re.compile(r"^libc6$"), 2),
+}
+# Labels and variables that tell one build from another and say nothing else.
+_IDENTITY = (
+    *(f"io.goldnode.{name}" for name in ("build-id", "lock", "recipe")),
+    *(f"org.opencontainers.image.{name}" for name in ("created", "ref.name", "base.digest", "base.name")),
+)
+_CONFIG = ("User", "Entrypoint", "Cmd", "WorkingDir", "ExposedPorts", "Volumes", "StopSignal", "Shell")
+# Records that follow from what is installed. They are counted, not named.
+_RECORDS = ("var/lib/dpkg/", "var/lib/apt/", "usr/lib/goldnode/", "var/cache/", "var/log/")
+_RECORD_FILES = {"etc/ld.so.cache"}
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that differs: None where it was or is not there."""
+
+    name: str
+    was: str | None
+    now: str | None
+
+    @property
+    def kind(self) -> str:
+        """added, removed or changed."""
+        return "added" if self.was is None else "removed" if self.now is None else "changed"
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"name": self.name, "kind": self.kind, "from": self.was, "to": self.now}
+
+
+@dataclass(frozen=True)
+class ImageDiff:
+    """The differences between two images. `packages` has debs and wheels by kind; sizes are in bytes, new less old."""
+
+    old: str
+    new: str
+    names: tuple[str, str]
+    major: list[Change]
+    packages: dict[str, list[Change]]
+    rebuilt: list[str]
+    files: dict[str, dict[str, int]]
+    unexplained: list[Change]
+    records: int
+    libraries: list[Change]
+    needed: list[dict[str, Any]]
+    environment: list[Change]
+    labels: list[Change]
+    config: list[Change]
+    identity: list[Change]
+    sizes: dict[str, tuple[int, int]]
+    grown: list[tuple[str, int]] = field(default_factory=list)
+    layers_shared: int = 0
+    layers: tuple[int, int] = (0, 0)
+    bytes_to_pull: int = 0
+
+    def __bool__(self) -> bool:
+        rows = (
+            self.packages.values(),
+            [self.rebuilt, self.unexplained, self.environment, self.labels, self.config, self.needed],
+        )
+        return any(row for group in rows for row in group) or bool(self.files)
+
+    def data(self) -> dict[str, Any]:
+        """As it is attached; `major` is what a promotion asks about."""
+        return {
+            "subject": self.new,
+            "against": self.old,
+            "names": {"from": self.names[0], "to": self.names[1]},
+            "major": [row.data() for row in self.major],
+            "packages": {kind: [row.data() for row in rows] for kind, rows in self.packages.items()},
+            "rebuilt": self.rebuilt,
+            "files": self.files,
+            "unexplained": [row.data() for row in self.unexplained],
+            "records": self.records,
+            "libraries": [row.data() for row in self.libraries],
+            "needed": self.needed,
+            "environment": [row.data() for row in self.environment],
+            "labels": [row.data() for row in self.labels],
+            "config": [row.data() for row in self.config],
+            "identity": [row.data() for row in self.identity],
+            "sizes": {
+                name: {"from": was, "to": now, "by": now - was} for name, (was, now) in self.sizes.items()
+            },
+            "grown": [{"package": name, "by": by} for name, by in self.grown],
+            "layers": {"from": self.layers[0], "to": self.layers[1], "shared": self.layers_shared},
+            "bytes_to_pull": self.bytes_to_pull,
+        }
+
+    def document(self) -> bytes:
+        """Its canonical JSON."""
+        return canonical(self.data())
+
+    def text(self, *, files: bool = False) -> str:
+        """For a reader. `files`: name every unexplained file, not the first ones."""
+        lines = [f"{self.names[0]} -> {self.names[1]}"]
+        if self.old == self.new:
+            return f"{lines[0]}\nthe same image: {self.new}"
+        lines += [
+            f"MAJOR {row.name} {row.was} -> {row.now}: what is linked against the old one does not run on the new"
+            for row in self.major
+        ]
+        for kind, rows in self.packages.items():
+            if rows:
+                lines.append(f"{kind}: {counts(rows)}")
+                lines += [f"  {shown_change(row)}" for row in rows]
+        if self.rebuilt:
+            lines.append(f"same version, other file: {', '.join(self.rebuilt)}")
+        if self.files:
+            total = {
+                word: sum(row.get(word, 0) for row in self.files.values())
+                for word in ("added", "removed", "changed")
+            }
+            lines.append(
+                f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}"
+            )
+        if self.unexplained:
+            lines.append(f"files that changed without their package: {len(self.unexplained)}")
+            lines += listed(
+                [f"{sign(row)} /{row.name}" for row in self.unexplained], None if files else _SHOWN
+            )
+        if self.libraries:
+            lines.append("libraries that programs find by name:")
+            lines += listed([f"{sign(row)} {row.name}" for row in self.libraries], None if files else _SHOWN)
+        if self.needed:
+            lines.append(f"programs and libraries that need others than before: {len(self.needed)}")
+            others = [
+                f"/{row['path']}: "
+                + ", ".join(
+                    [*(f"+ {name}" for name in row["added"]), *(f"- {name}" for name in row["removed"])]
+                )
+                for row in self.needed
+            ]
+            lines += listed(others, None if files else _SHOWN)
+        for title, changes in (
+            ("environment", self.environment),
+            ("labels", self.labels),
+            ("configuration", self.config),
+        ):
+            if changes:
+                lines.append(f"{title}:")
+                lines += [f"  {shown_change(row)}" for row in changes]
+        for name, (was, now) in self.sizes.items():
+            lines.append(
+                f"{name}: {human(was)} -> {human(now)} ({'+' if now >= was else ''}{human(now - was)})"
+            )
+        lines += [f"  {'+' if by >= 0 else ''}{human(by)}  {name}" for name, by in self.grown[:10]]
+        shared = f"{self.layers_shared} of {self.layers[1]} layers are the old image's"
+        lines.append(f"{shared}; who has it pulls {human(self.bytes_to_pull)}")
+        if not self:
+            lines.append("no package, file or setting differs")
+        return "\n".join(lines)
+
+
+def compare_images(
+    old: tuple[OciImage, Contents], new: tuple[OciImage, Contents], names: tuple[str, str] | None = None
+) -> ImageDiff:
+    """Say what differs between two images that were read."""
+    (old_image, was), (new_image, now) = old, new
+    packages, rebuilt = {}, list[str]()
+    touched: set[str] = set()
+    for kind, before, after in (("debs", was.debs, now.debs), ("wheels", was.wheels, now.wheels)):
+        changes, same = package_changes(before, after)
+        packages[kind] = changes
+        rebuilt += same
+        touched |= {row.name for row in changes} | set(same)
+    files, unexplained, records = file_changes(was, now, touched)
+    config = [(image.config.get("config") or {}) for image in (old_image, new_image)]
+    labels = _settings(old_image.labels, new_image.labels)
+    old_layers = {layer.digest for layer in old_image.layers}
+    grown = growth(was, now)
+    return ImageDiff(
+        old=old_image.digest,
+        new=new_image.digest,
+        names=names or (_title(old_image), _title(new_image)),
+        major=majors(was, now),
+        packages=packages,
+        rebuilt=sorted(rebuilt),
+        files=files,
+        unexplained=unexplained,
+        records=records,
+        libraries=_libraries(was, now),
+        needed=_needed(was, now),
+        environment=_settings(old_image.environment, new_image.environment),
+        labels=[row for row in labels if row.name not in _IDENTITY],
+        config=_settings(
+            *({name: _plain(part[name]) for name in _CONFIG if part.get(name)} for part in config)
+        ),
+        identity=[row for row in labels if row.name in _IDENTITY],
+        sizes={
+            "compressed": (
+                sum(row.size for row in old_image.layers),
+                sum(row.size for row in new_image.layers),
+            ),
+            "files": (bytes_of(was), bytes_of(now)),
+        },
+        grown=grown,
+        layers_shared=len([row for row in new_image.layers if row.digest in old_layers]),
+        layers=(len(old_image.layers), len(new_image.layers)),
+        bytes_to_pull=sum(row.size for row in new_image.layers if row.digest not in old_layers),
+    )
+
+
+def _title(image: OciImage) -> str:
+    labels = image.labels
+    return (
+        labels.get("org.opencontainers.image.ref.name")
+        or labels.get("org.opencontainers.image.title")
+        or image.digest
+    )
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else canonical(value).decode()
+
+
+def _settings(was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+    return [
+        Change(name, was.get(name), now.get(name))
+        for name in sorted({*was, *now})
+        if was.get(name) != now.get(name)
+    ]
+
+
+def package_changes(
+    before: tuple[Deb, ...] | tuple[Wheel, ...], after: tuple[Deb, ...] | tuple[Wheel, ...]
+) -> tuple[list[Change], list[str]]:
+    """Packages that came, went or moved, by name, and those that have the same version and another file."""
+    old = {key(item): item for item in before}
+    new = {key(item): item for item in after}
+    changes, same = [], []
+    for name in sorted(old.keys() | new.keys()):
+        was, now = old.get(name), new.get(name)
+        shown = _package_name(name)
+        if was is None or now is None or was.version != now.version:
+            changes.append(Change(shown, was.version if was else None, now.version if now else None))
+        elif was.sha256 and now.sha256 and was.sha256 != now.sha256:
+            same.append(shown)
+    return changes, same
+
+
+def _package_name(owner: str) -> str:
+    return owner.split(":")[1] if ":" in owner else owner
+
+
+def majors(was: Contents, now: Contents) -> list[Change]:
+    found = []
+    for part, (pattern, count) in _PARTS.items():
+        before, after = (_majors(item, pattern, count) for item in (was, now))
+        # Coming and going are changes of the package list; a major change is of what both have.
+        if before and after and before.keys() != after.keys():
+            found.append(
+                Change(
+                    part,
+                    ", ".join(before[name] for name in sorted(before)),
+                    ", ".join(after[name] for name in sorted(after)),
+                )
+            )
+    return found
+
+
+def _majors(contents: Contents, pattern: re.Pattern[str], count: int) -> dict[tuple[int, ...], str]:
+    found: dict[tuple[int, ...], str] = {}
+    for item in contents.packages:
+        if pattern.match(normal(item.name) if isinstance(item, Wheel) else item.name):
+            version = item.version.partition(":")[2] or item.version
+            numbers = tuple(int(part) for part in re.findall(r"\d+", re.split(r"[-~+]", version)[0])[:count])
+            found[numbers] = version
+    return found
+
+
+def file_changes(
+    was: Contents, now: Contents, touched: set[str]
+) -> tuple[dict[str, dict[str, int]], list[Change], int]:
+    """Counts by package (`""`: none), the changes that no package explains, and how many are mere records."""
+    counts: dict[str, dict[str, int]] = {}
+    unexplained, records = [], 0
+    before, after = was.snapshot.entries, now.snapshot.entries
+    for path in sorted(before.keys() | after.keys()):
+        one, other = before.get(path), after.get(path)
+        if (one is None or one.kind == "d") and (other is None or other.kind == "d"):
+            # A directory is there for what is in it; its mode and owner count where both have it.
+            if one is None or other is None or _told(one) == _told(other):
+                continue
+        elif one is not None and other is not None and _told(one) == _told(other):
+            continue
+        change = Change(path, _state(one), _state(other))
+        owner = _package_name(now.owners.get(path) or was.owners.get(path) or "")
+        row = counts.setdefault(owner, {})
+        row[change.kind] = row.get(change.kind, 0) + 1
+        if path.startswith(_RECORDS) or path in _RECORD_FILES:
+            records += 1
+        elif owner not in touched:
+            unexplained.append(change)
+    return counts, unexplained, records
+
+
+def _told(entry: Entry) -> tuple[Any, ...]:
+    # A hard link and a file of the same content are the same to who reads them.
+    kind = "f" if entry.kind == "h" else entry.kind
+    return kind, entry.mode, entry.uid, entry.gid, entry.sha256, entry.link if kind == "l" else ""
+
+
+def _state(entry: Entry | None) -> str | None:
+    if entry is None:
+        return None
+    what = (
+        f"-> {entry.link}"
+        if entry.kind == "l"
+        else entry.sha256[:12] or {"d": "directory"}.get(entry.kind, "special")
+    )
+    return f"{entry.mode:04o} {entry.uid}:{entry.gid} {what}"
+
+
+def _libraries(was: Contents, now: Contents) -> list[Change]:
+    before, after = (
+        {entry.soname for entry in item.snapshot.entries.values() if entry.soname} for item in (was, now)
+    )
+    return [
+        Change(name, name if name in before else None, name if name in after else None)
+        for name in sorted(before ^ after)
+    ]
+
+
+def _needed(was: Contents, now: Contents) -> list[dict[str, Any]]:
+    """Files of both images whose DT_NEEDED differs; a library whose file name has its version in it is paired by folder and soname."""
+    by_name: dict[tuple[str, str], Entry] = {}
+    for path, entry in was.snapshot.files():
+        if entry.elf and entry.soname:
+            by_name[(path.rpartition("/")[0], entry.soname)] = entry
+    found = []
+    for path, entry in now.snapshot.files():
+        if not entry.elf:
+            continue
+        one = was.snapshot.entries.get(path) or by_name.get((path.rpartition("/")[0], entry.soname))
+        if one is not None and one.elf and set(one.needed) != set(entry.needed):
+            found.append(
+                {
+                    "path": path,
+                    "added": sorted(set(entry.needed) - set(one.needed)),
+                    "removed": sorted(set(one.needed) - set(entry.needed)),
+                }
+            )
+    return found
+
+
+def bytes_of(contents: Contents) -> int:
+    return sum(entry.size for entry in contents.snapshot.entries.values() if entry.kind == "f")
+
+
+def growth(was: Contents, now: Contents) -> list[tuple[str, int]]:
+    """Packages by how much they grow (`without package` for the rest), the largest difference first."""
+    totals: dict[str, int] = {}
+    for contents, sign in ((was, -1), (now, 1)):
+        for path, entry in contents.snapshot.entries.items():
+            if entry.kind == "f":
+                name = _package_name(contents.owners.get(path, "")) or "without package"
+                totals[name] = totals.get(name, 0) + sign * entry.size
+    return sorted(((name, by) for name, by in totals.items() if by), key=lambda row: (-abs(row[1]), row[0]))
+
+
+def counts(rows: list[Change]) -> str:
+    moved = [row for row in rows if row.was is not None and row.now is not None]
+    older = len([row for row in moved if compare(str(row.was), str(row.now)) > 0])
+    numbers = {
+        "moved": len(moved),
+        "new": len([row for row in rows if row.was is None]),
+        "removed": len([row for row in rows if row.now is None]),
+    }
+    text = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
+    return f"{text}, {older} of them to an older version" if older else text
+
+
+def sign(row: Change) -> str:
+    return {"added": "+", "removed": "-", "changed": "~"}[row.kind]
+
+
+def shown_change(row: Change) -> str:
+    if row.was is None:
+        return f"+ {row.name} {row.now}"
+    return f"- {row.name} {row.was}" if row.now is None else f"{row.name} {row.was} -> {row.now}"
+
+
+def listed(rows: list[str], limit: int | None) -> list[str]:
+    shown = rows if limit is None else rows[:limit]
+    more = len(rows) - len(shown)
+    return [*(f"  {row}" for row in shown), *([f"  and {more} more (--files names them)"] if more else [])]

@@ -1,0 +1,273 @@
+"""The files of an image with their hashes: each layer is read once, whole, and what it holds is kept by its digest.
+
+A layer never changes, so its index is good for ever and for every image that shares it. SBOM, size report and difference are made
+of these indexes; none of them reads a layer again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import mmap
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+from goldnode.evidence.elf import MAGIC, dynamic
+from goldnode.evidence.licences import synopses
+from goldnode.oci.layout import OciImage, clean, follow, overlay, parents
+
+# In the name of every cached index: another number where what is kept of a layer changes.
+_VERSION = 1
+_BLOCK = 1 << 20
+_KEPT_IN_MEMORY = 64 << 20
+_TEXT_LIMIT = 32 << 20
+
+WHEELS = "usr/lib/goldnode/wheels/"
+IMAGE = "usr/lib/goldnode/image.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One path of a layer. `kind`: f file, d directory, l symbolic link, h hard link, o other. `size` in bytes, hashes in hex.
+
+    A hard link has the content of the file it is a link to, and `link` names that file.
+    """
+
+    kind: str
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    size: int = 0
+    sha256: str = ""
+    sha1: str = ""
+    link: str = ""
+    elf: bool = False
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    layer: int = 0  # not kept: a layer does not know how many lie below it
+
+    def row(self) -> list[Any]:
+        """As it is kept."""
+        fields = (
+            self.kind,
+            self.mode,
+            self.uid,
+            self.gid,
+            self.size,
+            self.sha256,
+            self.sha1,
+            self.link,
+            self.elf,
+            self.soname,
+        )
+        return [*fields, list(self.needed)]
+
+
+@dataclass(frozen=True)
+class LayerIndex:
+    """The paths of one layer, whiteouts among them, and the few texts of it that evidence is made of."""
+
+    entries: dict[str, Entry]
+    texts: dict[str, str]
+    licences: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An image as its layers leave it: `entries` by path, `texts` and `licences` (of Debian copyright files) by real path.
+
+    `layer_bytes`: the size of all files of each layer, those that a later one replaces among them.
+    """
+
+    digest: str
+    entries: dict[str, Entry]
+    texts: dict[str, str]
+    licences: dict[str, list[str]]
+    layer_bytes: tuple[int, ...] = ()
+
+    @cached_property
+    def folders(self) -> set[str]:
+        """The directories that are there because something is in them: a tar need not name them."""
+        return parents(self.entries)
+
+    def resolve(self, path: str) -> str | None:
+        """The path that `path` leads to, links followed; None where it leads nowhere."""
+
+        def link(here: str) -> str | None:
+            entry = self.entries.get(here)
+            if entry is None:
+                return "" if here in self.folders else None
+            return entry.link if entry.kind == "l" else ""
+
+        return follow(path, link)
+
+    def text(self, path: str) -> str | None:
+        """One of the kept texts, links followed."""
+        real = self.resolve(path)
+        return None if real is None else self.texts.get(real)
+
+    def files(self) -> Iterator[tuple[str, Entry]]:
+        """Regular files and hard links, by path."""
+        for path in sorted(self.entries):
+            if self.entries[path].kind in "fh":
+                yield path, self.entries[path]
+
+
+def snapshot(image: OciImage, cache: Path | None = None) -> Snapshot:
+    """Read an image. `cache`: directory in which the indexes of layers are kept."""
+    layers, texts, licences = [], list[dict[str, str]](), list[dict[str, list[str]]]()
+    for number in range(len(image.layers)):
+        index = layer_index(image, number, cache)
+        layers.append({path: replace(entry, layer=number) for path, entry in index.entries.items()})
+        texts.append(index.texts)
+        licences.append(index.licences)
+    entries = overlay(layers, lambda entry: entry.kind == "d")
+    # A path's text is that of the layer it came from: a file replaced by one that is not kept has none.
+    return Snapshot(
+        image.digest,
+        entries,
+        {path: texts[entry.layer][path] for path, entry in entries.items() if path in texts[entry.layer]},
+        {
+            path: licences[entry.layer][path]
+            for path, entry in entries.items()
+            if path in licences[entry.layer]
+        },
+        tuple(sum(entry.size for entry in layer.values() if entry.kind == "f") for layer in layers),
+    )
+
+
+def layer_index(image: OciImage, number: int, cache: Path | None = None) -> LayerIndex:
+    """The index of one layer, from the cache where it is there and whole."""
+    digest = image.layers[number].digest
+
+    def make() -> LayerIndex:
+        with image.layer(number) as tar:
+            return _read(tar)
+
+    return kept_index(f"layer-{digest.removeprefix('sha256:')}", cache, make)
+
+
+def kept_index(name: str, cache: Path | None, make: Callable[[], LayerIndex]) -> LayerIndex:
+    """What `make` gives, kept in `cache` under a name that says what it is of, so that it is made once."""
+    kind, _, digest = name.partition("-")
+    kept = None if cache is None else cache / f"{kind}-{_VERSION}-{digest}.json.gz"
+    if kept is not None:
+        try:
+            return _load(json.loads(gzip.decompress(kept.read_bytes())))
+        except (OSError, EOFError, ValueError, KeyError, TypeError):
+            pass  # absent, cut short or of another shape: read the layer
+    index = make()
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=kept.parent, prefix=".new-", delete=False) as file:
+            file.write(gzip.compress(json.dumps(_document(index), sort_keys=True).encode(), 1, mtime=0))
+        Path(file.name).replace(kept)
+    return index
+
+
+def _document(index: LayerIndex) -> dict[str, Any]:
+    return {
+        "entries": {path: entry.row() for path, entry in index.entries.items()},
+        "texts": index.texts,
+        "licences": index.licences,
+    }
+
+
+def _load(document: dict[str, Any]) -> LayerIndex:
+    entries = {path: _entry(row) for path, row in document["entries"].items()}
+    return LayerIndex(entries, dict(document["texts"]), dict(document["licences"]))
+
+
+def _entry(row: list[Any]) -> Entry:
+    kind, mode, uid, gid, size, sha256, sha1, link, elf, soname, needed = row
+    return Entry(kind, mode, uid, gid, size, sha256, sha1, link, elf, soname, tuple(needed))
+
+
+def _read(tar: tarfile.TarFile) -> LayerIndex:
+    entries: dict[str, Entry] = {}
+    texts: dict[str, str] = {}
+    licences: dict[str, list[str]] = {}
+    hard: list[tuple[str, str]] = []
+    for info in tar:
+        path = clean(info.name)
+        if not path:
+            continue
+        mode, uid, gid = info.mode & 0o7777, info.uid, info.gid
+        if info.isdir():
+            entries[path] = Entry("d", mode, uid, gid)
+        elif info.issym():
+            entries[path] = Entry("l", mode, uid, gid, link=info.linkname)
+        elif info.islnk():
+            hard.append((path, clean(info.linkname)))
+        elif info.isreg():
+            stream = tar.extractfile(info)
+            entry, data = read_file(stream, info.size, path)
+            entries[path] = replace(entry, mode=mode, uid=uid, gid=gid)
+            keep_text(path, data, texts, licences)
+        else:
+            entries[path] = Entry("o", mode, uid, gid)
+    for path, target in hard:
+        origin = entries.get(target)
+        entries[path] = Entry("o") if origin is None else replace(origin, kind="h", link=target)
+    return LayerIndex(entries, texts, licences)
+
+
+def keep_text(path: str, data: bytes | None, texts: dict[str, str], licences: dict[str, list[str]]) -> None:
+    """Keep what `read_file` gave of a text: of a copyright file its licence lines, of the others all of it."""
+    if data is not None:
+        text = data.decode("utf-8", "replace")
+        if path.startswith("usr/share/doc/"):
+            licences[path] = synopses(text)
+        else:
+            texts[path] = text
+
+
+def read_file(
+    stream: IO[bytes] | None, size: int, path: str, *, keep: bool = False
+) -> tuple[Entry, bytes | None]:
+    """Hash a file as it streams by; its content too where it is one of the texts, or `keep` asks for it."""
+    sha256, sha1 = hashlib.sha256(), hashlib.sha1(usedforsecurity=False)
+    wanted = size <= _TEXT_LIMIT and (keep or _is_text(path))
+    block = stream.read(_BLOCK) if stream is not None else b""
+    is_elf = block[:4] == MAGIC
+    kept: list[bytes] = []
+    with tempfile.SpooledTemporaryFile(max_size=_KEPT_IN_MEMORY) as whole:
+        while block:
+            sha256.update(block)
+            sha1.update(block)
+            if is_elf:
+                whole.write(block)
+            if wanted:
+                kept.append(block)
+            block = stream.read(_BLOCK) if stream is not None else b""
+        found = None
+        if is_elf:
+            whole.seek(0)
+            if size <= _KEPT_IN_MEMORY:
+                found = dynamic(whole.read())
+            else:
+                whole.rollover()
+                whole.flush()
+                with mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                    found = dynamic(mapped)
+    entry = Entry("f", size=size, sha256=sha256.hexdigest(), sha1=sha1.hexdigest(), elf=is_elf)
+    if found is not None:
+        entry = replace(entry, soname=found.soname, needed=found.needed)
+    return entry, b"".join(kept) if wanted else None
+
+
+def _is_text(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    if path in (IMAGE, "etc/os-release", "usr/lib/os-release", "var/lib/dpkg/status"):
+        return True
+    if folder.startswith("usr/share/doc/"):
+        return name == "copyright"
+    if folder.startswith("var/lib/dpkg/"):
+        return folder.endswith("/status.d") or (folder == "var/lib/dpkg/info" and name.endswith(".list"))
+    return folder.endswith(".dist-info") and name in ("METADATA", "RECORD")

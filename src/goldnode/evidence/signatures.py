@@ -1,0 +1,253 @@
+"""Signatures: DSSE envelopes made and opened with keys that the site names.
+
+A key is a file: PKCS #8 PEM for the secret one (`openssl genpkey -algorithm ed25519`), one or more public PEM blocks for those that are
+trusted, so that a key can be changed over. Secret keys are read when something is signed, and no message has any of their content.
+ed25519 signatures of equal documents are equal; ECDSA's are not, so that a good one is kept rather than made anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from goldnode.core.errors import ImageError, SigningKeyError
+from goldnode.oci.layout import canonical
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import CryptoSigner, SSlibKey
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PAYLOAD = "application/vnd.in-toto+json"
+PASSWORD = "GOLDNODE_SIGNING_PASSWORD"  # noqa: S105 - the name of the variable
+_MAKE = "make one with `openssl genpkey -algorithm ed25519 -out KEY.pem` and `openssl pkey -in KEY.pem -pubout -out KEY.pub`"
+_SCHEMES = {"ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384"}
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A secret key that can be signed with. `keyid` names its public half and is no secret."""
+
+    keyid: str
+    _key: CryptoSigner
+
+    @property
+    def public(self) -> SSlibKey:
+        """Its public half."""
+        return self._key.public_key
+
+    def sign(self, payload: bytes, payload_type: str = PAYLOAD) -> bytes:
+        """The DSSE envelope of `payload`, as canonical JSON."""
+        from securesystemslib.dsse import Envelope
+
+        envelope = Envelope(payload, payload_type, {})
+        envelope.sign(self._key)
+        return canonical(envelope.to_dict())
+
+    def sign_bytes(self, data: bytes) -> bytes:
+        """A bare signature of `data`, as openssl verifies it: `pkeyutl -verify -rawin` for ed25519, `dgst -sha256 -verify` for ECDSA."""
+        return bytes.fromhex(self._key.sign(data).signature)
+
+    def __repr__(self) -> str:
+        return f"Signer({self.keyid[:12]})"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a verified envelope holds, and the key that verified it."""
+
+    payload: bytes
+    payload_type: str
+    keyid: str
+
+
+def load_signer(path: Path) -> Signer:
+    """Read a secret key. Raises SigningKeyError, which never has any of the file's content."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from securesystemslib.signer import CryptoSigner
+
+    try:
+        mode = path.stat().st_mode
+        data = path.read_bytes()
+    except OSError as problem:
+        raise SigningKeyError(
+            f"the signing key cannot be read: {problem.strerror}", file=path, remedy=_MAKE
+        ) from problem
+    if mode & 0o077:
+        raise SigningKeyError(
+            "the signing key can be read by others than its owner",
+            file=path,
+            remedy=f"run `chmod 600 {path}`",
+        )
+    password = os.environ.get(PASSWORD)
+    try:
+        secret = load_pem_private_key(data, password.encode() if password and b"ENCRYPTED" in data else None)
+        found = CryptoSigner(secret)
+    except TypeError:
+        # Without `from`: a library's message may quote what it was given.
+        raise SigningKeyError(
+            "the signing key is encrypted", file=path, remedy=f"give its password in {PASSWORD}"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        wrong = (
+            "the password of the signing key is not the right one, or"
+            if b"ENCRYPTED" in data
+            else "this is no secret key, or"
+        )
+        raise SigningKeyError(
+            f"{wrong} it is of a kind that is not signed with here", file=path, remedy=_MAKE
+        ) from None
+    if found.public_key.scheme not in _SCHEMES:
+        raise SigningKeyError(
+            f"the signing key is {found.public_key.scheme}, expected ed25519 or ECDSA P-256",
+            file=path,
+            remedy=_MAKE,
+        )
+    named = CryptoSigner(secret, _named(found.public_key))
+    return Signer(named.public_key.keyid, named)
+
+
+def load_public(path: Path) -> list[SSlibKey]:
+    """Read the public keys of a file, one or more PEM blocks. Raises SigningKeyError."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.signer import SSlibKey
+
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise SigningKeyError(
+            f"the public key cannot be read: {problem.strerror}", file=path, remedy="correct its name"
+        ) from problem
+    if b"PRIVATE KEY" in data:
+        raise SigningKeyError(
+            "this is a secret key, where its public half is asked for",
+            file=path,
+            remedy="write that with `openssl pkey -pubout`",
+        )
+    blocks = re.findall(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", data, re.DOTALL)
+    try:
+        found = [_named(SSlibKey.from_crypto(load_pem_public_key(block))) for block in blocks]
+    except (ValueError, UnsupportedAlgorithm):
+        found = []
+    if not found or any(key.scheme not in _SCHEMES for key in found):
+        raise SigningKeyError(
+            "this is no ed25519 or ECDSA public key in PEM",
+            file=path,
+            remedy="write it with `openssl pkey -pubout`",
+        )
+    return found
+
+
+def _named(key: SSlibKey) -> SSlibKey:
+    """The key under the id that anybody can tell: `openssl pkey -pubin -in KEY.pub -outform DER | sha256sum`."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+    from securesystemslib.signer import SSlibKey
+
+    value = key.keyval["public"]
+    if key.keytype == "ed25519":
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        spki = Ed25519PublicKey.from_public_bytes(bytes.fromhex(value)).public_bytes(
+            Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+        )
+    else:
+        spki = load_pem_public_key(value.encode()).public_bytes(
+            Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+        )
+    return SSlibKey(hashlib.sha256(spki).hexdigest(), key.keytype, key.scheme, key.keyval)
+
+
+def is_envelope(data: bytes) -> bool:
+    """Whether a document is a DSSE envelope."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and {"payload", "payloadType", "signatures"} <= found.keys()
+
+
+def payload_of(data: bytes) -> bytes:
+    """What a document says, its envelope opened without looking at who signed it; a plain document as it is."""
+    if not is_envelope(data):
+        return data
+    try:
+        return base64.b64decode(json.loads(data)["payload"], validate=True)
+    except (TypeError, binascii.Error) as problem:
+        raise ImageError("the envelope's payload is not base64: it was altered") from problem
+
+
+def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
+    """Verify an envelope: one of its signatures must be good and by one of `keys`. Raises ImageError that says which is not so."""
+    from securesystemslib.exceptions import UnverifiedSignatureError
+    from securesystemslib.signer import Signature
+
+    if not is_envelope(data):
+        raise ImageError("the document is not signed")
+    document = json.loads(data)
+    payload, payload_type = payload_of(data), str(document["payloadType"])
+    pae = b"DSSEv1 %d %b %d %b" % (len(payload_type.encode()), payload_type.encode(), len(payload), payload)
+    rows = (
+        [row for row in document["signatures"] if isinstance(row, dict)]
+        if isinstance(document["signatures"], list)
+        else []
+    )
+    if not rows:
+        raise ImageError("the envelope has no signature")
+    tried = False
+    for row in rows:
+        try:
+            value = base64.b64decode(str(row.get("sig", "")), validate=True).hex()
+        except binascii.Error:
+            continue
+        # An envelope of another tool (cosign) need not name its key: then every known one is tried.
+        for key in [key for key in keys if row.get("keyid") in (None, "", key.keyid)]:
+            tried = True
+            try:
+                key.verify_signature(Signature(key.keyid, value), pae)
+            except UnverifiedSignatureError:
+                continue
+            return Opened(payload, payload_type, key.keyid)
+    if tried:
+        raise ImageError("the signature does not hold: what was signed, or the signature, was altered")
+    who = ", ".join(sorted(str(row.get("keyid"))[:12] for row in rows))
+    raise ImageError(
+        f"it is signed by a key that is not known here ({who})",
+        remedy="name the public key that is meant, or sign it again",
+    )
+
+
+def statement(
+    name: str,
+    digest: str,
+    predicate_type: str,
+    predicate: dict[str, Any],
+    others: Mapping[str, str] | None = None,
+) -> bytes:
+    """An in-toto statement (v1) about one image, as canonical JSON. `others`: names and digests of what it is about as well."""
+    named = [(name, digest), *sorted((others or {}).items())]
+    rows = [{"name": one, "digest": {"sha256": sha256.removeprefix("sha256:")}} for one, sha256 in named]
+    return canonical(
+        {"_type": STATEMENT, "subject": rows, "predicateType": predicate_type, "predicate": predicate}
+    )
+
+
+def subjects(payload: bytes) -> list[str]:
+    """The digests (`sha256:…`) that an in-toto statement is about; none for anything else."""
+    try:
+        document = json.loads(payload)
+        return (
+            [f"sha256:{row['digest']['sha256']}" for row in document["subject"]]
+            if document.get("_type") == STATEMENT
+            else []
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []

@@ -1,0 +1,401 @@
+"""Known vulnerabilities of an image's packages, against databases that the caller supplies.
+
+Two formats: the Debian security tracker's JSON (by source package and release) and OSV (one record, a list, a directory or an archive
+of records; ecosystems PyPI and Debian). goldnode fetches no database. A package that no supplied database covers is *not checked*, and
+one whose name a database does not have is *no record*: neither is a statement that it is safe. Libraries that a wheel carries inside
+itself are seen only through records about the wheel.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from goldnode.core.errors import ImageError, nearest
+from goldnode.evidence.contents import Contents, Deb, Wheel, normal
+from goldnode.node.state.debversion import compare
+from goldnode.oci.layout import canonical
+
+KINDS = ("debian", "osv")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One vulnerability of one package. `fixed`: the version that ends it, None where there is none yet."""
+
+    id: str
+    package: str
+    version: str
+    fixed: str | None
+    severity: str
+    database: str
+    aliases: tuple[str, ...] = ()
+    note: str = ""
+
+
+class Database(Protocol):
+    """A supplied database, read."""
+
+    label: str
+
+    def about(self) -> dict[str, Any]:
+        """What it is: kind, sha256, date and where the date is from."""
+
+    def check(self, item: Deb | Wheel, contents: Contents) -> list[Finding] | str:
+        """The findings for a package; or why there is nothing to say: a sentence that begins with `no record` or `not checked`."""
+
+
+@dataclass(frozen=True)
+class _About:
+    kind: str
+    name: str
+    sha256: str
+    date: str
+    date_from: str
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "sha256": self.sha256,
+            "date": self.date,
+            "date_from": self.date_from,
+        }
+
+
+def load(text: str, base: Path | None = None) -> Database:
+    """Read the database `KIND=FILE[@YYYY-MM-DD]`. Raises ImageError.
+
+    The date is the one given; else, of OSV, that of its newest record; else the file's own, and the report says which.
+    """
+    kind, _, rest = text.partition("=")
+    if kind not in KINDS or not rest:
+        raise ImageError(
+            f'"{text}" names no vulnerability database, expected KIND=FILE[@YYYY-MM-DD]',
+            remedy=nearest(kind, KINDS) if kind not in KINDS else "add the file",
+        )
+    name, _, day = rest.rpartition("@") if re.search(r"@\d{4}-\d\d-\d\d$", rest) else (rest, "", "")
+    path = (base or Path.cwd()) / Path(name).expanduser()
+    if not path.exists():
+        raise ImageError(
+            "the vulnerability database does not exist", file=path, remedy="fetch it, or correct its name"
+        )
+    try:
+        return _Debian(path, day) if kind == "debian" else _Osv(path, day)
+    except (OSError, ValueError, zipfile.BadZipFile) as problem:
+        raise ImageError(
+            f"the vulnerability database cannot be read: {problem}", file=path, remedy="fetch it again"
+        ) from problem
+
+
+class _Debian:
+    label = "debian"
+
+    def __init__(self, path: Path, day: str) -> None:
+        data = path.read_bytes()
+        self._db = json.loads(data)
+        if not isinstance(self._db, dict) or not all(isinstance(row, dict) for row in self._db.values()):
+            raise ValueError("it is no Debian security tracker JSON")
+        self._releases = {
+            name
+            for rows in self._db.values()
+            for row in rows.values()
+            if isinstance(row, dict)
+            for name in row.get("releases", {})
+        }
+        date, where = (day, "given") if day else (_file_date(path), "the file's own date")
+        self._about = _About("debian", path.name, hashlib.sha256(data).hexdigest(), date, where)
+
+    def about(self) -> dict[str, Any]:
+        return {**self._about.document(), "releases": sorted(self._releases), "sources": len(self._db)}
+
+    def check(self, item: Deb | Wheel, contents: Contents) -> list[Finding] | str:
+        if not isinstance(item, Deb):
+            return "not checked: no supplied database covers wheels"
+        release = contents.os.get("VERSION_CODENAME", "")
+        if contents.os.get("ID") != "debian" or release not in self._releases:
+            return f"not checked: the Debian database does not cover {release or 'this distribution'}"
+        if "~bpo" in item.version:
+            return "not checked: the Debian database does not cover backports"
+        rows = self._db.get(item.source)
+        if rows is None:
+            return "no record"
+        found = []
+        for name, row in sorted(rows.items()):
+            state = row.get("releases", {}).get(release) if isinstance(row, dict) else None
+            if not isinstance(state, dict):
+                continue
+            status, fixed = state.get("status"), state.get("fixed_version")
+            if status == "resolved" and (not fixed or compare(str(fixed), item.source_version) <= 0):
+                continue
+            note = (
+                "undetermined"
+                if status == "undetermined"
+                else "no security advisory planned"
+                if state.get("nodsa")
+                else ""
+            )
+            found.append(
+                Finding(
+                    id=name,
+                    package=item.name,
+                    version=item.version,
+                    fixed=str(fixed) if status == "resolved" and fixed else None,
+                    severity=str(state.get("urgency", "not yet assigned")).strip("*"),
+                    database=self.label,
+                    note=note,
+                )
+            )
+        return found
+
+
+class _Osv:
+    label = "osv"
+
+    def __init__(self, path: Path, day: str) -> None:
+        hasher = hashlib.sha256()
+        self._rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        newest, self._count = "", 0
+        for data in _records(path):
+            hasher.update(data)
+            read = json.loads(data)
+            for row in read if isinstance(read, list) else [read]:
+                if not isinstance(row, dict) or "id" not in row:
+                    raise ValueError("it has something that is no OSV record")
+                self._count += 1
+                newest = max(newest, str(row.get("modified", ""))[:10])
+                if row.get("withdrawn"):
+                    continue
+                for part in row.get("affected", []):
+                    package = part.get("package", {})
+                    ecosystem, name = str(package.get("ecosystem", "")), str(package.get("name", ""))
+                    if ecosystem == "PyPI":
+                        name = normal(name)
+                    self._rows.setdefault((ecosystem, name), []).append({"record": row, "affected": part})
+        if not self._count:
+            raise ValueError("it has no OSV record")
+        self._ecosystems = {ecosystem for ecosystem, _ in self._rows}
+        date, where = (
+            (day, "given")
+            if day
+            else (newest, "its newest record")
+            if newest
+            else (_file_date(path), "the file's own date")
+        )
+        self._about = _About("osv", path.name, hasher.hexdigest(), date, where)
+
+    def about(self) -> dict[str, Any]:
+        return {**self._about.document(), "ecosystems": sorted(self._ecosystems), "records": self._count}
+
+    def check(self, item: Deb | Wheel, contents: Contents) -> list[Finding] | str:
+        if isinstance(item, Wheel):
+            ecosystem, name, version = "PyPI", normal(item.name), item.version
+        else:
+            ecosystem = f"{contents.os.get('ID', '').capitalize()}:{contents.os.get('VERSION_ID', '')}"
+            name, version = item.source, item.source_version
+        if ecosystem not in self._ecosystems:
+            return f"not checked: the OSV database does not cover {ecosystem}"
+        rows = self._rows.get((ecosystem, name))
+        if rows is None:
+            return "no record"
+        found: dict[str, Finding] = {}
+        for row in rows:
+            hit, fixed = _affected(row["affected"], ecosystem, version)
+            if hit is None:
+                return f"not checked: version {version} cannot be compared with the OSV database's"
+            if hit:
+                record = row["record"]
+                found[record["id"]] = Finding(
+                    id=record["id"],
+                    package=item.name,
+                    version=item.version,
+                    fixed=fixed,
+                    severity=_severity(record, row["affected"]),
+                    database=self.label,
+                    aliases=tuple(sorted(record.get("aliases", []))),
+                )
+        return [found[name] for name in sorted(found)]
+
+
+def _file_date(path: Path) -> str:
+    return dt.datetime.fromtimestamp(path.stat().st_mtime, dt.UTC).date().isoformat()
+
+
+def _records(path: Path) -> Iterator[bytes]:
+    if path.is_dir():
+        for file in sorted(path.rglob("*.json")):
+            yield file.read_bytes()
+    elif zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for name in sorted(archive.namelist()):
+                if name.endswith(".json"):
+                    yield archive.read(name)
+    elif path.suffix == ".jsonl":
+        yield from (line for line in path.read_bytes().splitlines() if line.strip())
+    else:
+        yield path.read_bytes()
+
+
+def _affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool | None, str | None]:
+    """Whether a version is affected (None: it cannot be told), and the first version after it that is not.
+
+    The evaluation of the OSV schema: a version that is listed is affected, and one between `introduced` and `fixed`.
+    """
+    listed = version in part.get("versions", [])
+    hit, fixed = listed, None
+    for span in part.get("ranges", []):
+        if span.get("type") not in ("ECOSYSTEM", "SEMVER"):
+            continue
+        inside = False
+        try:
+            for event in _sorted(span.get("events", []), ecosystem):
+                if "introduced" in event and (
+                    event["introduced"] == "0" or _compare(event["introduced"], version, ecosystem) <= 0
+                ):
+                    inside = True
+                elif "fixed" in event:
+                    if _compare(event["fixed"], version, ecosystem) <= 0:
+                        inside = False
+                    elif (inside or listed) and fixed is None:
+                        fixed = str(event["fixed"])
+                elif "last_affected" in event and _compare(event["last_affected"], version, ecosystem) < 0:
+                    inside = False
+        except ValueError:
+            return (True, None) if listed else (None, None)
+        hit = hit or inside
+    return hit, fixed if hit else None
+
+
+def _sorted(events: Iterable[dict[str, Any]], ecosystem: str) -> list[dict[str, Any]]:
+    from functools import cmp_to_key
+
+    def order(left: tuple[str, dict[str, Any]], right: tuple[str, dict[str, Any]]) -> int:
+        if "0" in (left[0], right[0]):
+            return (left[0] != "0") - (right[0] != "0")
+        return _compare(left[0], right[0], ecosystem)
+
+    keyed = [(str(next(iter(event.values()), "0")), event) for event in events]
+    return [event for _, event in sorted(keyed, key=cmp_to_key(order))]
+
+
+def _compare(left: str, right: str, ecosystem: str) -> int:
+    if ecosystem.startswith("Debian"):
+        return compare(left, right)
+    from packaging.version import Version
+
+    one, other = Version(left), Version(right)  # InvalidVersion is a ValueError
+    return (one > other) - (one < other)
+
+
+def _severity(record: dict[str, Any], affected: dict[str, Any]) -> str:
+    for place in (affected, record):
+        for group in ("database_specific", "ecosystem_specific"):
+            said = place.get(group, {})
+            if isinstance(said, dict) and isinstance(said.get("severity") or said.get("urgency"), str):
+                return str(said.get("severity") or said.get("urgency")).lower()
+    vector = next(
+        (str(row.get("score", "")) for row in record.get("severity", []) if isinstance(row, dict)), ""
+    )
+    return vector or "not stated"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The findings for one image, and what was not looked at."""
+
+    subject: str
+    databases: list[dict[str, Any]]
+    findings: list[Finding]
+    checked: int
+    no_record: list[str]
+    not_checked: list[tuple[str, str]] = field(default_factory=list)
+
+    def data(self) -> dict[str, Any]:
+        """As it is attached."""
+        severities: dict[str, int] = {}
+        for item in self.findings:
+            severities[item.severity] = severities.get(item.severity, 0) + 1
+        return {
+            "subject": self.subject,
+            "databases": self.databases,
+            "state": "not_checked"
+            if not self.checked
+            else "partly_checked"
+            if self.not_checked
+            else "checked",
+            "summary": {
+                "vulnerabilities": len(self.findings),
+                "fix_available": len([item for item in self.findings if item.fixed]),
+                "by_severity": dict(sorted(severities.items())),
+                "packages_checked": self.checked,
+                "packages_without_record": len(self.no_record),
+                "packages_not_checked": len(self.not_checked),
+            },
+            "vulnerabilities": [
+                {
+                    "id": item.id,
+                    "aliases": list(item.aliases),
+                    "package": item.package,
+                    "version": item.version,
+                    "fixed": item.fixed,
+                    "severity": item.severity,
+                    "database": item.database,
+                    "note": item.note,
+                }
+                for item in self.findings
+            ],
+            "no_record": self.no_record,
+            "not_checked": [{"package": name, "why": why} for name, why in self.not_checked],
+        }
+
+    def document(self) -> bytes:
+        """Its canonical JSON."""
+        return canonical(self.data())
+
+    def line(self) -> str:
+        """One line for a reader."""
+        if not self.databases:
+            return "not checked: no vulnerability database was named"
+        fixable = len([item for item in self.findings if item.fixed])
+        bases = ", ".join(f"{row['kind']} of {row['date']} ({row['date_from']})" for row in self.databases)
+        found = f"{len(self.findings)} known, {fixable} of them with a fix; {self.checked} packages checked"
+        return (
+            f"{found}, {len(self.no_record)} without a record, {len(self.not_checked)} not checked; {bases}"
+        )
+
+
+def report(contents: Contents, databases: Sequence[Database]) -> Report:
+    """Hold the packages of an image against the databases. A package is checked when one of them covers it."""
+    findings: list[Finding] = []
+    checked, no_record, not_checked = 0, [], []
+    for item in contents.packages:
+        name = f"{item.name} {item.version}"
+        answers = [database.check(item, contents) for database in databases]
+        lists = [answer for answer in answers if not isinstance(answer, str)]
+        said = [answer for answer in answers if isinstance(answer, str)]
+        for rows in lists:
+            findings += rows
+        if lists:
+            checked += 1
+        elif "no record" in said:
+            checked += 1
+            no_record.append(name)
+        else:
+            why = "; ".join(dict.fromkeys(text.removeprefix("not checked: ") for text in said))
+            not_checked.append((name, why or "no vulnerability database was named"))
+    findings.sort(key=lambda row: (row.package, row.id, row.database))
+    return Report(
+        contents.digest,
+        [database.about() for database in databases],
+        findings,
+        checked,
+        sorted(no_record),
+        sorted(not_checked),
+    )

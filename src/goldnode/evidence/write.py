@@ -1,0 +1,228 @@
+"""All evidence documents of one image, attached to it: written where they are not there yet, or say something else now."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+from goldnode import evidence
+from goldnode.core.errors import ImageError
+from goldnode.evidence import sbom, signatures, size, vulnerabilities
+from goldnode.evidence.contents import Contents, Lock, contents
+from goldnode.evidence.diff import compare_images
+from goldnode.evidence.layers import snapshot
+from goldnode.evidence.provenance import BUILDER, PREDICATE, provenance
+from goldnode.evidence.signatures import Signer
+from goldnode.evidence.verify import documents, sign
+from goldnode.oci.layout import Layout, OciImage, canonical
+from goldnode.oci.model import Built, Image
+
+
+@dataclass(frozen=True)
+class Written:
+    """One document: its type, what became of it, and a line about what it says."""
+
+    type: str
+    state: Literal["written", "kept"]
+    line: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """What evidence is made with. `against`: digest of the image to tell the difference to; `builder`: a URI that names who builds."""
+
+    cache: Path | None = None
+    signer: Signer | None = None
+    databases: tuple[vulnerabilities.Database, ...] = ()
+    against: str | None = None
+    builder: str = BUILDER
+
+
+def examine(
+    layout: Layout, digest: str, locks: Sequence[Lock] = (), cache: Path | None = None
+) -> tuple[OciImage, Contents]:
+    """Read an image and say what is in it."""
+    image = OciImage(layout, digest)
+    return image, contents(image, snapshot(image, cache), locks)
+
+
+def write(
+    layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
+) -> list[Written]:
+    """Write and attach everything. `locks`: the image's own last.
+
+    Raises ImageError where the lock is not the one the image was built from, or an SBOM does not hold against its schema. What was
+    written by the same goldnode of the same things, and is still attached, is not made again: it could only be the same.
+    """
+    if not locks or locks[-1].digest != built.lock:
+        raise ImageError(
+            f"{image.name} was built from lock {built.lock[:19]}…, and its lock is another one now",
+            remedy=f"run `goldnode images build {image.name}`, or restore that lock",
+        )
+    note = _Note(layout, image, built, locks, options)
+    kept = note.read()
+    if kept is not None:
+        return kept
+    written = _write(layout, image, built, locks, options)
+    note.write(written)
+    return written
+
+
+def _write(
+    layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
+) -> list[Written]:
+    found, there = examine(layout, built.digest, locks, options.cache)
+    put = _Putter(layout, built.digest)
+    bill = sbom.cyclonedx(found, there)
+    if not put.has(evidence.CYCLONEDX, bill):
+        sbom.validate(bill)
+    files = sum(len(wheel.files) for wheel in there.wheels if wheel.unpacked)
+    packages = f"{len(there.debs)} debs, {len(there.wheels)} wheels, {files} files unpacked from wheels, {len(there.unowned)} of unknown origin"
+    written = [
+        put(evidence.CYCLONEDX, bill, packages),
+        put(evidence.SPDX, sbom.spdx(found, there), "the same, as SPDX 2.3"),
+    ]
+    statement = provenance(image, built, locks, there, builder=options.builder, base=found.labels)
+    materials = json.loads(statement)["predicate"]["buildDefinition"]["resolvedDependencies"]
+    unsigned = "" if options.signer else "; not signed: no key was named"
+    written.append(
+        put(
+            evidence.PROVENANCE,
+            _enveloped(put, statement, options.signer),
+            f"{len(materials)} materials{unsigned}",
+        )
+    )
+    report = vulnerabilities.report(there, options.databases)
+    written.append(put(evidence.VULNERABILITIES, report.document(), report.line()))
+    sizes = size.sizes(found, there)
+    line = f"{size.human(sizes['compressed'])} to pull, {size.human(sizes['files'])} of files, {size.human(sizes['hidden'])} hidden"
+    written.append(put(evidence.SIZE, size.document(found, there), line))
+    if options.against is not None and options.against != built.digest:
+        old = examine(layout, options.against, cache=options.cache)
+        difference = compare_images(old, (found, there))
+        major = ", ".join(f"{row.name} {row.was} -> {row.now}" for row in difference.major)
+        written.append(
+            put(
+                evidence.DIFF,
+                difference.document(),
+                f"to {options.against[:19]}…{f'; MAJOR {major}' if major else ''}",
+            )
+        )
+    if options.signer is not None:
+        before = {row.artefact for row in documents(layout, built.digest)}
+        artefact = sign(
+            layout, built.digest, f"{image.backend}:{image.immutable_tag(built.build_id)}", options.signer
+        )
+        state: Literal["written", "kept"] = "kept" if artefact in before else "written"
+        written.append(Written(evidence.SIGNATURE, state, f"by key {options.signer.keyid[:12]}"))
+    return written
+
+
+class _Putter:
+    """Attaches a document in place of an earlier one of its kind."""
+
+    def __init__(self, layout: Layout, digest: str) -> None:
+        self.layout, self.digest = layout, digest
+        self.before = documents(layout, digest)
+
+    def has(self, kind: str, data: bytes) -> bool:
+        return any(row.type == kind and row.data == data for row in self.before)
+
+    def __call__(self, kind: str, data: bytes, line: str) -> Written:
+        if self.has(kind, data):
+            return Written(kind, "kept", line)
+        self.layout.attach(self.digest, kind, data)
+        for row in self.before:
+            if row.type == kind and (kind != evidence.PROVENANCE or _predicate(row.data) == PREDICATE):
+                self.layout.detach(row.artefact)
+        return Written(kind, "written", line)
+
+
+class _Note:
+    """What evidence was last made of and what came of it, beside the indexes of layers."""
+
+    def __init__(
+        self, layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
+    ) -> None:
+        self._layout, self._digest = layout, built.digest
+        self._file = (
+            None
+            if options.cache is None
+            else options.cache / f"written-{built.digest.removeprefix('sha256:')}.json"
+        )
+        self._made_of = {
+            "goldnode": _source_digest(),
+            "image": image.name,
+            "built": {**vars(built), "seconds": 0},
+            "locks": [lock.digest for lock in locks],
+            "databases": [database.about() for database in options.databases],
+            "against": options.against,
+            "builder": options.builder,
+            "key": options.signer.keyid if options.signer is not None else None,
+        }
+
+    def _attached(self) -> list[str]:
+        return [descriptor.digest for descriptor, _ in self._layout.attached(self._digest)]
+
+    def read(self) -> list[Written] | None:
+        if self._file is None:
+            return None
+        try:
+            found = json.loads(self._file.read_bytes())
+            if (
+                found["made_of"] != json.loads(canonical(self._made_of))
+                or found["attached"] != self._attached()
+            ):
+                return None
+            return [Written(row["type"], "kept", row["line"]) for row in found["written"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, written: Sequence[Written]) -> None:
+        if self._file is None:
+            return
+        document = {
+            "made_of": self._made_of,
+            "attached": self._attached(),
+            "written": [vars(row) for row in written],
+        }
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self._file.parent, prefix=".new-", delete=False) as file:
+            file.write(canonical(document))
+        Path(file.name).replace(self._file)
+
+
+@cache
+def _source_digest() -> str:
+    """Of the programs that write evidence: what an earlier goldnode wrote is written again."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(
+        b"".join(file.read_bytes() for file in files) + version("goldnode").encode()
+    ).hexdigest()
+
+
+def _predicate(data: bytes) -> str:
+    try:
+        return str(json.loads(signatures.payload_of(data)).get("predicateType"))
+    except (ImageError, ValueError, AttributeError):
+        return PREDICATE  # what cannot be read is replaced
+
+
+def _enveloped(put: _Putter, statement: bytes, signer: Signer | None) -> bytes:
+    if signer is None:
+        return statement
+    for row in put.before:
+        if row.type == evidence.PROVENANCE and signatures.is_envelope(row.data):
+            try:
+                if signatures.open_envelope(row.data, [signer.public]).payload == statement:
+                    return row.data
+            except ImageError:
+                continue
+    return signer.sign(statement)

@@ -1,0 +1,977 @@
+"""Are the facts whole? Every row has a source, no two rows contradict each other, and what the catalog names has facts.
+
+The checks read a folder of facts files, so that tests can feed them broken copies. A disagreement of sources is no fault
+where the row says so (`conflict`, `note`): it is kept and shown. Nothing here knows a version: it compares the facts
+with each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from goldnode.compat import rules
+from goldnode.core import yamlsource
+from goldnode.core.errors import FactsError
+from goldnode.facts import host as facts
+from goldnode.node.state.debversion import compare
+
+if TYPE_CHECKING:
+    from goldnode.catalog.load import Catalog
+
+Facts = Mapping[str, Any]
+Key = tuple[str | int, ...]
+
+# What `confidence` may begin with; more may follow in words.
+CONFIDENCE = ("high", "medium", "low", "derived")
+
+# Fields of a GPU whose value is stated by the source of another name (`source: {memory_power: smi}`).
+_STATED_BY = {
+    "pci_ids": "pci_ids",
+    "compute_capability": "cc",
+    "memory_mib": ("memory_power", "memory"),
+    "power_limit_default_w": ("memory_power", "power"),
+    "pcie": "pcie",
+    "nvlink_links": "nvlink",
+    "ecc_default": "ecc",
+    "min_driver": "min_driver",
+    "min_driver_branch": "min_driver",
+    "min_cuda_native": "min_cuda",
+    "gfx": "gfx",
+    "min_rocm": "min_rocm",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with the facts: in which file, on which line (from 1, 0 where it is about the whole file), and what."""
+
+    file: str
+    line: int
+    message: str
+
+    def error(self) -> FactsError:
+        """Return the fault as the error that a command prints."""
+        return FactsError(
+            self.message,
+            file=f"facts/{self.file}",
+            line=self.line or None,
+            remedy="correct the row by its source",
+        )
+
+
+@lru_cache(maxsize=32)
+def _read(name: str, text: str) -> yamlsource.Source:
+    """Kept by content: most of the time goes into reading, and a second folder differs in few files."""
+    return yamlsource.parse(text, Path("facts") / name, error=FactsError)
+
+
+class _Folder:
+    """One folder of facts files, each read once, with the line of every key."""
+
+    def __init__(self, directory: Path) -> None:
+        self.sources = {
+            path.name: _read(path.name, path.read_text(encoding="utf-8"))
+            for path in sorted(directory.glob("*.yml"))
+        }
+        self.faults: list[Fault] = []
+
+    def __getitem__(self, name: str) -> Any:
+        return self.sources[name].data
+
+    def tell(self, file: str, path: Iterable[str | int], message: str) -> None:
+        self.faults.append(Fault(file, self.sources[file].line(tuple(path)), message))
+
+
+def faults(directory: Path = facts.FACTS) -> list[Fault]:
+    """Return everything that is wrong with the facts files in `directory`, in order of file and line.
+
+    Raises FactsError for a file that is no YAML, and for a key written twice in one mapping.
+    """
+    folder = _Folder(directory)
+    for check in _CHECKS:
+        check(folder)
+    return sorted(folder.faults, key=lambda fault: (fault.file, fault.line, fault.message))
+
+
+def catalog_faults(catalog: Catalog) -> list[FactsError]:
+    """Return one error for each GPU model, driver branch and OS release of `catalog` that the facts do not know well enough to judge."""
+    found: list[FactsError] = []
+    systems = {
+        (row["id"].rstrip("0123456789"), row["name"].split()[1])
+        for row in facts.load("distros.yml")["distributions"]
+    }
+    for name, entry in sorted(catalog.stacks.items()):
+        stack = entry.item
+        if (stack.os.id, stack.os.version) not in systems:
+            told = f"stack {name}: facts/distros.yml has no row for {stack.os.id} {stack.os.version}"
+            found.append(FactsError(told, file=entry.file))
+        if stack.driver is not None and stack.driver.branch is not None:
+            found.extend(_known(name, "stack", stack.driver.branch, facts.branch, entry.file))
+            found.extend(_known(name, "stack", stack.driver.branch, facts.security_floor, entry.file))
+    for name, klass in sorted(catalog.classes.items()):
+        if klass.item.gpu is not None:
+            found.extend(_known(name, "class", klass.item.gpu.model, facts.gpu, klass.file))
+    for name, platform in sorted(catalog.platforms.items()):
+        for model in platform.item.gpus.models if platform.item.gpus is not None else ():
+            found.extend(_known(name, "platform", model, facts.gpu, platform.file))
+    return found
+
+
+def _known(owner: str, kind: str, name: str, ask: Callable[[str], Any], file: Path) -> Iterator[FactsError]:
+    try:
+        found = ask(name)
+    except FactsError as error:
+        yield FactsError(f"{kind} {owner}: {error.message}", file=file, remedy=error.remedy)
+        return
+    if isinstance(found, facts.Gpu) and not (found.compute_capability or found.gfx):
+        yield FactsError(
+            f"{kind} {owner}: the facts know neither compute capability nor gfx name of {name}", file=file
+        )
+
+
+# ---- form
+
+
+def _form(folder: _Folder) -> None:
+    """`meta` with its date, sources that resolve and are used, known shapes of dates and doubts."""
+    for file, source in folder.sources.items():
+        data = source.data
+        compiled = (data.get("meta") or {}).get("compiled")
+        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", str(compiled)):
+            folder.tell(
+                file,
+                ("meta",),
+                f"meta.compiled is {compiled!r}, not a date: nobody knows how old these facts are",
+            )
+        table = data.get("sources") or {}
+        for key, row in table.items():
+            if not (isinstance(row, dict) and row.get("title")):
+                folder.tell(file, ("sources", key), f"source {key} has no title")
+        used: set[str] = set()
+        for path, value in _mappings(data):
+            for key, inner in value.items():
+                if key == "source" or str(key).endswith("_source"):
+                    used |= set(_leaves(inner))
+                elif key == "eol_sources":
+                    used |= set(inner)
+            for bad in _stated(value) - set(table):
+                folder.tell(file, path, f'source "{bad}" is not in the table of sources')
+            _doubts(folder, file, path, value)
+        for key in set(table) - used:
+            folder.tell(file, ("sources", key), f'source "{key}" is stated by no row')
+        for name, section in data.items():
+            if name not in ("meta", "sources"):
+                _covered(folder, file, (name,), section, False)
+
+
+def _stated(value: Mapping[str, Any]) -> set[str]:
+    """The source keys that this mapping states itself."""
+    found = {
+        leaf
+        for key, inner in value.items()
+        if key == "source" or str(key).endswith("_source")
+        for leaf in _leaves(inner)
+    }
+    return found | set(value.get("eol_sources") or {})
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(inner)
+
+
+def _mappings(value: Any, path: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Every mapping below `value` with its path; the table of sources is none of them."""
+    if isinstance(value, dict):
+        yield path, value
+        for key, inner in value.items():
+            if path or key not in ("sources", "meta"):
+                yield from _mappings(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _mappings(inner, (*path, index))
+
+
+def _covered(folder: _Folder, file: str, path: Key, value: Any, above: bool) -> None:
+    """Tell of rows that neither state a source nor stand below one that does.
+
+    `source: null` is a row that says "nothing found": it has a note that says so, or holds no value.
+    """
+    if isinstance(value, dict):
+        if "source" in value and value["source"] is None:
+            held = [
+                key
+                for key, inner in value.items()
+                if key not in ("source", "note", "id", "see") and inner is not None
+            ]
+            if value.get("note") is None and held:
+                folder.tell(file, path, f"the row has no source but states {', '.join(held)}")
+            return
+        above = above or "source" in value
+        rows: Iterable[tuple[str | int, Any]] = value.items()
+        if not above and not any(isinstance(inner, dict | list) for inner in value.values()):
+            folder.tell(file, path, "the row has no source")
+            return
+    elif isinstance(value, list):
+        rows = enumerate(value)
+        if not above and any(not isinstance(inner, dict | list) for inner in value):
+            folder.tell(file, path, "the list has no source")
+            return
+    else:
+        return
+    for key, inner in rows:
+        if isinstance(inner, dict | list) and key not in ("source", "eol_sources", "not_found"):
+            _covered(folder, file, (*path, key), inner, above)
+
+
+def _doubts(folder: _Folder, file: str, path: Key, row: Mapping[str, Any]) -> None:
+    confidence = row.get("confidence", "high")
+    if not isinstance(confidence, str) or re.split(r"\W", confidence, maxsplit=1)[0] not in CONFIDENCE:
+        folder.tell(file, path, f"confidence {confidence!r} begins with none of {', '.join(CONFIDENCE)}")
+    for key in ("conflict", "note"):
+        if key in row and not (isinstance(row[key], str) and row[key].strip()):
+            folder.tell(file, path, f"{key} is {row[key]!r}, not a sentence")
+    unverified = row.get("unverified")
+    if "unverified" in row and not (isinstance(unverified, dict) and unverified):
+        folder.tell(file, path, f"unverified is {unverified!r}, not values by field")
+    for key in unverified if isinstance(unverified, dict) else ():
+        if row.get(key) is not None:
+            folder.tell(file, path, f"{key} is stated and unverified at once")
+    for key in ("date", "release_date", "eol", "released", "bulletin_date", "latest_known_date"):
+        if row.get(key) is not None and not re.match(r"\d{4}-\d{2}(-\d{2})?(\D|$)", str(row[key])):
+            folder.tell(file, path, f"{key} is {row[key]!r}, not a date")
+
+
+# ---- the same thing twice
+
+
+def _twice(folder: _Folder) -> None:
+    """No list has two rows for the same thing."""
+    lists: list[tuple[str, Key, Callable[[Any], Any]]] = [
+        ("cuda.yml", ("releases",), lambda row: row["version"]),
+        ("cuda.yml", ("driver_minimum_per_major",), lambda row: row["major"]),
+        ("cuda.yml", ("forward_compat", "entries"), lambda row: row["cuda"]),
+        ("nvidia_drivers.yml", ("branches",), lambda row: row["branch"]),
+        ("nvidia_drivers.yml", ("kernel_build", "entries"), lambda row: row["kernel"]),
+        (
+            "nvidia_drivers.yml",
+            ("kernel_build", "observed_builds"),
+            lambda row: (row["kernel"], row["driver"], row["flavour"]),
+        ),
+        ("security.yml", ("floor_per_branch",), lambda row: row["branch"]),
+        ("security.yml", ("bulletins",), lambda row: row["bulletin"]),
+        ("known_bad.yml", ("known_bad",), lambda row: row["id"]),
+        ("distros.yml", ("distributions",), lambda row: row["id"]),
+        ("container_toolkit.yml", ("releases", "entries"), lambda row: row[0]),
+        ("cudnn_nccl.yml", ("cudnn_matrix",), lambda row: (row["cudnn"], row.get("package"))),
+        ("cudnn_nccl.yml", ("image_pairing", "entries"), lambda row: row["cuda_image"]),
+        ("frameworks.yml", ("torch_wheels",), lambda row: row["version"]),
+        ("frameworks.yml", ("torch_builds",), lambda row: row["release"]),
+        ("frameworks.yml", ("tensorflow",), lambda row: row["version"]),
+        ("frameworks.yml", ("jax_plugins",), lambda row: (row["plugin"], row["version"])),
+        ("frameworks.yml", ("vllm",), lambda row: row["version"]),
+        ("rocm.yml", ("releases",), lambda row: row["version"]),
+        ("rocm.yml", ("amdgpu_driver", "releases"), lambda row: row[0]),
+    ]
+    lists += [
+        ("cudnn_nccl.yml", ("wheels", key), lambda row: row[0])
+        for key in folder["cudnn_nccl.yml"]["wheels"]
+        if "_cu" in key
+    ]
+    lists += [("gpus.yml", (vendor,), lambda row: row["sku"]) for vendor in ("nvidia", "amd", "intel")]
+    for file, path, name in lists:
+        rows = folder[file]
+        for key in path:
+            rows = rows[key]
+        seen: dict[str, int] = {}
+        for index, row in enumerate(rows):
+            what = str(name(row))
+            if what in seen:
+                folder.tell(file, (*path, index), f"{'.'.join(map(str, path))} has two rows for {what}")
+            seen[what] = index
+    owners = Counter(
+        item
+        for vendor in ("nvidia", "amd", "intel")
+        for row in folder["gpus.yml"][vendor]
+        for item in row["pci_ids"]
+    )
+    for vendor in ("nvidia", "amd", "intel"):
+        for index, row in enumerate(folder["gpus.yml"][vendor]):
+            shared = [item for item in row["pci_ids"] if owners[item] > 1]
+            others = [other for other in folder["gpus.yml"][vendor] if set(shared) & set(other["pci_ids"])]
+            if shared and not any("shared" in str(other.get("note")) for other in others):
+                folder.tell(
+                    "gpus.yml", (vendor, index), f"PCI id {shared[0]} is of two models, and no note says so"
+                )
+
+
+# ---- CUDA
+
+
+def _cuda(folder: _Folder) -> None:
+    """Driver minimum of each release, bundled drivers and the branches' newest CUDA, forward compatibility, architectures."""
+    data, branches = (
+        folder["cuda.yml"],
+        {str(row["branch"]): row for row in folder["nvidia_drivers.yml"]["branches"]},
+    )
+    majors = {str(row["major"]): row for row in data["driver_minimum_per_major"]}
+    for index, row in enumerate(data["driver_minimum_per_major"]):
+        if str(row["min_branch"]) != row["min_driver_minor_version_compat"].split(".")[0]:
+            folder.tell(
+                "cuda.yml",
+                ("driver_minimum_per_major", index),
+                "min_branch is not the branch of the minimum driver",
+            )
+    native: dict[str, str] = {}
+    for index, row in enumerate(data["releases"]):
+        path = ("releases", index)
+        major = majors.get(_minor(row["version"]).split(".")[0])
+        least = row["min_driver_minor_version_compat"]
+        if major is None:
+            folder.tell("cuda.yml", path, f"CUDA {row['version']}: its major has no driver minimum")
+        elif least != major["min_driver_minor_version_compat"] and not (
+            "note" in row and least == _oldest_bundled(data, row["version"])
+        ):
+            folder.tell(
+                "cuda.yml",
+                path,
+                f"CUDA {row['version']} needs driver {least}, but its major {major['min_driver_minor_version_compat']}",
+            )
+        bundled = row["bundled_driver"]
+        if bundled is None:
+            continue
+        branch = bundled.split(".")[0]
+        native.setdefault(_minor(row["version"]), branch)
+        if branch not in branches:
+            folder.tell(
+                "cuda.yml", path, f"CUDA {row['version']} bundles driver {bundled}, whose branch has no row"
+            )
+        elif branches[branch]["max_cuda"] != _minor(row["version"]):
+            folder.tell(
+                "cuda.yml",
+                path,
+                f"CUDA {row['version']} bundles driver {bundled}, but branch {branch} knows CUDA up to {branches[branch]['max_cuda']}",
+            )
+        if _below(bundled, least):
+            folder.tell(
+                "cuda.yml",
+                path,
+                f"CUDA {row['version']} bundles driver {bundled}, older than its minimum {least}",
+            )
+    ordered = sorted(
+        (row for row in branches.values() if row["max_cuda"]), key=lambda row: int(row["branch"])
+    )
+    for older, newer in itertools.pairwise(ordered):
+        if _below(newer["max_cuda"], older["max_cuda"]):
+            where = folder["nvidia_drivers.yml"]["branches"].index(newer)
+            folder.tell(
+                "nvidia_drivers.yml",
+                ("branches", where),
+                f"branch {newer['branch']} knows less CUDA than {older['branch']}",
+            )
+    for index, row in enumerate(data["forward_compat"]["entries"]):
+        place = ("forward_compat", "entries", index)
+        least = int(majors[row["cuda"].split(".")[0]]["min_branch"])
+        package, minor = row["of_which_need_cuda_compat"], row["of_which_run_by_minor_version_compat"]
+        if sorted([*package, *minor]) != sorted(row["older_driver_branches_accepted_by_image"]):
+            folder.tell(
+                "cuda.yml",
+                place,
+                f"CUDA {row['cuda']}: the two lists of branches are not the list of the image",
+            )
+        if [branch for branch in package if branch >= least] or [
+            branch for branch in minor if branch < least
+        ]:
+            folder.tell(
+                "cuda.yml",
+                place,
+                f"CUDA {row['cuda']}: minor-version compatibility begins with branch {least}, the lists say else",
+            )
+        if row["compat_package"] != f"cuda-compat-{row['cuda'].replace('.', '-')}":
+            folder.tell(
+                "cuda.yml", place, f"CUDA {row['cuda']}: the package is called {row['compat_package']}"
+            )
+        if native.get(row["cuda"]) != str(row["native_driver_branch_first"]):
+            folder.tell(
+                "cuda.yml",
+                place,
+                f"CUDA {row['cuda']} is native from branch {row['native_driver_branch_first']}, but bundles {native.get(row['cuda'])}",
+            )
+
+
+def _oldest_bundled(data: Facts, version: str) -> str | None:
+    """The oldest driver bundled with the minor release of `version`."""
+    drivers = [
+        row["bundled_driver"]
+        for row in data["releases"]
+        if _minor(row["version"]) == _minor(version) and row["bundled_driver"]
+    ]
+    return min(drivers, key=_numbers, default=None)
+
+
+def _architectures(folder: _Folder) -> None:
+    """Each compute capability once; GPUs, branches and the rules agree with the table of architectures."""
+    data, drivers, gpus = folder["cuda.yml"], folder["nvidia_drivers.yml"], folder["gpus.yml"]
+    order = [name.casefold() for name in drivers["rules"]["architectures"]["oldest_first"]]
+    rows: dict[str, Mapping[str, Any]] = {}
+    for index, row in enumerate(data["architectures"]):
+        for cc in row["cc"]:
+            if cc in rows:
+                folder.tell(
+                    "cuda.yml",
+                    ("architectures", index),
+                    f"compute capability {cc} is of {row['arch']} and of {rows[cc]['arch']}",
+                )
+            rows[cc] = row
+        first, last = row["first_cuda"], _first_number(row["last_cuda"])
+        if first and last and _below(last, first):
+            folder.tell(
+                "cuda.yml",
+                ("architectures", index),
+                f"{row['arch']}: last CUDA {last} is older than the first, {first}",
+            )
+    limits = drivers["rules"]["open_modules"]
+    first, required = (
+        order.index(limits[key].casefold()) for key in ("first_architecture", "required_from_architecture")
+    )
+    for index, gpu in enumerate(gpus["nvidia"]):
+        path, name, cc = ("nvidia", index), gpu["sku"], gpu["compute_capability"]
+        found = rows.get(cc)
+        if found is None:
+            folder.tell(
+                "gpus.yml", path, f"{name}: compute capability {cc} is in no row of cuda.yml's architectures"
+            )
+            continue
+        if found["arch"].split(" (")[0] != gpu["architecture"]:
+            folder.tell(
+                "gpus.yml",
+                path,
+                f"{name} is {gpu['architecture']}, but compute capability {cc} is of {found['arch']} in cuda.yml",
+            )
+        if gpu["min_cuda_native"] != found["first_cuda"]:
+            folder.tell(
+                "gpus.yml",
+                path,
+                f"{name}: first CUDA {gpu['min_cuda_native']}, but {found['first_cuda']} in cuda.yml",
+            )
+        rank = (
+            order.index(gpu["architecture"].casefold()) if gpu["architecture"].casefold() in order else None
+        )
+        if rank is None:
+            folder.tell(
+                "gpus.yml",
+                path,
+                f"{name}: architecture {gpu['architecture']} has no place in nvidia_drivers.yml's order",
+            )
+        else:
+            if (rank >= required and gpu.get("open_modules_required") is False) or (
+                rank < first and gpu.get("open_modules_required")
+            ):
+                folder.tell("gpus.yml", path, f"{name}: open_modules_required contradicts its architecture")
+            if (rank >= first and gpu.get("open_modules_supported") is False) or (
+                rank < first and gpu.get("open_modules_supported")
+            ):
+                folder.tell("gpus.yml", path, f"{name}: open_modules_supported contradicts its architecture")
+    for index, branch in enumerate(drivers["branches"]):
+        oldest = branch["architectures"]["oldest"].casefold()
+        for row in data["architectures"]:
+            name = row["arch"].casefold()
+            if row["last_driver_branch"] is None or name not in order or oldest not in order:
+                continue
+            driven = order.index(name) >= order.index(oldest)
+            if driven != (int(branch["branch"]) <= row["last_driver_branch"]):
+                folder.tell(
+                    "nvidia_drivers.yml",
+                    ("branches", index),
+                    f"branch {branch['branch']} drives {branch['architectures']['oldest']} and later, but cuda.yml says that "
+                    f"{row['last_driver_branch']} is the last for {row['arch']}",
+                )
+        modules = str(branch["open_kernel_modules"])
+        if modules.startswith("not") != (int(branch["branch"]) < limits["first_branch"]):
+            folder.tell(
+                "nvidia_drivers.yml",
+                ("branches", index),
+                f"branch {branch['branch']}: open modules contradict rules.open_modules",
+            )
+        if ("only" in modules) != (int(branch["branch"]) >= limits["only_flavour_from_branch"]):
+            folder.tell(
+                "nvidia_drivers.yml",
+                ("branches", index),
+                f"branch {branch['branch']}: the only flavour contradicts rules.open_modules",
+            )
+
+
+def _gpus(folder: _Folder) -> None:
+    """A GPU's stated values have sources; its driver minimum is the one of the other tables."""
+    data, drivers = folder["gpus.yml"], folder["nvidia_drivers.yml"]
+    listed = {}
+    for names, version in drivers["first_driver_listing_gpu"]["entries"].items():
+        for name in re.split(r"\s*/\s*", names):
+            listed[_plain(name)] = str(version)
+    needed = {
+        _plain(row["gpu"].removeprefix("HGX ")): row["min_driver"] for row in drivers["operator_minimum"]
+    }
+    for vendor in ("nvidia", "amd", "intel"):
+        for index, gpu in enumerate(data[vendor]):
+            path, name = (vendor, index), gpu["sku"]
+            for field, by in _STATED_BY.items():
+                keys = by if isinstance(by, tuple) else (by,)
+                if gpu.get(field) is not None and all(gpu["source"].get(key) is None for key in keys):
+                    folder.tell("gpus.yml", path, f"{name}: {field} is stated without a source")
+            mig = gpu.get("mig") or {}
+            if mig.get("profiles") and not mig.get("capable"):
+                folder.tell("gpus.yml", path, f"{name} has MIG profiles, and is not capable of MIG")
+            if gpu.get("memory_gib") is not None and gpu["memory_gib"] * 1024 != gpu["memory_mib"]:
+                folder.tell(
+                    "gpus.yml", path, f"{name}: {gpu['memory_gib']} GiB are not {gpu['memory_mib']} MiB"
+                )
+            if vendor != "nvidia" or gpu["min_driver"] is None:
+                continue
+            least = str(gpu["min_driver"])
+            if not least.startswith(str(gpu["min_driver_branch"])):
+                folder.tell(
+                    "gpus.yml", path, f"{name}: driver {least} is not of branch {gpu['min_driver_branch']}"
+                )
+            short = _plain(name)
+            for table, rows in (("operator_minimum", needed), ("first_driver_listing_gpu", listed)):
+                alike = [key for key in rows if short.startswith(key)]
+                stated = rows[max(alike, key=len)] if alike else None
+                if stated and table == "operator_minimum" and stated != least:
+                    folder.tell("gpus.yml", path, f"{name}: driver {least} here, {stated} in {table}")
+                if (
+                    stated
+                    and table == "first_driver_listing_gpu"
+                    and stated != least
+                    and not any(short.startswith(key) for key in needed)
+                ):
+                    folder.tell("gpus.yml", path, f"{name}: driver {least} here, {stated} in {table}")
+    families = {
+        item: gfx
+        for items, gfx in folder["rocm.yml"]["gfx_of_gpu"].items()
+        if items != "source"
+        for item in items.split("/")
+    }
+    for index, gpu in enumerate(data["amd"]):
+        if families.get(gpu["sku"]) != gpu["gfx"]:
+            folder.tell(
+                "gpus.yml",
+                ("amd", index),
+                f"{gpu['sku']} is {gpu['gfx']} here, {families.get(gpu['sku'])} in rocm.yml",
+            )
+
+
+def _plain(name: str) -> str:
+    """A GPU's name without maker's words and memory sizes, for tables that write it differently."""
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"(?i)blackwell|geforce|hgx", "", name.split(" (")[0]).casefold())
+
+
+# ---- drivers
+
+
+def _branches(folder: _Folder) -> None:
+    """Point releases, ends of life, and what `meta` says is supported now."""
+    data = folder["nvidia_drivers.yml"]
+    compiled = data["meta"]["compiled"]
+    for index, row in enumerate(data["branches"]):
+        name, path = str(row["branch"]), ("branches", index)
+        versions = [str(item[0]) for item in row["point_releases"]]
+        for version in [*versions, *([row["latest_known"]] if row["latest_known"] else [])]:
+            if version.split(".")[0] != name:
+                folder.tell("nvidia_drivers.yml", path, f"{version} is no release of branch {name}")
+        if row["latest_known"] and str(row["latest_known"]) not in versions:
+            folder.tell(
+                "nvidia_drivers.yml",
+                path,
+                f"branch {name}: {row['latest_known']} is not among its point releases",
+            )
+        for item in row["point_releases"]:
+            if item[2] not in data["sources"] and "see security.yml" not in item[2]:
+                folder.tell(
+                    "nvidia_drivers.yml",
+                    path,
+                    f'{item[0]}: source "{item[2]}" is not in the table of sources',
+                )
+        ends = {str(value) for value in row["eol_sources"].values()}
+        if (row["eol"] is None) != (not ends) or (row["eol"] is not None and str(row["eol"]) not in ends):
+            folder.tell(
+                "nvidia_drivers.yml",
+                path,
+                f"branch {name}: end of life {row['eol']} is stated by none of its sources",
+            )
+        if len({end[:7] for end in ends}) > 1 and not (row.get("conflict") or row.get("note")):
+            folder.tell(
+                "nvidia_drivers.yml",
+                path,
+                f"branch {name}: sources give the ends {', '.join(sorted(ends))}, and no note says so",
+            )
+    rows = {str(row["branch"]): row for row in data["branches"]}
+    for kind, branch in data["meta"]["supported_now"].items():
+        row = rows.get(str(branch))
+        if (
+            row is None
+            or row["type"] != kind
+            or (row["eol"] is not None and str(row["eol"])[:7] < compiled[:7])
+        ):
+            folder.tell(
+                "nvidia_drivers.yml",
+                ("meta",),
+                f"meta says that {kind} {branch} is supported now, its row does not",
+            )
+
+
+def _security(folder: _Folder) -> None:
+    """Floors follow from the bulletins; a floor that is current is not above the newest release known."""
+    data, drivers = folder["security.yml"], folder["nvidia_drivers.yml"]
+    newest = str(max(data["bulletins"], key=lambda row: row["date"])["bulletin"])
+    if not str(data["meta"]["newest_bulletin"]).startswith(newest):
+        folder.tell(
+            "security.yml",
+            ("meta",),
+            f"the newest bulletin is {newest}, meta says {data['meta']['newest_bulletin']}",
+        )
+    branches = {str(row["branch"]): row for row in drivers["branches"]}
+    floors = {str(row["branch"]): row for row in data["floor_per_branch"]}
+    for name in branches:
+        if name not in floors:
+            folder.tell("security.yml", ("floor_per_branch",), f"branch {name} has no security floor")
+    for index, row in enumerate(data["floor_per_branch"]):
+        name, path = str(row["branch"]), ("floor_per_branch", index)
+        fixes = [
+            (str(bulletin["fixed_linux_tesla"][name]), str(bulletin["bulletin"]), bulletin["date"])
+            for bulletin in data["bulletins"]
+            if name in bulletin["fixed_linux_tesla"]
+        ]
+        floor = None if row["floor"] is None else str(row["floor"])
+        stated = (floor, row["from_bulletin"], row["bulletin_date"])
+        expected = max(fixes, key=lambda fix: (_numbers(fix[0]), fix[2]), default=(None, None, None))
+        if stated != expected:
+            folder.tell(
+                "security.yml", path, f"branch {name}: floor {stated} here, {expected} by the bulletins"
+            )
+        if row["covers_newest_bulletin"] != (row["from_bulletin"] == newest):
+            folder.tell(
+                "security.yml", path, f"branch {name}: covers_newest_bulletin contradicts from_bulletin"
+            )
+        if row["covers_newest_bulletin"] != (row["state"] == "current"):
+            folder.tell(
+                "security.yml",
+                path,
+                f'branch {name}: state "{row["state"]}" contradicts covers_newest_bulletin',
+            )
+        if name not in branches:
+            folder.tell("security.yml", path, f"branch {name} has no row in nvidia_drivers.yml")
+            continue
+        latest, ends = branches[name]["latest_known"], branches[name]["eol"]
+        if floor and latest and _below(str(latest), floor) and not row.get("note"):
+            folder.tell(
+                "security.yml", path, f"branch {name}: its newest release {latest} is below its floor {floor}"
+            )
+        said = row["branch_eol"]
+        if said and re.match(r"\d{4}-\d{2}$", str(said)) and ends and str(ends)[:7] != said:
+            folder.tell("security.yml", path, f"branch {name} ends {said} here, {ends} in nvidia_drivers.yml")
+    unfixed = {name for name, row in floors.items() if str(row["state"]).startswith("unfixed")}
+    for index, bad in enumerate(folder["known_bad.yml"]["known_bad"]):
+        if bad["id"] == "driver-eol-unfixed":
+            told = {str(item) for item in bad["when"]["driver_branch"]}
+            if told != unfixed:
+                differs = ", ".join(sorted(told ^ unfixed))
+                folder.tell(
+                    "known_bad.yml",
+                    ("known_bad", index),
+                    f"driver-eol-unfixed and the floors disagree about {differs}",
+                )
+
+
+def _builds(folder: _Folder) -> None:
+    """The kernel build table does not contradict itself, what was seen, or the known-bad list."""
+    table = folder["nvidia_drivers.yml"]["kernel_build"]
+    rows = {str(row["kernel"]): row for row in table["entries"]}
+    for index, row in enumerate(table["entries"]):
+        fixed = {str(item) for item in row["first_upstream_fixed"]}
+        both = fixed & {str(item) for item in row["known_to_fail"]}
+        path = ("kernel_build", "entries", index)
+        if both:
+            folder.tell(
+                "nvidia_drivers.yml",
+                path,
+                f"kernel {row['kernel']}: {', '.join(sorted(both))} builds and fails",
+            )
+        for item in row["known_to_fail"]:
+            version = _first_number(str(item))
+            least = [
+                fix
+                for fix in fixed
+                if version and fix.split(".")[0] == version.split(".")[0] and _open(fix) == _open(str(item))
+            ]
+            if version and not str(item).split()[0].endswith(".x") and least:
+                first = min((_first_number(fix) or "" for fix in least), key=_numbers)
+                if not _below(version, first):
+                    folder.tell(
+                        "nvidia_drivers.yml",
+                        path,
+                        f"kernel {row['kernel']}: {item} fails, but {first} of its branch builds",
+                    )
+    seen: dict[tuple[str, str, str], bool] = {}
+    for index, row in enumerate(table["observed_builds"]):
+        key = (str(row["kernel"]), str(row["driver"]), row["flavour"])
+        path = ("kernel_build", "observed_builds", index)
+        if seen.get(key, row["builds"]) != row["builds"]:
+            folder.tell(
+                "nvidia_drivers.yml",
+                path,
+                f"driver {key[1]} ({key[2]}) on kernel {key[0]} was seen to build and to fail",
+            )
+        seen[key] = row["builds"]
+        exact = rows.get(key[0])
+        if (
+            exact
+            and row["builds"]
+            and {key[1], f"{key[1]} ({key[2]})"} & {str(item) for item in exact["known_to_fail"]}
+        ):
+            folder.tell(
+                "nvidia_drivers.yml",
+                path,
+                f"driver {key[1]} was seen to build on kernel {key[0]}, where the table says it fails",
+            )
+    for index, bad in enumerate(folder["known_bad.yml"]["known_bad"]):
+        kernel = re.fullmatch(r">=(\d+\.\d+)", str(bad["when"].get("kernel")))
+        row = rows.get(kernel.group(1)) if kernel else None
+        if row is not None and "first_fixed" in bad:
+            told, table_says = (
+                {str(item) for item in items} for items in (bad["first_fixed"], row["first_upstream_fixed"])
+            )
+            if told != table_says:
+                differs = ", ".join(sorted(told ^ table_says))
+                folder.tell(
+                    "known_bad.yml",
+                    ("known_bad", index),
+                    f"{bad['id']}: the kernel build table differs about {differs}",
+                )
+
+
+def _open(item: str) -> bool:
+    return "(open)" in item
+
+
+def _known_bad(folder: _Folder) -> None:
+    """Each row is whole; its driver minimum is the one of gpus.yml."""
+    data = folder["known_bad.yml"]
+    needs = ("id", "when", "symptom", "fix", "severity", "confidence", "source")
+    for index, row in enumerate(data["known_bad"]):
+        path = ("known_bad", index)
+        lacks = [key for key in needs if not row.get(key)]
+        if lacks:
+            folder.tell("known_bad.yml", path, f"{row.get('id', 'a row')} lacks {', '.join(lacks)}")
+            continue
+        if row["severity"] not in ("block", "warn"):
+            folder.tell(
+                "known_bad.yml", path, f"{row['id']}: severity {row['severity']} is neither block nor warn"
+            )
+        least = re.fullmatch(r"<(\d+(?:\.\d+)+)", str(row["when"].get("driver")))
+        models = row["when"].get("gpu") or []
+        if least is None:
+            continue
+        for model in [models] if isinstance(models, str) else models:
+            for gpu in folder["gpus.yml"]["nvidia"]:
+                if _plain(gpu["sku"]).startswith(_plain(model)) and gpu["min_driver"] not in (
+                    None,
+                    least.group(1),
+                ):
+                    folder.tell(
+                        "known_bad.yml",
+                        path,
+                        f"{row['id']}: {model} needs {least.group(1)}, but {gpu['min_driver']} in gpus.yml",
+                    )
+
+
+# ---- containers, libraries, frameworks, ROCm
+
+
+def _toolkit(folder: _Folder) -> None:
+    """The safe floor is the newest fix; the engines of the distributions are those of distros.yml."""
+    data = folder["container_toolkit.yml"]
+    floor = max((str(row["fixed"]) for row in data["security"]), key=_numbers)
+    if data["meta"]["minimum_safe"] != floor:
+        folder.tell(
+            "container_toolkit.yml",
+            ("meta",),
+            f"minimum_safe is {data['meta']['minimum_safe']}, the newest fix {floor}",
+        )
+    versions = [str(row[0]) for row in data["releases"]["entries"]]
+    newest = max(versions, key=_numbers)
+    if not str(data["meta"]["newest"]).startswith(newest):
+        folder.tell(
+            "container_toolkit.yml",
+            ("meta",),
+            f"newest is {data['meta']['newest']}, the newest release {newest}",
+        )
+    for index, row in enumerate(data["security"]):
+        if str(row["fixed"]) not in versions:
+            folder.tell("container_toolkit.yml", ("security", index), f"fix {row['fixed']} is no release")
+        affected = _first_number(str(row["affected"]))
+        if affected and not _below(affected, str(row["fixed"])):
+            folder.tell(
+                "container_toolkit.yml",
+                ("security", index),
+                f"{row['fixed']} is fixed, and {row['affected']} affected",
+            )
+    least = data["runtime_minimum"]["toolkit_1_19_1_and_later_cdi_0_7"]
+    if least["toolkit"] not in versions:
+        folder.tell(
+            "container_toolkit.yml", ("runtime_minimum",), f"toolkit {least['toolkit']} is no release"
+        )
+    engines = {row["name"]: row.get("containers") or {} for row in folder["distros.yml"]["distributions"]}
+    for index, row in enumerate(data["runtime_minimum"]["debian_check"]):
+        path = ("runtime_minimum", "debian_check", index)
+        ships = next((found for name, found in engines.items() if name.startswith(row["distro"])), {})
+        for engine in ("docker.io", "containerd", "podman"):
+            if str(ships.get(engine)) != str(row[engine]):
+                folder.tell(
+                    "container_toolkit.yml",
+                    path,
+                    f"{row['distro']}: {engine} {row[engine]} here, {ships.get(engine)} in distros.yml",
+                )
+        fits = all(
+            not _below(str(row[engine]), str(least[name]))
+            for engine, name in (("docker.io", "docker"), ("containerd", "containerd"), ("podman", "podman"))
+        )
+        if fits != row["ok_for_cdi_0_7"]:
+            folder.tell(
+                "container_toolkit.yml",
+                path,
+                f"{row['distro']}: ok_for_cdi_0_7 contradicts the minimum versions",
+            )
+    for index, bad in enumerate(folder["known_bad.yml"]["known_bad"]):
+        if bad["id"] == "ctk-insecure" and bad["when"]["toolkit"] != f"<{floor}":
+            folder.tell(
+                "known_bad.yml",
+                ("known_bad", index),
+                f"ctk-insecure says {bad['when']['toolkit']}, the newest fix is {floor}",
+            )
+
+
+def _libraries(folder: _Folder) -> None:
+    """cuDNN follows the driver minimum of its CUDA major, and knows no compute capability twice differently."""
+    minimum = {
+        str(row["major"]): row["min_driver_minor_version_compat"]
+        for row in folder["cuda.yml"]["driver_minimum_per_major"]
+    }
+    for index, row in enumerate(folder["cudnn_nccl.yml"]["cudnn_matrix"]):
+        major = re.match(r"CUDA (\d+)\.x", str(row.get("package")))
+        if major is None:
+            continue
+        path, least = ("cudnn_matrix", index), str(row["min_driver"])
+        plain = row["package"] == major.group()
+        if (plain and least != minimum[major.group(1)]) or _below(least, minimum[major.group(1)]):
+            folder.tell(
+                "cudnn_nccl.yml",
+                path,
+                f"cuDNN {row['cudnn']}: driver {least}, but CUDA {major.group(1)} needs {minimum[major.group(1)]}",
+            )
+        for minor in row["cuda"]:
+            if not str(minor).startswith(f"{major.group(1)}."):
+                folder.tell(
+                    "cudnn_nccl.yml",
+                    path,
+                    f"cuDNN {row['cudnn']} for CUDA {major.group(1)} lists CUDA {minor}",
+                )
+
+
+def _frameworks(folder: _Folder) -> None:
+    """A wheel of torch is one of its release's builds, with the same cuDNN and NCCL; what vLLM pins exists."""
+    data = folder["frameworks.yml"]
+    builds = {row["release"]: row for row in data["torch_builds"]}
+    for index, wheel in enumerate(data["torch_wheels"]):
+        path, release = ("torch_wheels", index), _minor(wheel["version"])
+        row = builds.get(release)
+        build = None if row is None else row["cuda_builds"].get(wheel["pypi_default_cuda"])
+        if row is None or build is None:
+            folder.tell(
+                "frameworks.yml",
+                path,
+                f"torch {wheel['version']}: {wheel['pypi_default_cuda']} is no build of {release}",
+            )
+            continue
+        for library in ("cudnn", "nccl"):
+            stated = build.get(library)
+            if stated and wheel[library] and stated != wheel[library] and not row.get("conflict"):
+                folder.tell(
+                    "frameworks.yml",
+                    path,
+                    f"torch {wheel['version']}: {library} {wheel[library]}, but {stated} in torch_builds",
+                )
+    versions = {wheel["version"] for wheel in data["torch_wheels"]}
+    for index, row in enumerate(data["vllm"]):
+        pinned = re.fullmatch(r"==(.+)", row["torch"])
+        if pinned and pinned.group(1) not in versions:
+            folder.tell(
+                "frameworks.yml",
+                ("vllm", index),
+                f"vllm {row['version']} pins torch {pinned.group(1)}, which has no row",
+            )
+
+
+def _rocm(folder: _Folder) -> None:
+    """The amdgpu driver that a release came with exists."""
+    data = folder["rocm.yml"]
+    drivers = {str(row[0]) for row in data["amdgpu_driver"]["releases"]}
+    for index, row in enumerate(data["releases"]):
+        if row.get("amdgpu") and row["amdgpu"] not in drivers:
+            folder.tell(
+                "rocm.yml",
+                ("releases", index),
+                f"ROCm {row['version']}: amdgpu {row['amdgpu']} is no release of the driver",
+            )
+        for item in row.get("compatible_amdgpu") or ():
+            for version in re.findall(r"\d+\.\d+\.\d+", item):
+                if version not in drivers:
+                    folder.tell(
+                        "rocm.yml",
+                        ("releases", index),
+                        f"ROCm {row['version']}: amdgpu {version} is no release of the driver",
+                    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.split(" ")[0]))
+
+
+def _below(version: str, least: str) -> bool:
+    return compare(rules.upstream(version), rules.upstream(least)) < 0
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _first_number(text: str | None) -> str | None:
+    """The first full version in `text`: "12.x (12.9)" gives 12.9, "580.119.02 (7.1-rc3)" gives 580.119.02."""
+    found = re.findall(r"\d+(?:\.\d+)+", str(text or ""))
+    return found[0] if found else None
+
+
+_CHECKS: tuple[Callable[[_Folder], None], ...] = (
+    _form,
+    _twice,
+    _cuda,
+    _architectures,
+    _gpus,
+    _branches,
+    _security,
+    _builds,
+    _known_bad,
+    _toolkit,
+    _libraries,
+    _frameworks,
+    _rocm,
+)

@@ -1,0 +1,478 @@
+"""Typed access to `facts/*.yml`. Files are read when first asked for and kept.
+
+Every answer carries where it comes from (`Origin`), so that an error can say which document states the fact.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from goldnode.core import files
+from goldnode.core.errors import FactsError, nearest
+
+FACTS = Path(__file__).parent
+
+Flavour = Literal["open", "proprietary"]
+
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+_KEPT = 100  # parsed files in the cache: ten for each of some versions of the facts
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One source of a fact: the facts file it stands in, its key there, its title, and its address if it has one."""
+
+    file: str
+    key: str
+    title: str
+    where: str | None
+
+    def __str__(self) -> str:
+        return f"{self.title} (facts/{self.file}, {self.key})"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU model. None means that no source was found, never "not supported". Power is in watts, memory in MiB."""
+
+    sku: str
+    vendor: Literal["nvidia", "amd", "intel"]
+    pci_ids: tuple[str, ...]
+    architecture: str
+    compute_capability: str | None
+    gfx: str | None
+    memory_mib: int | None
+    power_limit_default_w: int | None
+    mig_capable: bool | None
+    mig_profiles: tuple[str, ...] | None
+    open_modules_required: bool | None
+    open_modules_supported: bool | None
+    source: Mapping[str, Any]
+    min_driver: tuple[
+        str, ...
+    ] = ()  # first versions that list it, one per branch where it came to several at once
+    min_driver_branch: str | None = None
+    min_rocm: str | None = None
+    min_amdgpu: str | None = None
+    doubt: str | None = None
+    data_centre: bool | None = None
+
+    def origins(self, name: str) -> tuple[Origin, ...]:
+        """Return the sources of field `name` (the keys of `source`: pci_ids, memory_power, power, mig …)."""
+        return origins("gpus.yml", self.source.get(name))
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One NVIDIA driver branch. `end_of_life` is YYYY-MM-DD or YYYY-MM, None where no source was found."""
+
+    name: str
+    kind: str | None
+    end_of_life: str | None
+    end_of_life_sources: tuple[tuple[Origin, str], ...]
+    latest_known: str | None
+    max_cuda: str | None
+    open_kernel_modules: str
+    point_releases: tuple[str, ...]
+    note: str | None
+    conflict: str | None
+    oldest_architecture: str | None = None
+    newest_architecture: str | None = None
+    architecture_origins: tuple[Origin, ...] = ()
+    confidence: str | None = None
+
+
+@dataclass(frozen=True)
+class SecurityFloor:
+    """The oldest version of a branch without known holes. `fixed` is False where no version of the branch is."""
+
+    branch: str
+    floor: str | None
+    fixed: bool
+    state: str
+    bulletin: str | None
+    bulletin_date: str | None
+    origins: tuple[Origin, ...]
+
+
+@dataclass(frozen=True)
+class KernelBuild:
+    """Whether a driver version builds on a kernel: `ok`, `fails` or `unknown`, why, and who says so.
+
+    `confidence` is `seen` (a build was watched), `stated` (a source says so) or `derived`.
+    """
+
+    outcome: Literal["ok", "fails", "unknown"]
+    reason: str
+    confidence: Literal["seen", "stated", "derived"]
+    origins: tuple[Origin, ...]
+
+    @property
+    def doubt(self) -> str | None:
+        """What stands against it, for a person."""
+        patched = "the table is of NVIDIA's sources; a distribution's patched package may build"
+        derived = "derived from the versions that are known to build"
+        said = [patched] if self.outcome == "fails" and self.confidence != "seen" else []
+        return (
+            "; ".join(
+                [*said, *([derived] if self.confidence == "derived" and self.outcome != "unknown" else [])]
+            )
+            or None
+        )
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """Return the content of facts file `name` ("gpus.yml"). Raises FactsError for an unknown one."""
+    path = FACTS / name
+    if not path.is_file():
+        raise FactsError(
+            f'there is no facts file "{name}"',
+            remedy=nearest(name, [item.name for item in FACTS.glob("*.yml")]),
+        )
+    content = path.read_bytes()
+    kept = cache_directory() / f"{hashlib.sha256(content).hexdigest()}.json"
+    data = _kept(kept)
+    if data is None:
+        import yaml  # parsing costs thirty times what reading the parsed costs, and the import is not needed then
+
+        data = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
+        _keep(kept, data)
+    return data
+
+
+def cache_directory() -> Path:
+    """Return where parsed facts are kept, by the digest of their file."""
+    return files.cache_directory() / "facts"
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    """What was parsed earlier; None where nothing was, and where anyone else could have written it."""
+    try:
+        with path.open("rb") as opened:
+            owner = os.fstat(opened.fileno())
+            if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
+                return None
+            found: dict[str, Any] = json.load(opened)
+            return found
+    except (OSError, ValueError):
+        return None
+
+
+def _keep(path: Path, data: dict[str, Any]) -> None:
+    """Keep what was parsed, where JSON gives back the same; a cache that cannot be written is none."""
+    import tempfile
+
+    try:
+        text = json.dumps(data)
+        if json.loads(text) != data:
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as out:
+            out.write(text)
+        Path(out.name).replace(path)
+        for old in sorted(path.parent.iterdir(), key=lambda item: item.stat().st_mtime)[:-_KEPT]:
+            old.unlink(missing_ok=True)
+    except (OSError, TypeError):
+        return
+
+
+def origins(file: str, keys: object) -> tuple[Origin, ...]:
+    """Return the sources that `keys` (one key, a list of keys, or None) names in facts file `file`."""
+    if keys is None:
+        return ()
+    table = load(file)["sources"]
+    found = []
+    for key in keys if isinstance(keys, list) else [keys]:
+        entry = table[key]
+        found.append(Origin(file, str(key), entry["title"], entry.get("url") or entry.get("repo")))
+    return tuple(found)
+
+
+def doubt(row: Mapping[str, Any]) -> str | None:
+    """Return what a row of facts says against itself (`conflict`, and a `confidence` that is not high), or None."""
+    said = [f"sources disagree: {row['conflict']}"] if row.get("conflict") else []
+    confidence = str(row.get("confidence") or "high")
+    if confidence != "high":
+        said.append(f"confidence: {confidence}")
+    inferred = row.get("inferred_from_architecture")
+    if inferred:
+        said.append(f"inferred from the architecture: {', '.join(inferred)}")
+    return "; ".join(said) or None
+
+
+def compiled() -> dt.date:
+    """Return the day on which the newest of the facts were compiled."""
+    return max(
+        dt.date.fromisoformat(str(load(path.name)["meta"]["compiled"])) for path in FACTS.glob("*.yml")
+    )
+
+
+@cache
+def gpus() -> dict[str, Gpu]:
+    """Return every GPU model of the facts by its name (`sku`)."""
+    data = load("gpus.yml")
+    return {row["sku"]: _gpu(row) for vendor in ("nvidia", "amd", "intel") for row in data[vendor]}
+
+
+def gpu(sku: str) -> Gpu:
+    """Return one GPU model. Raises FactsError with the nearest right spelling."""
+    known = gpus()
+    if sku not in known:
+        raise FactsError(f'GPU model "{sku}" is not in the facts', remedy=nearest(sku, known))
+    return known[sku]
+
+
+def _gpu(row: Mapping[str, Any]) -> Gpu:
+    mig = row.get("mig") or {}
+    profiles = mig.get("profiles")
+    if profiles is not None:  # "3g.93gb|3g.95gb": two spellings of one profile in the source
+        profiles = tuple(part for profile in profiles for part in str(profile).split("|"))
+    return Gpu(
+        sku=row["sku"],
+        vendor=row["vendor"],
+        pci_ids=tuple(row["pci_ids"]),
+        architecture=row["architecture"],
+        compute_capability=row.get("compute_capability"),
+        gfx=row.get("gfx"),
+        memory_mib=row.get("memory_mib"),
+        power_limit_default_w=row.get("power_limit_default_w"),
+        mig_capable=mig.get("capable"),
+        mig_profiles=profiles,
+        open_modules_required=row.get("open_modules_required"),
+        open_modules_supported=row.get("open_modules_supported"),
+        source=row["source"],
+        min_driver=tuple(
+            part.strip() for part in str(row.get("min_driver") or "").split("/") if part.strip()
+        ),
+        min_driver_branch=None if row.get("min_driver_branch") is None else str(row["min_driver_branch"]),
+        min_rocm=row.get("min_rocm"),
+        min_amdgpu=row.get("min_amdgpu"),
+        doubt=doubt(row),
+        data_centre=row.get("data_centre"),
+    )
+
+
+@cache
+def branch(name: str) -> Branch:
+    """Return one NVIDIA driver branch ("535"). Raises FactsError with the nearest known one."""
+    rows = {str(row["branch"]): row for row in load("nvidia_drivers.yml")["branches"]}
+    if name not in rows:
+        raise FactsError(f'NVIDIA driver branch "{name}" is not in the facts', remedy=nearest(name, rows))
+    row = rows[name]
+    ends = tuple(
+        (origins("nvidia_drivers.yml", key)[0], str(value))
+        for key, value in (row.get("eol_sources") or {}).items()
+    )
+    return Branch(
+        name=name,
+        kind=row.get("type"),
+        end_of_life=None if row.get("eol") is None else str(row["eol"]),
+        end_of_life_sources=ends,
+        latest_known=row.get("latest_known"),
+        max_cuda=row.get("max_cuda"),
+        open_kernel_modules=row["open_kernel_modules"],
+        point_releases=tuple(str(item[0]) for item in row["point_releases"]),
+        note=row.get("note"),
+        conflict=row.get("conflict"),
+        oldest_architecture=row["architectures"]["oldest"],
+        newest_architecture=row["architectures"]["newest"],
+        architecture_origins=origins("nvidia_drivers.yml", row["architectures"]["source"]),
+        confidence=row.get("confidence"),
+    )
+
+
+@cache
+def branches() -> tuple[str, ...]:
+    """Return the names of all NVIDIA driver branches, oldest first."""
+    return tuple(str(row["branch"]) for row in load("nvidia_drivers.yml")["branches"])
+
+
+@cache
+def fixed_branches() -> tuple[str, ...]:
+    """Return the branches that the newest security bulletin has fixes for, oldest first."""
+    return tuple(
+        str(row["branch"])
+        for row in load("security.yml")["floor_per_branch"]
+        if row["covers_newest_bulletin"]
+    )
+
+
+@cache
+def security_floor(name: str) -> SecurityFloor:
+    """Return the security floor of driver branch `name`. Raises FactsError for an unknown branch."""
+    rows = {str(row["branch"]): row for row in load("security.yml")["floor_per_branch"]}
+    if name not in rows:
+        raise FactsError(f'NVIDIA driver branch "{name}" has no security facts', remedy=nearest(name, rows))
+    row = rows[name]
+    return SecurityFloor(
+        branch=name,
+        floor=row["floor"],
+        fixed=bool(row["covers_newest_bulletin"]),
+        state=row["state"],
+        bulletin=row["from_bulletin"],
+        bulletin_date=row["bulletin_date"],
+        origins=origins("security.yml", row["source"]),
+    )
+
+
+def distribution(os: str) -> dict[str, Any] | None:
+    """Return the row of an OS ("debian 12") in distros.yml, or None."""
+    name = re.sub(r"[ .]", "", os)
+    found: dict[str, Any] | None = next(
+        (row for row in load("distros.yml")["distributions"] if row["id"] == name), None
+    )
+    return found
+
+
+@cache
+def kernels_built() -> tuple[str, ...]:
+    """Return every kernel that the build table speaks of, mainline series and exact ones, oldest first."""
+    table = load("nvidia_drivers.yml")["kernel_build"]
+    named = {part.strip() for row in table["entries"] for part in str(row["kernel"]).split("/")}
+    return tuple(sorted(named | {str(row["kernel"]) for row in table["observed_builds"]}, key=numbers))
+
+
+@cache
+def kernel_build(
+    kernel: str, driver: str, flavour: Flavour = "proprietary", package: str | None = None
+) -> KernelBuild:
+    """Say whether NVIDIA driver version `driver` is known to build on `kernel` ("6.1.192", "6.12.94+deb13-amd64").
+
+    A build that was seen decides. Else the driver fails when a change up to this kernel is known to break it or came
+    before its branch's fix, and is fine when its branch has the fix for this series or a later one. The table is of
+    upstream's sources: a distribution's patched package may build where this says `fails`. `package` is the version of
+    Debian's package of the proprietary module, revision included, whose patches the table knows.
+    """
+    table = load("nvidia_drivers.yml")["kernel_build"]
+    wanted, version = numbers(kernel), numbers(driver)
+    where = f"driver {driver} ({flavour}) on kernel {kernel}"
+    for row in table["observed_builds"]:
+        if numbers(row["kernel"]) == wanted and row["driver"] == driver and row["flavour"] == flavour:
+            seen: Literal["ok", "fails"] = "ok" if row["builds"] else "fails"
+            told = "was seen to build" if row["builds"] else "was seen to fail"
+            return KernelBuild(seen, f"{where} {told}", "seen", origins("nvidia_drivers.yml", row["source"]))
+    proof: KernelBuild | None = None
+    for row in sorted(table["entries"], key=lambda item: _points(item["kernel"])[-1]):
+        reached = [point for point in _points(row["kernel"]) if _reaches(wanted, point)]
+        source = origins("nvidia_drivers.yml", row["source"])
+        if (
+            reached
+            and flavour == "proprietary"
+            and package is not None
+            and _patched(table["entries"], row, package)
+        ):
+            proof = KernelBuild(
+                "ok", f"{where}: Debian's package {package} is patched for it", "stated", source
+            )
+            continue
+        if reached:
+            if any(_names(item, driver, flavour) for item in row["known_to_fail"]):
+                return KernelBuild(
+                    "fails", f"{where} is known to fail since {_text(reached[0])}", "stated", source
+                )
+            newer = [numbers(str(item)) for item in row["known_to_fail"] if _applies(str(item), flavour)]
+            newer = [item for item in newer if item[:1] == version[:1] and item > version]
+            if newer:
+                failing = _text(min(newer))
+                return KernelBuild(
+                    "fails",
+                    f"{where} is older than {failing}, which is known to fail since {_text(reached[0])}",
+                    "derived",
+                    source,
+                )
+            fixes = _fixes(row, version, flavour)
+            if fixes and version < min(fixes):
+                fix = _text(min(fixes))
+                return KernelBuild(
+                    "fails",
+                    f"{where} is older than {fix}, the first of its branch that builds",
+                    "derived",
+                    source,
+                )
+        series = _points(row["kernel"])[-1][:2]
+        fixes = _fixes(row, version, flavour)
+        if proof is None and series >= wanted[:2] and fixes and version >= min(fixes):
+            own = series == wanted[:2]
+            proof = KernelBuild(
+                "ok",
+                f"{where}: its branch builds on {_text(series)} since {_text(min(fixes))}",
+                "stated" if own else "derived",
+                source,
+            )
+    return proof or KernelBuild("unknown", f"no source says whether {where} builds", "derived", ())
+
+
+def _patched(entries: list[dict[str, Any]], row: Mapping[str, Any], package: str) -> bool:
+    """Whether Debian's `package` builds past the change of `row`: patched for its series or a later one. A change that came only with a
+    stable update is past no such patch, but one of its own row."""
+    release, _, revision = re.sub(r"~bpo.*$", "", package).partition("-")
+    series = _points(row["kernel"])[-1]
+    for other in entries:
+        if other is not row and (len(series) > 2 or _points(other["kernel"])[-1][:2] < series[:2]):
+            continue
+        for listed in other.get("debian_patched", ()):
+            version, _, first = str(listed).partition("-")
+            if version == release and (not first or numbers(revision) >= numbers(first)):
+                return True
+    return False
+
+
+@lru_cache(maxsize=8192)
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version, to compare by: 535.309.01 gives (535, 309, 1)."""
+    match = _NUMBERS.match(version)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def _text(version: tuple[int, ...]) -> str:
+    first, *rest = version
+    # Driver versions write two digits after the second dot (535.309.01); kernels do not.
+    if first >= 100 and len(rest) == 2:
+        return f"{first}.{rest[0]}.{rest[1]:02d}"
+    return ".".join(str(part) for part in version)
+
+
+def _points(text: str) -> list[tuple[int, ...]]:
+    """ "6.1.76 / 6.6.15 / 6.8": every kernel a change arrived in, its mainline series last."""
+    return [numbers(part.strip()) for part in str(text).split("/")]
+
+
+def _reaches(kernel: tuple[int, ...], point: tuple[int, ...]) -> bool:
+    """Whether `kernel` has what arrived at `point`: a stable update counts for its own series only."""
+    if len(point) > 2:
+        return kernel[:2] == point[:2] and kernel >= point
+    return kernel[:2] >= point
+
+
+def _applies(item: str, flavour: str) -> bool:
+    return "(open)" not in item or flavour == "open"
+
+
+def _names(item: str, driver: str, flavour: str) -> bool:
+    text = str(item)
+    listed = text.split()[0]
+    if listed.endswith(".x"):
+        return driver.startswith(listed[:-1])
+    return listed == driver and _applies(text, flavour)
+
+
+def _fixes(row: Mapping[str, Any], version: tuple[int, ...], flavour: str) -> list[tuple[int, ...]]:
+    """The listed first fixed versions of the branch of `version`."""
+    listed = [numbers(str(item)) for item in row["first_upstream_fixed"] if _applies(str(item), flavour)]
+    return [fix for fix in listed if fix[:1] == version[:1]]
+
+
+def forget() -> None:
+    """Forget what was derived from the files, for whoever puts other facts in their place."""
+    for derived in (gpus, branch, branches, fixed_branches, security_floor, kernels_built, kernel_build):
+        derived.cache_clear()

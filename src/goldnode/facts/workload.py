@@ -1,0 +1,645 @@
+"""Typed access to what the facts say of CUDA, cuDNN, NCCL, the frameworks and ROCm: cuda.yml, cudnn_nccl.yml, frameworks.yml, rocm.yml.
+
+Each file is read and indexed when first asked for, once. Versions are compared by `key`; where the facts write a range or a remark into a
+value ("12.0 - 12.6", "11.x (11.8)"), it is taken apart here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from goldnode.facts.host import Origin, load, origins
+from goldnode.facts.host import doubt as row_doubt
+
+CUDA, CUDNN, FRAMEWORKS, ROCM = "cuda.yml", "cudnn_nccl.yml", "frameworks.yml", "rocm.yml"
+Key = tuple[int, ...]
+
+
+@cache
+def key(version: str) -> Key:
+    """Return the leading numbers of a version: ``2.8.0+cu128`` gives (2, 8, 0), ``v0.6.3.post1`` (0, 6, 3), text without any ()."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
+    return tuple(int(part) for part in found.group(1).split(".")) if found else ()
+
+
+def same(version: str, other: str) -> bool:
+    """Whether the shorter of two versions is the beginning of the longer: "12.4" and "12.4.1" are, "9.1" and "9.10" are not."""
+    mine, its = key(version), key(other)
+    short = min(len(mine), len(its))
+    return short > 0 and mine[:short] == its[:short]
+
+
+def minor(version: str) -> str:
+    """Return the first two numbers of a version."""
+    return ".".join(str(part) for part in key(version)[:2])
+
+
+def public(version: str) -> str:
+    """Return a release as the facts name it: without its local part, and 2.8 as the 2.8.0 it is."""
+    name = version.partition("+")[0]
+    return f"{name}.0" if re.fullmatch(r"\d+\.\d+", name) else name
+
+
+def closest(version: str, known: Iterable[str]) -> str | None:
+    """Return the known version nearest below `version`, else the lowest above it; None where nothing is known."""
+    ordered = sorted(known, key=key)
+    below = [item for item in ordered if key(item) <= key(version)]
+    return below[-1] if below else ordered[0] if ordered else None
+
+
+def doubt(*rows: Mapping[str, Any] | None) -> str | None:
+    """Return what rows of the facts say against themselves, as `facts.doubt` has it of one."""
+    return "; ".join(dict.fromkeys(told for row in rows if row and (told := row_doubt(row)))) or None
+
+
+# -- CUDA
+
+
+@dataclass(frozen=True)
+class Family:
+    """A CUDA major number: the oldest driver that runs its minors by minor-version compatibility."""
+
+    major: int
+    minimum: str
+    sources: tuple[Origin, ...]
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """One CUDA minor ("12.4"): its releases, the oldest driver bundled with one, and the oldest driver that runs it."""
+
+    version: str
+    releases: tuple[str, ...]
+    bundled: str | None
+    minimum: str
+    sources: tuple[Origin, ...]
+    doubt: str | None
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What CUDA knows of one compute capability. None: no source for that end."""
+
+    name: str
+    capability: str
+    first: str | None
+    last: str | None
+    last_branch: int | None
+    sources: tuple[Origin, ...]
+    doubt: str | None
+
+
+@dataclass(frozen=True)
+class ForwardCompat:
+    """The forward-compatibility package of one CUDA minor, and the older driver branches on which NVIDIA's image may start with it.
+
+    `native_from` is the branch it was made from; drivers of that branch and later do without it.
+    """
+
+    cuda: str
+    image: str
+    package: str
+    native_from: int
+    branches: tuple[int, ...]
+    brands: str | None
+    sources: tuple[Origin, ...]
+    doubt: str | None
+
+
+@cache
+def families() -> dict[int, Family]:
+    """Return the CUDA families by major number."""
+    return {
+        row["major"]: Family(
+            row["major"], row["min_driver_minor_version_compat"], origins(CUDA, row["source"])
+        )
+        for row in load(CUDA)["driver_minimum_per_major"]
+    }
+
+
+@cache
+def cudas() -> dict[str, Cuda]:
+    """Return the CUDA minors by version, oldest first."""
+    grouped: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(load(CUDA)["releases"], key=lambda item: key(item["version"])):
+        grouped.setdefault(minor(row["version"]), []).append(row)
+    found = {}
+    for version, rows in grouped.items():
+        bundled = [row["bundled_driver"] for row in rows if row["bundled_driver"]]
+        found[version] = Cuda(
+            version=version,
+            releases=tuple(row["version"] for row in rows),
+            bundled=min(bundled, key=key) if bundled else None,
+            minimum=min((row["min_driver_minor_version_compat"] for row in rows), key=key),
+            sources=origins(CUDA, rows[0]["source"]),
+            doubt=doubt(rows[0]),
+        )
+    return found
+
+
+@cache
+def architectures() -> dict[str, Architecture]:
+    """Return what CUDA knows of each compute capability."""
+    found = {}
+    for row in load(CUDA)["architectures"]:
+        first, last = row["first_cuda"], row["last_cuda"]
+        remarks = [
+            doubt(row),
+            None if first is None or re.fullmatch(r"[\d.]+", first) else f"as the source has it: {first}",
+        ]
+        for capability in row["cc"]:
+            found[capability] = Architecture(
+                name=row["arch"],
+                capability=capability,
+                first=None if first is None else ".".join(map(str, key(first))),
+                last=_last(last),
+                last_branch=row["last_driver_branch"],
+                sources=origins(CUDA, row["source"]),
+                doubt="; ".join(item for item in remarks if item) or None,
+            )
+    return found
+
+
+def _last(text: str | None) -> str | None:
+    """ "12.x (12.9)" is 12.9."""
+    inner = re.search(r"\(([\d.]+)\)", text or "")
+    return inner.group(1) if inner else text
+
+
+@cache
+def forward_compat() -> dict[str, ForwardCompat]:
+    """Return the forward-compatibility packages by CUDA minor."""
+    return {
+        row["cuda"]: ForwardCompat(
+            cuda=row["cuda"],
+            image=row["image"],
+            package=row["compat_package"],
+            native_from=row["native_driver_branch_first"],
+            branches=tuple(row["of_which_need_cuda_compat"]),
+            brands=row["brands_listed"],
+            sources=origins(CUDA, row["source"]),
+            doubt=doubt(row),
+        )
+        for row in load(CUDA)["forward_compat"]["entries"]
+    }
+
+
+@cache
+def cuda_rule(name: str) -> tuple[tuple[Origin, ...], str | None]:
+    """Return the sources and the doubt of rule `name` of cuda.yml."""
+    row = next(item for item in load(CUDA)["rules"] if item["id"] == name)
+    return origins(CUDA, row["source"]), doubt(row)
+
+
+@cache
+def native_cuda() -> dict[int, str | None]:
+    """Return the newest CUDA minor that each driver branch runs natively; None where no source says."""
+    return {int(row["branch"]): row["max_cuda"] for row in load("nvidia_drivers.yml")["branches"]}
+
+
+@cache
+def oldest_of_branch() -> dict[int, Key]:
+    """Return the oldest known version of each driver branch."""
+    rows = load("nvidia_drivers.yml")["branches"]
+    return {
+        int(row["branch"]): min(key(str(item[0])) for item in row["point_releases"])
+        for row in rows
+        if row["point_releases"]
+    }
+
+
+# -- cuDNN and NCCL
+
+
+@dataclass(frozen=True)
+class CudnnRow:
+    """One row of cuDNN's support matrix. `cuda` holds inclusive ranges of minors; `capabilities` is None where the row gives a minimum only."""
+
+    low: Key
+    high: Key
+    name: str
+    major: int | None  # CUDA major of the package, None where one package serves several
+    cuda: tuple[tuple[Key, Key], ...]
+    cuda_text: str
+    capabilities: tuple[str, ...] | None
+    minimum_capability: str | None
+    minimum_driver: str | None
+    sources: tuple[Origin, ...]
+    note: str | None
+
+    def is_for(self, version: str) -> bool:
+        """Whether the row is of cuDNN `version`."""
+        return self.low <= key(version)[:3] <= self.high
+
+    def has_cuda(self, version: str) -> bool:
+        """Whether the row lists CUDA `version`."""
+        wanted = key(version)[:2]
+        return any(
+            low[:2] <= wanted <= high[:2] if len(high) > 1 else wanted[:1] == high for low, high in self.cuda
+        )
+
+    def has_capability(self, capability: str) -> bool:
+        """Whether the row covers a GPU of `capability`, by its own number or by an older one of the same major."""
+        if self.capabilities is not None:
+            return any(covers(item, capability) for item in self.capabilities)
+        return self.minimum_capability is not None and key(capability) >= key(self.minimum_capability)
+
+
+def covers(built: str, capability: str) -> bool:
+    """Whether machine code built for `built` runs on a GPU of `capability`: same major number, same or higher minor."""
+    made, wanted = key(built), key(capability)
+    return made[:1] == wanted[:1] and made <= wanted
+
+
+@cache
+def cudnn_matrix() -> tuple[CudnnRow, ...]:
+    """Return cuDNN's support matrices, oldest first."""
+    found = []
+    for row in load(CUDNN)["cudnn_matrix"]:
+        low, _, high = row["cudnn"].partition(" - ")
+        package = key(str(row.get("package", "")).removeprefix("CUDA "))
+        spans = tuple(span for item in row["cuda"] for span in _span(item))
+        found.append(
+            CudnnRow(
+                low=key(low),
+                high=key(high or low),
+                name=row["cudnn"],
+                major=package[0] if package else None,
+                cuda=spans,
+                cuda_text=", ".join(row["cuda"]),
+                capabilities=tuple(row["cc"]) if "cc" in row else None,
+                minimum_capability=".".join(map(str, key(row["min_cc"]))) if "min_cc" in row else None,
+                minimum_driver=row.get("min_driver"),
+                sources=origins(CUDNN, row["source"]),
+                note=row.get("note"),
+            )
+        )
+    return tuple(sorted(found, key=lambda item: item.low))
+
+
+def _span(text: str) -> list[tuple[Key, Key]]:
+    """ "12.0 - 12.6" is one span, "11.4 (8.2.2)" and "10.1 Update 2" one minor, "11.x (no static)" the major alone."""
+    ends = [key(part) for part in text.split(" - ")]
+    return [(ends[0], ends[-1])] if ends[0] else []
+
+
+@cache
+def wheels(library: str, major: str) -> tuple[str, ...]:
+    """Return the known wheel versions of "cudnn" or "nccl" for CUDA `major` ("12"); empty where the facts hold none."""
+    return tuple(row[0] for row in load(CUDNN)["wheels"].get(f"{library}_cu{major}", ()))
+
+
+def wheel_sources() -> tuple[Origin, ...]:
+    """Return where the wheel versions were read."""
+    return origins(CUDNN, load(CUDNN)["wheels"]["source"])
+
+
+@cache
+def image_pairing() -> dict[str, Mapping[str, Any]]:
+    """Return what NVIDIA's CUDA images hold, by CUDA release: lists of versions under "cudnn" and "nccl"."""
+    return {row["cuda_image"]: row for row in load(CUDNN)["image_pairing"]["entries"]}
+
+
+# -- frameworks
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """One wheel of PyTorch: ``2.8.0+cu128``. What no source says is None."""
+
+    version: str
+    release: str
+    build: str | None  # cu128, rocm6.2, cpu
+    default: bool  # whether it is what the package index gives without being asked
+    known: (
+        bool | None
+    )  # whether the release is known to have this build; None: the release's builds are not known
+    cudnn: str | None
+    nccl: str | None
+    requires_python: str | None
+    sources: tuple[Origin, ...]
+    doubt: str | None
+
+    @property
+    def cuda(self) -> str | None:
+        """The CUDA it was built with ("12.8")."""
+        found = re.fullmatch(r"cu(\d+)(\d)", self.build or "")
+        return f"{found.group(1)}.{found.group(2)}" if found else None
+
+    @property
+    def rocm(self) -> str | None:
+        """The ROCm it was built with."""
+        build = self.build or ""
+        return build.removeprefix("rocm") if build.startswith("rocm") else None
+
+
+@cache
+def torch_wheels() -> dict[str, Mapping[str, Any]]:
+    """Return PyTorch's wheels of the package index by version."""
+    return {row["version"]: row for row in load(FRAMEWORKS)["torch_wheels"]}
+
+
+@cache
+def torch_releases() -> dict[str, Mapping[str, Any]]:
+    """Return the builds of each PyTorch release ("2.8")."""
+    return {row["release"]: row for row in load(FRAMEWORKS)["torch_builds"]}
+
+
+@cache
+def torch(version: str) -> TorchBuild | None:
+    """Return the build of PyTorch that `version` names, the default one where it names none; None for a release the facts do not know."""
+    local = version.partition("+")[2]
+    release = minor(version)
+    wheel, builds = torch_wheels().get(public(version)), torch_releases().get(release)
+    if wheel is None and builds is None:
+        return None
+    usual = wheel["pypi_default_cuda"] if wheel else None
+    build = local or usual
+    row: Mapping[str, Any] = {}
+    known: bool | None = None
+    if (build == usual and wheel is not None) or build == "cpu":
+        known = True
+    elif builds is not None and build is not None:
+        if build.startswith("cu"):
+            known = build in builds["cuda_builds"]
+            row = builds["cuda_builds"].get(build) or {}
+        elif build.startswith("rocm") and builds["rocm_builds"] is not None:
+            known = any(same(build.removeprefix("rocm"), item) for item in builds["rocm_builds"])
+    pins = wheel if wheel is not None and build == usual else row
+    stated = builds if pins is row else None
+    return TorchBuild(
+        version=version,
+        release=release,
+        build=build,
+        default=not local,
+        known=known,
+        cudnn=pins.get("cudnn"),
+        nccl=pins.get("nccl"),
+        requires_python=wheel["requires_python"] if wheel else None,
+        sources=origins(FRAMEWORKS, (wheel if pins is wheel else builds or wheel or {})["source"]),
+        doubt=doubt(stated),
+    )
+
+
+@dataclass(frozen=True)
+class BuiltFor:
+    """Compute capabilities or gfx names a framework's build has machine code for; `ptx` are those it has PTX of. None: not found."""
+
+    names: tuple[str, ...] | None
+    ptx: tuple[str, ...]
+    sources: tuple[Origin, ...]
+    doubt: str | None
+
+
+@cache
+def torch_built_for(release: str, build: str, machine: str) -> BuiltFor:
+    """Return what PyTorch `release` ("2.8") in `build` ("cu128") has code for on `machine` (x86_64, aarch64)."""
+    for row in load(FRAMEWORKS)["torch_compute_capabilities"]:
+        if (
+            build in str(row["build"]).split(" and ")
+            and row["arch"] == machine
+            and _within(release, row["releases"])
+        ):
+            listed = row["compute_capabilities"]
+            if listed is None:
+                break
+            names = tuple(item.removesuffix("+PTX") for item in listed)
+            ptx = tuple(item.removesuffix("+PTX") for item in listed if item.endswith("+PTX"))
+            return BuiltFor(names, ptx, origins(FRAMEWORKS, row["source"]), doubt(row))
+    return BuiltFor(None, (), (), None)
+
+
+@cache
+def torch_gfx(release: str, rocm: str) -> BuiltFor:
+    """Return the gfx names that PyTorch `release` built with `rocm` has code for."""
+    best = BuiltFor(None, (), (), None)
+    for row in load(FRAMEWORKS)["torch_rocm_architectures"]:
+        if (
+            row["gfx"] is not None
+            and _within(release, row["releases"])
+            and (row["rocm_from"] is None or key(rocm) >= key(row["rocm_from"]))
+        ):
+            best = BuiltFor(tuple(row["gfx"]), (), origins(FRAMEWORKS, row["source"]), doubt(row))
+    return best
+
+
+def _within(release: str, span: str) -> bool:
+    """Whether `release` is in a span of releases: "2.8", "2.9 - 2.10", "2.11 and earlier", "2.5 and later"."""
+    wanted = key(release)
+    if span.endswith(" and earlier"):
+        return wanted <= key(span)
+    if span.endswith(" and later"):
+        return wanted >= key(span)
+    low, _, high = span.partition(" - ")
+    return key(low) <= wanted <= key(high or low)
+
+
+def torch_machines(machine: str, release: str) -> list[str]:
+    """Return the builds of `release` whose compute capabilities on `machine` are known, oldest CUDA first."""
+    found = {
+        build
+        for row in load(FRAMEWORKS)["torch_compute_capabilities"]
+        if row["arch"] == machine and row["compute_capabilities"] and _within(release, row["releases"])
+        for build in row["build"].split(" and ")
+    }
+    return sorted(found, key=lambda item: int(item[2:]))
+
+
+@cache
+def tensorflow() -> dict[str, Mapping[str, Any]]:
+    """Return TensorFlow's releases by version; the libraries are those of its and-cuda extra."""
+    return {row["version"]: row for row in load(FRAMEWORKS)["tensorflow"]}
+
+
+@cache
+def jax_plugin(major: str) -> dict[str, Mapping[str, Any]]:
+    """Return the versions of JAX's plugin for CUDA `major`; empty where there is none."""
+    return {
+        row["version"]: row
+        for row in load(FRAMEWORKS)["jax_plugins"]
+        if row["plugin"] == f"jax-cuda{major}-plugin"
+    }
+
+
+@cache
+def jax_minimum() -> dict[str, Mapping[str, Any]]:
+    """Return the driver branch and compute capability that JAX's wheels for a CUDA major need."""
+    return {str(row["cuda_major"]): row for row in load(FRAMEWORKS)["jax_minimum"]}
+
+
+@cache
+def vllm() -> dict[str, Mapping[str, Any]]:
+    """Return vLLM's releases by version."""
+    return {row["version"]: row for row in load(FRAMEWORKS)["vllm"]}
+
+
+def framework_row(name: str) -> Mapping[str, Any]:
+    """Return a row of frameworks.yml that stands alone: tensorflow_compute_capability, vllm_compute_capability."""
+    row: Mapping[str, Any] = load(FRAMEWORKS)[name]
+    return row
+
+
+def framework_sources(row: Mapping[str, Any]) -> tuple[Origin, ...]:
+    """Return the sources of a row of frameworks.yml."""
+    return origins(FRAMEWORKS, row["source"])
+
+
+# -- ROCm
+
+
+@dataclass(frozen=True)
+class Rocm:
+    """One ROCm release. None: no source gives it for this release or one before it."""
+
+    version: str
+    gfx: tuple[str, ...] | None
+    os: tuple[str, ...] | None
+    drivers: tuple[str, ...]  # amdgpu driver versions its own pages call compatible
+    pytorch: tuple[str, ...]  # releases of PyTorch that AMD builds for it
+    sources: tuple[Origin, ...]
+    gfx_derived: str | None
+    os_derived: str | None
+    doubt: str | None
+
+
+@cache
+def rocms() -> dict[str, Rocm]:
+    """Return the ROCm releases by version, oldest first.
+
+    A release without a list of its own takes the last one before it in its major series, with what later releases added; where the
+    current documentation lists a gfx, every release since its first mention has it. Both are marked as derived.
+    """
+    found: dict[str, Rocm] = {}
+    current = set(_current_gfx())
+    gfx: tuple[str, ...] | None = None
+    systems: tuple[str, ...] | None = None
+    of: dict[str, str] = {}
+    for row in sorted(load(ROCM)["releases"], key=lambda item: key(item["version"])):
+        version = row["version"]
+        adds = list(row.get("adds", ()))
+        if "os" in row:
+            systems, of["os"] = tuple(row["os"]), version
+        elif of.get("os") and key(of["os"])[0] != key(version)[0]:
+            systems = None
+        if "gfx" in row:
+            gfx, of["gfx"] = tuple(row["gfx"]), version
+        new_gfx = tuple(item.split()[0] for item in adds if item.startswith("gfx"))
+        new_os = tuple(item for item in adds if not item.startswith("gfx"))
+        if gfx is not None:
+            gfx = (*gfx, *(name for name in new_gfx if name not in gfx))
+        if systems is not None:
+            systems = (*systems, *(name for name in new_os if name not in systems))
+        kept = gfx
+        gfx_derived = os_derived = None
+        if gfx is not None and "gfx" not in row:
+            kept = tuple(name for name in gfx if key(version) < (7,) or name in current or name in new_gfx)
+            gfx_derived = f"derived: the gfx list of ROCm {of['gfx']} with what later releases add"
+        if systems is not None and "os" not in row:
+            os_derived = f"derived: the systems of ROCm {of['os']} with what later releases add"
+        own = [str(item).split()[0] for item in row.get("compatible_amdgpu", ()) if " - " not in str(item)]
+        for item in row.get("compatible_amdgpu", ()):
+            if " - " in str(item):
+                low, high = str(item).split(" - ")
+                own.append(f"{low}-{high}")
+        found[version] = Rocm(
+            version=version,
+            gfx=kept,
+            os=systems,
+            drivers=(*([row["amdgpu"]] if "amdgpu" in row else []), *own),
+            sources=origins(ROCM, row["source"]),
+            pytorch=tuple(re.findall(r"\d+\.\d+", str(row.get("pytorch", "")))),
+            gfx_derived=gfx_derived,
+            os_derived=os_derived,
+            doubt=doubt(row),
+        )
+    return found
+
+
+def _current_gfx() -> Sequence[str]:
+    """The gfx names of the current documentation's data-centre list."""
+    return [value for name, value in load(ROCM)["gfx_of_gpu"].items() if name != "source"]
+
+
+@cache
+def rocm(version: str) -> Rocm | None:
+    """Return the ROCm release `version` names; of "6.2" the newest patch."""
+    matching = [
+        item for name, item in rocms().items() if same(version, name) and len(key(version)) <= len(key(name))
+    ]
+    return matching[-1] if matching else None
+
+
+@dataclass(frozen=True)
+class Window:
+    """The ROCm user spaces that AMD's kernel driver `driver` serves: an inclusive range, or single minors."""
+
+    driver: str
+    text: str
+    low: Key | None
+    high: Key | None
+    minors: tuple[str, ...]
+    sources: tuple[Origin, ...]
+    doubt: str | None
+
+    def has(self, version: str) -> bool:
+        """Whether ROCm `version` is in the window."""
+        wanted = key(version)[:2]
+        if self.low is not None and self.high is not None:
+            return self.low <= wanted <= self.high
+        return any(key(item) == wanted for item in self.minors)
+
+
+@cache
+def windows() -> tuple[Window, ...]:
+    """Return the user-space windows of AMD's kernel driver, one per driver version named."""
+    table = load(ROCM)["amdgpu_driver"]
+    span = table["user_space_window"]
+    sources = origins(ROCM, [span["source"]])
+    found = []
+    for row in span["entries"]:
+        for driver in str(row["kmd"]).split(" / "):
+            text = str(row["user_space"])
+            low, _, high = text.partition(" - ")
+            ends = (key(low), key(high)) if high else (None, None)
+            minors = () if high else tuple(part.strip() for part in text.split(","))
+            found.append(Window(driver, text, ends[0], ends[1], minors, sources, doubt(span)))
+    return tuple(found)
+
+
+def window(driver: str) -> Window | None:
+    """Return the window of AMD's kernel driver `driver` ("30.30.2", "6.3.1")."""
+    for row in windows():
+        name = row.driver.removesuffix(".x")
+        if same(name, driver) and len(key(name)) <= len(key(driver)):
+            return row
+    return None
+
+
+# -- operating systems of images
+
+
+@cache
+def glibc(system: str) -> tuple[str, tuple[Origin, ...]] | None:
+    """Return the glibc of an OS ("ubuntu 22.04", "debian 12", "rocky 9") and who says so, or None where no source does."""
+    name, _, version = system.partition(" ")
+    names = {
+        "rocky": "rhel",
+        "rockylinux": "rhel",
+        "redhat": "rhel",
+        "ubi": "rhel",
+        "ol": "rhel",
+        "almalinux": "rhel",
+    }
+    identity = names.get(name, name) + (
+        version.replace(".", "") if name == "ubuntu" else version.split(".")[0]
+    )
+    for row in load("distros.yml")["distributions"]:
+        if row["id"] == identity and row.get("glibc"):
+            source = row["source"]
+            keys = source.get("glibc_kernel") or source.get("rest") if isinstance(source, dict) else source
+            return row["glibc"], origins("distros.yml", keys)
+    return None

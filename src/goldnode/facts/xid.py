@@ -1,0 +1,220 @@
+"""Typed access to `facts/xid.yml`: Xid and SXid, what NVIDIA says to do, and what one means for a node.
+
+:func:`table` is what a class document carries of it; :func:`explain` is for a person with a number or a line of the kernel's log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from goldnode.core.errors import FactsError
+from goldnode.facts import host as facts
+from goldnode.node.probe import logs
+
+FILE = "xid.yml"
+FIRST_SXID = 10000  # numbers from here on are NVSwitch's
+
+Severity = Literal["none", "degraded", "drain"]
+
+_BLAST = {
+    "nothing": "nothing",
+    "process": "the process that was told of it",
+    "gpu": "the jobs on that GPU",
+    "node": "everything on the node",
+    "hardware": "the node, and somebody's hands",
+}
+_REMEDY = {
+    "gpu": "Stop what runs on that GPU, then `nvidia-smi --gpu-reset -i ADDRESS`; where that fails, restart the node.",
+    "node": "Drain the node and restart it.",
+    "hardware": "Drain the node, and have power cables and seating looked at.",
+    "process": "Start the program again, and let its owner know.",
+    "nothing": "Nothing at once.",
+}
+_EVIDENCE = "`nvidia-bug-report.sh` before any reset or restart, the kernel's log of that boot, and `goldnode-node capture`"
+
+
+@dataclass(frozen=True)
+class Action:
+    """What NVIDIA says to do at once; `node` and `blast` are this project's reading of it."""
+
+    name: str
+    node: Severity
+    blast: str
+    does: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """One Xid or SXid. `action` is None where NVIDIA's catalogue gives none; `unused`: the catalogue says that it is never printed.
+
+    For an SXid `action` is the class of the guide: SXID_FATAL, SXID_POTENTIAL, SXID_NON_FATAL, or SXID where the guide does not list it.
+    """
+
+    code: int
+    name: str
+    action: str | None
+    then: str | None
+    means: str | None
+    node: Severity
+    blast: str
+    unused: bool
+    driver: str | None
+    conflict: tuple[str, ...]
+    origins: tuple[facts.Origin, ...]
+
+    @property
+    def kind(self) -> str:
+        """Xid or SXid."""
+        return "SXid" if self.code >= FIRST_SXID else "Xid"
+
+
+_SWITCH: dict[str, tuple[Severity, str, str]] = {
+    "SXID_FATAL": ("drain", "node", "always fatal for the whole fabric: the machine has to be restarted"),
+    "SXID_POTENTIAL": (
+        "drain",
+        "node",
+        "fatal for the fabric where the line says so: GPUs and switches have to be reset, as a restart does",
+    ),
+    "SXID_NON_FATAL": ("none", "nothing", "not fatal; many of one kind point at a link"),
+    "SXID": ("degraded", "nothing", "the guide does not list it: the word in the line decides"),
+}
+
+
+@cache
+def actions() -> dict[str, Action]:
+    """Name -> what NVIDIA's immediate action is."""
+    rows = facts.load(FILE)["actions"]
+    return {row["action"]: Action(row["action"], row["node"], row["blast"], row["does"]) for row in rows}
+
+
+@cache
+def codes() -> dict[int, Code]:
+    """Number -> Xid or SXid: every one that the catalogue or the driver's headers name. Raises FactsError for a row that makes no sense."""
+    data = facts.load(FILE)
+    found: dict[int, Code] = {}
+    for row in data["xid"]:
+        found[row["code"]] = _xid(row, unused=False)
+    for row in data["unused"]:
+        found[row["code"]] = _xid(row, unused=True)
+    found.update({row.code: row for row in _switch(data["sxid"])})
+    return found
+
+
+def _xid(row: Mapping[str, Any], *, unused: bool) -> Code:
+    action = row.get("action")
+    if action is not None and action not in actions():
+        raise FactsError(f"Xid {row['code']} has the unknown action {action}", file=f"facts/{FILE}")
+    known = actions().get(action) if action else None
+    # One that should never be printed is told when it is, unless NVIDIA says to pass over it.
+    node = row.get("node") or (known.node if known else "degraded")
+    return Code(
+        row["code"],
+        row["name"],
+        action,
+        row.get("then"),
+        row.get("means"),
+        node,
+        known.blast if known else {"drain": "gpu"}.get(node, "nothing"),
+        unused,
+        row.get("driver"),
+        (row["conflict"],) if "conflict" in row else (),
+        facts.origins(FILE, row["source"]),
+    )
+
+
+def _switch(block: Mapping[str, Any]) -> list[Code]:
+    classes = dict.fromkeys(block["always_fatal"], "SXID_FATAL")
+    classes.update(dict.fromkeys(block["potentially_fatal"], "SXID_POTENTIAL"))
+    classes.update(dict.fromkeys(block["non_fatal"], "SXID_NON_FATAL"))
+    said: dict[int, list[str]] = {}
+    for row in block["disagreements"]:
+        said.setdefault(row["code"], []).append(row["conflict"])
+    origins = facts.origins(FILE, block["source"])
+    found = []
+    for code in sorted({*classes, *block["names"]}):
+        name = classes.get(code, "SXID")
+        node, blast, _ = _SWITCH[name]
+        conflict = tuple(said.get(code, ()))
+        found.append(
+            Code(
+                code,
+                block["names"].get(code) or "",
+                name,
+                None,
+                None,
+                node,
+                blast,
+                False,
+                None,
+                conflict,
+                origins,
+            )
+        )
+    return found
+
+
+def table() -> dict[str, list[str | None]]:
+    """What a node needs: number as text -> [NVIDIA's action, what it means for the node, name]. Of the SXids those that the guide classes:
+    the word in the line itself goes before it."""
+    return {
+        str(code): [row.action, row.node, row.means or row.name]
+        for code, row in sorted(codes().items())
+        if code < FIRST_SXID or row.action != "SXID"
+    }
+
+
+def explain(text: str) -> list[dict[str, Any]]:
+    """Every number in `text`, or every event where it is lines of a log, with what is known of it.
+
+    :return: rows {code, kind, name, action, does, then, means, node, blast, remedy, evidence, conflict, sources, event}; `means` is None and
+        `name` empty for a number that nobody lists. `event` is the row of the capture that the line gives, without a number where it has none.
+    """
+    text = text.strip()
+    bare = re.fullmatch(r"(?:S?Xid\s*)?(\d{1,6})", text, re.IGNORECASE)
+    if bare:
+        return [_told(int(bare.group(1)), None)]
+    return [_told(row["code"], row) for row in logs.parse(text.splitlines())]
+
+
+def _told(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
+    row = codes().get(code) if code is not None else None
+    if row is None:
+        return {
+            "code": code,
+            "kind": "SXid" if (code or 0) >= FIRST_SXID else "Xid",
+            "name": "",
+            "known": False,
+            "event": event,
+        }
+    known = actions().get(row.action or "")
+    node, blast, does = (
+        row.node,
+        row.blast,
+        known.does if known else _SWITCH.get(row.action or "", ("", "", None))[2],
+    )
+    fatal = event.get("fatal") if event else None
+    if fatal is not None and (row.kind == "SXid" or 144 <= row.code <= 150):
+        node, blast = ("drain", "node" if row.kind == "SXid" else "gpu") if fatal else ("none", "nothing")
+    return {
+        "code": code,
+        "kind": row.kind,
+        "name": row.name,
+        "known": True,
+        "action": row.action,
+        "does": does,
+        "then": row.then,
+        "means": row.means,
+        "unused": row.unused,
+        "driver": row.driver,
+        "node": node,
+        "blast": _BLAST[blast],
+        "remedy": _REMEDY[blast].replace("ADDRESS", (event or {}).get("address") or "ADDRESS"),
+        "evidence": _EVIDENCE if node != "none" else None,
+        "conflict": list(row.conflict),
+        "sources": [str(origin) for origin in row.origins],
+        "event": event,
+    }

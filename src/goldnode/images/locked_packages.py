@@ -1,0 +1,29 @@
+"""The locks behind an image of the matrix, as truth holds packages against them."""
+
+from __future__ import annotations
+
+from goldnode.core.errors import ImageError
+from goldnode.images.imagelock import find_lock
+from goldnode.images.matrix import load_matrix
+from goldnode.inspect.truth import Locked
+
+
+def locked(image: str) -> Locked | None:
+    """What the lock of `image` and those of all it stands on name; None where the matrix or its locks do not know it."""
+    try:
+        rows = load_matrix().images
+        debs: dict[str, str] = {}
+        wheels: dict[str, str] = {}
+        digest, name = "", image if image in rows else None
+        if name is None:
+            return None
+        while name is not None:
+            lock = find_lock(rows[name])
+            digest = digest or lock.digest
+            # What is nearer to the image replaces what it stands on.
+            debs = {**{item.name: item.version for item in lock.debs}, **debs}
+            wheels = {**{item.name: item.version for item in lock.wheels}, **wheels}
+            name = rows[name].image.parent
+    except ImageError:
+        return None
+    return Locked(digest, debs, wheels)

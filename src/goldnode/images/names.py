@@ -1,0 +1,49 @@
+"""Which image of a store a user means: by digest, by reference, by its name in the matrix, or by the beginning of a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from goldnode.core.errors import ImageError
+from goldnode.images.matrix import absent
+from goldnode.oci.layout import Layout
+from goldnode.oci.model import Built
+
+
+def find(layout: Layout, name: str, built: Iterable[Built] = ()) -> str:
+    """The digest of the image that `name` means. Raises ImageError where it is none, or more than one."""
+    if name.startswith("sha256:"):
+        if not layout.has(name):
+            raise ImageError(f"{name} is not in {layout.root}", remedy="pull it, or name another --store")
+        return name
+    refs = layout.refs()
+    if name in refs:
+        return refs[name].digest
+    here = {ref: item.digest for ref, item in refs.items() if ref.startswith(f"{name}-")}
+    here |= {
+        f"{item.image} ({item.build_id})": item.digest
+        for item in built
+        if item.image == name and layout.has(item.digest)
+    }
+    here |= {
+        f"{item.image}-{item.build_id}": item.digest
+        for item in built
+        if name in (item.build_id, f"{item.image}-{item.build_id}")
+    }
+    digests = sorted(set(here.values()))
+    if len(digests) == 1:
+        return digests[0]
+    if digests:
+        shown = ", ".join(sorted(here)[:6])
+        raise ImageError(
+            f"{name} means {len(digests)} images of {layout.root}: {shown}",
+            remedy="name one of them with its build id",
+        )
+    known = [*refs, *(item.image for item in built)]
+    raise ImageError(f"{name} is not in {layout.root}", remedy=absent(name, known))
+
+
+def reference(layout: Layout, digest: str) -> str:
+    """The name to show for a digest: its reference with a build id where it has one."""
+    names = sorted(name for name, item in layout.refs().items() if item.digest == digest)
+    return max(names, key=len) if names else digest

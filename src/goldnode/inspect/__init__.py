@@ -1,0 +1,31 @@
+"""What an image, wheel, root or disk holds: whose GPU code, which packages, and whether its tag is true. See docs/image-inspection.md."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from goldnode.inspect.policy import Inspection, Purity
+    from goldnode.inspect.targets import Target
+    from goldnode.inspect.truth import Truth
+
+
+def examine(
+    target: Target, rules: Purity, backend: str | None = None, *, today: dt.date | None = None
+) -> tuple[Inspection, Truth | None]:
+    """Inspect a target, and check the truth of its tag where it is an image. `backend`: instead of the one it says it is of."""
+    from goldnode.images.locked_packages import locked
+    from goldnode.inspect import policy, truth
+
+    claim = truth.named(target.view.name, target.view.labels) if target.view.configured else None
+    said = target.backend if target.backend in rules.backends else ""
+    found = policy.inspect(
+        target.view,
+        rules,
+        said if backend is None else backend,
+        today=today or dt.datetime.now(tz=dt.UTC).date(),
+    )
+    if not target.view.configured:
+        return found, None
+    return found, truth.check(target.view, None if claim is None else locked(claim[0].name))

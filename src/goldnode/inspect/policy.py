@@ -1,0 +1,567 @@
+"""The policy of purity.yml, and what of a view it refuses.
+
+A scan says what is there; this says whose it is. Findings are by package and foreign backend, so that a person reads one line for what
+one package brought, with each signal that shows it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import translate
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from goldnode.core import yamlsource
+from goldnode.core.errors import ImageError, nearest
+from goldnode.inspect.elf import Elf
+from goldnode.inspect.packages import Package, Packages
+from goldnode.inspect.scan import View, shown
+
+Severity = Literal["refuse", "warn", "note"]
+SIGNALS = ("package", "requirement", "file", "needed", "fatbin", "dlopen")
+_ORDER: dict[Severity, int] = {"refuse": 0, "warn": 1, "note": 2}
+_MANGLED = re.compile(r"-[0-9a-f]{8}(?=\.)")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Family(_Strict):
+    """What belongs to a backend; see purity.yml."""
+
+    title: str
+    libraries: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
+    wheels: tuple[str, ...] = ()
+    debs: tuple[str, ...] = ()
+    except_debs: tuple[str, ...] = ()
+    local_versions: tuple[str, ...] = ()
+
+    # One expression for all patterns: tens of thousands of names are held against it.
+    @cached_property
+    def library(self) -> re.Pattern[str]:
+        return _any(self.libraries)
+
+    @cached_property
+    def name(self) -> re.Pattern[str]:
+        return _any((*self.libraries, *self.files))
+
+    def owns(self, package: Package) -> bool:
+        """Whether a package is this backend's by its name or version."""
+        if package.kind == "deb":
+            return bool(_any(self.debs).match(package.name)) and not _any(self.except_debs).match(
+                package.name
+            )
+        local = package.version.partition("+")[2]
+        return self.requires(package.name) or bool(local and _any(self.local_versions).match(local))
+
+    def requires(self, name: str) -> bool:
+        """Whether a wheel of this name is this backend's."""
+        return bool(_any(self.wheels).match(name))
+
+
+class Environment(_Strict):
+    """Variables of an image's configuration."""
+
+    required: dict[str, str] = Field(default_factory=dict)
+    forbidden: dict[str, str] = Field(default_factory=dict)
+    together: tuple[tuple[str, ...], ...] = ()
+
+
+class Backend(_Strict):
+    """What is foreign to images of a backend."""
+
+    foreign: tuple[str, ...]
+    environment: Environment = Field(default_factory=Environment)
+
+
+class HostOnly(_Strict):
+    """Libraries that come from the host."""
+
+    libraries: tuple[str, ...] = ()
+    allowed_in: tuple[str, ...] = ()
+    excepted: tuple[str, ...] = Field(default=(), alias="except")
+
+
+class Waiver(_Strict):
+    """A finding that was looked at and accepted until a day."""
+
+    rule: str
+    package: str
+    images: str
+    owner: str = Field(min_length=1)
+    reason: str = Field(min_length=10)
+    expires: dt.date
+    paths: str = "*"
+
+
+class Purity(_Strict):
+    """purity.yml."""
+
+    format: Literal[1]
+    families: dict[str, Family]
+    signals: dict[str, Severity]
+    backends: dict[str, Backend]
+    host_only: HostOnly = Field(default_factory=HostOnly)
+    one_major: dict[str, dict[str, str]] = Field(default_factory=dict)
+    instead: dict[str, dict[str, str]] = Field(default_factory=dict)
+    waivers: tuple[Waiver, ...] = ()
+
+    @field_validator("signals")
+    @classmethod
+    def _all_signals(cls, value: dict[str, Severity]) -> dict[str, Severity]:
+        if set(value) != set(SIGNALS):
+            raise ValueError(f"the signals are {', '.join(SIGNALS)}")
+        return value
+
+    def backend(self, name: str) -> Backend:
+        """The policy of a backend. Raises ImageError for an unknown one."""
+        found = self.backends.get(name)
+        if found is None:
+            raise ImageError(f'there is no backend "{name}"', remedy=nearest(name, self.backends))
+        return found
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong. `evidence`: signal, path and what was seen there; `waived`: who accepted it and why, empty where nobody did."""
+
+    severity: Severity
+    rule: str
+    path: str
+    message: str
+    package: str = ""
+    required_by: tuple[str, ...] = ()
+    remedy: str = ""
+    waived: str = ""
+    signals: tuple[str, ...] = ()
+    evidence: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass
+class Inspection:
+    """What the policy says of one view. `backend` is empty where none was asked for: then nothing is foreign."""
+
+    name: str
+    backend: str
+    findings: list[Finding] = field(default_factory=list)
+    signals: dict[str, int] = field(default_factory=dict)
+    elf_files: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing refuses it. Without a backend nothing was held against a policy, and nothing has passed."""
+        return bool(self.backend) and not any(
+            row.severity == "refuse" and not row.waived for row in self.findings
+        )
+
+
+def default_policy() -> Path:
+    """goldnode's own purity.yml, beside the matrix."""
+    return Path(__file__).resolve().parents[3] / "images/containers/purity.yml"
+
+
+def load(path: Path | None = None) -> Purity:
+    """Read the policy. Raises ImageError with file and line for what is wrong in it."""
+    file = path or default_policy()
+    source = yamlsource.read(file, error=ImageError)
+    policy = yamlsource.validate(Purity, source, error=ImageError)
+
+    def known(name: str, names: Iterable[str], place: Sequence[str | int], what: str) -> None:
+        if name not in names:
+            raise ImageError(
+                f'there is no {what} "{name}"',
+                file=file,
+                line=source.line(place),
+                remedy=nearest(name, names),
+            )
+
+    for name, backend in policy.backends.items():
+        for index, foreign in enumerate(backend.foreign):
+            known(foreign, policy.families, ("backends", name, "foreign", index), "family")
+    for name in policy.one_major:
+        known(name, policy.backends, ("one_major", name), "backend")
+    for package, choices in policy.instead.items():
+        for name in choices:
+            known(name, policy.backends, ("instead", package, name), "backend")
+    return policy
+
+
+def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Inspection:
+    """Hold a view against the policy of `backend`; with "" for none, say what it holds of each. `today` is what waivers end by."""
+    packages = Packages(view)
+    found = Inspection(view.name, backend, elf_files=len(view.elf), signals=dict.fromkeys(SIGNALS, 0))
+    if backend:
+        rules = policy.backend(backend)
+        for family in rules.foreign:
+            found.findings += _foreign(view, packages, policy, backend, family, found.signals)
+        found.findings += _majors(view, packages, policy.one_major.get(backend, {}))
+        if view.configured:
+            found.findings += _environment(view, rules.environment)
+    else:
+        for family in policy.families:
+            rows = _foreign(view, packages, policy, "", family, found.signals)
+            found.findings += [
+                replace(row, severity="note", rule=f"holds-{family}", remedy="") for row in rows
+            ]
+    found.findings += _host_only(view, packages, policy.host_only)
+    found.findings += _compat(view)
+    found.findings += [
+        Finding(
+            "refuse",
+            "not-scanned",
+            shown(path),
+            f"{shown(path)} was not looked at: {shown(why)}",
+            remedy="take it out, or replace it by a whole file",
+        )
+        for path, why in sorted(view.left_out.items())
+    ]
+    if not view.paths:
+        found.findings.append(
+            Finding("refuse", "not-scanned", "", "there is no file in it", remedy="name what was meant")
+        )
+    found.findings += [
+        Finding(
+            "warn",
+            "damaged-elf",
+            shown(path),
+            f"{shown(path)} is a damaged ELF file: {row.fault}",
+            package=packages.title(path),
+        )
+        for path, row in sorted(view.elf.items())
+        if row.fault
+    ]
+    found.findings = [_waived(row, policy.waivers, view.name, today) for row in found.findings]
+    found.findings.sort(key=lambda row: (_ORDER[row.severity], row.package, row.rule, row.path))
+    return found
+
+
+# ----- the five signals
+
+
+def _foreign(
+    view: View, packages: Packages, policy: Purity, backend: str, family_name: str, counts: dict[str, int]
+) -> list[Finding]:
+    family = policy.families[family_name]
+    seen: dict[str, list[tuple[str, str, str]]] = {}
+
+    def add(owner: str, signal: str, path: str, what: str) -> None:
+        counts[signal] += 1
+        seen.setdefault(owner, []).append((signal, shown(path), shown(what)))
+
+    for package in packages.all.values():
+        if family.owns(package):
+            add(package.key, "package", package.path, f"{package.kind} {package.name} {package.version}")
+        for name in package.requires:
+            if package.kind == "wheel" and family.requires(name) and not packages.has(name):
+                add(package.key, "requirement", package.path, name)
+    sections, machines = set(family.sections), set(family.machines)
+    match = family.name.match
+    for path, entry in view.paths.items():
+        if entry.kind == "f" and match(plain(path.rpartition("/")[2])):
+            add(packages.owner(path), "file", path, path.rpartition("/")[2])
+    for path, row in view.elf.items():
+        owner = ""
+        if row.soname and match(plain(row.soname)) and not match(plain(path.rpartition("/")[2])):
+            add(packages.owner(path), "file", path, f"{row.soname} by another name")
+        for signal, what in _of_elf(row, family, sections, machines):
+            owner = owner or packages.owner(path)
+            add(owner, signal, path, what)
+    return [_finding(owner, rows, packages, policy, backend, family_name) for owner, rows in seen.items()]
+
+
+def _of_elf(row: Elf, family: Family, sections: set[str], machines: set[str]) -> Iterable[tuple[str, str]]:
+    match = family.library.match
+    for name in row.needed:
+        if match(plain(name)):
+            yield "needed", name
+    carried = [name for name in row.device if name in sections]
+    if row.machine in machines:
+        carried.append(f"it is {row.machine} code")
+    if carried:
+        yield "fatbin", ", ".join(carried[:3]) + (f", {_bytes(row.device_bytes)}" if row.device_bytes else "")
+    if row.loads:
+        for name in row.strings:
+            if match(plain(name)):
+                yield "dlopen", name
+
+
+_SAYS = {
+    "package": "is one of its packages",
+    "requirement": "requires",
+    "file": "holds",
+    "needed": "needs",
+    "fatbin": "carries device code",
+    "dlopen": "names to load",
+}
+
+
+def _finding(
+    owner: str,
+    rows: list[tuple[str, str, str]],
+    packages: Packages,
+    policy: Purity,
+    backend: str,
+    family: str,
+) -> Finding:
+    by_signal: dict[str, list[tuple[str, str]]] = {}
+    for signal, path, what in rows:
+        by_signal.setdefault(signal, []).append((path, what))
+    signals = tuple(signal for signal in SIGNALS if signal in by_signal)
+    severity = min((policy.signals[signal] for signal in signals), key=_ORDER.__getitem__)
+    package = packages.all.get(owner)
+    parts = []
+    evidence: list[tuple[str, str, str]] = []
+    for signal in signals:
+        places = by_signal[signal]
+        evidence += [(signal, path, what) for path, what in places[:8]]
+        things = list(dict.fromkeys(what for _, what in places))
+        files = list(dict.fromkeys(path for path, _ in places))
+        if signal == "package":
+            parts.append(_SAYS[signal])
+        elif signal in ("requirement", "file"):
+            parts.append(f"{_SAYS[signal]} {_some(things)}")
+        elif signal == "fatbin":
+            parts.append(f"{_SAYS[signal]} in {_some(files)} ({things[0]})")
+        else:
+            parts.append(f"{_SAYS[signal]} {_some(things)} ({_some(files, 2)})")
+    title = (
+        package.title
+        if package is not None
+        else (f"what lies in {shown(owner)} and no package owns" if owner else "what no package owns")
+    )
+    brought = policy.families[family].title
+    says = f"brings {brought} into a {backend} image" if backend else f"holds {brought}"
+    if signals == ("dlopen",):
+        says = f"may load {brought} by itself"
+    strongest = min(
+        signals,
+        key=lambda signal: (_ORDER[policy.signals[signal]], signal == "package", SIGNALS.index(signal)),
+    )
+    return Finding(
+        severity,
+        f"foreign-{family}",
+        by_signal[strongest][0][0],
+        f"{title} {says}: it {'; '.join(parts)}",
+        package="" if package is None else package.title,
+        required_by=tuple(packages.required_by(package)) if package is not None else (),
+        remedy=_instead(package, packages, policy, backend, severity),
+        signals=signals,
+        evidence=tuple(evidence),
+    )
+
+
+def _instead(
+    package: Package | None, packages: Packages, policy: Purity, backend: str, severity: Severity
+) -> str:
+    """What to use instead: the package's own entry, else that of what brought it, else the general rule."""
+    if severity != "refuse":
+        return "make sure that it also works without those libraries; nothing is refused for this alone"
+    if package is None:
+        return f"find what put it there, and take it out of the {backend} image"
+    todo, seen = [package], {package.key}
+    while todo:
+        here = todo.pop(0)
+        for pattern, choices in policy.instead.items():
+            if backend in choices and _any((pattern,)).match(here.name):
+                return choices[backend]
+        for other in packages.requirers(here):
+            if other.key not in seen:
+                seen.add(other.key)
+                todo.append(other)
+    roots = packages.required_by(package)
+    if roots:
+        return f"use a build of {roots[0].partition(' ')[0]} for {backend}, which does not require {package.name}"
+    return f"use a build of {package.name} for {backend}, or leave it out of the image"
+
+
+# ----- other rules
+
+
+def _majors(view: View, packages: Packages, components: Mapping[str, str]) -> list[Finding]:
+    found = []
+    for title, pattern in components.items():
+        match, base = _any((pattern,)).match, pattern.partition(".so")[0]
+        number = re.compile(re.escape(base) + r"\.so\.(\d+)")
+        majors: dict[str, dict[str, int]] = {}
+        for path, row in view.elf.items():
+            entry = view.paths[path]
+            for name in (plain(path.rpartition("/")[2]), plain(row.soname)):
+                if match(name) and (major := number.match(name)):
+                    majors.setdefault(major[1], {})[path] = entry.size
+                    break
+        if len(majors) > 1:
+            order = sorted(majors, key=int)
+            says = " and ".join(
+                f"{major} ({_some([packages.title(path) or shown(path) for path in majors[major]], 2)})"
+                for major in order
+            )
+            newest = min(majors[order[-1]])
+            oldest = min(majors[order[0]])
+            owner = packages.all.get(packages.owner(oldest))
+            found.append(
+                Finding(
+                    "refuse",
+                    "two-majors",
+                    shown(oldest),
+                    f"the image holds {len(majors)} major versions of {title}: {says}",
+                    package=packages.title(oldest),
+                    required_by=tuple(packages.required_by(owner)) if owner is not None else (),
+                    remedy=f"keep one: the one of {packages.title(newest) or shown(newest)}, and builds of the rest that use {title} {order[-1]}",
+                    evidence=tuple(
+                        ("file", shown(path), title) for major in order for path in sorted(majors[major])[:4]
+                    ),
+                )
+            )
+            continue
+        # What lies in `stubs` is there to be linked with, and no loader looks there.
+        copies = {
+            path.rpartition("/")[0]: size
+            for files in majors.values()
+            for path, size in files.items()
+            if "/stubs/" not in path
+        }
+        if len(set(copies.values())) > 1:
+            places = sorted(copies)
+            found.append(
+                Finding(
+                    "warn",
+                    "two-copies",
+                    shown(places[0]),
+                    f"the image holds different copies of {title} in {_some([shown(place) for place in places])}; the path decides which one is loaded",
+                    remedy="keep one of them",
+                )
+            )
+    return found
+
+
+def _environment(view: View, rules: Environment) -> list[Finding]:
+    found = []
+
+    def add(name: str, message: str, remedy: str) -> None:
+        found.append(Finding("refuse", "environment", name, message, remedy=remedy))
+
+    for name, wanted in rules.required.items():
+        got = view.environment.get(name)
+        if got != wanted:
+            add(
+                name,
+                f"the image sets {name} {'not at all' if got is None else f'to {shown(got)!r}'}, not to {wanted!r}",
+                f"set {name}={wanted}",
+            )
+    for name, why in rules.forbidden.items():
+        if name in view.environment:
+            add(name, f"the image sets {name}: {why}", f"take {name} out of the image's environment")
+    for names in rules.together:
+        absent = [name for name in names if name not in view.environment]
+        if absent and len(absent) < len(names):
+            add(
+                absent[0],
+                f"the image sets {' and '.join(name for name in names if name not in absent)} without {absent[0]}",
+                f"set {absent[0]} too",
+            )
+    return found
+
+
+def _host_only(view: View, packages: Packages, rules: HostOnly) -> list[Finding]:
+    match, allowed, excepted = (
+        _any(rules.libraries).match,
+        _any(rules.allowed_in).match,
+        _any(rules.excepted).match,
+    )
+    by_owner: dict[str, list[str]] = {}
+    for path, entry in view.paths.items():
+        name = plain(path.rpartition("/")[2])
+        if entry.kind == "f" and match(name) and not excepted(name) and not allowed(path):
+            by_owner.setdefault(packages.owner(path), []).append(path)
+    found = []
+    for owner, paths in by_owner.items():
+        package = packages.all.get(owner)
+        names = [shown(path.rpartition("/")[2]) for path in sorted(paths)]
+        title = package.title if package is not None else shown(owner) or "no package"
+        found.append(
+            Finding(
+                "refuse",
+                "driver-library",
+                shown(sorted(paths)[0]),
+                f"{_some(names)} of {title} belong to the driver, which the host brings",
+                package="" if package is None else package.title,
+                required_by=tuple(packages.required_by(package)) if package is not None else (),
+                remedy="take the driver's libraries out of the image; the container runtime puts the host's in",
+                evidence=tuple(("file", shown(path), "") for path in sorted(paths)[:8]),
+            )
+        )
+    return found
+
+
+def _compat(view: View) -> list[Finding]:
+    """Forward-compatibility libraries on a search path shadow a newer driver of the host (errors 803 and 804)."""
+    places = {path: text for path, text in view.texts.items() if path.startswith("etc/ld.so.conf")}
+    places |= {"LD_LIBRARY_PATH": view.environment.get("LD_LIBRARY_PATH", "").replace(":", "\n")}
+    return [
+        Finding(
+            "refuse",
+            "compat-on-path",
+            shown(path),
+            f"{shown(path)} names {shown(line.strip())}: libraries of forward compatibility there hide a newer driver of the host",
+            remedy="leave the directory off every search path; NVIDIA's container toolkit adds it where it is of use",
+        )
+        for path, text in sorted(places.items())
+        for line in text.splitlines()
+        if re.search(r"cuda[^/]*/compat/?\s*$", line) and not line.lstrip().startswith("#")
+    ]
+
+
+def _waived(finding: Finding, waivers: Sequence[Waiver], image: str, today: dt.date) -> Finding:
+    for waiver in waivers:
+        if (
+            finding.severity == "refuse"
+            and _any((waiver.rule,)).match(finding.rule)
+            and _any((waiver.package,)).match(finding.package.partition(" ")[0])
+            and _any((waiver.images,)).match(image)
+            and all(
+                _any((waiver.paths,)).match(path)
+                for _, path, _ in finding.evidence or (("", finding.path, ""),)
+            )
+        ):
+            if waiver.expires < today:
+                return replace(
+                    finding,
+                    message=f"{finding.message} (the waiver of {waiver.owner} ended on {waiver.expires})",
+                )
+            return replace(finding, waived=f"{waiver.owner}, until {waiver.expires}: {waiver.reason}")
+    return finding
+
+
+def plain(name: str) -> str:
+    """A library's name without the hash that auditwheel puts into it."""
+    return _MANGLED.sub("", name)
+
+
+_PATTERNS: dict[tuple[str, ...], re.Pattern[str]] = {}
+
+
+def _any(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    found = _PATTERNS.get(patterns)
+    if found is None:
+        found = re.compile("|".join(translate(pattern) for pattern in patterns) or r"(?!)")
+        _PATTERNS[patterns] = found
+    return found
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    rows = list(dict.fromkeys(names))
+    return ", ".join(rows[:most]) + (f" and {len(rows) - most} more" if len(rows) > most else "")
+
+
+def _bytes(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB" if size >= 1 << 20 else f"{size / 1024:.0f} KiB"

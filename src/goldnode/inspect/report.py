@@ -1,0 +1,110 @@
+"""Inspection and truth as documents to attach, and as text for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from goldnode.inspect.policy import Inspection
+from goldnode.inspect.truth import Truth
+from goldnode.oci.layout import OciImage, canonical
+
+INSPECTION = "application/vnd.goldnode.inspection.v1+json"
+TRUTH = "application/vnd.goldnode.truth.v1+json"
+
+
+def inspection_document(found: Inspection) -> dict[str, Any]:
+    """The document of type INSPECTION. It holds no time and no place, so that equal images have equal documents."""
+    return {
+        "backend": found.backend,
+        "passed": found.passed,
+        "elf_files": found.elf_files,
+        "signals": found.signals,
+        "findings": [
+            {
+                "severity": row.severity,
+                "rule": row.rule,
+                "path": row.path,
+                "message": row.message,
+                "package": row.package,
+                "required_by": list(row.required_by),
+                "remedy": row.remedy,
+                "waived": row.waived,
+                "evidence": [
+                    {"signal": signal, "path": path, "what": what} for signal, path, what in row.evidence
+                ],
+            }
+            for row in found.findings
+        ],
+    }
+
+
+def truth_document(found: Truth) -> dict[str, Any]:
+    """The document of type TRUTH."""
+    return {
+        "passed": found.passed,
+        "claims": [
+            {
+                "claim": row.claim,
+                "expected": row.expected,
+                "got": row.got,
+                "how": row.how,
+                "result": row.result,
+            }
+            for row in found.claims
+        ],
+    }
+
+
+def attach(image: OciImage, found: Inspection, truth: Truth | None) -> None:
+    """Attach the documents to an image of a layout, in place of those of an earlier inspection."""
+    documents = {INSPECTION: inspection_document(found)}
+    if truth is not None:
+        documents[TRUTH] = truth_document(truth)
+    for kind, document in documents.items():
+        new = image.layout.attach(image.digest, kind, canonical(document))
+        for row, _ in image.layout.attached(image.digest, kind):
+            if row.digest != new.digest:
+                image.layout.detach(row.digest)
+
+
+def text(found: Inspection, truth: Truth | None) -> Iterator[str]:
+    """Lines for a person: refusals first, and one line at the end that says what it comes to."""
+    policy = (
+        f"held against the policy of {found.backend}"
+        if found.backend
+        else "held against no policy: name a backend with --backend"
+    )
+    yield f"{found.name}: {found.elf_files:,} ELF files, {policy}"
+    for row in found.findings:
+        yield f"  {'waived' if row.waived else row.severity}: {row.message} [{row.rule}]"
+        if row.path and row.path not in row.message:
+            yield f"    at: {row.path}"
+        if row.required_by:
+            yield f"    required by: {', '.join(row.required_by[:6])}" + (
+                f" and {len(row.required_by) - 6} more" if len(row.required_by) > 6 else ""
+            )
+        if row.waived:
+            yield f"    accepted by {row.waived}"
+        elif row.remedy:
+            yield f"    instead: {row.remedy}"
+    refused = sum(row.severity == "refuse" and not row.waived for row in found.findings)
+    if truth is not None:
+        counts = {
+            result: sum(row.result == result for row in truth.claims)
+            for result in ("ok", "differs", "not_verified")
+        }
+        yield f"  tag and labels: {counts['ok']} claims hold, {counts['differs']} do not, {counts['not_verified']} not verified"
+        for claim in truth.claims:
+            if claim.result != "ok":
+                mark = "refuse" if claim.result == "differs" or claim.essential else "note"
+                got = f"got {claim.got}" if claim.got else "nothing to tell it by"
+                state = "does not hold" if claim.result == "differs" else "is not verified"
+                yield f"  {mark}: the claim {claim.claim} {state}: expected {claim.expected}, {got} ({claim.how})"
+    if not found.backend:
+        yield f"{found.name}: no verdict"
+    elif refused or (truth is not None and not truth.passed):
+        untrue = "" if truth is None or truth.passed else "; the tag is not shown to be true"
+        yield f"{found.name}: REFUSED, {refused} finding{'' if refused == 1 else 's'} refuse{'s' if refused == 1 else ''} it{untrue}"
+    else:
+        yield f"{found.name}: passed"

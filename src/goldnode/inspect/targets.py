@@ -1,0 +1,331 @@
+"""What can be inspected, as views: an image of an OCI layout, a saved image, a tar or directory with a root, wheels, a disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from goldnode.core.errors import ImageError
+from goldnode.images.matrix import absent
+from goldnode.inspect.scan import Limits, Scan, View, kept_scan, scan_directory, scan_tar, scan_wheel, shown
+from goldnode.oci.layout import INDEX, Layout, OciImage
+from goldnode.oci.model import BUILD_ID_LENGTH
+
+# A second process costs less than what it saves from about here on.
+_WORTH_A_PROCESS = 64 << 20
+_DOCUMENT = 8 << 20
+
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+_REFUSED = {
+    b"QFI\xfb": ("a qcow2 disk", "convert it with `qemu-img convert -O raw`"),
+    b"hsqs": ("a squashfs file system", "unpack it with `unsquashfs` and name the directory"),
+    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "decompress it with `zstd -d`"),
+    b"KDMV": ("a VMDK disk", "convert it with `qemu-img convert -O raw`"),
+    b"!<arch>\n": ("a Debian package", "unpack it with `dpkg-deb -R` and name the directory"),
+}
+
+
+@dataclass
+class Target:
+    """One thing to inspect. `image` is set for what is in a layout, so that the result can be attached to it."""
+
+    view: View
+    kind: str
+    backend: str = ""
+    image: OciImage | None = None
+
+
+def find(
+    text: str,
+    layout: Layout | None,
+    cache: Path | None = None,
+    *,
+    jobs: int = 0,
+    limits: Limits | None = None,
+) -> list[Target]:
+    """What `text` names: a path, else a name or digest in `layout`. Raises ImageError where it is neither or cannot be read.
+
+    `jobs`: processes that scan layers and wheels; 0 for one per processor, at most four.
+    """
+    path = Path(text)
+    run = _Run(cache, jobs or min(4, os.cpu_count() or 1), limits)
+    if path.is_dir():
+        if (path / "oci-layout").is_file():
+            there = Layout(path, create=False)
+            return [_of_image(there, digest, name, run) for name, digest in _images(there)]
+        wheels = sorted(path.glob("*.whl"))
+        if wheels:
+            return [_of_wheels(wheels, str(path), run)]
+        return [Target(_view(str(path), [scan_directory(path, limits)]), "root")]
+    if path.is_file():
+        return _of_file(path, run)
+    if layout is not None:
+        found = _named(text, layout)
+        if found:
+            return [_of_image(layout, digest, name, run) for name, digest in found]
+    known = [] if layout is None else sorted(layout.refs())
+    raise ImageError(
+        f"there is no file, directory or image {shown(text)!r}", remedy=absent(text, known) or "name a path"
+    )
+
+
+@dataclass
+class _Run:
+    cache: Path | None
+    jobs: int
+    limits: Limits | None
+
+    def map(self, work: Callable[..., Scan], rows: Sequence[tuple[Any, ...]], size: int) -> list[Scan]:
+        """Call `work` with each row, in processes where that pays. `size`: bytes in all."""
+        if self.jobs > 1 and len(rows) > 1 and size >= _WORTH_A_PROCESS:
+            with ProcessPoolExecutor(min(self.jobs, len(rows))) as pool:
+                return [row.result() for row in [pool.submit(work, *arguments) for arguments in rows]]
+        return [work(*arguments) for arguments in rows]
+
+
+def _view(name: str, scans: Sequence[Scan]) -> View:
+    view = View(name=name)
+    for scan in scans:
+        view.add(scan)
+    return view
+
+
+# ----- images of a layout
+
+
+def _named(text: str, layout: Layout) -> list[tuple[str, str]]:
+    """Images that a name stands for: a digest, a ref, or an image of the matrix, of which every build is meant."""
+    if text.startswith("sha256:"):
+        return [(text, text)] if layout.has(text) else []
+    refs = layout.refs()
+    if text in refs:
+        return [(text, refs[text].digest)]
+    backend, _, tag = text.partition("-")
+    build = re.compile(rf"{re.escape(backend)}:{re.escape(tag)}-[0-9a-f]{{{BUILD_ID_LENGTH}}}")
+    return [(name, row.digest) for name, row in sorted(refs.items()) if tag and build.fullmatch(name)]
+
+
+def _images(layout: Layout) -> Iterator[tuple[str, str]]:
+    """Names and manifests of the images of a layout: no artefacts, and of an index those for Linux."""
+    todo = [
+        (dict(row.get("annotations") or {}).get("org.opencontainers.image.ref.name", row["digest"]), row)
+        for row in layout.index()
+    ]
+    number = 0
+    while todo:
+        name, row = todo.pop(0)
+        number += 1
+        if number > 1000:
+            raise ImageError(
+                f"{layout.root} names more than 1,000 manifests", remedy="name one of its images"
+            )
+        if row.get("artifactType") or not layout.has(row["digest"]):
+            continue
+        document = layout.document(row["digest"])
+        if document.get("mediaType", row.get("mediaType")) in (
+            INDEX,
+            "application/vnd.docker.distribution.manifest.list.v2+json",
+        ):
+            todo += [
+                (name, sub)
+                for sub in document.get("manifests", [])
+                if (sub.get("platform") or {}).get("os", "linux") == "linux"
+            ]
+        elif "layers" in document and "subject" not in document:
+            yield name, row["digest"]
+
+
+def _of_image(layout: Layout, digest: str, name: str, run: _Run) -> Target:
+    image = OciImage(layout, digest)
+    layers = image.layers
+    rows = [(layout.root, digest, number, run.cache, run.limits) for number in range(len(layers))]
+    view = _view(name, run.map(scan_layer, rows, sum(layer.size for layer in layers)))
+    _configure(view, image.config)
+    repository, colon, _ = (
+        name.rpartition("/")[2].partition("@")[0].partition(":")
+    )  # [HOST:PORT/PATH/]REPOSITORY:TAG[@DIGEST]
+    backend = view.labels.get("io.goldnode.backend") or (
+        repository if colon and repository != "sha256" else ""
+    )
+    return Target(view, "image", backend, image)
+
+
+def scan_layer(root: Path, manifest: str, number: int, cache: Path | None, limits: Limits | None) -> Scan:
+    """Scan layer `number` of an image of the layout at `root`, or take the kept scan of that layer. Raises ImageError for an altered blob."""
+    image = OciImage(Layout(root, create=False), manifest)
+    digest = image.layers[number].digest
+
+    def make() -> Scan:
+        path = image.layout.path(digest)
+        try:
+            with path.open("rb") as blob:
+                is_whole = "sha256:" + hashlib.file_digest(blob, "sha256").hexdigest() == digest
+        except FileNotFoundError:
+            raise ImageError(
+                f"blob {digest} is not in {root}", remedy="build or pull the image again"
+            ) from None
+        if not is_whole:
+            raise ImageError(
+                f"blob {digest} in {root} is altered",
+                remedy="delete that file and build or pull the image again",
+            )
+        try:
+            with image.layer(number) as tar:
+                return scan_tar(tar, limits, name=digest)
+        except (tarfile.TarError, OSError, EOFError) as error:
+            return Scan(left_out={digest: f"the layer cannot be read: {error}"})
+
+    return kept_scan(digest, cache, make)
+
+
+def _configure(view: View, config: dict[str, Any]) -> None:
+    settings = config.get("config") or {}
+    view.configured = True
+    view.environment = dict(str(row).partition("=")[::2] for row in settings.get("Env") or [])
+    view.labels = {str(key): str(value) for key, value in (settings.get("Labels") or {}).items()}
+    view.architecture = str(config.get("architecture", ""))
+
+
+# ----- files
+
+
+def _of_file(path: Path, run: _Run) -> list[Target]:
+    if path.suffix == ".whl":
+        return [_of_wheels([path], path.name, run)]
+    with path.open("rb") as file:
+        head = file.read(2048)
+    for magic, (what, remedy) in _REFUSED.items():
+        if head.startswith(magic):
+            raise ImageError(f"{path} is {what}, which is not read", remedy=remedy)
+    if (
+        any(head.startswith(magic) for magic in _COMPRESSED)
+        or head[257:262] == b"ustar"
+        or (_may_be_tar(head) and _is_tar(path))
+    ):
+        return _of_tar(path, run)
+    from goldnode.inspect import disk
+
+    return [Target(_view(name, [scan]), "disk") for name, scan in disk.scan_disk(path, run.limits)]
+
+
+def _may_be_tar(head: bytes) -> bool:
+    """Whether a file that begins so may be a tar of before POSIX, which only its checksum tells.
+
+    tarfile takes zeros for a tar of nothing, and reads a field without a digit as the checksum 0: that is right, by chance, of one in
+    some hundred partition tables.
+    """
+    return any(head[148:156]) and head[510:512] != b"\x55\xaa"
+
+
+def _is_tar(path: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(path)
+    except (OSError, EOFError):
+        return False
+
+
+def scan_wheel_file(path: Path, limits: Limits | None) -> Scan:
+    """`scan_wheel`, by name so that another process can be told to."""
+    return scan_wheel(path, limits)
+
+
+def _of_wheels(paths: list[Path], name: str, run: _Run) -> Target:
+    scans = run.map(
+        scan_wheel_file, [(path, run.limits) for path in paths], sum(path.stat().st_size for path in paths)
+    )
+    return Target(_view(name, scans), "wheel" if len(paths) == 1 else "wheels")
+
+
+def _of_tar(path: Path, run: _Run) -> list[Target]:
+    try:
+        with tarfile.open(path, "r:*") as tar:
+            first = tar.next()
+            names: set[str] = set()
+            # Docker and skopeo write what tells a saved image among few files; a root has tens of thousands.
+            while first is not None and len(names) < 5000:
+                names.add(first.name.removeprefix("./"))
+                first = tar.next()
+            if "manifest.json" in names and not {"etc", "usr"} & names:
+                return [_of_saved(tar, row, run) for row in _json(tar, "manifest.json", path)]
+            if "oci-layout" in names and "index.json" in names:
+                return [
+                    _of_archive(tar, row, path, run) for row in _json(tar, "index.json", path)["manifests"]
+                ]
+        with tarfile.open(path, "r:*") as tar:
+            return [Target(_view(str(path), [scan_tar(tar, run.limits, name=path.name)]), "root")]
+    except (tarfile.TarError, EOFError, OSError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ImageError(f"{path} cannot be read as a tar: {error}", remedy="write it again") from error
+
+
+def _json(tar: tarfile.TarFile, name: str, path: Path) -> Any:
+    with _member(tar, name) as stream:
+        data = stream.read(_DOCUMENT + 1)
+    if len(data) > _DOCUMENT:
+        raise ImageError(f"{name} in {path} is larger than any manifest")
+    return json.loads(data)
+
+
+@contextmanager
+def _member(tar: tarfile.TarFile, name: str) -> Iterator[IO[bytes]]:
+    for _ in range(8):
+        try:
+            info = tar.getmember(name)
+        except KeyError:
+            info = tar.getmember(f"./{name}")
+        if not info.issym():  # docker save links layers that images share
+            break
+        name = os.path.normpath(os.path.join(os.path.dirname(name), info.linkname))  # noqa: PTH118, PTH120 - names inside a tar
+    stream = tar.extractfile(info) if info.isreg() else None
+    if stream is None:
+        raise KeyError(f"{name} is no file of it")
+    with stream:
+        yield stream
+
+
+def _of_saved(tar: tarfile.TarFile, row: dict[str, Any], run: _Run) -> Target:
+    """An image of `docker save`."""
+    name = next(iter(row.get("RepoTags") or []), row["Config"])
+    view = View(name=name)
+    for layer in row["Layers"]:
+        view.add(_nested(tar, layer, run))
+    with _member(tar, row["Config"]) as stream:
+        _configure(view, json.loads(stream.read(_DOCUMENT)))
+    return Target(view, "image", view.labels.get("io.goldnode.backend", ""))
+
+
+def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _Run) -> Target:
+    """An image of an OCI layout in a tar."""
+
+    def blob(digest: str) -> str:
+        return "blobs/" + digest.replace(":", "/")
+
+    manifest = _json(tar, blob(row["digest"]), path)
+    if "layers" not in manifest:
+        raise ImageError(
+            f"{path} holds an index of several platforms", remedy="unpack it and name the directory"
+        )
+    view = View(name=(row.get("annotations") or {}).get("org.opencontainers.image.ref.name", row["digest"]))
+    for layer in manifest["layers"]:
+        view.add(_nested(tar, blob(layer["digest"]), run))
+    _configure(view, _json(tar, blob(manifest["config"]["digest"]), path))
+    return Target(view, "image", view.labels.get("io.goldnode.backend", ""))
+
+
+def _nested(tar: tarfile.TarFile, name: str, run: _Run) -> Scan:
+    with _member(tar, name) as stream:
+        try:
+            with tarfile.open(fileobj=stream, mode="r|*") as layer:
+                return scan_tar(layer, run.limits, name=name)
+        except (tarfile.TarError, EOFError, OSError) as error:
+            return Scan(left_out={name: f"the layer cannot be read: {error}"})

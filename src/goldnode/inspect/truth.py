@@ -1,0 +1,667 @@
+"""Whether an image is what its tag says: every claim of tag, labels and environment beside what the content says.
+
+Nothing of the image is run. A version is read out of a library where that can be done without running it, and out of package metadata;
+what cannot be told is `not_verified`, and an image whose backend, runtime or OS could not be told has not passed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from goldnode.facts import host as facts
+from goldnode.inspect.packages import Package, Packages, canonical
+from goldnode.inspect.policy import plain
+from goldnode.inspect.scan import View, shown
+from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, Image
+
+Result = Literal["ok", "differs", "not_verified"]
+
+_TAG = re.compile(r"(?P<version>[^-]+)-(?P<flavour>.+)-(?P<os>[a-z]+[0-9][0-9.]*)")
+_BUILD = re.compile(rf"-([0-9a-f]{{{BUILD_ID_LENGTH}}})$")
+_FRAMEWORK = re.compile(r"(?P<name>[a-z]+)(?P<version>[0-9][0-9.]*)")
+
+# Libraries without which an image of the backend is none.
+_OF_BACKEND = {
+    "cuda": re.compile(r"libcudart\.so\."),
+    "rocm": re.compile(r"lib(?:amdhip64|hsa-runtime64|rocm_smi64)\.so\."),
+    "oneapi": re.compile(r"lib(?:ze_loader|sycl)\.so\."),
+}
+# The wheel or package whose version is the runtime's own.
+_RUNTIME = {
+    "cuda": re.compile(r"nvidia-cuda-runtime(?:-cu[0-9]+)?|libcudart[0-9.]+|cuda-cudart-[0-9]+-[0-9]+"),
+    "oneapi": re.compile(r"intel-sycl-rt|dpcpp-cpp-rt"),
+}
+# What a component is called as a package, where that is not its own name.
+_CALLED = {
+    "cudart": "cuda-runtime",
+    "nvrtc": "cuda-nvrtc",
+    "cupti": "cuda-cupti",
+    "nvcc": "cuda-nvcc",
+    "sycl": "intel-sycl-rt",
+    "level-zero": "libze1",
+    "opencl": "ocl-icd-libopencl1",
+    "intel-opencl": "intel-opencl-icd",
+    "dpcpp": "dpcpp-cpp-rt",
+    "hip": "amdhip64",
+    "hsa": "hsa-runtime64",
+    "openblas": "libopenblas0-pthread",
+}
+# Debian's packages of a component, where neither its name nor that tells them: several, or of another name.
+_OF_DEBIAN = {
+    "npp": re.compile(r"libnpp[a-z]+[0-9.]*"),
+    "nvtx": re.compile(r"libnvtoolsext[0-9.]*"),
+    "nvcc": re.compile(r"nvidia-cuda-toolkit"),
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One thing that is claimed. `how` says what `got` was read from. `essential`: not to know it is not to have passed."""
+
+    claim: str
+    expected: str
+    got: str
+    how: str
+    result: Result
+    essential: bool = False
+
+
+@dataclass
+class Truth:
+    """All claims about one image."""
+
+    claims: list[Claim] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing differs, and what matters was verified."""
+        matter = [row for row in self.claims if row.essential]
+        return (
+            bool(matter)
+            and all(row.result == "ok" for row in matter)
+            and all(row.result != "differs" for row in self.claims)
+        )
+
+
+@dataclass(frozen=True)
+class Locked:
+    """What the locks of an image and of those it stands on say is in it: the image's own digest, and versions by name."""
+
+    digest: str
+    debs: Mapping[str, str]
+    wheels: Mapping[str, str]
+
+
+def named(name: str, labels: Mapping[str, str] | None = None) -> tuple[Image, str] | None:
+    """Return the image that a reference (`[HOST/PATH/]cuda:12.4.1-runtime-debian12-BUILDID`) claims to be, and the build id; None where it claims
+    none.
+
+    The labels are the claim of a reference by digest, and where the tag is the one that they make. Any other tag is a claim of its own: the end is
+    the build id, whatever else it looks like (`e12345678901` looks like an OS).
+    """
+    repository, _, tag = name.rpartition("/")[2].partition(":")
+    labelled = _labelled(labels or {})
+    if labelled is not None and repository == labelled[0].backend:
+        image, build = labelled
+        if tag in (image.tag, image.immutable_tag(build)):
+            return image, "" if tag == image.tag else build
+    if tag and not name.startswith("sha256:"):
+        end = _BUILD.search(tag)
+        found = _TAG.fullmatch(tag if end is None else tag[: end.start()])
+        if found is not None:
+            version, flavour, os = found["version"], found["flavour"], found["os"]
+            image = Image(f"{repository}-{version}-{flavour}-{os}", repository, version, flavour, os)
+            return image, "" if end is None else end[1]
+    return labelled
+
+
+def _labelled(labels: Mapping[str, str]) -> tuple[Image, str] | None:
+    """Return the image and build id of goldnode's labels; None without all labels of an image."""
+    backend, version, flavour, os = (
+        labels.get(LABELS + key, "") for key in ("backend", "runtime", "flavour", "os")
+    )
+    if not (backend and version and flavour and os):
+        return None
+    return Image(f"{backend}-{version}-{flavour}-{os}", backend, version, flavour, os), labels.get(
+        LABELS + "build-id", ""
+    )
+
+
+def check(view: View, lock: Locked | None = None) -> Truth:
+    """Hold the claims of an image against its content."""
+    truth = Truth()
+    claim = named(view.name, view.labels)
+    if claim is None:
+        truth.claims.append(
+            Claim(
+                "tag",
+                "VERSION-FLAVOUR-OS",
+                shown(view.name),
+                "the reference and the labels",
+                "not_verified",
+                essential=True,
+            )
+        )
+        return truth
+    image, build = claim
+    packages = Packages(view)
+    rows = truth.claims
+    rows.append(_os(view, image))
+    rows += _backend(view, image)
+    rows += _runtime(view, packages, image)
+    rows += _flavour(view, packages, image)
+    rows += _labels(view, image, build)
+    rows += _environment(view, image)
+    rows += _within(view, image)
+    rows += _parts(view, packages)
+    rows += _lock(view, packages, lock)
+    rows += _architecture(view)
+    return truth
+
+
+def _os(view: View, image: Image) -> Claim:
+    text = view.text("etc/os-release", "usr/lib/os-release")
+    fields = {} if text is None else dict(line.partition("=")[::2] for line in text.splitlines())
+    got = "".join(fields.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
+    return Claim(
+        "os",
+        image.os,
+        shown(got),
+        "os-release",
+        _same(got, image.os) if got else "not_verified",
+        essential=True,
+    )
+
+
+def _libraries(view: View, pattern: re.Pattern[str]) -> list[str]:
+    return sorted(path for path in view.elf if pattern.match(plain(path.rpartition("/")[2])))
+
+
+def _backend(view: View, image: Image) -> list[Claim]:
+    pattern = _OF_BACKEND.get(image.backend)
+    if pattern is None:
+        return []
+    there = _libraries(view, pattern)
+    return [
+        Claim(
+            "backend",
+            image.backend,
+            shown(", ".join(there[:3])) or "none of its libraries",
+            "its libraries",
+            "ok" if there else "differs",
+            True,
+        )
+    ]
+
+
+def _runtime(view: View, packages: Packages, image: Image) -> list[Claim]:
+    wanted = image.version
+    of_backend = _RUNTIME.get(image.backend)
+    carriers = [
+        package
+        for package in packages.all.values()
+        if of_backend is not None and of_backend.fullmatch(package.name)
+    ]
+    if image.backend == "cuda":
+        short = ".".join(wanted.split(".")[:2])
+        read = {
+            path: version
+            for path, (component, version) in sorted(view.versions.items())
+            if component == "cudart"
+        }
+        there = _libraries(view, _OF_BACKEND["cuda"])
+        unread = [path for path in there if path not in read]
+        rows = []
+        got = sorted(set(read.values()))
+        result: Result = (
+            "not_verified"
+            if not read or (unread and got == [short])
+            else "ok"
+            if got == [short]
+            else "differs"
+        )
+        how = f"the number that cudaRuntimeGetVersion returns, read out of {shown(', '.join(sorted(read)[:2])) or 'no library'}"
+        if unread:
+            how += f"; it cannot be told for {shown(unread[0])}"
+        by_package = sorted({_upstream(package.version) for package in carriers})
+        fitting: Result = "ok" if all(_begins(version, short) for version in by_package) else "differs"
+        rows.append(
+            Claim(
+                "runtime",
+                short,
+                ", ".join(got),
+                how,
+                result,
+                essential=not (carriers and result == "not_verified"),
+            )
+        )
+        rows.append(
+            Claim(
+                "runtime package",
+                short,
+                ", ".join(package.title for package in carriers),
+                "package metadata",
+                fitting if carriers else "not_verified",
+                essential=bool(carriers and result == "not_verified"),
+            )
+        )
+        rows.append(_patch(packages, carriers, wanted))
+        return rows
+    if image.backend == "rocm":
+        files = {
+            path: text.strip()
+            for path, text in sorted(view.texts.items())
+            if re.match(r"opt/rocm[^/]*/\.info/version$", path)
+        }
+        if wanted == "distro":
+            own = sorted(
+                row.title
+                for row in packages.all.values()
+                if re.match(r"rocm|libamdhip|libhsa-runtime|librocm", row.name)
+            )
+            said = [f"{path}: {shown(text)}" for path, text in files.items()]
+            how = "Debian packages, whose versions differ; no version is claimed"
+            return [
+                Claim(
+                    "runtime",
+                    "distro",
+                    ", ".join(said or own[:6]),
+                    how,
+                    "differs" if said else "ok" if own else "not_verified",
+                    True,
+                )
+            ]
+        return [
+            _equal(
+                "runtime",
+                wanted,
+                [text.partition("-")[0] for text in files.values()],
+                "/opt/rocm/.info/version",
+            )
+        ]
+    if image.backend == "oneapi":
+        if wanted == "distro":
+            own = sorted(
+                row.title for row in packages.all.values() if re.match(r"libze|intel-opencl|libigc", row.name)
+            )
+            how = "Debian packages; no version is claimed"
+            return [
+                Claim(
+                    "runtime",
+                    "distro",
+                    ", ".join(own[:6]),
+                    how,
+                    "ok" if own else "not_verified",
+                    essential=True,
+                )
+            ]
+        return [
+            _equal(
+                "runtime",
+                wanted,
+                [package.version for package in carriers],
+                "metadata of the SYCL runtime's wheels",
+            )
+        ]
+    return []
+
+
+def _patch(packages: Packages, carriers: list[Package], wanted: str) -> Claim:
+    """The third number of a CUDA release, which no library says: the toolkit's own wheel or Debian's version does, else its parts together."""
+    toolkit = packages.of("wheel").get("cuda-toolkit")
+    if toolkit is not None:
+        return _equal("release", wanted, [toolkit.version], "the wheel cuda-toolkit", essential=False)
+    said = {match[1] for package in carriers if (match := re.search(r"~(\d+\.\d+\.\d+)", package.version))}
+    if said:
+        return _equal("release", wanted, sorted(said), "the version of Debian's package", essential=False)
+    return _release(packages, wanted)
+
+
+def _release(packages: Packages, wanted: str) -> Claim:
+    """The release whose parts are there, by `facts`. Two releases can share a part, and then that part alone tells neither."""
+    short = wanted.split(".")[:2]
+    known = [row for row in facts.load("cuda.yml")["releases"] if str(row["version"]).split(".")[:2] == short]
+    if not known or not all("parts" in row for row in known):
+        how = "no library says it, the package that would is not installed, and facts does not know the parts of its releases"
+        return Claim("release", wanted, "", how, "not_verified")
+    fitting = {str(row["version"]) for row in known}
+    seen = []
+    for name in sorted({name for row in known for name in row["parts"]}):
+        for package in (package for package in packages.all.values() if _is_called(package, name)):
+            version = _upstream(package.version)
+            # A release that pins no one version of a part is content with any.
+            fitting &= {
+                str(row["version"])
+                for row in known
+                if name not in row["parts"] or _begins(version, str(row["parts"][name]))
+            }
+            seen.append(package.title)
+    how = f"which release has these parts (facts/cuda.yml): {', '.join(seen)}"
+    if not seen:
+        return Claim(
+            "release",
+            wanted,
+            "",
+            "no library says it, and no package of its parts is installed",
+            "not_verified",
+        )
+    if not fitting:
+        return Claim(
+            "release",
+            wanted,
+            "",
+            f"no release has all of these parts (facts/cuda.yml): {', '.join(seen)}",
+            "not_verified",
+        )
+    result: Result = "differs" if wanted not in fitting else "ok" if len(fitting) == 1 else "not_verified"
+    return Claim("release", wanted, " or ".join(sorted(fitting)), how, result)
+
+
+def _flavour(view: View, packages: Packages, image: Image) -> list[Claim]:
+    framework = _FRAMEWORK.fullmatch(image.flavour)
+    if framework is not None:
+        found = packages.of("wheel").get(framework["name"])
+        got = "" if found is None else found.version
+        result: Result = "differs" if found is None or not _begins(got, framework["version"]) else "ok"
+        return [
+            Claim(
+                "flavour",
+                f"{framework['name']} {framework['version']}",
+                shown(got) or "absent",
+                f"the wheel {framework['name']}",
+                result,
+                True,
+            )
+        ]
+    if image.backend != "cuda" or image.flavour not in ("base", "runtime", "devel"):
+        return []
+    has = {
+        "cuBLAS": bool(_libraries(view, re.compile(r"libcublas\.so\."))),
+        "nvcc": any(
+            path.rpartition("/")[2] == "nvcc" and entry.kind in "fl" for path, entry in view.paths.items()
+        ),
+    }
+    wanted = {
+        "base": {"cuBLAS": False, "nvcc": False},
+        "runtime": {"cuBLAS": True, "nvcc": False},
+        "devel": {"nvcc": True},
+    }[image.flavour]
+    return [
+        Claim(
+            "flavour",
+            f"{image.flavour}: {'with' if there else 'without'} {name}",
+            "there" if has[name] else "absent",
+            "its files",
+            _same(has[name], there),
+        )
+        for name, there in wanted.items()
+    ]
+
+
+def _labels(view: View, image: Image, build: str) -> list[Claim]:
+    wanted = {"backend": image.backend, "runtime": image.version, "flavour": image.flavour, "os": image.os}
+    if build:
+        wanted["build-id"] = build
+    rows = []
+    for key, value in wanted.items():
+        got = view.labels.get(LABELS + key)
+        rows.append(
+            Claim(
+                f"label {LABELS}{key}",
+                value,
+                shown(got or ""),
+                "the configuration",
+                "not_verified" if got is None else _same(got, value),
+            )
+        )
+    return rows
+
+
+def _environment(view: View, image: Image) -> list[Claim]:
+    if image.backend != "cuda":
+        return []
+    rows = []
+    got = view.environment.get("CUDA_VERSION")
+    rows.append(
+        Claim(
+            "CUDA_VERSION",
+            image.version,
+            shown(got or ""),
+            "the environment",
+            "not_verified" if got is None else _same(got, image.version),
+        )
+    )
+    require = view.environment.get("NVIDIA_REQUIRE_CUDA")
+    short = ".".join(image.version.split(".")[:2])
+    asked = re.search(r"\bcuda>=(\d+\.\d+)", require or "")
+    rows.append(
+        Claim(
+            "NVIDIA_REQUIRE_CUDA",
+            f"cuda>={short}",
+            shown((require or "")[:80]),
+            "the environment",
+            "not_verified" if asked is None else _same(asked[1], short),
+        )
+    )
+    return rows
+
+
+def _within(view: View, image: Image) -> list[Claim]:
+    """What /usr/lib/goldnode/image.json says, which programs inside the image read."""
+    document = _image_json(view)
+    if document is None:
+        return [
+            Claim(
+                "image.json", image.name, "absent or not JSON", "/usr/lib/goldnode/image.json", "not_verified"
+            )
+        ]
+    wanted = {
+        "name": image.name,
+        "backend": image.backend,
+        "version": image.version,
+        "flavour": image.flavour,
+        "os": image.os,
+    }
+    said = {
+        key: str(value.get("name", "") if isinstance(value, dict) else value)
+        for key, value in document.items()
+    }
+    return [
+        Claim(
+            f"image.json {key}",
+            value,
+            shown(said[key]),
+            "/usr/lib/goldnode/image.json",
+            _same(said[key], value),
+        )
+        for key, value in wanted.items()
+        if key in said
+    ]
+
+
+def _image_json(view: View) -> dict[str, Any] | None:
+    try:
+        found = json.loads(view.texts.get("usr/lib/goldnode/image.json", ""))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _parts(view: View, packages: Packages) -> list[Claim]:
+    """Components and versions that the label and image.json name, against packages and what libraries say."""
+    said = _mapping(view.labels.get(LABELS + "parts", ""))
+    inside = (_image_json(view) or {}).get("parts")
+    if isinstance(inside, dict):
+        said |= {
+            str(key): str(value.get("version", "") if isinstance(value, dict) else value)
+            for key, value in inside.items()
+        }
+    rows = []
+    for name, version in sorted(said.items()):
+        of_packages = [package for package in packages.all.values() if _is_called(package, name)]
+        of_files = {value for component, value in view.versions.values() if component == name}
+        got = sorted({_upstream(package.version) for package in of_packages} | of_files)
+        agree = all(_begins(version, value) or _begins(value, version) for value in got)
+        how = ", ".join(package.title for package in of_packages[:3]) or "no package of that name"
+        if of_files:
+            how += f"; its library says {', '.join(sorted(of_files))}"
+        rows.append(
+            Claim(
+                f"part {shown(name)}",
+                shown(version),
+                shown(", ".join(got)),
+                how,
+                "not_verified" if not got else "ok" if agree else "differs",
+            )
+        )
+    return rows
+
+
+def _mapping(text: str) -> dict[str, str]:
+    """A label of components: JSON, or `name=version` with commas or spaces between."""
+    if text.startswith("{"):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return {}
+        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    return {
+        key: value for key, equal, value in (row.partition("=") for row in re.split(r"[,\s]+", text)) if equal
+    }
+
+
+def _is_called(package: Package, component: str) -> bool:
+    name = canonical(component)
+    called = _CALLED.get(name, name)
+    if package.kind == "wheel":
+        return (
+            package.name in (name, called)
+            or re.fullmatch(rf"nvidia-(?:cuda-)?{re.escape(called)}(?:-cu\d+)?", package.name) is not None
+        )
+    if name in _OF_DEBIAN and _OF_DEBIAN[name].fullmatch(package.name):
+        return True
+    return (
+        package.name in (name, called)
+        or re.fullmatch(
+            rf"(?:lib|nvidia-)(?:{re.escape(name)}|{re.escape(called)})[0-9.]*(?:-[0-9.]+)?", package.name
+        )
+        is not None
+    )
+
+
+def _lock(view: View, packages: Packages, lock: Locked | None) -> list[Claim]:
+    """The lock that is claimed, and the packages that are there against it."""
+    label = view.labels.get(LABELS + "lock")
+    inside = (_image_json(view) or {}).get("lock")
+    rows = []
+    if isinstance(inside, str) and label is not None:
+        rows.append(
+            Claim(
+                "lock in image.json",
+                label,
+                shown(inside),
+                "/usr/lib/goldnode/image.json",
+                _same(inside, label),
+            )
+        )
+    if lock is None or label is None:
+        how = "no lock is known to hold them against" if lock is None else "the image names no lock"
+        return [*rows, Claim("packages", shown(label or ""), "", how, "not_verified")]
+    if lock.digest != label:
+        # A lock may have moved on since the image was built; what it was then is not here.
+        return [
+            *rows,
+            Claim(
+                "packages",
+                shown(label),
+                "",
+                f"the lock here is another one now ({lock.digest})",
+                "not_verified",
+            ),
+        ]
+    for kind, wanted in (
+        ("deb", lock.debs),
+        ("wheel", {canonical(name): version for name, version in lock.wheels.items()}),
+    ):
+        # What a wheel carries within itself (setuptools/_vendor) is part of that wheel.
+        got = {
+            row.name: row.version
+            for row in packages.all.values()
+            if row.kind == kind and "/_vendor/" not in row.path
+        }
+        differences = list(_differences(wanted, got))
+        rows.append(
+            Claim(
+                f"{kind}s",
+                f"{len(wanted)} of the lock",
+                f"{len(got)}; {shown('; '.join(differences[:5]))}" if differences else str(len(got)),
+                "dpkg's status" if kind == "deb" else "metadata of wheels",
+                "differs" if differences else "ok",
+            )
+        )
+    return rows
+
+
+def _differences(wanted: Mapping[str, str], got: Mapping[str, str]) -> Iterable[str]:
+    for name in sorted({*wanted, *got}):
+        if name not in got:
+            yield f"{name} is absent"
+        elif name not in wanted:
+            yield f"{name} {got[name]} is not in the lock"
+        elif wanted[name] != got[name]:
+            yield f"{name} is {got[name]}, locked {wanted[name]}"
+
+
+def _architecture(view: View) -> list[Claim]:
+    if not view.architecture:
+        return []
+    machines = Counter(
+        row.machine
+        for path, row in view.elf.items()
+        if path.startswith(("usr/bin/", "bin/", "usr/lib/", "lib/"))
+    )
+    got = machines.most_common(1)[0][0] if machines else ""
+    how = f"ELF headers of {machines.total()} files"
+    return [
+        Claim(
+            "architecture",
+            view.architecture,
+            got,
+            how,
+            _same(got, view.architecture) if got else "not_verified",
+        )
+    ]
+
+
+def _equal(claim: str, wanted: str, got: list[str], how: str, *, essential: bool = True) -> Claim:
+    values = sorted(set(got))
+    return Claim(
+        claim,
+        wanted,
+        shown(", ".join(values)),
+        how,
+        "not_verified" if not values else _same(values, [wanted]),
+        essential,
+    )
+
+
+def _same(left: Any, right: Any) -> Result:
+    return "ok" if left == right else "differs"
+
+
+def _upstream(version: str) -> str:
+    """A Debian version without epoch and revision; a wheel's without its local part."""
+    version = version.partition(":")[2] or version
+    # The library's own version behind one that was too high once: libcurand10 11.1.1+~10.3.5.147~12.4.1-2.
+    hidden = re.match(r"[\d.]+\+~([\d.]+)~\d", version)
+    return hidden[1] if hidden else re.split(r"[-+~]", version)[0]
+
+
+def _begins(version: str, start: str) -> bool:
+    """Whether 12.4.127 is a 12.4, by whole numbers."""
+    return version.split(".")[: len(start.split("."))] == start.split(".")

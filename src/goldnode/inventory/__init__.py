@@ -1,0 +1,1 @@
+"""Ansible inventories as goldnode reads them: hosts, classes, variables and cohorts."""

@@ -1,0 +1,179 @@
+"""Which class each host of an inventory is in, and the refusal of a host in two.
+
+Ansible itself merges a host's groups silently, so the contradiction has to be found in the files, where each statement
+has a line. Class groups are those named like a class; hosts of their child groups count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from goldnode.catalog.load import Catalog
+from goldnode.core import yamlsource
+from goldnode.core.errors import InventoryError
+from goldnode.core.yamlsource import Source
+
+_RANGE = re.compile(r"\[(?P<first>[0-9]+|[A-Za-z]):(?P<last>[0-9]+|[A-Za-z])(?::(?P<step>[1-9][0-9]*))?\]")
+# What ansible-core leaves out of an inventory directory, and the folders that hold variables.
+_IGNORED = (
+    ".pyc",
+    ".pyo",
+    ".swp",
+    ".bak",
+    "~",
+    ".rpm",
+    ".md",
+    ".txt",
+    ".rst",
+    ".orig",
+    ".cfg",
+    ".retry",
+    ".csv",
+)
+_FOLDERS = ("group_vars", "host_vars")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of an inventory file."""
+
+    file: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass
+class _Group:
+    hosts: dict[str, Place] = field(default_factory=dict)
+    children: dict[str, Place] = field(default_factory=dict)
+
+
+def classes_of_hosts(inventory: Path, catalog: Catalog) -> dict[str, str]:
+    """Return the class of every host that is in one, from the inventory file or directory `inventory`.
+
+    Raises InventoryError, with both lines, for a host in two classes. Hosts of generated inventories (plugins, scripts)
+    are not seen here.
+    """
+    groups: dict[str, _Group] = {}
+    for path in _inventory_files(inventory):
+        _read(path, groups)
+    found: dict[str, tuple[str, Place]] = {}
+    for name in sorted(set(groups) & set(catalog.classes)):
+        for host, place in _members(name, groups):
+            if host in found and found[host][0] != name:
+                other, earlier = found[host]
+                raise InventoryError(
+                    f'host "{host}" is in two classes: "{name}" here and "{other}" at {earlier}',
+                    file=place.file,
+                    line=place.line,
+                    remedy="keep it in one of the two groups",
+                )
+            found.setdefault(host, (name, place))
+    return {host: name for host, (name, _) in sorted(found.items())}
+
+
+def _members(name: str, groups: dict[str, _Group]) -> Iterator[tuple[str, Place]]:
+    """Yield the hosts of class group `name` with the line that puts them into it: their own, or the child group's."""
+    pending: list[tuple[str, Place | None]] = [(name, None)]
+    seen = {name}
+    while pending:
+        current, through = pending.pop(0)
+        group = groups.get(current, _Group())
+        for host, place in group.hosts.items():
+            yield host, through or place
+        for child, place in group.children.items():
+            if child not in seen:
+                seen.add(child)
+                pending.append((child, through or place))
+
+
+def _inventory_files(inventory: Path) -> list[Path]:
+    if not inventory.is_dir():
+        return [inventory]
+    files: list[Path] = []
+    for path in sorted(inventory.iterdir()):
+        if path.name.startswith(".") or path.name.endswith(_IGNORED) or path.name in _FOLDERS:
+            continue
+        files += _inventory_files(path)
+    return files
+
+
+def _read(path: Path, groups: dict[str, _Group]) -> None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        remedy = (
+            "save it as UTF-8"
+            if isinstance(error, UnicodeDecodeError)
+            else "correct its name, or who may read it"
+        )
+        raise InventoryError(f"the inventory cannot be read: {error}", file=path, remedy=remedy) from error
+    if text.startswith("#!"):
+        return  # a script: Ansible runs it
+    if path.suffix in (".yml", ".yaml", ".json"):
+        source = yamlsource.parse(text, path, error=InventoryError)
+        if isinstance(source.data, dict) and "plugin" not in source.data:
+            for name, body in source.data.items():
+                _read_group(str(name), body, (name,), source, groups)
+    else:
+        _read_ini(text, path, groups)
+
+
+def _read_group(
+    name: str, body: object, path: tuple[str | int, ...], source: Source, groups: dict[str, _Group]
+) -> None:
+    group = groups.setdefault(name, _Group())
+    if not isinstance(body, dict):
+        return
+    hosts = body.get("hosts")
+    for pattern in _keys(hosts):
+        place = Place(source.file, source.line((*path, "hosts", pattern)))
+        for host in expand(pattern):
+            group.hosts.setdefault(host, place)
+    children = body.get("children")
+    for child in _keys(children):
+        group.children.setdefault(child, Place(source.file, source.line((*path, "children", child))))
+        inner = children.get(child) if isinstance(children, dict) else None
+        _read_group(child, inner, (*path, "children", child), source, groups)
+
+
+def _keys(value: object) -> Iterable[str]:
+    if isinstance(value, dict):
+        return [str(key) for key in value]
+    return [value] if isinstance(value, str) else []
+
+
+def _read_ini(text: str, path: Path, groups: dict[str, _Group]) -> None:
+    group, kind = groups.setdefault("ungrouped", _Group()), "hosts"
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if not line or line[0] in "#;":
+            continue
+        section = re.match(r"^\[([^:\]]+)(?::(\w+))?\]", line)
+        if section:
+            group, kind = groups.setdefault(section.group(1).strip(), _Group()), section.group(2) or "hosts"
+        elif kind == "children":
+            group.children.setdefault(line.split()[0], Place(path, number))
+        elif kind == "hosts":
+            for host in expand(line.split()[0]):
+                group.hosts.setdefault(host, Place(path, number))
+
+
+def expand(pattern: str) -> list[str]:
+    """Return the hosts a name stands for: `node[01:03]` is node01, node02 and node03, as Ansible reads it."""
+    match = _RANGE.search(pattern)
+    if match is None:
+        return [re.sub(r":[0-9]+$", "", pattern) if pattern.count(":") == 1 else pattern]
+    first, last, step = match.group("first"), match.group("last"), int(match.group("step") or 1)
+    head, tail = pattern[: match.start()], pattern[match.end() :]
+    if first.isdigit() and last.isdigit():
+        width = len(first) if first.startswith("0") and len(first) > 1 else 0
+        middle = [str(number).zfill(width) for number in range(int(first), int(last) + 1, step)]
+    else:
+        middle = [chr(code) for code in range(ord(first[0]), ord(last[0]) + 1, step)]
+    return [host for part in middle for host in expand(f"{head}{part}{tail}")]

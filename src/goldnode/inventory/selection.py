@@ -1,0 +1,36 @@
+"""What a user has named with -i and --limit, and the groups of an inventory: refused where it is nothing, with what may have been meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+from goldnode.core.errors import InventoryError, nearest
+
+
+def check_inventory(inventory: str) -> None:
+    """Refuse an inventory that is not there, of which Ansible says only what it tried. Raises InventoryError. A list has a comma."""
+    if not Path(inventory).exists() and "," not in inventory:
+        place = Path("inventories")
+        known = [str(path) for path in place.iterdir()] if place.is_dir() else []
+        raise InventoryError(
+            f'there is no inventory "{inventory}"', remedy=nearest(inventory, known) or "correct its path"
+        )
+
+
+def no_host(inventory: str, limit: str, names: Iterable[str]) -> InventoryError:
+    """The error of a limit that names none of the hosts; `names`: of all hosts and groups."""
+    return InventoryError(
+        f"--limit {limit} names no host of {inventory}", remedy=nearest(limit, names) or "correct the pattern"
+    )
+
+
+def put_right(groups: Iterable[str], classes: Iterable[str]) -> str:
+    """What to do about hosts none of whose `groups` is a class: the group that is nearly one is to be renamed. A remedy, as of `nearest`."""
+    known = sorted(classes)
+    for group in sorted(groups):
+        close = difflib.get_close_matches(group, known, n=1, cutoff=0.8)
+        if close:
+            return f'call group "{group}" "{close[0]}", as the class is called'
+    return "put each host into a group that is called as its class; `goldnode classes` lists them"

@@ -1,0 +1,130 @@
+"""The variables of an inventory that goldnode reads: which there are, and what some of them have to be, told before anything happens."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from goldnode.core.errors import InventoryError, nearest
+from goldnode.fleet.drain import NAMES
+
+PREFIXES = ("goldnode_", "sanity_")
+# What an inventory, or -e, may set.
+SETTINGS = (
+    "goldnode_accepted",
+    "goldnode_cohort",
+    "goldnode_drain",
+    "goldnode_drain_command",
+    "goldnode_drain_for_waiting",
+    "goldnode_drain_name",
+    "goldnode_lock_timeout",
+    "goldnode_reboot",
+    "goldnode_reboot_batch",
+    "goldnode_reboot_timeout",
+    "goldnode_resident",
+    "goldnode_resume_command",
+    "goldnode_state",
+    "goldnode_take_over",
+    "goldnode_to",
+    "sanity_accepted",
+    "sanity_verify",
+)
+# What goldnode sets itself: plugins, facts of a run, results of its roles, the build of disks.
+OWN = (
+    "goldnode_class_findings",
+    "goldnode_cohort_refusals",
+    "goldnode_left",
+    "goldnode_node_class",
+    "goldnode_plan",
+    "goldnode_rollback",
+    "goldnode_root",
+    "goldnode_sources",
+    "goldnode_survey",
+    "goldnode_was_in_service",
+    "sanity_check",
+)
+SECONDS = ("goldnode_lock_timeout", "goldnode_reboot_timeout")
+WORDS = ("goldnode_drain_command", "goldnode_resume_command")
+JUDGED = (*SECONDS, *WORDS, "goldnode_drain")
+
+
+def check(host: str, values: Mapping[str, Any]) -> None:
+    """Refuse a value of JUDGED that a later step would fail on; those that are not in `values` have their default. Raises InventoryError."""
+    for name in SECONDS:
+        value = values.get(name, 0)
+        if (
+            isinstance(value, bool)
+            or not (isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal()))
+            or int(value) < 0
+        ):
+            raise InventoryError(
+                f"{name} of host {host} is {_shown(value)}, expected seconds",
+                remedy="write a whole number, for instance 120",
+            )
+    for name in WORDS:
+        value = values.get(name, [])
+        if isinstance(value, str):
+            words = ", ".join(value.split()) or "/usr/local/sbin/drain-node"
+            raise InventoryError(
+                f"{name} of host {host} is text, expected a list of words", remedy=f"write [{words}]"
+            )
+        if not isinstance(value, list | tuple) or any(
+            isinstance(word, list | dict | bool) or word in (None, "") for word in value
+        ):
+            raise InventoryError(
+                f"{name} of host {host} is {_shown(value)}, expected a list of words",
+                remedy="write [PROGRAM, WORD]",
+            )
+    drain = str(values.get("goldnode_drain", "none"))
+    if drain not in NAMES:
+        known = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
+        raise InventoryError(
+            f'goldnode_drain of host {host} is "{drain}", expected {known}', remedy=nearest(drain, NAMES)
+        )
+    missing = [name for name in WORDS if drain == "command" and not values.get(name)]
+    if missing:
+        raise InventoryError(
+            f"goldnode_drain of host {host} is command, and {missing[0]} is not set",
+            remedy=f"set {missing[0]} to a list of words",
+        )
+
+
+def check_written(host: str, values: Mapping[str, Any]) -> None:
+    """The same for values as an inventory has them: where one is a template, the run judges them, which knows what it is then."""
+    found = {name: values[name] for name in JUDGED if name in values}
+    if not any("{{" in str(value) or "__ansible_vault" in str(value) for value in found.values()):
+        check(host, found)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "empty"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+class Strangers:
+    """Variables that look like goldnode's and are none, gathered host by host. Somebody's own may be among them: they are told, no more."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[str]] = {}
+
+    def see(self, host: str, names: Iterable[str]) -> None:
+        """Look at the names of a host's variables."""
+        for name in names:
+            if not name.startswith(PREFIXES) or name in SETTINGS or name in OWN:
+                continue
+            # Of the prefix that others may have as well only what is nearly a name of goldnode's.
+            if name.startswith("goldnode_") or difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.8):
+                self.found.setdefault(name, []).append(host)
+
+    def lines(self) -> list[str]:
+        """A sentence for each, without full stop."""
+        return [self._line(name, hosts) for name, hosts in sorted(self.found.items())]
+
+    @staticmethod
+    def _line(name: str, hosts: list[str]) -> str:
+        close = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.8)
+        more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
+        whose = f"host{'s' * (len(hosts) > 1)} {', '.join(hosts[:3])}{more}"
+        return f"{name} ({whose}) is no variable of goldnode's" + (f': use "{close[0]}"' if close else "")

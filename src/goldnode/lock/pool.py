@@ -1,0 +1,43 @@
+"""The pool of fetched files, `pool/<sha256>/<file name>`, as builds of images and of disks read it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.files import sha256_of
+
+
+def pooled(pool: Path, file: str, sha256: str, error: type[GoldnodeError]) -> Path:
+    """A file of the pool. Raises `error` where it is not there."""
+    path = pool / sha256 / file
+    if not path.is_file():
+        raise error(
+            f"{file} is not in the pool of the store", file=pool, remedy="build without --offline to fetch it"
+        )
+    return path
+
+
+def checked(pool: Path, file: str, sha256: str, error: type[GoldnodeError]) -> Path:
+    """A file of the pool whose content has its hash. Raises `error`."""
+    path = pooled(pool, file, sha256, error)
+    if sha256_of(path) != sha256:
+        raise error(
+            "this file is not what the lock names: its hash is another",
+            file=path,
+            remedy="delete it and build again",
+        )
+    return path
+
+
+def stanza(path: Path, sha256: str, error: type[GoldnodeError]) -> str:
+    """The record of a package in the index of a flat archive. Raises `error` for what is no package."""
+    done = subprocess.run(["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise error(
+            f"this is no Debian package: {done.stderr.strip()}",
+            file=path,
+            remedy="delete it and fetch it again",
+        )
+    return f"{done.stdout.rstrip()}\nFilename: ./{path.name}\nSize: {path.stat().st_size}\nSHA256: {sha256}\n"

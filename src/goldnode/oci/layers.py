@@ -1,0 +1,611 @@
+"""Layers of an image, written so that equal content is equal bytes: sorted tars, fixed dates and owners, gzip without a date.
+
+A wheel is a layer by itself or with others, straight from the zip to the blob: no engine, no copy on disk. The same wheel in two images
+is the same layer, since its files keep the dates they have in the wheel.
+
+The gzip is a sequence of members, each of its own piece of the tar, compressed side by side: the bytes do not depend on how many
+processors there are. (RFC 1952 lets a file have several members; eStargz layers have them too.)
+"""
+
+from __future__ import annotations
+
+import base64
+import calendar
+import csv
+import hashlib
+import io
+import os
+import re
+import shutil
+import stat
+import struct
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from goldnode.core.errors import ImageError
+from goldnode.oci.layout import LAYER, Descriptor, Layout
+
+# Raised when the same input becomes other bytes than before.
+WRITER = 1
+LEVEL = 4  # of zlib: half the time of 6 for 3 % more bytes of a Debian root
+MEMBER = 4 << 20  # bytes of the tar in one member of the gzip
+OWN_LAYER = 64 << 20  # bytes of a wheel from which on it is a layer by itself
+
+Kind = Literal["file", "directory", "link", "hardlink"]
+
+
+def tools() -> dict[str, str]:
+    """What shapes the bytes of every layer: the compressor's version, and the writer's own."""
+    return {"zlib": zlib.ZLIB_RUNTIME_VERSION, "layer": str(WRITER)}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One member of a layer. `path` is relative; `mtime` in seconds; `open` gives the content of a file, `target` of a link."""
+
+    path: str
+    kind: Kind = "file"
+    mode: int = 0o644
+    mtime: int = 0
+    size: int = 0
+    target: str = ""
+    open: Callable[[], IO[bytes]] | None = field(default=None, compare=False)
+
+    @classmethod
+    def text(cls, path: str, content: str | bytes, mtime: int, mode: int = 0o644) -> Entry:
+        """A file with this content."""
+        data = content.encode() if isinstance(content, str) else content
+        return cls(path, "file", mode, mtime, len(data), open=lambda: io.BytesIO(data))
+
+    @classmethod
+    def link(cls, path: str, target: str, mtime: int) -> Entry:
+        """A symbolic link."""
+        return cls(path, "link", 0o777, mtime, target=target)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer as a blob: `diff` is the digest of its plain tar, `blob` of what is stored and sent."""
+
+    diff: str
+    blob: Descriptor
+
+    def document(self) -> dict[str, Any]:
+        """As the store's cache keeps it."""
+        return {"diff": self.diff, "blob": self.blob.document()}
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Layer:
+        """Read what `document` wrote."""
+        return cls(data["diff"], Descriptor.of(data["blob"]))
+
+
+# Directories of every Debian root: naming them in a layer would only date them anew.
+_COMMON = frozenset(
+    (
+        "etc",
+        "etc/ld.so.conf.d",
+        "opt",
+        "usr",
+        "usr/bin",
+        "usr/lib",
+        "usr/share",
+        "usr/local",
+        "usr/local/bin",
+        "usr/local/lib",
+        "usr/local/include",
+    )
+)
+
+
+def with_directories(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries with the directories they lie in, those of every root left out, sorted; a directory is as new as what is in it."""
+    found = list(entries)
+    newest: dict[str, int] = {}
+    for entry in found:
+        folder = entry.path
+        while folder := folder.rpartition("/")[0]:
+            newest[folder] = max(newest.get(folder, 0), entry.mtime)
+    have = {entry.path for entry in found}
+    found += [
+        Entry(path, "directory", 0o755, date)
+        for path, date in newest.items()
+        if path not in have and path not in _COMMON
+    ]
+    return sorted(found, key=lambda entry: entry.path.split("/"))
+
+
+def write_layer(
+    layout: Layout, entries: Iterable[Entry], *, cancelled: Callable[[], bool] = lambda: False
+) -> Layer:
+    """Write entries, in their order, as one layer into `layout`. Raises ImageError where the disk is full."""
+    with _blob(layout) as (sink, done):
+        with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20) as tar:
+            for entry in entries:
+                if cancelled():
+                    raise ImageError("the build was stopped")
+                _add(tar, entry)
+        return done()
+
+
+def _add(tar: tarfile.TarFile, entry: Entry) -> None:
+    info = tarfile.TarInfo(entry.path)
+    info.mode, info.mtime = entry.mode, entry.mtime
+    if entry.kind == "file":
+        info.size = entry.size
+        if entry.open is None:
+            raise ValueError(f"{entry.path} has no content")
+        with entry.open() as content:
+            tar.addfile(info, content)
+        return
+    info.type = {"directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hardlink": tarfile.LNKTYPE}[
+        entry.kind
+    ]
+    info.linkname = entry.target
+    tar.addfile(info)
+
+
+def normalised(
+    source: IO[bytes], epoch: int, dropped: re.Pattern[str]
+) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    """The members of an engine's layer in a fixed order, no date later than `epoch`, owners by number alone, without what fits `dropped`."""
+    with tarfile.open(fileobj=source, mode="r:") as tar:
+        kept = []
+        for info in tar:
+            info.name = "/".join(part for part in info.name.split("/") if part not in ("", "."))
+            folder, _, base = info.name.rpartition("/")
+            # A whiteout stands for the file that it takes away.
+            plain = f"{folder}/{base.removeprefix('.wh.')}".lstrip("/")
+            if not info.name or dropped.fullmatch(plain):
+                continue
+            info.mtime = min(int(info.mtime), epoch)
+            info.uname = info.gname = ""
+            info.mode &= 0o7777  # buildah writes the file type into it, BuildKit does not
+            # Extended attributes stay (capabilities of files); what only repeats a field of the header goes.
+            info.pax_headers = {
+                key: value
+                for key, value in info.pax_headers.items()
+                if key.startswith("SCHILY.xattr.security.capability")
+            }
+            if info.islnk():
+                info.linkname = "/".join(part for part in info.linkname.split("/") if part not in ("", "."))
+            kept.append(info)
+        # A hard link needs its target before it.
+        for info in sorted(kept, key=lambda item: (item.islnk(), item.name.split("/"))):
+            yield info, tar.extractfile(info) if info.isreg() else None
+
+
+def write_members(layout: Layout, members: Iterable[tuple[tarfile.TarInfo, IO[bytes] | None]]) -> Layer:
+    """Write tar members, in their order, as one layer into `layout`."""
+    with _blob(layout) as (sink, done):
+        with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20) as tar:
+            for info, content in members:
+                tar.addfile(info, content)
+        return done()
+
+
+# -- the blob
+
+
+class _Gzip:
+    """A file to write to: hashes what comes, compresses it in members of MEMBER bytes, several at once, and hashes that too."""
+
+    def __init__(self, file: IO[bytes], pool: ThreadPoolExecutor, width: int) -> None:
+        self.file, self.pool, self.width = file, pool, width
+        self.plain, self.packed, self.size = hashlib.sha256(), hashlib.sha256(), 0
+        self.buffer = bytearray()
+        self.waiting: deque[Future[bytes]] = deque()
+
+    def write(self, data: bytes) -> int:
+        self.plain.update(data)
+        self.buffer += data
+        while len(self.buffer) >= MEMBER:
+            self._send(bytes(self.buffer[:MEMBER]))
+            del self.buffer[:MEMBER]
+        return len(data)
+
+    def finish(self) -> None:
+        if self.buffer or (not self.size and not self.waiting):
+            self._send(bytes(self.buffer))
+        while self.waiting:
+            self._take()
+
+    def _send(self, piece: bytes) -> None:
+        self.waiting.append(self.pool.submit(_member, piece))
+        if len(self.waiting) > self.width:
+            self._take()
+
+    def _take(self) -> None:
+        data = self.waiting.popleft().result()
+        self.packed.update(data)
+        self.size += len(data)
+        self.file.write(data)
+
+
+def _member(piece: bytes) -> bytes:
+    packer = zlib.compressobj(
+        LEVEL, zlib.DEFLATED, 31
+    )  # 31: a gzip header, which zlib writes without a date and a name
+    return packer.compress(piece) + packer.flush()
+
+
+@contextmanager
+def _blob(layout: Layout) -> Iterator[tuple[Any, Callable[[], Layer]]]:
+    """A sink for a plain tar, and what makes a blob of `layout` of it. What is not done leaves nothing."""
+    width = max(2, os.cpu_count() or 1)
+    place = layout.root / "blobs/sha256"
+    number, name = tempfile.mkstemp(prefix=".new-", dir=place)
+    temporary = Path(name)
+    try:
+        with os.fdopen(number, "wb") as file, ThreadPoolExecutor(width) as pool:
+            sink = _Gzip(file, pool, width)
+
+            def done() -> Layer:
+                sink.finish()
+                file.flush()
+                os.fsync(file.fileno())
+                digest = "sha256:" + sink.packed.hexdigest()
+                temporary.chmod(0o644)
+                temporary.replace(layout.path(digest))
+                return Layer(
+                    "sha256:" + sink.plain.hexdigest(), Descriptor(LAYER + "+gzip", digest, sink.size)
+                )
+
+            yield sink, done
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# -- wheels
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files of wheels go: `home` is None for a Python layout, else the directory of this CUDA (`usr/local/cuda-12.4`).
+
+    `python` is the image's Python ("3.11"); `target` the directory that NVIDIA's own packages call this machine in `targets/`.
+    """
+
+    python: str
+    home: str | None = None
+    target: str = "x86_64-linux"
+
+    @property
+    def site(self) -> str:
+        """Where Debian's Python looks for what does not come from a package."""
+        return f"usr/local/lib/python{self.python}/dist-packages"
+
+    @property
+    def metadata(self) -> str:
+        """Where the *.dist-info directories go."""
+        return self.site if self.home is None else "usr/lib/goldnode/wheels"
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Directories that the linker has to know of."""
+        return (
+            ("usr/local/lib",)
+            if self.home is None
+            else ("usr/local/lib", f"{self.home}/targets/{self.target}/lib", f"{self.home}/nvvm/lib64")
+        )
+
+    def of(self, name: str, distribution: str) -> str | None:
+        """The path in the image of member `name` of a wheel; None for what has no use there."""
+        first, _, rest = name.partition("/")
+        if first.endswith(".dist-info"):
+            return f"{self.metadata}/{name}"
+        if first.endswith(".data"):
+            scheme, _, rest = rest.partition("/")
+            folder = {
+                "purelib": self.site,
+                "platlib": self.site,
+                "scripts": "usr/local/bin",
+                "data": "usr/local",
+                "headers": f"usr/local/include/python{self.python}/{distribution}",
+            }.get(scheme)
+            return f"{folder}/{rest}" if folder and rest else None
+        if self.home is None:
+            return f"{self.site}/{name}"
+        if name.endswith("/__init__.py") or "__pycache__" in name:
+            return None  # it only makes a Python package of a directory of libraries
+        found = re.fullmatch(
+            r"nvidia/[^/]+/(?:(lib|include|bin|nvvm|share|res|src|tools|extras)/)?(.+)", name
+        )
+        if found is None:
+            raise ImageError(
+                f'"{name}" of {distribution} is no part of CUDA that has a place in /{self.home}',
+                remedy="give the component `layout: python`",
+            )
+        folder = {
+            "lib": f"targets/{self.target}/lib",
+            "include": f"targets/{self.target}/include",
+            None: "share/doc",
+        }.get(found[1], found[1])
+        return f"{self.home}/{folder}/{found[2]}"
+
+
+class Wheel:
+    """A wheel as what it puts into an image. Its file stays open until `close`."""
+
+    def __init__(self, path: Path, place: Place) -> None:
+        self.path, self.place = path, place
+        try:
+            self.zip = zipfile.ZipFile(path)
+        except (OSError, zipfile.BadZipFile) as problem:
+            raise ImageError(
+                f"this wheel cannot be read: {problem}", file=path, remedy="delete it and fetch it again"
+            ) from problem
+        self.name = path.name.split("-")[0]
+        self.members = [info for info in self.zip.infolist() if not info.is_dir()]
+        folders = {
+            info.filename.partition("/")[0]
+            for info in self.members
+            if info.filename.partition("/")[0].endswith(".dist-info")
+        }
+        if len(folders) != 1:
+            raise ImageError(f"this wheel has {len(folders)} .dist-info directories, expected one", file=path)
+        self.info = folders.pop()
+        self.newest = max(_date(info) for info in self.members)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.zip.close()
+
+    def entries(self, sonames: Mapping[str, str] | None = None, *, development: bool = False) -> list[Entry]:
+        """What the wheel puts into the image, unsorted, with its RECORD rewritten to where things are.
+
+        `sonames` (path -> name that programs ask for) adds the links that are missing; `development` also those that a linker needs.
+        """
+        found: dict[str, Entry] = {}
+        record: list[tuple[str, str, str]] = []
+        base = self.place.metadata
+        listed = {
+            row[0]: row for row in csv.reader(io.StringIO(self._text(f"{self.info}/RECORD"))) if len(row) == 3
+        }
+        for info in self.members:
+            path = self.place.of(info.filename, self.name)
+            if path is None or info.filename in (f"{self.info}/RECORD", f"{self.info}/INSTALLER"):
+                continue
+            if _outside(path):
+                raise ImageError(
+                    f'this wheel has a file outside of itself, "{info.filename}"', file=self.path
+                )
+            entry = Entry(
+                path, "file", _mode(info), _date(info), info.file_size, open=_opener(self.zip, info)
+            )
+            row = listed.get(info.filename)
+            if "/scripts/" in info.filename and info.filename.partition("/")[0].endswith(".data"):
+                entry, row = self._script(info, path), None
+            found[path] = entry
+            record.append((_relative(path, base), row[1], row[2]) if row else _recorded(entry, base))
+        for name, target in self._commands():
+            entry = Entry.text(
+                f"usr/local/bin/{name}",
+                _COMMAND.format(module=target[0], name=target[1], root=target[1].split(".")[0]),
+                self.newest,
+                0o755,
+            )
+            found[entry.path] = entry
+            record.append(_recorded(entry, base))
+        installer = Entry.text(f"{base}/{self.info}/INSTALLER", "goldnode\n", self.newest)
+        record += [_recorded(installer, base), (f"{self.info}/RECORD", "", "")]
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows(sorted(record))
+        for entry in (installer, Entry.text(f"{base}/{self.info}/RECORD", out.getvalue(), self.newest)):
+            found[entry.path] = entry
+        for path, soname in (sonames or {}).items():
+            folder = path.rpartition("/")[0]
+            names = [soname] + ([soname.partition(".so")[0] + ".so"] if development else [])
+            for name in names:
+                if (link := f"{folder}/{name}") not in found:
+                    found[link] = Entry.link(link, path.rpartition("/")[2], self.newest)
+        return list(found.values())
+
+    def libraries(self) -> dict[str, dict[str, Any]]:
+        """Outlines (see `outline`) of the shared libraries that the linker has to know of, by their path in the image."""
+        found: dict[str, dict[str, Any]] = {}
+        for info in self.members:
+            path = self.place.of(info.filename, self.name)
+            if (
+                path is None
+                or ".so" not in path.rpartition("/")[2]
+                or path.rpartition("/")[0] not in self.place.libraries
+            ):
+                continue
+            with tempfile.TemporaryFile() as plain:
+                with self.zip.open(info) as packed:
+                    shutil.copyfileobj(packed, plain, 1 << 20)
+                if (shape := outline(plain)) is not None:
+                    found[path] = shape
+        return found
+
+    def _text(self, name: str) -> str:
+        try:
+            return self.zip.read(name).decode()
+        except KeyError:
+            raise ImageError(f"this wheel has no {name}", file=self.path) from None
+
+    def _script(self, info: zipfile.ZipInfo, path: str) -> Entry:
+        data = self.zip.read(info)
+        if data.startswith(b"#!python"):
+            data = b"#!/usr/bin/python3" + data[data.index(b"\n") :]
+        return Entry.text(path, data, _date(info), 0o755)
+
+    def _commands(self) -> list[tuple[str, tuple[str, str]]]:
+        if self.place.home is not None or f"{self.info}/entry_points.txt" not in self.zip.namelist():
+            return []
+        from configparser import ConfigParser
+
+        parser = ConfigParser(delimiters=("=",), interpolation=None)
+        parser.optionxform = str  # type: ignore[assignment,method-assign]
+        parser.read_string(self._text(f"{self.info}/entry_points.txt"))
+        rows = parser["console_scripts"].items() if parser.has_section("console_scripts") else ()
+        found = []
+        for name, target in rows:
+            module, _, attribute = target.partition("[")[0].strip().partition(":")
+            if (
+                re.fullmatch(r"[\w.-]+", name)
+                and re.fullmatch(r"[\w.]+", module)
+                and re.fullmatch(r"[\w.]+", attribute)
+            ):
+                found.append((name, (module, attribute)))
+        return found
+
+
+_COMMAND = '#!/usr/bin/python3\nimport sys\n\nfrom {module} import {root}\n\nif __name__ == "__main__":\n    sys.exit({name}())\n'
+
+
+def _opener(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Callable[[], IO[bytes]]:
+    return lambda: archive.open(info)
+
+
+def _date(info: zipfile.ZipInfo) -> int:
+    try:
+        return calendar.timegm((*info.date_time, 0, 0, 0))
+    except ValueError:
+        return 315532800  # 1980-01-01, where a zip's dates begin
+
+
+def _mode(info: zipfile.ZipInfo) -> int:
+    return 0o755 if (info.external_attr >> 16) & 0o111 else 0o644
+
+
+def _outside(path: str) -> bool:
+    return bool({"", "..", "."} & set(path.split("/"))) or "\\" in path
+
+
+def _relative(path: str, base: str) -> str:
+    return os.path.relpath(path, base)
+
+
+def _recorded(entry: Entry, base: str) -> tuple[str, str, str]:
+    assert entry.open is not None  # noqa: S101 - only files are recorded
+    with entry.open() as content:
+        found = hashlib.file_digest(content, "sha256").digest()  # type: ignore[arg-type]
+    digest = base64.urlsafe_b64encode(found).rstrip(b"=").decode()
+    return _relative(entry.path, base), f"sha256={digest}", str(entry.size)
+
+
+def wheel_layer(
+    layout: Layout,
+    wheels: Sequence[Path],
+    place: Place,
+    sonames: Mapping[Path, Mapping[str, str]],
+    *,
+    development: bool,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Layer:
+    """One layer of these wheels. Raises ImageError where two of them bring one path with different content."""
+    with ExitStack() as stack:
+        found: dict[str, tuple[Path, Entry]] = {}
+        for path in wheels:
+            wheel = Wheel(path, place)
+            stack.callback(wheel.close)
+            for entry in wheel.entries(sonames.get(path), development=development):
+                other = found.get(entry.path)
+                if other is not None and not _same(other[1], entry):
+                    raise ImageError(
+                        f"{other[0].name} and {path.name} both bring /{entry.path}, with different content",
+                        remedy="leave one of the two out of the image",
+                    )
+                found.setdefault(entry.path, (path, entry))
+        return write_layer(
+            layout, with_directories(entry for _, entry in found.values()), cancelled=cancelled
+        )
+
+
+def _same(one: Entry, other: Entry) -> bool:
+    if (one.kind, one.size, one.target) != (other.kind, other.size, other.target):
+        return False
+    if one.open is None or other.open is None:
+        return True
+    with one.open() as left, other.open() as right:
+        while True:
+            a, b = left.read(1 << 20), right.read(1 << 20)
+            if a != b:
+                return False
+            if not a:
+                return True
+
+
+# -- outlines: what ldconfig reads of a library, and no more
+
+_HEAD = struct.Struct("<16sHHIQQQIHHHHHH")
+_PROGRAM = struct.Struct("<IIQQQQQQ")
+_DYNAMIC = struct.Struct("<qQ")
+_LOAD, _DYN, _NOTE, _PROPERTY = 1, 2, 4, 0x6474E553
+_STRTAB, _STRSZ, _SONAME = 5, 10, 14
+
+
+def outline(file: IO[bytes]) -> dict[str, Any] | None:
+    """What ldconfig reads of a 64-bit ELF library: its SONAME, its size, and the pieces [offset, base64]: header, program headers,
+    notes, dynamic section and its strings. None for what is no such library.
+
+    A file of that size with these pieces and holes between them gives ldconfig the same entry as the whole library.
+    """
+    size = file.seek(0, os.SEEK_END)
+    head = _at(file, 0, _HEAD.size)
+    if len(head) < _HEAD.size or head[:6] != b"\x7fELF\x02\x01":
+        return None
+    fields = _HEAD.unpack(head)
+    offset, width, count = fields[5], fields[9], fields[10]
+    if fields[1] != 3 or width != _PROGRAM.size:  # 3: a shared object
+        return None
+    programs = [_PROGRAM.unpack(_at(file, offset + number * width, width)) for number in range(count)]
+    pieces = [(0, head), (offset, _at(file, offset, width * count))]
+    entries: dict[int, int] = {}
+    for kind, _, start, _, _, length, _, _ in programs:
+        if kind in (_DYN, _NOTE, _PROPERTY):
+            pieces.append((start, _at(file, start, length)))
+        if kind == _DYN:
+            entries = {
+                tag: value
+                for tag, value in _DYNAMIC.iter_unpack(pieces[-1][1][: length // 16 * 16])
+                if tag in (_STRTAB, _STRSZ, _SONAME)
+            }
+    if not {_STRTAB, _STRSZ} <= entries.keys():
+        return None
+    where = next(
+        (
+            row[2] + entries[_STRTAB] - row[3]
+            for row in programs
+            if row[0] == _LOAD and row[3] <= entries[_STRTAB] < row[3] + row[5]
+        ),
+        None,
+    )
+    if where is None:
+        return None
+    strings = _at(file, where, entries[_STRSZ])
+    pieces.append((where, strings))
+    start = entries.get(_SONAME)
+    soname = strings[start : strings.index(b"\0", start)].decode() if start is not None else None
+    return {
+        "soname": soname,
+        "size": size,
+        "pieces": [[at, base64.b64encode(data).decode()] for at, data in pieces],
+    }
+
+
+def _at(file: IO[bytes], offset: int, length: int) -> bytes:
+    file.seek(offset)
+    return file.read(length)
+
+
+def draw(shape: Mapping[str, Any], path: Path) -> None:
+    """Write the sparse file that an outline describes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        for offset, data in shape["pieces"]:
+            file.seek(offset)
+            file.write(base64.b64decode(data))
+        file.truncate(shape["size"])
+    path.chmod(stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IROTH)

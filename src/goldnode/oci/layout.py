@@ -1,0 +1,471 @@
+"""An OCI image layout on disk: blobs by digest, manifests, the files of an image, and what is attached to it.
+
+The layout is the one of the OCI image specification 1.1 (`oci-layout`, `index.json`, `blobs/sha256`), so that skopeo, buildah and
+others read it. Evidence about an image is an artefact manifest with a `subject`, as a registry keeps it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from goldnode.core.errors import ImageError
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+EMPTY = "application/vnd.oci.empty.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar"
+REF = "org.opencontainers.image.ref.name"
+
+Content = TypeVar("Content")
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Media type, digest (`sha256:…`) and size in bytes of a blob."""
+
+    media_type: str
+    digest: str
+    size: int
+    annotations: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Descriptor:
+        """Read a descriptor of a manifest or index."""
+        return cls(
+            data["mediaType"],
+            data["digest"],
+            data["size"],
+            tuple(sorted(data.get("annotations", {}).items())),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """As a manifest has it."""
+        found: dict[str, Any] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+        if self.annotations:
+            found["annotations"] = dict(self.annotations)
+        return found
+
+
+def canonical(document: Any) -> bytes:
+    """The bytes of a JSON document: sorted keys, no spaces, so that equal documents have equal digests."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def digest_of(data: bytes) -> str:
+    """`sha256:…` of bytes."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+class Layout:
+    """An OCI image layout. Writers in several processes are safe: blobs are renamed into place, the index is locked."""
+
+    def __init__(self, root: Path, *, create: bool = True) -> None:
+        self.root = root
+        if create:
+            (root / "blobs/sha256").mkdir(parents=True, exist_ok=True)
+            if not (root / "oci-layout").exists():
+                _write(root / "oci-layout", canonical({"imageLayoutVersion": "1.0.0"}))
+            if not (root / "index.json").exists():
+                _write(
+                    root / "index.json", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": []})
+                )
+        elif not (root / "oci-layout").is_file():
+            raise ImageError(f"{root} is no OCI image layout: it has no oci-layout file")
+
+    def path(self, digest: str) -> Path:
+        """Where a blob is or would be."""
+        kind, _, value = digest.partition(":")
+        if kind != "sha256" or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+            raise ImageError(f"{digest!r} is no sha256 digest")
+        return self.root / "blobs/sha256" / value
+
+    def has(self, digest: str) -> bool:
+        """Whether the blob is there; its content is not read."""
+        return self.path(digest).is_file()
+
+    def read(self, digest: str) -> bytes:
+        """A blob, whole, checked against its digest. Raises ImageError where it is absent or altered."""
+        try:
+            data = self.path(digest).read_bytes()
+        except FileNotFoundError:
+            raise ImageError(
+                f"blob {digest} is not in {self.root}", remedy="build or pull the image again"
+            ) from None
+        if digest_of(data) != digest:
+            raise ImageError(
+                f"blob {digest} in {self.root} is altered",
+                remedy="delete that file and build or pull the image again",
+            )
+        return data
+
+    def document(self, digest: str) -> dict[str, Any]:
+        """A JSON blob."""
+        found = json.loads(self.read(digest))
+        if not isinstance(found, dict):
+            raise ImageError(f"blob {digest} in {self.root} is no JSON object")
+        return found
+
+    def put(self, data: bytes, media_type: str) -> Descriptor:
+        """Keep bytes as a blob."""
+        digest = digest_of(data)
+        if self.has(digest):
+            os.utime(self.path(digest))  # it is needed now: what collects garbage looks at the age
+        else:
+            _write(self.path(digest), data)
+        return Descriptor(media_type, digest, len(data))
+
+    def index(self) -> list[dict[str, Any]]:
+        """The descriptors of index.json."""
+        try:
+            found = json.loads((self.root / "index.json").read_bytes())["manifests"]
+        except (OSError, ValueError, KeyError) as error:
+            raise ImageError(f"{self.root}/index.json cannot be read: {error}") from error
+        return list(found)
+
+    @contextmanager
+    def _changing(self) -> Iterator[list[dict[str, Any]]]:
+        with (self.root / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            rows = self.index()
+            yield rows
+            rows.sort(key=lambda row: (row.get("annotations", {}).get(REF, ""), row["digest"]))
+            _write(
+                self.root / "index.json",
+                canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}),
+            )
+
+    def refs(self) -> dict[str, Descriptor]:
+        """Names (`cuda:12.4.1-runtime-debian12-BUILDID`) and the manifests they stand for."""
+        return {
+            name: Descriptor.of(row)
+            for row in self.index()
+            if (name := row.get("annotations", {}).get(REF)) is not None
+        }
+
+    def set_ref(self, name: str, descriptor: Descriptor) -> None:
+        """Let `name` stand for a manifest; the one it stood for before loses the name."""
+        with self._changing() as rows:
+            rows[:] = [row for row in rows if row.get("annotations", {}).get(REF) != name]
+            rows.append(
+                {
+                    **Descriptor(descriptor.media_type, descriptor.digest, descriptor.size).document(),
+                    "annotations": {REF: name},
+                }
+            )
+
+    def name_as(self, name: str, digest: str) -> None:
+        """Let `name` stand for an image that is here; for one that is not, rather for none than for the wrong one."""
+        if self.has(digest):
+            self.set_ref(name, Descriptor(MANIFEST, digest, self.path(digest).stat().st_size))
+        elif name in self.refs():
+            self.drop_ref(name)
+
+    def drop_ref(self, name: str) -> None:
+        """Take a name away; the blobs stay until `collect`."""
+        with self._changing() as rows:
+            rows[:] = [row for row in rows if row.get("annotations", {}).get(REF) != name]
+
+    def image(self, name: str) -> OciImage:
+        """The image a name, or a manifest's digest, stands for. Raises ImageError."""
+        if name.startswith("sha256:"):
+            return OciImage(self, name)
+        found = self.refs().get(name)
+        if found is None:
+            raise ImageError(
+                f"{name} is not in {self.root}", remedy="`goldnode images list` names what is there"
+            )
+        return OciImage(self, found.digest)
+
+    def attach(
+        self,
+        subject: str,
+        artifact_type: str,
+        data: bytes,
+        *,
+        media_type: str | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> Descriptor:
+        """Attach a document to the image with manifest digest `subject`: an artefact manifest (OCI 1.1). Returns its descriptor.
+
+        The same document attached twice is one artefact.
+        """
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": artifact_type,
+            "config": self.put(b"{}", EMPTY).document(),
+            "layers": [self.put(data, media_type or artifact_type).document()],
+            "subject": Descriptor(MANIFEST, subject, self.path(subject).stat().st_size).document(),
+            "annotations": dict(annotations or {}),
+        }
+        found = self.put(canonical(manifest), MANIFEST)
+        row = {
+            **found.document(),
+            "artifactType": artifact_type,
+            "annotations": {"io.goldnode.subject": subject},
+        }
+        with self._changing() as rows:
+            if all(other["digest"] != found.digest for other in rows):
+                rows.append(row)
+        return found
+
+    def detach(self, digest: str) -> None:
+        """Take an attached document off its image; its blobs stay until `collect`."""
+        with self._changing() as rows:
+            rows[:] = [row for row in rows if row["digest"] != digest]
+
+    def attached(
+        self, subject: str, artifact_type: str | None = None
+    ) -> list[tuple[Descriptor, dict[str, Any]]]:
+        """What is attached to an image: descriptor and artefact manifest of each, by digest."""
+        found = []
+        for row in self.index():
+            if row.get("annotations", {}).get("io.goldnode.subject") == subject and artifact_type in (
+                None,
+                row.get("artifactType"),
+            ):
+                found.append((Descriptor.of(row), self.document(row["digest"])))
+        return sorted(found, key=lambda pair: pair[0].digest)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of an image as its last layer left it. `path` is relative (`usr/bin/env`); `layer` counts from 0."""
+
+    path: str
+    layer: int
+    info: tarfile.TarInfo
+
+
+class OciImage:
+    """One image of a layout: its manifest, its configuration, its files."""
+
+    def __init__(self, layout: Layout, digest: str) -> None:
+        self.layout = layout
+        self.digest = digest
+        self.manifest = layout.document(digest)
+        if "layers" not in self.manifest or "config" not in self.manifest:
+            raise ImageError(f"{digest} in {layout.root} is no image manifest")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The image configuration: `config` (Env, Labels, …), `rootfs`, `history`."""
+        return self.layout.document(self.manifest["config"]["digest"])
+
+    @property
+    def layers(self) -> list[Descriptor]:
+        """The layers, lowest first."""
+        return [Descriptor.of(row) for row in self.manifest["layers"]]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of the configuration."""
+        return dict(self.config.get("config", {}).get("Labels") or {})
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the configuration."""
+        return dict(row.partition("=")[::2] for row in self.config.get("config", {}).get("Env") or [])
+
+    @contextmanager
+    def layer(self, number: int) -> Iterator[tarfile.TarFile]:
+        """The tar of a layer as a stream: members in order, each read before the next."""
+        row = self.layers[number]
+        with (
+            self.layout.path(row.digest).open("rb") as raw,
+            _plain(raw, row.media_type) as plain,
+            tarfile.open(fileobj=plain, mode="r|", bufsize=_BLOCK) as tar,
+        ):
+            yield tar
+
+    @cached_property
+    def members(self) -> dict[str, Member]:
+        """The files of the image by path, lower layers' whited-out and replaced ones left out. Reads every layer's headers once."""
+        layers = []
+        for number in range(len(self.layers)):
+            with self.layer(number) as tar:
+                layers.append({clean(info.name): Member(clean(info.name), number, info) for info in tar})
+        return overlay(layers, lambda member: member.info.isdir())
+
+    def files(self, wanted: set[str] | None = None) -> Iterator[tuple[Member, IO[bytes]]]:
+        """Regular files of the image with their content, in the order of the layers; `wanted`: only these paths.
+
+        The content is a stream of the layer: read before the next file is asked for. A hard link's is its target's.
+        """
+        by_layer: dict[int, dict[str, list[Member]]] = {}
+        for path, member in self.members.items():
+            if (wanted is None or path in wanted) and (member.info.isreg() or member.info.islnk()):
+                source = clean(member.info.linkname) if member.info.islnk() else path
+                by_layer.setdefault(member.layer, {}).setdefault(source, []).append(member)
+        for number, sources in sorted(by_layer.items()):
+            with self.layer(number) as tar:
+                for info in tar:
+                    members = sources.get(clean(info.name)) if info.isreg() else None
+                    if not members:
+                        continue
+                    stream = tar.extractfile(info)
+                    if stream is None:  # only of what is no file
+                        continue
+                    if len(members) == 1:
+                        yield members[0], stream
+                        continue
+                    data = stream.read()
+                    for member in members:
+                        yield member, io.BytesIO(data)
+
+    @cached_property
+    def folders(self) -> set[str]:
+        """The directories that are there because something is in them: a tar need not name them."""
+        return parents(self.members)
+
+    def resolve(self, path: str) -> str | None:
+        """The path that `path` leads to inside the image, links followed; None where it leads nowhere."""
+
+        def link(here: str) -> str | None:
+            member = self.members.get(here)
+            if member is None:
+                return "" if here in self.folders else None
+            return member.info.linkname if member.info.issym() else ""
+
+        return follow(path, link)
+
+    def read(self, path: str) -> bytes | None:
+        """The content of one file, links followed; None where there is none. Reads its layer up to it."""
+        real = self.resolve(path)
+        if real is None:
+            return None
+        for _, stream in self.files({real}):
+            return stream.read()
+        return None
+
+
+def overlay(
+    layers: Iterable[Mapping[str, Content]], is_directory: Callable[[Content], bool]
+) -> dict[str, Content]:
+    """What layers, lowest first, leave of their paths: whiteouts (`.wh.NAME`, `.wh..wh..opq`) are applied and not returned."""
+    found: dict[str, Content] = {}
+    for layer in layers:
+        gone, opaque, here = [], [], {}
+        for path, item in layer.items():
+            folder, _, name = path.rpartition("/")
+            if name == ".wh..wh..opq":
+                opaque.append(folder)
+            elif name.startswith(".wh."):
+                gone.append(f"{folder}/{name[4:]}".lstrip("/"))
+            elif path:
+                here[path] = item
+        # What replaces a directory by something else takes its content away.
+        gone += [
+            path
+            for path, item in here.items()
+            if not is_directory(item) and path in found and is_directory(found[path])
+        ]
+        for path in gone:
+            found.pop(path, None)
+        prefixes = tuple(f"{path}/" for path in (*gone, *opaque) if path)
+        if "" in opaque:
+            found.clear()
+        if prefixes:
+            found = {path: item for path, item in found.items() if not path.startswith(prefixes)}
+        found.update(here)
+    return found
+
+
+def parents(paths: Iterable[str]) -> set[str]:
+    """The directories above relative paths."""
+    found: set[str] = set()
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return found
+
+
+def follow(path: str, link: Callable[[str], str | None]) -> str | None:
+    """The path that `path` leads to below a root, links followed as in a chroot; None where it leads nowhere.
+
+    :param link: where a path leads: the link's target, "" for what is there and no link, None for what is not there.
+    """
+    todo, links = clean(path).split("/"), 0
+    done: list[str] = []
+    while todo:
+        part = todo.pop(0)
+        if part in ("", "."):
+            continue
+        if part == "..":
+            done[-1:] = []
+            continue
+        target = link("/".join([*done, part]))
+        if target is None:
+            return None
+        if not target:
+            done.append(part)
+            continue
+        links += 1
+        if links > 40:
+            return None
+        if target.startswith("/"):
+            done = []
+        todo = [*target.split("/"), *todo]
+    return "/".join(done)
+
+
+def clean(name: str) -> str:
+    """A tar member's name as a relative path without `./`."""
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+@contextmanager
+def _plain(raw: IO[bytes], media_type: str) -> Iterator[IO[bytes]]:
+    if media_type.endswith(("+gzip", ".gzip")):
+        with gzip.GzipFile(fileobj=raw) as found:
+            yield found  # type: ignore[misc]
+    elif media_type.endswith("+zstd"):
+        raise ImageError(
+            "a layer is compressed with zstd, which goldnode does not read",
+            remedy="build or push it with gzip",
+        )
+    else:
+        yield raw
+
+
+def _write(path: Path, data: bytes) -> None:
+    with _temporary(path.parent) as (file, done):
+        file.write(data)
+        done(path)
+
+
+@contextmanager
+def _temporary(directory: Path) -> Iterator[tuple[IO[bytes], Any]]:
+    """A file that gets its name only when it is complete and on the disk."""
+    number, name = tempfile.mkstemp(prefix=".new-", dir=directory)
+    kept = False
+
+    def done(path: Path) -> None:
+        nonlocal kept
+        file.flush()
+        os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+        kept = True
+
+    try:
+        with os.fdopen(number, "wb") as file:
+            yield file, done
+    finally:
+        if not kept:
+            Path(name).unlink(missing_ok=True)

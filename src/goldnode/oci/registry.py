@@ -1,0 +1,1040 @@
+"""A client for registries of the OCI distribution specification 1.1: blobs, manifests, tags and referrers, each checked both ways.
+
+Everything is known by its digest before it moves, so every request can be repeated, and what was cut off goes on where it ended.
+A registry has no compare-and-set: who needs one reads back (`goldnode.images.publish`, `goldnode.images.channels`).
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import fcntl
+import hashlib
+import ipaddress
+import json
+import os
+import re
+import ssl
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError, SSLError
+
+from goldnode.core.errors import ImageError
+from goldnode.core.files import sha256_of
+from goldnode.oci.auth import Login, login
+from goldnode.oci.layout import EMPTY, INDEX, MANIFEST, Descriptor, Layout, canonical, digest_of
+
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+INDEXES = (INDEX, DOCKER_LIST)
+ACCEPT = ", ".join((MANIFEST, INDEX, DOCKER_MANIFEST, DOCKER_LIST))
+
+CHUNK = 32 << 20  # bytes of a blob sent at once; what is larger is sent in such pieces
+BLOCK = 1 << 18
+MANIFEST_LIMIT = 4 << 20  # bytes; the specification lets registries refuse more
+TRIES = 5
+PAUSE = 1.0  # seconds before the second try; doubled before each further one
+PATIENCE = 60.0  # the longest Retry-After that is waited for, in seconds
+DOCKER_CERTS = (
+    "/etc/docker/certs.d",
+    "~/.config/docker/certs.d",
+    "/etc/containers/certs.d",
+    "~/.config/containers/certs.d",
+)
+
+_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+_NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_HOST = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]+)?|\[[0-9A-Fa-f:]+\](?::[0-9]+)?")
+
+Moved = Callable[[int], None]
+
+
+class UnreachableError(ImageError):
+    """The registry does not answer, or not in a way that could be gone on with."""
+
+
+class RefusedError(ImageError):
+    """The registry answered, and will not."""
+
+    status = 0
+
+
+@dataclass(frozen=True)
+class Where:
+    """A registry and what stands before the names of its repositories: `registry.example.net:5000/gpu`."""
+
+    host: str
+    prefix: str = ""
+    plain_http: bool = False
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (self.host, self.prefix) if part)
+
+    def repository(self, name: str) -> str:
+        """The full name of a repository there."""
+        return "/".join(part for part in (self.prefix, name) if part)
+
+
+def where(text: str) -> Where:
+    """Read `HOST[:PORT][/PREFIX]`; `http://` before it means a registry without TLS. Raises ImageError."""
+    plain = text.startswith("http://")
+    bare = re.sub(r"^https?://", "", text).rstrip("/")
+    host, _, prefix = bare.partition("/")
+    if not _HOST.fullmatch(host) or (prefix and not _NAME.fullmatch(prefix)):
+        raise ImageError(
+            f'"{text}" names no registry',
+            remedy="write it as HOST[:PORT][/PREFIX], in lower case and without a user or password",
+        )
+    return Where(host, prefix, plain)
+
+
+def reached(place: Where) -> Where:
+    """The place as it is talked to: a registry on this machine's own address may do without TLS, as docker has it. Nothing is sent to it
+    but the question whether it does."""
+    if place.plain_http or not _loopback(place.host):
+        return place
+    try:
+        answer = urllib3.PoolManager(retries=False, timeout=5).request(
+            "GET", f"http://{place.host}/v2/", headers={"User-Agent": "goldnode"}
+        )
+    except HTTPError:
+        return place
+    return Where(place.host, place.prefix, answer.status in (200, 401, 404))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest or index as the registry has it: its bytes are what the digest is of."""
+
+    data: bytes
+    media_type: str
+    digest: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """It, read."""
+        found = json.loads(self.data)
+        if not isinstance(found, dict):
+            raise ImageError(f"manifest {self.digest} is no JSON object")
+        return found
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """What a manifest or index would call it."""
+        return Descriptor(self.media_type, self.digest, len(self.data))
+
+
+def referrers_tag(digest: str) -> str:
+    """The tag under which the referrers of a digest are kept where there is no Referrers API (OCI distribution 1.1)."""
+    return digest.replace(":", "-", 1)[:128]
+
+
+class Registry:
+    """One registry. Safe for several threads; `moved` is told of bytes that went over the wire."""
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        plain_http: bool = False,
+        ca: Path | None = None,
+        connections: int = 4,
+        timeout: float = 60,
+        tries: int = TRIES,
+        pause: float = PAUSE,
+        chunk: int = CHUNK,
+        logins: Callable[[str, str], Login | None] = login,
+        moved: Moved | None = None,
+    ) -> None:
+        self.host, self.plain_http, self.timeout = host, plain_http, timeout
+        self.tries, self.pause, self.chunk = tries, pause, chunk
+        self.base = f"{'http' if plain_http else 'https'}://{host}"
+        self.moved: Moved = moved or (lambda size: None)
+        self._logins, self._found = logins, dict[str, Login | None]()
+        self._tokens: dict[str, str] = {}
+        self._basic = False
+        self._lock = Lock()
+        shape: dict[str, Any] = {"num_pools": 4, "maxsize": connections, "block": False}
+        if not plain_http:
+            shape["ssl_context"] = _context(host, ca)
+        bare = urlsplit(self.base).hostname or host
+        proxy = (
+            ""
+            if urllib.request.proxy_bypass(bare)
+            else urllib.request.getproxies().get(urlsplit(self.base).scheme, "")
+        )
+        self._pool = urllib3.ProxyManager(proxy, **shape) if proxy else urllib3.PoolManager(**shape)
+
+    def repository(self, name: str) -> Repository:
+        """One repository of it. Raises ImageError for what no registry would take."""
+        if not _NAME.fullmatch(name):
+            raise ImageError(
+                f'"{name}" is no name of a repository', remedy="write it in lower-case words joined by /"
+            )
+        return Repository(self, name)
+
+    # Requests
+
+    def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        expected: Sequence[int],
+        repository: str = "",
+        actions: str = "pull",
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        what: str,
+        again: bool = True,
+    ) -> Answer:
+        """One request with its whole answer; repeated where a repeat may do. `what` says in an error what could not be done."""
+        with self.open(
+            method,
+            url,
+            expected=expected,
+            repository=repository,
+            actions=actions,
+            headers=headers,
+            body=body,
+            what=what,
+            again=again,
+            whole=True,
+        ) as answer:
+            return answer
+
+    @contextmanager
+    def open(
+        self,
+        method: str,
+        url: str,
+        *,
+        expected: Sequence[int],
+        repository: str = "",
+        actions: str = "pull",
+        headers: Mapping[str, str] | None = None,
+        body: Any = None,
+        what: str,
+        again: bool = True,
+        whole: bool = False,
+    ) -> Iterator[Answer]:
+        """A request whose answer is still to be read. Raises UnreachableError and RefusedError."""
+        full = urljoin(self.base + "/", url)
+        left, fresh = self.tries if again else 1, True
+        while True:
+            left -= 1
+            try:
+                raw, place = self._send(method, full, repository, actions, headers or {}, body)
+                answer = Answer(raw.status, {key.lower(): value for key, value in raw.headers.items()}, raw)
+                # Only the registry itself may ask for its login, and say where a token is had for it.
+                if (
+                    answer.status == 401
+                    and fresh
+                    and self._own(place)
+                    and self._authenticate(answer, repository, actions)
+                ):
+                    fresh, left = False, left + 1
+                    raw.close()
+                    if hasattr(body, "seek"):
+                        body.seek(0)
+                    continue
+                if answer.status in _AGAIN and left > 0:
+                    raw.close()
+                    self._wait(left, answer.headers.get("retry-after", ""))
+                    if hasattr(body, "seek"):
+                        body.seek(0)
+                    continue
+                if answer.status not in expected or whole:
+                    answer.data = raw.read(MANIFEST_LIMIT + 1)
+            except HTTPError as problem:
+                if _certificate(problem):
+                    raise UnreachableError(
+                        f"{self.host} shows a certificate that is not trusted here: {_why(problem)}",
+                        remedy=f"put the certificate of its authority into /etc/docker/certs.d/{self.host}/ca.crt, or name it with --ca",
+                    ) from None
+                if left > 0:
+                    self._wait(left, "")
+                    if hasattr(body, "seek"):
+                        body.seek(0)
+                    continue
+                raise UnreachableError(
+                    f"{what}: {self.host} cannot be reached: {_why(problem)}",
+                    remedy="run it again when the registry answers: what is there already is not sent again",
+                ) from None
+            try:
+                if answer.status not in expected:
+                    raise self._refusal(answer, what, place)
+                yield answer
+            finally:
+                raw.close() if not whole else raw.release_conn()
+            return
+
+    def _send(
+        self, method: str, url: str, repository: str, actions: str, headers: Mapping[str, str], body: Any
+    ) -> tuple[Any, str]:
+        """The answer, redirects followed, and the address that gave it."""
+        sent = {"User-Agent": "goldnode", "Accept-Encoding": "identity", **headers}
+        for _ in range(6):
+            if self._own(url):
+                sent |= self._authorization(repository, actions)
+            else:  # a place elsewhere that the registry sends to gets no login of ours
+                sent.pop("Authorization", None)
+            answer = self._pool.request(
+                method,
+                url,
+                headers=sent,
+                body=body,
+                preload_content=False,
+                decode_content=False,
+                redirect=False,
+                retries=False,
+                timeout=urllib3.Timeout(connect=min(20, self.timeout), read=self.timeout),
+            )
+            target = answer.headers.get("Location")
+            if method not in ("GET", "HEAD") or answer.status not in (301, 302, 303, 307, 308) or not target:
+                return answer, url
+            answer.close()
+            url = urljoin(url, target)
+            if urlsplit(url).scheme != "https" and not self.plain_http:
+                raise ImageError(f"{self.host} sends to an address without TLS, which is not followed")
+        raise ImageError(f"{self.host} sends from address to address without end")
+
+    def _own(self, url: str) -> bool:
+        asked, own = urlsplit(url), urlsplit(self.base)
+        return (asked.scheme, asked.netloc) == (own.scheme, own.netloc)
+
+    def _wait(self, left: int, said: str) -> None:
+        time.sleep(
+            min(float(said), PATIENCE) if said.isdigit() else self.pause * 2 ** max(0, self.tries - left - 1)
+        )
+
+    def _refusal(self, answer: Answer, what: str, place: str) -> ImageError:
+        reason = f"{answer.status} {_told(answer.data)}".rstrip()
+        who = (
+            self.host
+            if self._own(place)
+            else f"{urlsplit(place).netloc.rpartition('@')[2]}, where {self.host} sends,"
+        )
+        if answer.status in _AGAIN:
+            return UnreachableError(
+                f"{what}: {who} answers {reason}", remedy="run it again when the registry is well"
+            )
+        remedy = {
+            401: f"log in with `docker login {self.host}`",
+            403: f"ask for the right to do this, or log in as somebody else with `docker login {self.host}`",
+            405: "let the registry's configuration allow it",
+            413: "let the registry, or the proxy before it, take larger requests",
+        }.get(answer.status)
+        if answer.status in (401, 403) and not self._own(place):
+            remedy = f"let {self.host} send to addresses that ask for no login, or give out blobs itself"
+        error = RefusedError(f"{what}: {who} answers {reason}", remedy=remedy)
+        error.status = answer.status
+        return error
+
+    # Logins
+
+    def _login(self, repository: str) -> Login | None:
+        with self._lock:
+            if repository not in self._found:
+                self._found[repository] = self._logins(self.host, repository)
+            found = self._found[repository]
+        if found is not None and self.plain_http and not _loopback(self.host):
+            raise ImageError(
+                f"{self.host} is asked without TLS, and a login is not sent that way",
+                remedy="give the registry a certificate, and leave out http://",
+            )
+        return found
+
+    def _authorization(self, repository: str, actions: str) -> dict[str, str]:
+        token = self._tokens.get(f"{repository}:{actions}")
+        if token is not None:
+            return {"Authorization": f"Bearer {token}"}
+        if self._basic and (found := self._login(repository)) is not None:
+            return {"Authorization": _basic(found)}
+        return {}
+
+    def _authenticate(self, answer: Answer, repository: str, actions: str) -> bool:
+        """Do what a 401 asks for. Returns whether the request is worth repeating."""
+        kind, _, rest = answer.headers.get("www-authenticate", "").partition(" ")
+        found = self._login(repository)
+        if kind.lower() == "basic":
+            if found is None or found.kind != "password":
+                return False
+            self._basic = True
+            return True
+        if kind.lower() != "bearer":
+            return False
+        asked = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+        realm = asked.get("realm", "")
+        if found is not None and found.kind == "token":
+            self._tokens[f"{repository}:{actions}"] = found.secret
+            return True
+        if urlsplit(realm).scheme != "https" and not (self.plain_http and urlsplit(realm).scheme == "http"):
+            raise ImageError(
+                f"{self.host} sends for a token to an address without TLS, where a login is not sent"
+            )
+        scope = asked.get("scope") or (f"repository:{repository}:{actions}" if repository else "")
+        fields = {"service": asked.get("service", ""), **({"scope": scope} if scope else {})}
+        headers = {"User-Agent": "goldnode"}
+        if found is not None and found.kind == "identity":
+            form = {
+                **fields,
+                "grant_type": "refresh_token",
+                "client_id": "goldnode",
+                "refresh_token": found.secret,
+            }
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            method, url, body = "POST", realm, urlencode(form).encode()
+        else:
+            if found is not None:
+                headers["Authorization"] = _basic(found)
+            method, url, body = "GET", f"{realm}{'&' if '?' in realm else '?'}{urlencode(fields)}", b""
+        raw = self._pool.request(
+            method,
+            url,
+            headers=headers,
+            body=body or None,
+            redirect=False,
+            retries=False,
+            timeout=self.timeout,
+        )
+        if raw.status in (401, 403):
+            return False
+        try:
+            said = json.loads(raw.data)
+            token = said.get("token") or said["access_token"]
+        except (ValueError, KeyError, AttributeError):
+            raise UnreachableError(
+                f"{self.host}'s token service answers {raw.status} without a token", remedy="run it again"
+            ) from None
+        self._tokens[f"{repository}:{actions}"] = token
+        return True
+
+
+@dataclass
+class Answer:
+    """Status, headers by lower-case name, and the body: `data`, or to be read with `blocks`."""
+
+    status: int
+    headers: dict[str, str]
+    raw: Any
+    data: bytes = b""
+
+    def blocks(self) -> Iterator[bytes]:
+        """The body as it comes."""
+        while block := self.raw.read(BLOCK):
+            yield block
+
+
+class Repository:
+    """One repository: what it holds is read and written by digest, and every digest is computed here, not believed."""
+
+    def __init__(self, registry: Registry, name: str) -> None:
+        self.registry, self.name = registry, name
+
+    def __str__(self) -> str:
+        return f"{self.registry.host}/{self.name}"
+
+    # Manifests and tags
+
+    def manifest(self, reference: str) -> Manifest | None:
+        """The manifest or index of a tag or digest; None where there is none.
+
+        Raises ImageError where its bytes do not have the digest that was asked for, or that the registry states.
+        """
+        answer = self._ask(
+            "GET",
+            f"manifests/{reference}",
+            (200, 404),
+            headers={"Accept": ACCEPT},
+            what=f"{self}:{reference} cannot be read",
+        )
+        if answer.status == 404:
+            return None
+        digest = digest_of(answer.data)
+        stated = (
+            reference
+            if reference.startswith("sha256:")
+            else answer.headers.get("docker-content-digest", digest)
+        )
+        if stated.startswith("sha256:") and stated != digest:
+            raise ImageError(
+                f"{self}:{reference} is altered: the registry gives bytes with digest {digest} for {stated}",
+                remedy="publish the image again, and look at the registry's storage",
+            )
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+        try:
+            kind = json.loads(answer.data).get("mediaType") or kind
+        except (ValueError, AttributeError):
+            raise ImageError(
+                f"{self}:{reference} is no manifest: it is no JSON object",
+                remedy="look at the registry's storage",
+            ) from None
+        return Manifest(answer.data, kind, digest)
+
+    def digest(self, tag: str) -> str | None:
+        """The digest a tag stands for, None where there is no such tag. The manifest is read: a header alone is not believed."""
+        found = self.manifest(tag)
+        return None if found is None else found.digest
+
+    def put_manifest(self, reference: str, data: bytes, media_type: str) -> bool:
+        """Write a manifest under a tag or its digest. Returns whether the registry says that it minds the manifest's `subject`."""
+        if not reference.startswith("sha256:") and not _TAG.fullmatch(reference):
+            raise ImageError(
+                f'"{reference}" is no tag', remedy='use at most 128 letters, digits, "_", "." and "-"'
+            )
+        answer = self._ask(
+            "PUT",
+            f"manifests/{reference}",
+            (201,),
+            headers={"Content-Type": media_type},
+            body=data,
+            push=True,
+            what=f"{self}:{reference} cannot be written",
+        )
+        return "oci-subject" in answer.headers
+
+    def delete(self, digest: str) -> bool:
+        """Delete a manifest, and with it every tag that stands for it. False where there was none. Raises RefusedError."""
+        what = f"{self}@{digest} cannot be deleted"
+        return self._ask("DELETE", f"manifests/{digest}", (202, 404), push=True, what=what).status == 202
+
+    def tags(self) -> list[str]:
+        """Every tag, sorted; empty where the repository is not there."""
+        found: list[str] = []
+        url: str | None = f"/v2/{self.name}/tags/list?n=1000"
+        while url is not None:
+            answer = self._ask("GET", url, (200, 404), what=f"the tags of {self} cannot be read")
+            if answer.status == 404:
+                break
+            found += json.loads(answer.data).get("tags") or []
+            follows = re.match(r'\s*<([^>]*)>\s*;\s*rel="?next"?', answer.headers.get("link", ""))
+            url = follows.group(1) if follows else None
+        return sorted(set(found))
+
+    # Blobs
+
+    def blob_size(self, digest: str) -> int | None:
+        """How large the registry says a blob is, in bytes; None where it has none."""
+        answer = self._ask(
+            "HEAD", f"blobs/{digest}", (200, 404), what=f"blob {digest} of {self} cannot be looked for"
+        )
+        said = answer.headers.get("content-length", "")
+        return (int(said) if said.isdigit() else -1) if answer.status == 200 else None
+
+    def push_blob(self, descriptor: Descriptor, source: Path, mounts: Iterable[str] = ()) -> bool:
+        """Bring a blob there. Returns False where it was there already. `mounts`: repositories of the registry that have it.
+
+        What is sent is hashed on the way by the registry (the digest is part of the last request); a cut transfer goes on behind the
+        last byte that the registry has, and begins anew where the registry no longer knows of it.
+        """
+        size = self.blob_size(descriptor.digest)
+        if size is not None:
+            if size not in (-1, descriptor.size):
+                raise ImageError(
+                    f"blob {descriptor.digest} has {size} bytes in {self}, expected {descriptor.size}",
+                    remedy="delete it from the registry's storage and publish again",
+                )
+            return False
+        if source.stat().st_size != descriptor.size or "sha256:" + sha256_of(source) != descriptor.digest:
+            raise ImageError(
+                f"blob {descriptor.digest} in the store is altered",
+                file=source,
+                remedy="delete that file and build or pull again",
+            )
+        for other in mounts:
+            if self._mount(descriptor, other):
+                return True
+        for turn in range(self.registry.tries):
+            try:
+                self._upload(descriptor, source)
+            except _LostError as lost:
+                if turn + 1 == self.registry.tries:
+                    raise UnreachableError(
+                        f"blob {descriptor.digest} cannot be sent to {self}: {lost}",
+                        remedy="run it again when the registry answers: what is there already is not sent again",
+                    ) from None
+                time.sleep(self.registry.pause * 2**turn)
+                continue
+            return True
+        return True
+
+    def _mount(self, descriptor: Descriptor, other: str) -> bool:
+        url = f"/v2/{self.name}/blobs/uploads/?{urlencode({'mount': descriptor.digest, 'from': other})}"
+        try:
+            answer = self._ask(
+                "POST", url, (201, 202), push=True, body=b"", what=f"{self} cannot mount a blob of {other}"
+            )
+        except RefusedError:
+            return False
+        if answer.status == 202:  # it offers an upload instead
+            self._cancel(answer)
+            return False
+        return True
+
+    def _cancel(self, answer: Answer) -> None:
+        try:
+            self._ask(
+                "DELETE",
+                self._location(answer),
+                tuple(range(200, 500)),
+                push=True,
+                what="an upload cannot be given up",
+            )
+        except ImageError:
+            return  # the registry forgets it by itself
+
+    def _location(self, answer: Answer) -> str:
+        location = answer.headers.get("location")
+        if not location:
+            raise UnreachableError(
+                f"{self} does not say where to send a blob",
+                remedy="look at the registry, and at the proxy before it",
+            )
+        return urljoin(self.registry.base + "/", location)
+
+    def _upload(self, descriptor: Descriptor, source: Path) -> None:
+        answer = self._ask(
+            "POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload"
+        )
+        location = self._location(answer)
+        least = answer.headers.get("oci-chunk-min-length", "")
+        chunk = max(self.registry.chunk, int(least) if least.isdigit() else 0)
+        with source.open("rb") as file:
+            if descriptor.size <= chunk:
+                self._finish(location, descriptor, file.read())
+                self.registry.moved(descriptor.size)
+                return
+            done, idle = 0, 0
+            while done < descriptor.size:
+                file.seek(done)
+                data = file.read(chunk)
+                headers = {
+                    "Content-Type": "application/octet-stream",
+                    "Content-Range": f"{done}-{done + len(data) - 1}",
+                }
+                try:
+                    answer = self._ask(
+                        "PATCH",
+                        location,
+                        (202, 201, 204),
+                        headers=headers,
+                        body=data,
+                        push=True,
+                        what="a part cannot be sent",
+                        again=False,
+                    )
+                except RefusedError as refused:
+                    if done == 0 and refused.status in (
+                        400,
+                        404,
+                        405,
+                        415,
+                        501,
+                    ):  # it takes a blob only whole
+                        self._whole(descriptor, source)
+                        return
+                    if refused.status not in (400, 404, 416):
+                        raise
+                    had, location = self._resumed(location, str(refused))
+                except UnreachableError as cut:
+                    time.sleep(self.registry.pause * 2**idle)
+                    had, location = self._resumed(location, cut.message)
+                else:
+                    location, idle = self._location(answer), 0
+                    had = _end(answer) or done + len(data)
+                if had <= done:
+                    idle += 1
+                    if idle >= self.registry.tries or had < done:
+                        raise _LostError(f"it has {had} of {descriptor.size} bytes and takes no more")
+                self.registry.moved(had - done)
+                done = had
+        self._finish(location, descriptor, b"")
+
+    def _resumed(self, location: str, why: str) -> tuple[int, str]:
+        """How much the registry has of an upload that was cut, and where it goes on."""
+        try:
+            answer = self._ask(
+                "GET",
+                location,
+                (204, 202, 200),
+                push=True,
+                what="an upload cannot be taken up again",
+                again=False,
+            )
+        except ImageError:
+            raise _LostError(why) from None
+        return _end(answer) or 0, self._location(answer)
+
+    def _finish(self, location: str, descriptor: Descriptor, data: bytes) -> None:
+        url = f"{location}{'&' if '?' in location else '?'}{urlencode({'digest': descriptor.digest})}"
+        headers = {"Content-Type": "application/octet-stream"}
+        what = f"blob {descriptor.digest} cannot be sent to {self}"
+        try:
+            self._ask("PUT", url, (201, 204), headers=headers, body=data, push=True, what=what, again=False)
+        except UnreachableError as cut:
+            if self.blob_size(descriptor.digest) is None:  # the answer alone may have been lost
+                raise _LostError(cut.message) from None
+        except RefusedError as refused:
+            if refused.status not in (400, 404, 416):
+                raise
+            raise _LostError(refused.message) from None
+
+    def _whole(self, descriptor: Descriptor, source: Path) -> None:
+        answer = self._ask(
+            "POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload"
+        )
+        location = self._location(answer)
+        url = f"{location}{'&' if '?' in location else '?'}{urlencode({'digest': descriptor.digest})}"
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(descriptor.size)}
+        what = f"blob {descriptor.digest} cannot be sent to {self}"
+        with (
+            source.open("rb") as file,
+            self.registry.open(
+                "PUT",
+                url,
+                expected=(201, 204),
+                repository=self.name,
+                actions="pull,push",
+                headers=headers,
+                body=file,
+                what=what,
+                again=False,
+                whole=True,
+            ),
+        ):
+            self.registry.moved(descriptor.size)
+
+    def read_blob(self, descriptor: Descriptor, limit: int = 256 << 20) -> bytes:
+        """A blob that is read whole into memory, checked. Raises ImageError where it is absent, cut or altered."""
+        if descriptor.size > limit:
+            raise ImageError(
+                f"blob {descriptor.digest} of {self} has {descriptor.size} bytes, more than the {limit} that are read at once"
+            )
+        what = f"blob {descriptor.digest} of {self} cannot be read"
+        with self._open(f"blobs/{descriptor.digest}", what) as answer:
+            if answer.status == 404:
+                raise _missing(self, descriptor)
+            try:
+                data = b"".join(answer.blocks())
+            except HTTPError as problem:
+                raise UnreachableError(
+                    f"{what}: the connection broke: {_why(problem)}", remedy="run it again"
+                ) from None
+        if digest_of(data) != descriptor.digest:
+            raise _altered(self, descriptor, digest_of(data), len(data))
+        return data
+
+    def pull_blob(self, descriptor: Descriptor, layout: Layout) -> bool:
+        """Bring a blob into a layout, every byte checked. Returns False where it was there, unaltered.
+
+        What a cut transfer left is continued. Raises ImageError for other bytes than the digest says, and for a full disk.
+        """
+        path = layout.path(descriptor.digest)
+        if path.is_file():
+            if path.stat().st_size == descriptor.size and "sha256:" + sha256_of(path) == descriptor.digest:
+                return False
+            path.unlink()  # an altered one serves nobody
+        partial = layout.root / "partial" / path.name
+        try:
+            partial.parent.mkdir(exist_ok=True)
+            with partial.open("a+b") as out:
+                fcntl.flock(out, fcntl.LOCK_EX)
+                if path.is_file():  # another process was quicker
+                    return False
+                self._fill(descriptor, out)
+                out.flush()
+                os.fsync(out.fileno())
+                partial.chmod(0o644)
+                partial.replace(path)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise ImageError(
+                f"the disk of {layout.root} is full: blob {descriptor.digest} of {descriptor.size} bytes has no room",
+                remedy="free space (`goldnode images gc`) and run it again: what came is kept",
+            ) from None
+        return True
+
+    def _fill(self, descriptor: Descriptor, out: Any) -> None:
+        left, began_anew = self.registry.tries, False
+        while True:
+            out.seek(0)
+            hasher = hashlib.sha256()
+            while block := out.read(BLOCK):
+                hasher.update(block)
+            have = out.tell()
+            if have > descriptor.size:
+                out.truncate(0)
+                continue
+            kept = have
+            cut = ""
+            if have < descriptor.size:
+                try:
+                    have, hasher = self._receive(descriptor, out, have, hasher)
+                except HTTPError as problem:
+                    cut = _why(problem)
+                    have = out.tell()
+            if have == descriptor.size and not cut:
+                found = "sha256:" + hasher.hexdigest()
+                if found == descriptor.digest:
+                    return
+                out.truncate(0)
+                if kept and not began_anew:  # what an earlier run left may have been the fault
+                    began_anew = True
+                    continue
+                raise _altered(self, descriptor, found, have)
+            left = self.registry.tries if have - kept >= BLOCK else left - 1
+            if left <= 0:
+                raise UnreachableError(
+                    f"blob {descriptor.digest} of {self} ends after {have} of {descriptor.size} bytes{f': {cut}' if cut else ''}",
+                    remedy="run it again: what came is kept",
+                )
+            time.sleep(self.registry.pause)
+
+    def _receive(self, descriptor: Descriptor, out: Any, have: int, hasher: Any) -> tuple[int, Any]:
+        what = f"blob {descriptor.digest} of {self} cannot be read"
+        with self._open(
+            f"blobs/{descriptor.digest}", what, {"Range": f"bytes={have}-"} if have else {}
+        ) as answer:
+            if answer.status == 404:
+                raise _missing(self, descriptor)
+            said = re.match(r"bytes (\d+)-", answer.headers.get("content-range", ""))
+            if answer.status != 206 or said is None or int(said.group(1)) != have:
+                out.truncate(0)
+                have, hasher = 0, hashlib.sha256()
+                if answer.status != 200:
+                    return have, hasher
+            for block in answer.blocks():
+                have += len(block)
+                if have > descriptor.size:
+                    out.truncate(0)
+                    raise _altered(self, descriptor, "more bytes", have)
+                out.write(block)
+                hasher.update(block)
+                self.registry.moved(len(block))
+        return have, hasher
+
+    # Referrers
+
+    def referrers(self, digest: str) -> tuple[list[dict[str, Any]], bool]:
+        """What refers to a manifest, as rows of an index, and whether the registry's Referrers API said so.
+
+        Without that API it is the index under the tag `sha256-…` (the specification's fallback).
+        """
+        rows: list[dict[str, Any]] = []
+        url: str | None = f"/v2/{self.name}/referrers/{digest}"
+        while url is not None:
+            answer = self._ask(
+                "GET",
+                url,
+                (200, 404),
+                headers={"Accept": INDEX},
+                what=f"the referrers of {self}@{digest} cannot be read",
+            )
+            kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+            if answer.status == 404 or kind != INDEX:
+                return self._fallback(digest), False
+            rows += json.loads(answer.data).get("manifests") or []
+            follows = re.match(r'\s*<([^>]*)>\s*;\s*rel="?next"?', answer.headers.get("link", ""))
+            url = follows.group(1) if follows else None
+        return rows, True
+
+    def _fallback(self, digest: str) -> list[dict[str, Any]]:
+        found = self.manifest(referrers_tag(digest))
+        if found is None:
+            return []
+        rows = found.document.get("manifests")
+        if found.media_type != INDEX or not isinstance(rows, list):
+            raise ImageError(
+                f"{self}:{referrers_tag(digest)} is no index of referrers",
+                remedy="delete that tag, and publish again",
+            )
+        return rows
+
+    def refer(self, digest: str, rows: Sequence[Mapping[str, Any]], *, minded: bool) -> None:
+        """See to it that `rows` are among the referrers of a manifest, and read that back.
+
+        `minded`: the registry said of each (put_manifest) that it minds its subject. Without that the index is read, completed, written,
+        and read again, since two writers may take each other's rows away; what is missing then is added anew.
+        """
+        wanted = {row["digest"]: dict(row) for row in rows}
+        for turn in range(self.registry.tries):
+            have = self.referrers(digest)[0] if minded else self._fallback(digest)
+            missing = set(wanted) - {row.get("digest") for row in have}
+            if not missing:
+                return
+            if minded:
+                time.sleep(self.registry.pause * (turn + 1))  # some registries index a little later
+                continue
+            merged = [*have, *(wanted[one] for one in sorted(missing))]
+            merged.sort(key=lambda row: str(row.get("digest")))
+            self.put_manifest(
+                referrers_tag(digest),
+                canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": merged}),
+                INDEX,
+            )
+        have = self.referrers(digest)[0]
+        if missing := set(wanted) - {row.get("digest") for row in have}:
+            raise ImageError(
+                f"{len(missing)} of {len(wanted)} documents about {self}@{digest} are not listed as its referrers",
+                remedy="publish again, when nobody else publishes this image",
+            )
+
+    # Plumbing
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        expected: Sequence[int],
+        *,
+        what: str,
+        push: bool = False,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        again: bool = True,
+    ) -> Answer:
+        url = path if path.startswith(("/", "http")) else f"/v2/{self.name}/{quote(path, safe='/:@')}"
+        actions = ("pull,push,delete" if method == "DELETE" else "pull,push") if push else "pull"
+        answer = self.registry.ask(
+            method,
+            url,
+            expected=expected,
+            repository=self.name,
+            actions=actions,
+            headers=headers,
+            body=body,
+            what=what,
+            again=again,
+        )
+        if len(answer.data) > MANIFEST_LIMIT:
+            raise ImageError(f"{what}: the answer is larger than {MANIFEST_LIMIT} bytes")
+        return answer
+
+    @contextmanager
+    def _open(self, path: str, what: str, headers: Mapping[str, str] | None = None) -> Iterator[Answer]:
+        url = f"/v2/{self.name}/{path}"
+        with self.registry.open(
+            "GET", url, expected=(200, 206, 404, 416), repository=self.name, headers=headers, what=what
+        ) as answer:
+            yield answer
+
+
+class _LostError(Exception):
+    """An upload that the registry does not go on with; the blob is sent anew."""
+
+
+def history_manifest(artifact_type: str, blob: Descriptor, annotations: Mapping[str, str]) -> bytes:
+    """An artefact manifest that is about no image: one document under a tag of its own."""
+    return canonical(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": artifact_type,
+            "config": Descriptor(EMPTY, digest_of(b"{}"), 2).document(),
+            "layers": [blob.document()],
+            "annotations": dict(annotations),
+        }
+    )
+
+
+def _context(host: str, ca: Path | None) -> ssl.SSLContext:
+    """Trust of the system (and $SSL_CERT_FILE), what docker's certs.d has for the host, and `ca`; a client certificate where there is one."""
+    context = ssl.create_default_context()
+    if ca is not None:
+        try:
+            context.load_verify_locations(cafile=str(ca))
+        except (OSError, ssl.SSLError) as problem:
+            raise ImageError(
+                f"this is no certificate: {problem}",
+                file=ca,
+                remedy="name a PEM file with the authority's certificate",
+            ) from None
+    for base in DOCKER_CERTS:
+        place = Path(base).expanduser() / host
+        for file in sorted(place.glob("*.crt")):
+            try:
+                context.load_verify_locations(cafile=str(file))
+            except (OSError, ssl.SSLError) as problem:
+                raise ImageError(
+                    f"this is no certificate: {problem}",
+                    file=file,
+                    remedy="mend or remove it; docker reads it too",
+                ) from None
+        for file in sorted(place.glob("*.cert")):
+            key = file.with_suffix(".key")
+            if not key.is_file():
+                raise ImageError(
+                    "the key of this client certificate is not beside it",
+                    file=file,
+                    remedy=f"put it into {key.name}",
+                )
+            context.load_cert_chain(str(file), str(key))
+    return context
+
+
+def _basic(found: Login) -> str:
+    return "Basic " + base64.b64encode(f"{found.user}:{found.secret}".encode()).decode()
+
+
+def _loopback(host: str) -> bool:
+    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def _end(answer: Answer) -> int | None:
+    """How many bytes of an upload the registry has; None where it does not say."""
+    said = re.fullmatch(r"(?:bytes=)?0-(\d+)", answer.headers.get("range", ""))
+    if said is None:
+        return None
+    # An upload of which nothing came is told as 0-0, as one of a single byte would be: no chunk is that small.
+    return int(said.group(1)) + 1 if said.group(1) != "0" else 0
+
+
+def _told(data: bytes) -> str:
+    """What a registry says of an error, in one short line."""
+    try:
+        rows = json.loads(data)["errors"]
+        text = "; ".join(f"{row.get('code', '')} {row.get('message', '')}".strip() for row in rows)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text = data[:200].decode("utf-8", "replace")
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>|[^\x20-\x7e]", " ", text)).strip()[:200]
+
+
+def _certificate(problem: BaseException) -> bool:
+    text = str(problem).lower()
+    return isinstance(getattr(problem, "reason", problem), SSLError | ssl.SSLError) and (
+        "certificate" in text or "hostname" in text
+    )
+
+
+def _why(problem: BaseException) -> str:
+    """The innermost reason, on one line, without an address: that may hold what is nobody's business."""
+    inner = getattr(problem, "reason", None) or problem
+    text = re.sub(r"^<[^>]*>:\s*|HTTPS?Connection(?:Pool)?\([^)]*\):\s*", "", str(inner)).splitlines()[0]
+    return re.sub(r"\w+://\S+", "…", text)
+
+
+def _missing(repository: Repository, descriptor: Descriptor) -> ImageError:
+    return ImageError(f"blob {descriptor.digest} is not in {repository}", remedy="publish the image again")
+
+
+def _altered(repository: Repository, descriptor: Descriptor, found: str, size: int) -> ImageError:
+    return ImageError(
+        f"blob {descriptor.digest} of {repository} is altered: expected {descriptor.size} bytes with that digest, got {size} with {found}",
+        remedy="delete it from the registry's storage and publish the image again",
+    )

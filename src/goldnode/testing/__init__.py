@@ -1,0 +1,1 @@
+"""Tools for tests that users may use too: lab nodes in containers, testinfra fixtures."""
