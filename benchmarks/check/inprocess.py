@@ -10,8 +10,8 @@ import math
 import sys
 import time
 
-from goldnode.catalog.load import load_catalog
 from goldnode.classdoc.hosts import host_of_class
+from goldnode.classdoc.load import load_catalog
 from goldnode.compat.check import check
 from goldnode.compat.workloads import of_text
 from goldnode.core.site import Site

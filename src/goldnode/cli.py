@@ -116,7 +116,7 @@ def main(debug: bool) -> None:
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def classes(form: str) -> None:
     """List the node classes."""
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
 
     catalog = load_catalog()
     if form == "json":
@@ -164,8 +164,8 @@ def class_group() -> None:
 @click.argument("name")
 def class_export(name: str) -> None:
     """Print the class document of NAME as JSON."""
-    from goldnode.catalog.load import load_catalog
     from goldnode.classdoc.compile import class_document
+    from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
 
     document = class_document(name, load_catalog(), load_site())
@@ -183,8 +183,8 @@ def class_export(name: str) -> None:
 )
 def class_bless(captures: tuple[Path, ...], name: str | None, reason: str | None) -> None:
     """Turn CAPTURES of good nodes (`goldnode-node capture`) into the baseline of a class, for review."""
-    from goldnode.catalog.load import load_catalog
     from goldnode.classdoc import bless as blessing
+    from goldnode.classdoc.load import load_catalog
 
     catalog = load_catalog()
     proposal = blessing.bless(captures, catalog, name, reason)
@@ -225,7 +225,7 @@ def adopt(
     keep: Path | None,
 ) -> None:
     """Look at HOST, read-only, and propose a class and a stack for review."""
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.fleet import adopt as adopting
 

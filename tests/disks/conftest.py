@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.catalog.load import load_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.site import load_site
 from goldnode.disks.definition import builtin_definition, load_definition
 from goldnode.disks.locking import DiskLock, fetch, load_disk_lock, target

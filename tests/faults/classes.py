@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from goldnode.catalog.load import builtin_catalog, load_catalog
+from goldnode.catalog.load import builtin_catalog
 from goldnode.classdoc.compile import class_document
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.site import Site, SiteArchive
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage
 

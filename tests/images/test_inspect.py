@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from tests.unit.images.inspect.things import elf, image, installed, os_release, wheel, wheel_files
 
+from goldnode.images.locked_packages import locked
 from goldnode.inspect import examine, policy, report, targets
 from goldnode.inspect.policy import Inspection
 from goldnode.oci.layout import Layout
@@ -87,7 +88,7 @@ def test_a_cpu_image_with_the_wheel_of_xgboost(fetched: Path, tmp_path: Path) ->
     layout = Layout(tmp_path)
     image(layout, "cpu:1-base-debian12", [BASE, installed(unpacked(fetched, "xgboost"))], packed=False)
     (target,) = targets.find("cpu:1-base-debian12", layout)
-    found, truth = examine(target, RULES)
+    found, truth = examine(target, RULES, locked=locked)
     row = next(row for row in found.findings if row.severity == "refuse")
     assert not found.passed
     assert truth is not None
@@ -111,7 +112,7 @@ def test_a_runtime_whose_tag_says_another_release(fetched: Path, tmp_path: Path)
     (wrong,), (right,) = (
         targets.find(f"cuda:{version}-base-debian12", layout) for version in ("12.4.1", "12.9.1")
     )
-    found, truth = examine(wrong, RULES)
+    found, truth = examine(wrong, RULES, locked=locked)
     assert found.passed
     assert truth is not None
     assert not truth.passed
@@ -121,7 +122,7 @@ def test_a_runtime_whose_tag_says_another_release(fetched: Path, tmp_path: Path)
         in said
     )
     assert "REFUSED" in said
-    _, truth = examine(right, RULES)
+    _, truth = examine(right, RULES, locked=locked)
     assert truth is not None
     assert truth.passed
 
@@ -220,7 +221,7 @@ def test_two_majors_of_cudnn(tmp_path: Path) -> None:
         [BASE, installed(eight), installed(nine, root="opt/app/site-packages")],
     )
     (target,) = targets.find("cuda:12.4.1-runtime-debian12", layout)
-    found, _ = examine(target, RULES)
+    found, _ = examine(target, RULES, locked=locked)
     assert [row.rule for row in found.findings if row.severity == "refuse"] == ["two-majors"]
 
 

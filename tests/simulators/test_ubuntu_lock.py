@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.simulators.apt_archive import publish
 
-from goldnode.catalog.load import load_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import LockError, SiteError
 from goldnode.core.site import Site, archive_url, load_site
 from goldnode.lock.model import Lock

@@ -103,12 +103,12 @@ def test_a_fault_without_the_name_of_a_file(monkeypatch: pytest.MonkeyPatch) -> 
 
         return load
 
-    monkeypatch.setattr("goldnode.catalog.load.load_catalog", broken(errno.ENOSPC))
+    monkeypatch.setattr("goldnode.classdoc.load.load_catalog", broken(errno.ENOSPC))
     assert (
         run("classes").stderr
         == "error: a file cannot be read or written: No space left on device. `goldnode --debug …` shows which.\n"
     )
-    monkeypatch.setattr("goldnode.catalog.load.load_catalog", broken(errno.ECONNREFUSED))
+    monkeypatch.setattr("goldnode.classdoc.load.load_catalog", broken(errno.ECONNREFUSED))
     assert isinstance(run("classes").exception, OSError), "about no file: a fault of goldnode"
 
 
@@ -184,7 +184,7 @@ def test_a_fault_of_goldnode_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> N
     def broken() -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr("goldnode.catalog.load.load_catalog", broken)
+    monkeypatch.setattr("goldnode.classdoc.load.load_catalog", broken)
     result = run("classes")
     assert isinstance(result.exception, RuntimeError)
     assert result.exit_code == 1

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from goldnode.catalog import models
-from goldnode.classdoc import checks
 from goldnode.core import yamlsource
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.core.yamlsource import Source
@@ -54,11 +53,6 @@ class Catalog:
     stacks: dict[str, Entry[models.Stack]] = field(default_factory=dict)
     platforms: dict[str, Entry[models.Platform]] = field(default_factory=dict)
     classes: dict[str, Entry[models.NodeClass]] = field(default_factory=dict)
-
-    @classmethod
-    def load(cls, directories: Sequence[Path] | None = None) -> Catalog:
-        """Read the catalog in force; see `load_catalog`."""
-        return load_catalog(directories)
 
     def stack(self, name: str) -> Entry[models.Stack]:
         """Return a stack. Raises CatalogError with the nearest right spelling."""
@@ -112,43 +106,24 @@ def _check_folders(path: Path) -> None:
         )
 
 
-def load_catalog(
-    directories: Sequence[Path] | None = None, *, faults: list[GoldnodeError] | None = None
-) -> Catalog:
-    """Read and check the catalog in `directories`, or the one in force.
+def read_catalog(directories: Sequence[Path] | None, faults: Faults) -> Catalog:
+    """Read the catalog in `directories`, or the one that the environment names, without judging it.
 
-    What depends on the day (an end of life, a waiver) is judged when a class is used: see `checks.check_use`. Raises
-    CatalogError for the first fault; with `faults` these are put there, the first of each file, and the catalog lacks what they are in.
+    `goldnode.classdoc.load.load_catalog` also checks it against the facts. `faults` decides whether the first fault is raised
+    as CatalogError, or the first one of each file collected.
     """
-    keep = _Faults(faults)
     places = tuple(directories if directories is not None else catalog_directories())
     catalog = Catalog(places)
     for place in places:
-        with keep.of(("archives", None)):
+        with faults.of(("archives", None)):
             _read_archives(place, catalog.archives)
-        _read_folder(place / "stacks", models.Stack, "stack", catalog.stacks, keep)
-        _read_folder(place / "platforms", models.Platform, "platform", catalog.platforms, keep)
-        _read_folder(place / "classes", models.NodeClass, "class", catalog.classes, keep)
-    for name, stack in list(catalog.stacks.items()):
-        if ("archives", None) not in keep.broken:
-            with keep.of(("stack", name), catalog.stacks):
-                checks.check_stack(stack, catalog)
-    for name, platform in list(catalog.platforms.items()):
-        with keep.of(("platform", name), catalog.platforms):
-            checks.check_platform(platform)
-    for name, node_class in list(catalog.classes.items()):
-        if ("stack", node_class.item.stack) in keep.broken or (
-            "platform",
-            node_class.item.platform,
-        ) in keep.broken:
-            del catalog.classes[name]  # what it refers to has to be mended first
-            continue
-        with keep.of(("class", name), catalog.classes):
-            checks.check_class(node_class, catalog)
+        _read_folder(place / "stacks", models.Stack, "stack", catalog.stacks, faults)
+        _read_folder(place / "platforms", models.Platform, "platform", catalog.platforms, faults)
+        _read_folder(place / "classes", models.NodeClass, "class", catalog.classes, faults)
     return catalog
 
 
-class _Faults:
+class Faults:
     """Where errors go: out, or into a list, with what they are in out of the catalog."""
 
     def __init__(self, faults: list[GoldnodeError] | None) -> None:
@@ -187,7 +162,7 @@ def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
 
 
 def _read_folder(
-    folder: Path, model: type[Item], key: str, into: dict[str, Entry[Item]], keep: _Faults
+    folder: Path, model: type[Item], key: str, into: dict[str, Entry[Item]], keep: Faults
 ) -> None:
     for path in _files(folder):
         with keep.of((key, path.stem)):

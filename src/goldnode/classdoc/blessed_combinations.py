@@ -18,7 +18,6 @@ import jinja2
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog
 from goldnode.classdoc.hosts import host_of_class, host_of_stack
-from goldnode.compat import rules
 from goldnode.compat.check import check
 from goldnode.compat.model import Finding, Host, Workload
 from goldnode.core.errors import FactsError
@@ -157,7 +156,7 @@ def _containers(stack: models.Stack, host: Host) -> str:
 
 
 def _upstream(version: str | None) -> str | None:
-    return None if version is None else rules.upstream(version)
+    return None if version is None else facts.release_numbers(version)
 
 
 def _support(stack: models.Stack, day: dt.date) -> str:

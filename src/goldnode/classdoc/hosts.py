@@ -156,7 +156,7 @@ def _host(
         "fabric_manager_package": manager,
         "engine": runtime.engine if runtime is not None else None,
         "engine_version": engine_version,
-        "toolkit": None if toolkit_version is None else rules.upstream(toolkit_version),
+        "toolkit": None if toolkit_version is None else facts.release_numbers(toolkit_version),
         "toolkit_mode": mode.mode if mode is not None else None,
         "amdgpu": _upstream(versions.get(driver.dkms.package))
         if driver is not None and driver.vendor == "amd" and driver.dkms
@@ -204,7 +204,7 @@ def _flavour(driver: models.Driver | None, gpus: tuple[facts.Gpu, ...]) -> str |
 
 
 def _upstream(version: str | None) -> str | None:
-    return None if version is None else rules.upstream(version)
+    return None if version is None else facts.release_numbers(version)
 
 
 def _waiver(waiver: models.Waiver | None) -> Waiver | None:

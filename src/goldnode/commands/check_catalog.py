@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.catalog.load import Catalog
 from goldnode.classdoc import checks
+from goldnode.classdoc.load import load_catalog
 from goldnode.core import yamlsource
 from goldnode.core.errors import GoldnodeError, LockError, SiteError, nearest
 from goldnode.core.site import Site, check_archives, load_site

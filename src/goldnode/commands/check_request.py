@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.catalog.load import Catalog
 from goldnode.classdoc import checks
 from goldnode.classdoc.hosts import host_of_class, host_of_stack, workloads_of_class
+from goldnode.classdoc.load import load_catalog
 from goldnode.compat import known_bad, rules_host
 from goldnode.compat.check import check, settle
 from goldnode.compat.model import Finding, Host, Place, Workload

@@ -28,7 +28,7 @@ _STORE = click.option(
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def list_(definition_file: Path | None, store_path: Path | None, form: str) -> None:
     """List the node classes with the lock of their disk image and the newest build."""
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
     from goldnode.core.errors import GoldnodeError
     from goldnode.core.site import load_site
     from goldnode.disks.definition import load_definition
@@ -107,7 +107,7 @@ def lock(
 
     The stack's packages are at the versions of the stack's lock; a driver's modules are built, once. A lock that is good is kept as it is.
     """
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
     from goldnode.core.errors import DiskError, GoldnodeError
     from goldnode.core.site import load_site
     from goldnode.disks import locking
@@ -196,7 +196,7 @@ def build(
     """
     import time
 
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
     from goldnode.commands.images_build import _fetching, _showing
     from goldnode.core.errors import DiskError, nearest
     from goldnode.core.files import second_build

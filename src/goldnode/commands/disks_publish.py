@@ -381,7 +381,7 @@ def status(
 @shared.DRY_RUN
 def gc(store: Path | None, to: Path | None, trust: tuple[Path, ...], days: float, dry_run: bool) -> None:
     """Take out of the store, or with --to out of a published directory, what no channel, history, class or lock names."""
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
     from goldnode.disks import gc as collecting
 
     kept, keys = _store(store), shared.trusted(trust)
@@ -459,7 +459,7 @@ def _build(place: DirectoryPlace | StorePlace, text: str) -> tuple[ClassLine, st
 
 
 def _classes() -> list[str]:
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
 
     return sorted(load_catalog().classes)
 

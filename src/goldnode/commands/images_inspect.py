@@ -48,6 +48,8 @@ def inspect(
     or digest in the store. Nothing of it is unpacked or run. Exit status 0: passed; 1: refused; 2: it could not be told.
     """
     from goldnode.core.errors import ImageError
+    from goldnode.images.locked_packages import locked
+    from goldnode.images.matrix import absent
     from goldnode.images.store import open_store
     from goldnode.inspect import examine, report
     from goldnode.inspect import policy as policies
@@ -63,8 +65,10 @@ def inspect(
     passed, told = True, True
     for name in targets:
         cache = None if fresh or kept is None else kept.cache
-        for target in sources.find(name, None if kept is None else kept.layout, cache, jobs=jobs):
-            found, truth = examine(target, rules, backend)
+        for target in sources.find(
+            name, None if kept is None else kept.layout, cache, jobs=jobs, absent=absent
+        ):
+            found, truth = examine(target, rules, backend, locked=locked)
             told = told and bool(found.backend)
             passed = passed and found.passed and (truth is None or truth.passed)
             if (

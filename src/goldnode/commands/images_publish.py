@@ -345,7 +345,7 @@ def gc(
     dry_run: bool,
 ) -> None:
     """Take out of the store, or with --to out of a registry, what no channel, history, class or lock names."""
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
     from goldnode.images import gc as collecting
     from goldnode.images.channels import RegistryPlace
 

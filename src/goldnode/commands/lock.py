@@ -88,7 +88,7 @@ def lock(
     and the lock is as it was. --check fails on what makes a lock unusable (edited, another intent, vanished, other bytes, a known
     hole in the container toolkit); with --upgrade or --security also on what those would move.
     """
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.lock import model
     from goldnode.lock import update as updates

@@ -19,8 +19,8 @@ def matrix(form: str, out: Path | None) -> None:
 
     It is judged for the day of the compatibility facts: the same catalog, locks and facts give the same matrix.
     """
-    from goldnode.catalog.load import load_catalog
     from goldnode.classdoc import blessed_combinations as tables
+    from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
 
     shown = {"text": tables.text, "markdown": tables.markdown, "html": tables.html}[form](

@@ -50,7 +50,7 @@ def mirror() -> None:
 )
 def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | None) -> None:
     """Fetch and publish (the default command). Exit 1 where an archive does not give what is locked; nothing is published then."""
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.lock.mirror import Mirror, site_signer
     from goldnode.lock.model import find_lock
@@ -158,7 +158,7 @@ def gc(keep_days: float, dry_run: bool, nodes: tuple[Path, ...]) -> None:
     """Take away what no lock, no channel and no node's history needs any more."""
     import os
 
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.lock import upkeep
     from goldnode.lock.mirror import Mirror

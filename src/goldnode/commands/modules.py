@@ -47,7 +47,7 @@ def build(stack: str, base: Path | None, offline: bool, out: Path | None, wait: 
     Only what is not in the cache is compiled. Needs root. With `secure_boot: true` in the stack they are signed with the site's
     `module_signing` key, outside of the builder.
     """
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.lock.builder import Base
     from goldnode.lock.modulebuild import build_stack
@@ -101,7 +101,7 @@ def matrix(
     """
     from dataclasses import asdict
 
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.lock import modulebuild
     from goldnode.lock.builder import Base

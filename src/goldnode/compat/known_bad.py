@@ -23,7 +23,6 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any
 
-from goldnode.compat import rules
 from goldnode.compat.model import Finding, Host, Workload
 from goldnode.facts import host as facts
 from goldnode.facts.host import numbers
@@ -301,7 +300,7 @@ def _engine(host: Host, wanted: Mapping[str, Any]) -> Answer:
     return (
         None
         if host.engine_version is None
-        else in_range(rules.upstream(host.engine_version), wanted[host.engine])
+        else in_range(facts.release_numbers(host.engine_version), wanted[host.engine])
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import calendar
 import datetime as dt
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 from goldnode.compat.model import Waiver
 from goldnode.facts import host as facts
+from goldnode.facts.host import release_numbers
 from goldnode.node.state.debversion import compare
 
 Flavour = facts.Flavour
@@ -164,20 +164,16 @@ def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) 
     if _before(engine_version, least):
         return ToolkitMode(
             "legacy",
-            f"{engine} {upstream(engine_version)} does not read {what}, {least} is the first that does",
+            f"{engine} {release_numbers(engine_version)} does not read {what}, {least} is the first that does",
         )
-    return ToolkitMode("cdi", f"{engine} {upstream(engine_version)} reads {what}: {least} or later does")
-
-
-def upstream(version: str) -> str:
-    """Return the leading numbers of a package version's upstream part: ``5:26.1.5+dfsg1-9`` gives ``26.1.5``."""
-    found = re.match(r"(?:\d+:)?([0-9]+(?:\.[0-9]+)*)", version)
-    return found.group(1) if found else version
+    return ToolkitMode(
+        "cdi", f"{engine} {release_numbers(engine_version)} reads {what}: {least} or later does"
+    )
 
 
 def _before(version: str, least: str) -> bool:
     """Whether `version` is older than release `least`; repackaging suffixes (+dfsg1, ~ds1) do not count."""
-    return compare(upstream(version), least) < 0
+    return compare(release_numbers(version), least) < 0
 
 
 def toolkit_floor() -> str:

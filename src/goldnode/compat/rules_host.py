@@ -564,7 +564,7 @@ def _carried(row: Mapping[str, Any]) -> list[str]:
     for name, versions in (row.get("driver_packages") or {}).items():
         if name.startswith("nvidia-") and name.endswith("driver"):
             texts = versions.values() if isinstance(versions, dict) else [versions]
-            found += [rules.upstream(str(text)) for text in texts if text is not None]
+            found += [facts.release_numbers(str(text)) for text in texts if text is not None]
     return found
 
 
@@ -685,7 +685,7 @@ def toolkit_cdi(host: Host | None, workload: Workload | None = None) -> Iterator
     data = facts.load("container_toolkit.yml")
     limits = data["runtime_minimum"]["toolkit_1_19_1_and_later_cdi_0_7"]
     origins = facts.origins("container_toolkit.yml", limits["source"])
-    shown = f"{host.engine} {rules.upstream(host.engine_version)}"
+    shown = f"{host.engine} {facts.release_numbers(host.engine_version)}"
     fixed = [
         f"{row['distro']} has {host.engine} {row[name]}"
         for row in data["runtime_minimum"]["debian_check"]

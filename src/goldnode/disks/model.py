@@ -346,7 +346,7 @@ def _classes() -> set[str]:
 
     Return none if the catalog has errors: other commands report those.
     """
-    from goldnode.catalog.load import load_catalog
+    from goldnode.classdoc.load import load_catalog
 
     try:
         return set(load_catalog().classes)

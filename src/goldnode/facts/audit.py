@@ -16,7 +16,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from goldnode.compat import rules
 from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
@@ -947,7 +946,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _below(version: str, least: str) -> bool:
-    return compare(rules.upstream(version), rules.upstream(least)) < 0
+    return compare(facts.release_numbers(version), facts.release_numbers(least)) < 0
 
 
 def _minor(version: str) -> str:

@@ -476,3 +476,9 @@ def forget() -> None:
     """Forget what was derived from the files, for whoever puts other facts in their place."""
     for derived in (gpus, branch, branches, fixed_branches, security_floor, kernels_built, kernel_build):
         derived.cache_clear()
+
+
+def release_numbers(version: str) -> str:
+    """Return the leading numbers of a package version: ``5:26.1.5+dfsg1-9`` gives ``26.1.5``, and ``2.3b-1`` gives ``2.3``."""
+    found = re.match(r"(?:\d+:)?([0-9]+(?:\.[0-9]+)*)", version)
+    return found.group(1) if found else version

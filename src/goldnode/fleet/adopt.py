@@ -20,8 +20,9 @@ from typing import Any
 
 import yaml
 
-from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.catalog.load import Catalog
 from goldnode.catalog.models import Driver, Stack
+from goldnode.classdoc.load import load_catalog
 from goldnode.compat import rules
 from goldnode.core.errors import CatalogError, FactsError, GoldnodeError
 from goldnode.core.site import Site

@@ -32,11 +32,11 @@ from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.fleet import drain_record, identity
 from goldnode.fleet.drain_record import DRAIN, RESUME, Record, Records
 from goldnode.fleet.identity import Actor
+from goldnode.inventory.variables import DRAINS
 from goldnode.node.drained import FILE, LEASE, Mark, mark, reason
 
 Run = Callable[[Sequence[str]], str]
 
-NAMES = ("none", "command", "slurm", "kubectl")  # what `goldnode_drain` may be
 GATE = "goldnode:"  # with which a reason of the gate on a node begins
 TRIES = 5  # of a change that another one got in the way of
 
@@ -668,7 +668,7 @@ def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequenc
             "goldnode_drain: command needs goldnode_drain_command and goldnode_resume_command",
             remedy="Set both to lists of words",
         )
-    raise GoldnodeError(f"goldnode_drain: {name} is not known", remedy=nearest(name, NAMES))
+    raise GoldnodeError(f"goldnode_drain: {name} is not known", remedy=nearest(name, DRAINS))
 
 
 # What is left

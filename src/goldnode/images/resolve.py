@@ -27,7 +27,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.catalog.load import Catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import GoldnodeError, ImageError, UnsolvableError, nearest
 from goldnode.core.files import cache_directory, sha256_of
 from goldnode.core.site import Site, archive_url, load_site

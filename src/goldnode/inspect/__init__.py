@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from goldnode.inspect.policy import Inspection, Purity
     from goldnode.inspect.targets import Target
-    from goldnode.inspect.truth import Truth
+    from goldnode.inspect.truth import Locked, Truth
 
 
 def examine(
-    target: Target, rules: Purity, backend: str | None = None, *, today: dt.date | None = None
+    target: Target,
+    rules: Purity,
+    backend: str | None = None,
+    *,
+    today: dt.date | None = None,
+    locked: Callable[[str], Locked | None] | None = None,
 ) -> tuple[Inspection, Truth | None]:
     """Inspect a target, and check the truth of its tag where it is an image. `backend`: instead of the one it says it is of."""
-    from goldnode.images.locked_packages import locked
     from goldnode.inspect import policy, truth
 
     claim = truth.named(target.view.name, target.view.labels) if target.view.configured else None
@@ -28,4 +33,4 @@ def examine(
     )
     if not target.view.configured:
         return found, None
-    return found, truth.check(target.view, None if claim is None else locked(claim[0].name))
+    return found, truth.check(target.view, None if claim is None or locked is None else locked(claim[0].name))

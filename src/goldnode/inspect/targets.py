@@ -7,15 +7,14 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from goldnode.core.errors import ImageError
-from goldnode.images.matrix import absent
+from goldnode.core.errors import ImageError, nearest
 from goldnode.inspect.scan import Limits, Scan, View, kept_scan, scan_directory, scan_tar, scan_wheel, shown
 from goldnode.oci.layout import INDEX, Layout, OciImage
 from goldnode.oci.model import BUILD_ID_LENGTH
@@ -51,10 +50,12 @@ def find(
     *,
     jobs: int = 0,
     limits: Limits | None = None,
+    absent: Callable[[str, Iterable[str]], str] = nearest,
 ) -> list[Target]:
     """What `text` names: a path, else a name or digest in `layout`. Raises ImageError where it is neither or cannot be read.
 
     `jobs`: processes that scan layers and wheels; 0 for one per processor, at most four.
+    `absent`: the remedy where `layout` has no such image; called with the name and the names in it.
     """
     path = Path(text)
     run = _Run(cache, jobs or min(4, os.cpu_count() or 1), limits)

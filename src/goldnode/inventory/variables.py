@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from goldnode.core.errors import InventoryError, nearest
-from goldnode.fleet.drain import NAMES
+
+DRAINS = ("none", "command", "slurm", "kubectl")  # the values of `goldnode_drain`
 
 PREFIXES = ("goldnode_", "sanity_")
 # What an inventory, or -e, may set.
@@ -77,10 +78,10 @@ def check(host: str, values: Mapping[str, Any]) -> None:
                 remedy="write [PROGRAM, WORD]",
             )
     drain = str(values.get("goldnode_drain", "none"))
-    if drain not in NAMES:
-        known = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
+    if drain not in DRAINS:
+        known = f"{', '.join(DRAINS[:-1])} or {DRAINS[-1]}"
         raise InventoryError(
-            f'goldnode_drain of host {host} is "{drain}", expected {known}', remedy=nearest(drain, NAMES)
+            f'goldnode_drain of host {host} is "{drain}", expected {known}', remedy=nearest(drain, DRAINS)
         )
     missing = [name for name in WORDS if drain == "command" and not values.get(name)]
     if missing:

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Driver, Kernel, Stack, Toolkit
-from goldnode.classdoc.compile import archive_key
 from goldnode.compat import rules
 from goldnode.core import keys
 from goldnode.core.errors import LockError, SigningKeyError, UnsolvableError, VanishedError, nearest
 from goldnode.core.site import Site, archive_url, check_archives
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
+from goldnode.lock.archives import archive_key
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
 from goldnode.node import openpgp
 from goldnode.node.state.debversion import compare

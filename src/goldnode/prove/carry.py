@@ -96,8 +96,8 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
 
 def collect() -> Json:
     """What the facts say of each of NVIDIA's models, and what the catalog's classes of them declare."""
-    from goldnode.catalog.load import load_catalog
     from goldnode.classdoc.compile import health_facts
+    from goldnode.classdoc.load import load_catalog
     from goldnode.facts import host as facts
     from goldnode.facts import xid
 

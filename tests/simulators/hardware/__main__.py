@@ -11,8 +11,8 @@ import click
 from tests.simulators.hardware import node as on_node
 from tests.simulators.hardware.scenario import Scenario
 
-from goldnode.catalog.load import load_catalog
 from goldnode.classdoc.compile import class_document
+from goldnode.classdoc.load import load_catalog
 from goldnode.core import docker_engine as engine
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import load_site

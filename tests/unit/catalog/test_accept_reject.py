@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.catalog.load import Catalog
 from goldnode.catalog.models import NodeClass
+from goldnode.classdoc.load import load_catalog
 from goldnode.core import yamlsource
 from goldnode.core.errors import CatalogError
 

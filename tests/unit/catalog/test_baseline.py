@@ -12,9 +12,9 @@ import pytest
 from tests.unit.catalog.test_accept_reject import CLASS, FILES, K, write
 from tests.unit.catalog.test_class_document import DAY, LOCK, SITE
 
-from goldnode.catalog.load import load_catalog
 from goldnode.classdoc import checks
 from goldnode.classdoc.compile import class_document, document_digest
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import GoldnodeError
 from goldnode.node.state import preflight
 

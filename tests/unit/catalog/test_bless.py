@@ -13,8 +13,9 @@ from tests.unit.catalog.test_accept_reject import write
 from tests.unit.node.captures import class_document, gpu, healthy, idle, spoiled
 
 from goldnode.catalog import models
-from goldnode.catalog.load import builtin_catalog, load_catalog
+from goldnode.catalog.load import builtin_catalog
 from goldnode.classdoc import bless
+from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.core.errors import CatalogError
 from goldnode.node.verdict import check, deltas, rules

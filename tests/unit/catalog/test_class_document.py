@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.unit.catalog.test_accept_reject import ARCHIVES, CLASS, FILES, STACK, write
 
-from goldnode.catalog import Catalog, load_catalog
-from goldnode.catalog.load import builtin_catalog
+from goldnode.catalog.load import Catalog, builtin_catalog
 from goldnode.classdoc.compile import class_document, document_digest
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import LockError, SigningKeyError
 from goldnode.core.site import Site, SiteArchive, SiteGate, SiteMirror
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, load_lock

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.unit.catalog.test_accept_reject import FILES, write
 
-from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.catalog.load import Catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import InventoryError
 from goldnode.inventory.classes import classes_of_hosts, expand
 

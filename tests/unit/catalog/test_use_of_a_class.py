@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from tests.unit.catalog.test_accept_reject import CLASS, FILES, STACK, write
 
-from goldnode.catalog.load import builtin_catalog, load_catalog
+from goldnode.catalog.load import builtin_catalog
 from goldnode.classdoc import checks
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import CatalogError
 
 WAIVER = "waiver: {reason: r, owner: the owner, expires: 2028-12-31%s}\n"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from goldnode.catalog.load import load_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.core.errors import FactsError
 from goldnode.facts import audit

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from goldnode.catalog.load import Catalog, load_catalog
+from goldnode.catalog.load import Catalog
 from goldnode.classdoc import blessed_combinations as matrices
 from goldnode.classdoc.hosts import host_of_class, host_of_stack
+from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.compat.check import check
 from goldnode.compat.model import Finding, Workload

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from goldnode.catalog.load import load_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.compat import workloads
 from goldnode.compat.model import Workload
 from goldnode.core.errors import CatalogError, WorkloadError

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from goldnode.catalog.load import load_catalog
 from goldnode.catalog.models import OperatingSystem
+from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.core.errors import DiskError
 from goldnode.disks.definition import load_definition

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.catalog.load import load_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import DiskError, ModulesError, SiteError
 from goldnode.core.site import Site
 from goldnode.disks import locking

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from goldnode.catalog.load import load_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import DiskError
 from goldnode.core.program_file import build, payload
 from goldnode.core.site import Site

@@ -25,7 +25,7 @@ from click.testing import CliRunner
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove
 from tests.unit.images.registries import make_key
 
-from goldnode.catalog.load import load_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.commands import disks_publish
 from goldnode.core.errors import DiskError, GoldnodeError, ImageError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.unit.disks.disk_samples import prove
 
-from goldnode.catalog.load import load_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import DiskError
 from goldnode.core.files import replace_file, sha256_of
 from goldnode.core.site import Site

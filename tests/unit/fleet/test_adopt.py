@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from goldnode.catalog.load import load_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.compat.rules import last_day
 from goldnode.facts import host as facts

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.stacks import lab, legs
 
-from goldnode.catalog.load import load_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.testing.lab.images import RELEASES
 
 ROOT = Path(__file__).parents[3]

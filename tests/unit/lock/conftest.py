@@ -14,8 +14,9 @@ from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.mirrors import Server, Setting, full_archive, serving, use_mirror
 
-from goldnode.catalog.load import Catalog, Entry, load_catalog
+from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Stack
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.site import Site, load_site
 from goldnode.lock.signing import create
 

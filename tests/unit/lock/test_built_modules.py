@@ -18,8 +18,8 @@ from tests.unit.catalog.test_accept_reject import FILES, write
 from tests.unit.catalog.test_class_document import DAY, LOCK, package
 from tests.unit.catalog.test_class_document import SITE as PLAIN
 
-from goldnode.catalog import load_catalog
 from goldnode.classdoc.compile import class_document
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import GoldnodeError, ModulesError
 from goldnode.core.site import Site, SiteMirror, SiteSigning
 from goldnode.lock import builder, modpackage, modulebuild, modules

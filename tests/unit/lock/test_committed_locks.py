@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.catalog.load import LOCK_SUFFIX, builtin_catalog, load_catalog
+from goldnode.catalog.load import LOCK_SUFFIX, builtin_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import LockError
 from goldnode.core.site import Site
 from goldnode.lock.model import check_intent, dump_lock, load_lock

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.catalog.load import builtin_catalog, load_catalog
+from goldnode.catalog.load import builtin_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import EditedLockError, LockError
 from goldnode.core.site import Site
 from goldnode.lock.model import Lock, dump_lock, find_lock, load_lock, read_lock, write_lock

@@ -46,7 +46,7 @@ DPkg::Pre-Install-Pkgs {{ "touch {trap}"; }};
 INSIDE = """
 import datetime, hashlib, os, subprocess, sys
 from pathlib import Path
-from goldnode.catalog.load import load_catalog
+from goldnode.classdoc.load import load_catalog
 from goldnode.lock.model import dump_lock
 from goldnode.lock.resolve import resolve
 from goldnode.core.site import load_site

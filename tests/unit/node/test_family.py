@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import goldnode
-from goldnode.catalog.load import load_catalog
 from goldnode.catalog.models import OperatingSystem
+from goldnode.classdoc.load import load_catalog
 from goldnode.node.state.family import FAMILIES, family, kernel_packages, kernel_release
 
 SOURCES = Path(goldnode.__file__).parent

@@ -10,8 +10,9 @@ from ansible.inventory.group import Group
 from ansible.inventory.host import Host
 from ansible.plugins.vars import BaseVarsPlugin
 
-from goldnode.classdoc.cache import ClassDocuments
+from goldnode.classdoc.cache import ClassDocuments, Compiler
 from goldnode.core.errors import GoldnodeError, InventoryError
+from goldnode.inventory.classes import classes_of_hosts
 
 DOCUMENTATION = """
 name: goldnode_class
@@ -56,7 +57,7 @@ class VarsModule(BaseVarsPlugin):
 
     def _classes(self) -> ClassDocuments:
         if VarsModule._documents is None:
-            VarsModule._documents = ClassDocuments()
+            VarsModule._documents = ClassDocuments(lambda: Compiler(classes_of_hosts))
         # The sources themselves: `path` is the directory of a source that is a file, with all that happens to lie in it.
         VarsModule._documents.check(context.CLIARGS.get("inventory") or ())
         return VarsModule._documents

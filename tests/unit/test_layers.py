@@ -1,0 +1,140 @@
+"""The layers of docs/architecture.md: a lower layer never imports a higher one, and no modules import each other in a circle.
+
+Imports inside functions and those for type checkers count too.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+# From low to high. Packages in one row do not import each other.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("node",),
+    ("core",),
+    ("catalog",),
+    ("facts",),
+    ("compat",),
+    ("lock",),
+    ("classdoc",),
+    ("inventory",),
+    ("oci",),
+    ("inspect",),
+    ("evidence",),
+    ("channels",),
+    ("images", "disks"),
+    ("fleet",),
+    ("diagnostics", "prove", "ansible", "commands"),
+    ("cli",),
+    ("testing",),
+)
+RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a module below src."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted((SOURCE / "goldnode").rglob("*.py"))}
+
+
+def package(module: str) -> str:
+    """Return the package of a module directly below goldnode."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def base(module: str, level: int) -> str:
+    """Return the package that a relative import of `level` dots starts from."""
+    parts = module.split(".")
+    if MODULES[module].name != "__init__.py":
+        parts = parts[:-1]
+    return ".".join(parts[: len(parts) - level + 1])
+
+
+@cache
+def imported(module: str) -> dict[str, int]:
+    """Return the modules of goldnode that a module imports, each with the line of its first import."""
+    found: dict[str, int] = {}
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        for name in _names(module, node):
+            if name in MODULES and name != module:
+                found.setdefault(name, node.lineno)  # type: ignore[attr-defined]
+    return found
+
+
+def _names(module: str, node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        start = base(module, node.level) if node.level else ""
+        parent = ".".join(part for part in (start, node.module or "") if part)
+        for alias in node.names:
+            # `from package import module` depends on the module, not on what else the package holds.
+            full = f"{parent}.{alias.name}"
+            yield full if full in MODULES else parent
+
+
+def circles() -> list[list[str]]:
+    """Return the groups of modules that import each other, directly or through others (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for name in imported(module):
+            if name not in index:
+                visit(name)
+                low[module] = min(low[module], low[name])
+            elif name in stack:
+                low[module] = min(low[module], index[name])
+        if low[module] == index[module]:
+            group = [stack.pop()]
+            while group[-1] != module:
+                group.append(stack.pop())
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(MODULES) * 2 + limit)
+    try:
+        for module in MODULES:
+            if module not in index:
+                visit(module)
+    finally:
+        sys.setrecursionlimit(limit)
+    return found
+
+
+def test_every_package_has_a_layer() -> None:
+    assert {package(module) for module in MODULES} - {""} == set(RANK), (
+        "a package directly below src/goldnode needs a row in LAYERS of this test and in docs/architecture.md"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(RANK))
+def test_a_package_imports_lower_layers_only(name: str) -> None:
+    """The row of LAYERS decides. Move the shared code down, or pass the value in as an argument."""
+    wrong = [
+        f"{MODULES[module].relative_to(SOURCE.parent)}:{line} imports {other}"
+        for module in MODULES
+        if package(module) == name
+        for other, line in imported(module).items()
+        if package(other) not in ("", name) and RANK[package(other)] >= RANK[name]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_modules_import_each_other() -> None:
+    assert circles() == []
