@@ -108,7 +108,7 @@ def main() -> None:
     for number, label in enumerate(("esp", "root-a", "root-b"), 1):
         os.symlink(f"/dev/vda{number}", f"{labels}/{label}")
 
-    from goldnode.node import boot, slots, slotwrite
+    from goldnode.node import boot, slot_trial, slots, slotwrite
     from goldnode.node.host import Host
 
     host = Host("/")
@@ -188,7 +188,7 @@ def main() -> None:
         ("sync", lambda: slots.sync(host, "6.1.0-902-amd64")),
         ("words", lambda: slots.words(host, ["quiet"], [])),
         ("write", write),
-        ("good", lambda: slots.good(host)),
+        ("good", lambda: slot_trial.good(host)),
         ("bless", bless),
         ("blessed", blessed),
         ("again", lambda: slots.sync(host, "6.1.0-903-amd64")),

@@ -22,7 +22,7 @@ from tests.e2e.test_boot_entry import CODENAME, KEYRING, class_document
 
 from goldnode.core import program_file as nodefile
 from goldnode.core.site import archive_url, load_site
-from goldnode.disks import update
+from goldnode.fleet import disk_update as update
 from goldnode.node import boot
 from goldnode.node.state.domains.program import class_file, document_digest
 

@@ -14,7 +14,7 @@ from goldnode.classdoc.compile import health_facts
 from goldnode.facts import host as facts
 from goldnode.node.probe.values import is_fault
 from goldnode.node.state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH
-from goldnode.node.verdict import deltas, rules
+from goldnode.node.verdict import deltas, rules, table
 from goldnode.node.verdict.rules import as_list, as_map, fetch, is_number
 
 Json = dict[str, Any]
@@ -89,7 +89,7 @@ def doubts(
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
     found = []
-    for item in rules.judge(document, capture, counted):
+    for item in table.judge(document, capture, counted):
         designed = reason is not None and item.outcome == MISMATCH and item.id in BY_DESIGN
         if item.outcome not in (MATCH, DEFERRED, ELSEWHERE) and not designed and item.expected is not None:
             about = f" of {item.subject}" if item.subject else ""

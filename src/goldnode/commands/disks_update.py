@@ -70,8 +70,8 @@ def update(
     it could not be written, or the node fell back.
     """
     from goldnode.core.errors import DiskError
-    from goldnode.disks import update as updating
     from goldnode.disks.model import find, store_directory
+    from goldnode.fleet import disk_update as updating
     from goldnode.inventory.selection import check_inventory
 
     if back and (image or unverified):

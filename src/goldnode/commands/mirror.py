@@ -114,7 +114,7 @@ def verify(stacks: tuple[str, ...], mend: bool) -> None:
     place = Mirror.of(site)
     public = upkeep.public_key(place, site)
     _known(place, stacks)
-    found = place.verify(public, stacks or None)
+    found = upkeep.verify(place, public, stacks or None)
     for damage in found:
         click.echo(f"{damage.kind}: {damage}")
     if found and mend:
@@ -123,7 +123,7 @@ def verify(stacks: tuple[str, ...], mend: bool) -> None:
             _, faults = upkeep.repair(place, found, site, progress)
         for fault in faults:
             click.echo(str(fault), err=True)
-        found = place.verify(public, stacks or None)
+        found = upkeep.verify(place, public, stacks or None)
         for damage in found:
             click.echo(f"not mended: {damage}")
     if found:
@@ -169,7 +169,7 @@ def gc(keep_days: float, dry_run: bool, nodes: tuple[Path, ...]) -> None:
     keep = upkeep.needed(
         place, catalog, site, upkeep.node_records([*nodes, *([own] if own.is_dir() else [])])
     )
-    gone, stays = place.gc(keep, days=keep_days, dry_run=dry_run)
+    gone, stays = upkeep.collect(place, keep, days=keep_days, dry_run=dry_run)
     for path, why in stays.items():
         click.echo(f"stays: {path.relative_to(place.directory)}: {why}")
     for item in gone:

@@ -29,8 +29,8 @@ from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.inventory.selection import check_inventory
 from goldnode.lock.resolve import upstream
-from goldnode.node.state.domains.apt import in_family
 from goldnode.node.state.family import FAMILIES
+from goldnode.node.state.names import in_family
 from goldnode.node.survey import SCHEMA
 
 Survey = Mapping[str, Any]

@@ -24,7 +24,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from goldnode.catalog.load import Catalog
 from goldnode.core.errors import MirrorError
@@ -35,9 +34,6 @@ from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.model import Lock, LockedPackage, dump_lock
 from goldnode.lock.publication import CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, place, publication_id
 from goldnode.lock.signing import Signer, check_signature, open_signer
-
-if TYPE_CHECKING:
-    from goldnode.lock import upkeep
 
 __all__ = ["Mirror", "MirrorError", "Publication", "publication_id", "site_signer"]
 
@@ -288,22 +284,6 @@ class Mirror:
         )
         _write(known.directory / RECORD, _text(found))
         return found
-
-    # -- upkeep: see goldnode.lock.upkeep
-
-    def verify(self, public: bytes, stacks: Iterable[str] | None = None) -> list[upkeep.Damage]:
-        """What of the store, and of the publications (of `stacks`), is not as it should be."""
-        from goldnode.lock import upkeep
-
-        return upkeep.verify(self, public, stacks)
-
-    def gc(
-        self, keep: upkeep.Needed, *, days: float = 30, dry_run: bool = False
-    ) -> tuple[list[upkeep.Collected], dict[Path, str]]:
-        """Take away what `keep` does not need; see `upkeep.collect`."""
-        from goldnode.lock import upkeep
-
-        return upkeep.collect(self, keep, days=days, dry_run=dry_run)
 
     # -- one writer
 

@@ -27,8 +27,8 @@ from goldnode.lock.archives import archive_key
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
 from goldnode.node import openpgp
 from goldnode.node.state.debversion import compare
-from goldnode.node.state.domains.apt import in_family
 from goldnode.node.state.family import kernel_packages, kernel_release
+from goldnode.node.state.names import in_family
 
 _order = functools.cmp_to_key(compare)
 

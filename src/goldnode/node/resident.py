@@ -13,7 +13,7 @@ import json
 from .host import Host
 from .state.domains.program import CLASS, OTHER, OTHER_CLASS
 from .state.engine import plan
-from .state.observe import digest
+from .state.names import digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

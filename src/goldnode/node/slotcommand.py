@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from . import slots
+from . import slot_trial, slots
 from .state.model import NodeError
 
 TYPE_CHECKING = False
@@ -45,7 +45,7 @@ def run(host: Host, options: Any) -> int:
     """The command. A fault is a NodeError, which the program tells with exit code 3."""
     verb = options.verb
     if verb == "good":
-        fine, text = slots.good(host)
+        fine, text = slot_trial.good(host)
         print(text)
         return 0 if fine else 1
     if verb == "failed":

@@ -36,7 +36,6 @@ FOLDER = "goldnode"  # on the ESP
 HISTORY = f"{FOLDER}/history"  # a JSON object per line, the oldest first: what became of images
 KEPT = 60  # lines of it
 TRIES = 3
-SETTLE = 90.0  # seconds that a unit may take, after all of the boot was started, to be up or to have failed
 LOCK = "/run/goldnode/slots.lock"
 WATCHDOG = "systemd.watchdog_sec=60"  # of an entry that is tried: a machine that hangs is reset, where it has a watchdog
 # What a boot that is tried cannot have yet: the other slot's entry may boot next until this one is blessed.
@@ -584,88 +583,6 @@ def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
         put_entry(
             host, where, slot, settled(own[0]), "".join(f"{row}\n" for row in (*rows, f"options {after}"))
         )
-
-
-# -- is this boot good?
-
-
-def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
-    """Units that the class brings or counts on and that have failed in this boot, or have not settled after SETTLE seconds.
-
-    One that fails at once is started again a few times by systemd, and is `activating` in between: that is neither good nor bad yet.
-    """
-    from . import gate
-    from .state.domains import units as units_domain
-
-    stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
-    named = {
-        name if "." in name else f"{name}.service"
-        for name in stated
-        if isinstance(name, str) and name[:1] not in ("", "-")
-    }
-    names, end = sorted({*units_domain.UNITS, *named}), time.monotonic() + SETTLE
-    while True:
-        rows = sorted(gate.units(host, names).items())
-        moving = [(name, row) for name, row in rows if row["ActiveState"] in ("activating", "deactivating")]
-        if not moving or time.monotonic() >= end:
-            break
-        time.sleep(0.5)
-    failed = [
-        f"unit {name}: failed ({row['Result'] or 'no result'})"
-        for name, row in rows
-        if row["ActiveState"] == "failed"
-    ]
-    return failed + [
-        f"unit {name}: still {row['ActiveState']} ({row['SubState']}) after {SETTLE:.0f} s"
-        for name, row in moving
-    ]
-
-
-def judge(host: Host) -> List[str]:
-    """What speaks against the image that this boot tries; empty where nothing does. A check that cannot be made speaks against it."""
-    from .state.domains.program import CLASS
-    from .verdict import check as checking
-    from .verdict import sides
-
-    try:
-        document = json.loads(host.text(CLASS) or "null")
-        if not isinstance(document, dict):
-            return [f"{CLASS}: no class document"]
-        verdict = checking.check(host, document, passive=True)
-        return sides.against(verdict, OWN) + failed_units(host, document)
-    except Exception as problem:  # whatever it is: with this image the node cannot be judged
-        return [f"the check failed: {type(problem).__name__}: {problem}"]
-
-
-def good(host: Host) -> Tuple[bool, str]:
-    """Whether this boot is good, and what there is to tell. Of a boot that tries nothing it always is."""
-    if (
-        running(host) is not None
-        and loader.variable(host, "LoaderBootCountPath") is not None
-        and place(host) is None
-    ):
-        return False, "the ESP is not mounted, so that nothing can be said of the image that this boot tries"
-    found = survey(host)
-    if found is None or found["tried"] is None:
-        return True, "this boot tries no image"
-    where, slot = found["place"], found["running"]
-    about, entry = known(host, where, slot), tried(host, where)
-    reasons = judge(host)
-    if reasons or entry is None:
-        text = "; ".join(reasons[:4])
-        record(host, where, FAILED, slot, about, text)
-        return False, f"image {about.get('name')} is not good: {text}"
-    name = f"{where}/loader/entries/{entry.file}"
-    text = host.text(name) or ""
-    # From the next boot on a hang is nobody's trial. In this one systemd goes on with what the command line said: nothing makes it let go.
-    put_entry(host, where, slot, entry.file, text.replace(f" {WATCHDOG}", ""))
-    put(
-        host,
-        f"{where}/{FOLDER}/{slot}/slot.json",
-        (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode(),
-    )
-    record(host, where, GOOD, slot, about)
-    return True, f"image {about.get('name')} is good"
 
 
 def failed(host: Host) -> str:

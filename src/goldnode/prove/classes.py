@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.finding import MISMATCH
 from goldnode.node.verdict import check as checking
-from goldnode.node.verdict import deltas, rules
+from goldnode.node.verdict import deltas, table
 
 Json = Dict[str, Any]
 
@@ -133,7 +133,7 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], *, whole: boo
         return checking.check(Host("/", live=False), document, captured=capture)
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
-    found = rules.judge(document, capture, counted) + checking.events(document, capture, {})[0]
+    found = table.judge(document, capture, counted) + checking.events(document, capture, {})[0]
     verdict = checking.summary(document, found, time.time(), passive=False)
     return {
         **verdict,
@@ -145,7 +145,7 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], *, whole: boo
 def hardware(verdict: Mapping[str, Any]) -> List[Json]:
     """The findings of a verdict that are about hardware and driver, whoever declared them."""
     judge({**EMPTY}, {})  # enters the rules into the table
-    ids = {entry.id for entry in rules.TABLE}
+    ids = {entry.id for entry in table.TABLE}
     return [row for row in verdict["findings"] if row["id"] in ids or row["id"].startswith(ALSO)]
 
 

@@ -18,7 +18,7 @@ from goldnode.classdoc import bless
 from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.core.errors import CatalogError
-from goldnode.node.verdict import check, deltas, rules
+from goldnode.node.verdict import check, deltas, table
 
 G3 = "0000:5d:00.0"
 CATALOG = load_catalog([builtin_catalog()])
@@ -51,7 +51,7 @@ def test_a_good_node_is_healthy_by_its_own_baseline(tmp_path: Path) -> None:
     assert found["storage"] == {"devices": {"count": 1, "models": ["Example SSD"]}}
     assert found["services"] == ["nvidia-persistenced.service", "nvidia-fabricmanager.service"]
     models.Baseline.model_validate(found)
-    judged = rules.judge(class_document(baseline=found), healthy(), deltas.step({}, healthy())[0])
+    judged = table.judge(class_document(baseline=found), healthy(), deltas.step({}, healthy())[0])
     assert check.exit_code(judged) == 0
 
 

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from goldnode.commands.disks_update import update as command
 from goldnode.core import program_file as nodefile
 from goldnode.core.errors import DiskError
-from goldnode.disks import update
 from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, Partition, Raw, System
+from goldnode.fleet import disk_update as update
 from goldnode.node.slotwrite import head as read_head
 from goldnode.node.state.domains.program import OTHER, PROGRAM
 

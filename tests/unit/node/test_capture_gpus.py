@@ -376,9 +376,8 @@ def test_policy_is_read_last_so_that_the_library_works_meanwhile(
 ) -> None:
     asked: list[str] = []
     for domain in engine.DOMAINS:
-        monkeypatch.setattr(
-            domain, "observe", lambda *_, name=domain.__name__: asked.append(name.rpartition(".")[2])
-        )
+        name = vars(domain)["__name__"].rpartition(".")[2]
+        monkeypatch.setattr(domain, "observe", lambda *_, name=name: asked.append(name))
     monkeypatch.setattr(engine, "observe", lambda *_: None)
     engine.look(Host(str(tmp_path)), {})
     assert asked[-1] == "policy"

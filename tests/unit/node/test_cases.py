@@ -29,7 +29,7 @@ from goldnode.node.state.domains.files import Wanted
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import difference, judge, judge_absent
 from goldnode.node.state.model import PARTS, Observed, Plan
-from goldnode.node.state.observe import digest
+from goldnode.node.state.names import digest
 
 CASES = Path(__file__).parents[2] / "cases"
 PROGRAM = {"program": {"sha256": "sha256:feed"}}

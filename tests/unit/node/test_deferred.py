@@ -11,6 +11,7 @@ import pytest
 
 from goldnode.node.host import Host, Result
 from goldnode.node.state import deferred
+from goldnode.node.state import owed as owing
 from goldnode.node.state.model import NodeError
 
 # How update-initramfs is called; by which package's script; whether it is done at once.
@@ -36,7 +37,7 @@ def program(tmp_path: Path) -> Path:
     real.chmod(0o755)
     found = tmp_path / "update-initramfs"
     found.write_text(
-        deferred.TEXT.replace(deferred.REAL, str(real)).replace(deferred.OWED, str(tmp_path / "owed"))
+        deferred.TEXT.replace(deferred.REAL, str(real)).replace(owing.OWED, str(tmp_path / "owed"))
     )
     found.chmod(0o755)
     return found
@@ -85,7 +86,7 @@ def test_what_is_owed_is_done_once_and_forgotten(tmp_path: Path) -> None:
     node = Node(str(tmp_path))
     deferred.begin(node)
     assert os.access(tmp_path / deferred.PROGRAM.lstrip("/"), os.X_OK)
-    (tmp_path / deferred.OWED.lstrip("/")).write_text("-u\n-u -k all\n-u\n")
+    (tmp_path / owing.OWED.lstrip("/")).write_text("-u\n-u -k all\n-u\n")
     said: list[str] = []
     deferred.settle(node, said.append)
     assert [argv for argv in node.commands if argv[0] == "update-initramfs"] == [
@@ -93,17 +94,17 @@ def test_what_is_owed_is_done_once_and_forgotten(tmp_path: Path) -> None:
         ("update-initramfs", "-u", "-k", "all"),
     ]
     assert said == ["update-initramfs -u", "update-initramfs -u -k all"]
-    assert not (tmp_path / deferred.PLACE.lstrip("/")).exists()
+    assert not (tmp_path / owing.PLACE.lstrip("/")).exists()
 
 
 def test_what_fails_stays_owed(tmp_path: Path) -> None:
     node = Node(str(tmp_path))
     node.status = 1
     deferred.begin(node)
-    (tmp_path / deferred.OWED.lstrip("/")).write_text("-u\n")
+    (tmp_path / owing.OWED.lstrip("/")).write_text("-u\n")
     with pytest.raises(NodeError, match="update-initramfs -u fails; the earlier initramfs is kept"):
         deferred.settle(node, lambda text: None)
-    assert deferred.owed(node) == ["-u"]
+    assert owing.owed(node) == ["-u"]
 
 
 # What is younger than the initramfs of the new kernel, and whether a lone -u has anything to add to it.
@@ -133,7 +134,7 @@ def test_a_new_kernels_initramfs_is_made_anew_only_where_something_has_changed_s
     time.sleep(0.02)  # the clock of a file system ticks some hundred times a second
     (tmp_path / deferred.MADE.lstrip("/")).mkdir()
     (tmp_path / deferred.MADE.lstrip("/") / "6.1.0-902-amd64").touch()
-    (tmp_path / deferred.OWED.lstrip("/")).write_text("-u\n")
+    (tmp_path / owing.OWED.lstrip("/")).write_text("-u\n")
     time.sleep(0.02)
     if changed is not None:
         (tmp_path / changed).unlink()
@@ -145,7 +146,7 @@ def test_a_new_kernels_initramfs_is_made_anew_only_where_something_has_changed_s
 def test_an_initramfs_of_an_earlier_transaction_is_made_anew(tmp_path: Path) -> None:
     node = Node(str(tmp_path))
     deferred.begin(node)
-    (tmp_path / deferred.OWED.lstrip("/")).write_text("-u\n")
+    (tmp_path / owing.OWED.lstrip("/")).write_text("-u\n")
     deferred.settle(node, lambda text: None)
     assert ("update-initramfs", "-u") in node.commands
 

@@ -13,7 +13,7 @@ from goldnode.node.host import Host
 from goldnode.node.probe import CAPTURE
 from goldnode.node.program import main
 from goldnode.node.state.finding import MATCH, MISMATCH, Finding
-from goldnode.node.verdict import ack, check, deltas, rules
+from goldnode.node.verdict import ack, check, deltas, table
 
 G3 = "0000:5d:00.0"
 PORT3 = "0000:5c:01.0"
@@ -40,7 +40,7 @@ class Life:
         self.memory = json.loads(json.dumps(self.memory))  # as it is kept
         self.capture = capture
         self.deltas, memory = deltas.step(self.memory, capture)
-        found = rules.judge(class_document(), capture, self.deltas) + self.deltas.findings
+        found = table.judge(class_document(), capture, self.deltas) + self.deltas.findings
         found += deltas.standing(memory, found, str(capture["time"]), memory["boot"])
         self.memory = memory
         found = check.one_each(found)
@@ -244,7 +244,7 @@ def test_what_a_passive_check_does_not_look_at_holds_until_a_full_one_says_other
         memory: dict[str, Any], capture: dict[str, Any], passive: bool
     ) -> tuple[list[Finding], dict[str, Any]]:
         counted, new = deltas.step(memory, capture)
-        found = rules.judge(class_document(), capture, counted)
+        found = table.judge(class_document(), capture, counted)
         found += deltas.carried(new, memory, found, passive)
         return [f for f in found if f.outcome != MATCH], json.loads(json.dumps(new))
 
@@ -346,7 +346,7 @@ def test_hostile_state_never_ends_the_check(key: str, value: Any) -> None:
         memory[key] = dict.fromkeys([*GOOD["counters"], "gpu/x/y", "", "a|b"], value)
     capture = healthy()
     counted, new = deltas.step(memory, capture)
-    found = rules.judge(class_document(), capture, counted) + counted.findings
+    found = table.judge(class_document(), capture, counted) + counted.findings
     found += deltas.standing(new, found, "now", "b")
     json.dumps(new)
     assert check.exit_code(found) in (0, 1)

@@ -19,7 +19,7 @@ from goldnode.node.state.engine import judge
 from goldnode.node.state.finding import MATCH, MISMATCH, Finding, ordered
 from goldnode.node.state.model import Observed, Plan
 from goldnode.node.state.remedy import GPU_RESET, PERSON, POLICY, REBOOT, REPAIR, SITE, Remedy
-from goldnode.node.verdict import check, rules
+from goldnode.node.verdict import check, table
 
 ROWS: list[dict[str, Any]] = json.loads((CASES / "modes.json").read_text())
 CELLS = {(row["mode"], row["current"], row["pending"], row["declared"]) for row in ROWS}
@@ -52,7 +52,7 @@ def undeclared(row: dict[str, Any]) -> list[Finding]:
         "pci_id": "10de:20b0",
         row["mode"]: {"current": row["current"], "pending": row["pending"]},
     }
-    return rules.judge(document(), {"gpus": [gpu]})
+    return table.judge(document(), {"gpus": [gpu]})
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)

@@ -19,7 +19,7 @@ from goldnode.node import resident
 from goldnode.node.host import Host
 from goldnode.node.state.domains.program import CLASS, OTHER, OTHER_CLASS
 from goldnode.node.state.model import Plan
-from goldnode.node.state.observe import digest
+from goldnode.node.state.names import digest
 
 as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="for another user than root the program always runs from its archive"

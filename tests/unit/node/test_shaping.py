@@ -11,6 +11,7 @@ from tests.unit.node.test_initramfs import archive, member
 
 from goldnode.node.host import Host, Result
 from goldnode.node.state import deferred, shaping
+from goldnode.node.state import owed as owing
 
 RELEASE = "6.1.0-902-amd64"
 MODULES = f"lib/modules/{RELEASE}"
@@ -72,10 +73,10 @@ def node(tmp_path: Path) -> Node:
 def owes(node: Node, arguments: str = "-u") -> list[str]:
     """What is said while that is settled, after a transaction that asked for it."""
     deferred.begin(node)
-    node.write(deferred.OWED, f"{arguments}\n".encode())
+    node.write(owing.OWED, f"{arguments}\n".encode())
     said: list[str] = []
     deferred.settle(node, said.append, FAMILY)
-    assert deferred.owed(node) == []
+    assert owing.owed(node) == []
     return said
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.unit.node.test_loader import header
 
-from goldnode.node import boot, slots, slotwrite
+from goldnode.node import boot, slot_trial, slots, slotwrite
 from goldnode.node.host import Host, Result
 from goldnode.node.state import loader, observe
 from goldnode.node.state.domains import slots as slot_files
@@ -117,7 +117,7 @@ def test_a_shipped_disk(node: Node) -> None:
 def test_another_root_has_no_slots(node: Node, line: str) -> None:
     (Path(node.root) / "proc/cmdline").write_text(line)
     assert slots.survey(node) is None
-    assert slots.good(node)[0]
+    assert slot_trial.good(node)[0]
     assert slots.sync(node) is None
 
 
@@ -184,13 +184,13 @@ def trying(node: Node, monkeypatch: pytest.MonkeyPatch, reasons: list[str]) -> P
     entry.write_text(entry.read_text().replace("panic=5", f"panic=5 {slots.WATCHDOG}"))
     (root / "proc/cmdline").write_text("root=PARTLABEL=root-b ro")
     counted(node, entry.name)
-    monkeypatch.setattr(slots, "judge", lambda host: reasons)
+    monkeypatch.setattr(slot_trial, "judge", lambda host: reasons)
     return entry
 
 
 def test_a_good_boot_is_recorded_and_loses_the_watchdog(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = trying(node, monkeypatch, [])
-    assert slots.good(node) == (True, "image cpu-bbb is good")
+    assert slot_trial.good(node) == (True, "image cpu-bbb is good")
     assert "panic=5\n" in entry.read_text()  # systemd-bless-boot takes the counter away, nobody else
     assert slots.known(node, "/efi", "b")["good"] is True
     assert slots.history(node, "/efi")[-1]["event"] == slots.GOOD
@@ -198,7 +198,7 @@ def test_a_good_boot_is_recorded_and_loses_the_watchdog(node: Node, monkeypatch:
 
 def test_a_bad_boot_says_why_and_keeps_its_counter(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = trying(node, monkeypatch, ["modules.dummy: missing", "unit ssh.service: failed"])
-    fine, text = slots.good(node)
+    fine, text = slot_trial.good(node)
     assert not fine
     assert "modules.dummy: missing; unit ssh.service: failed" in text
     assert slots.failed(node) == "modules.dummy: missing; unit ssh.service: failed"  # said once, not twice
@@ -208,10 +208,10 @@ def test_a_bad_boot_says_why_and_keeps_its_counter(node: Node, monkeypatch: pyte
 
 
 def test_a_blessed_boot_is_never_judged(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "judge", lambda host: ["it should not be asked"])
-    assert slots.good(node)[0]
+    monkeypatch.setattr(slot_trial, "judge", lambda host: ["it should not be asked"])
+    assert slot_trial.good(node)[0]
     counted(node, "goldnode-aaa-a+2-1.conf")  # this boot was tried, and its entry was renamed since
-    assert slots.good(node)[0]
+    assert slot_trial.good(node)[0]
     assert slots.failed(node) == "this boot tries no image"
     assert slots.history(node, "/efi") == []
 
@@ -219,16 +219,16 @@ def test_a_blessed_boot_is_never_judged(node: Node, monkeypatch: pytest.MonkeyPa
 def test_without_the_esp_a_boot_that_is_tried_is_not_good(node: Node) -> None:
     counted(node, "goldnode-aaa-a+2-1.conf")
     (Path(node.root) / "efi").rename(Path(node.root) / "elsewhere")
-    fine, text = slots.good(node)
+    fine, text = slot_trial.good(node)
     assert not fine
     assert "the ESP is not mounted" in text
 
 
 def test_a_check_that_cannot_be_made_is_against_the_image(node: Node) -> None:
     (Path(node.root) / "etc/goldnode/class.json").write_text('{"class": "cpu"}')
-    assert slots.judge(node)[0].startswith("the check failed: ")
+    assert slot_trial.judge(node)[0].startswith("the check failed: ")
     (Path(node.root) / "etc/goldnode/class.json").write_text("torn")
-    assert "the check failed" in slots.judge(node)[0]
+    assert "the check failed" in slot_trial.judge(node)[0]
 
 
 def test_the_esp_follows_the_kernel_of_the_slot_that_runs(node: Node) -> None:
@@ -361,7 +361,7 @@ def test_a_run_that_ends_at_any_step_leaves_a_whole_slot_and_can_be_repeated(
         "sync": lambda: slots.sync(node, NEW),
         "words": lambda: slots.words(node, ["quiet"], []),
         "back": lambda: slots.back(node),
-        "good": lambda: slots.good(node),
+        "good": lambda: slot_trial.good(node),
     }
     mine = "b" if verb == "good" else "a"
     for at in itertools.count():
@@ -900,5 +900,5 @@ def test_a_unit_is_judged_when_it_has_settled(
     monkeypatch.setattr("goldnode.node.gate.units", units)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr("time.sleep", sleep)
-    assert slots.failed_units(Host("/nowhere"), {"health": {"baseline": {"services": ["ssh"]}}}) == found
+    assert slot_trial.failed_units(Host("/nowhere"), {"health": {"baseline": {"services": ["ssh"]}}}) == found
     assert clock[0] <= seconds

@@ -18,11 +18,12 @@ from goldnode.node.report import plan_text, verdict_table
 from goldnode.node.state.apply import TOLD, Applier, told
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.domains import driver, files
-from goldnode.node.state.domains.apt import fence, in_family, pins, sources
+from goldnode.node.state.domains.apt import fence, pins, sources
 from goldnode.node.state.domains.kernel import hook
 from goldnode.node.state.engine import plan
 from goldnode.node.state.enginetext import read_cdi
 from goldnode.node.state.model import Action, NodeError, Observed
+from goldnode.node.state.names import in_family
 from goldnode.node.state.observe import (
     SIMULATOR,
     apt_sources,

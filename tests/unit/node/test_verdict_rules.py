@@ -10,7 +10,7 @@ from tests.unit.node.captures import LOST, NO, class_document, healthy, idle, sp
 
 from goldnode.node.probe.values import not_exposed, unread
 from goldnode.node.state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
-from goldnode.node.verdict import check, deltas, rules
+from goldnode.node.verdict import check, deltas, table
 
 G3 = "0000:5d:00.0"
 PORT3 = "0000:5c:01.0"
@@ -52,7 +52,7 @@ def node() -> dict[str, Any]:
 def judged(
     document: dict[str, Any], capture: dict[str, Any], memory: dict[str, Any] | None = None
 ) -> list[Finding]:
-    return rules.judge(document, capture, deltas.step(memory or {}, capture)[0])
+    return table.judge(document, capture, deltas.step(memory or {}, capture)[0])
 
 
 def wrong(found: list[Finding]) -> list[Finding]:
@@ -65,7 +65,7 @@ def test_a_healthy_node_matches_whether_all_or_nothing_is_declared() -> None:
         assert not wrong(found), wrong(found)
         assert check.exit_code(found) == 0
         assert len({(item.id, item.subject) for item in found}) == len(found)
-    assert {entry.id for entry in rules.TABLE} - {finding.id for finding in judged(declared(), node())} == {
+    assert {entry.id for entry in table.TABLE} - {finding.id for finding in judged(declared(), node())} == {
         "gpu.uuid_known",
         "gpu.retired_pages",
         "gpu.modes",
@@ -231,7 +231,7 @@ def test_every_rule_has_its_fault() -> None:
         "net.flaps",
         "host.blocked",
     }  # below, and in test_deltas.py
-    assert {entry.id for entry in rules.TABLE} == {
+    assert {entry.id for entry in table.TABLE} == {
         case[0] for case in CASES if not case[0].startswith("capture.")
     } | later
 
@@ -296,7 +296,7 @@ def test_no_alarm_on_a_healthy_node(name: str, document: dict[str, Any], capture
     memory: dict[str, Any] = {}
     for _ in range(2):
         counted, memory = deltas.step(memory, capture)
-        found = rules.judge(document, capture, counted) + counted.findings
+        found = table.judge(document, capture, counted) + counted.findings
         assert check.exit_code(found) == 0, wrong(found)
         assert {finding.outcome for finding in found} <= {MATCH, DEFERRED}
 
@@ -354,10 +354,10 @@ def test_output_of_nvidia_smi_says_nothing_of_the_host() -> None:
 def test_processes_count_at_the_first_check_of_a_boot_only() -> None:
     capture = spoiled(healthy(), "gpus.3.processes", [{"pid": 7, "memory_mib": 900}])
     counted, memory = deltas.step({}, capture)
-    first = [f for f in rules.judge(class_document(), capture, counted) if f.id == "gpu.processes"]
+    first = [f for f in table.judge(class_document(), capture, counted) if f.id == "gpu.processes"]
     assert [f.outcome for f in first] == [MISMATCH]
     counted, memory = deltas.step(memory, spoiled(capture, "uptime", 3700.0))
-    assert not [f for f in rules.judge(class_document(), capture, counted) if f.id == "gpu.processes"]
+    assert not [f for f in table.judge(class_document(), capture, counted) if f.id == "gpu.processes"]
 
 
 def test_links_of_nics_have_the_lanes_that_both_ends_have() -> None:

@@ -25,7 +25,7 @@ from goldnode.inventory.selection import put_right
 from goldnode.node.report import verdict_table
 from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
 from goldnode.node.state.model import ABSENT, EARLIER, PRESENT
-from goldnode.node.state.observe import digest
+from goldnode.node.state.names import digest
 
 FACT, BACK, LEFT = "goldnode_plan", "goldnode_rollback", "goldnode_left"
 FEW = 4  # hosts whose plans a person still reads

@@ -11,20 +11,30 @@ what it grew between the samples; one that is smaller in the second has wrapped 
 
 from __future__ import annotations
 
-import shlex
-
 from ..host import Json
-from ..plain import NamedTuple
 from ..probe.machine import plain
 from ..probe.values import is_fault, known
+from .compatible import compatibility
+from .finding import (
+    COMMUNICATION,
+    COMPUTE,
+    FOUND,
+    INPUT,
+    MISMATCH,
+    UNKNOWN,
+    Found,
+    Line,
+    get,
+    gpus_of,
+    line_of,
+    rows_of,
+    word,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-
-COMPUTE, INPUT, COMMUNICATION, MISMATCH = "compute", "input", "communication", "mismatch"
-OK, FOUND, UNKNOWN = "ok", "found", "unknown"
 
 BUSY, WAITING = 90, 50  # percent of the time with work on the GPU: all the time, and half of it
 # A GPU that spins in a collective counts as busy and draws little; the share is by experience, so that it only says "probably".
@@ -74,34 +84,11 @@ LINES = {
 }
 
 
-class Line(NamedTuple):
-    """One check: its name, its outcome (ok, found, unknown), one sentence; of what is found its kind, its weight against the others of the
-    report, and the command that looks closer."""
-
-    check: str
-    status: str
-    text: str
-    kind: Optional[str] = None
-    weight: int = 0
-    next: Optional[str] = None
-
-
-class Found(NamedTuple):
-    """Something that is wrong: what :class:`Line` says of it."""
-
-    text: str
-    kind: str
-    weight: int
-    next: str
-
-
 def diagnose(first: Optional[Json], second: Json, document: Optional[Mapping[str, Any]] = None) -> Json:
     """{lines: [Line as an object], bottleneck: one of the four, "none" or "undetermined", verdict: sentence, next: command, exit_code, simulated}.
 
     :param first: the earlier sample, None where there is one only: nothing that needs time is judged then.
     """
-    from .compatible import compatibility
-
     document = document or {}
     seconds = elapsed(first, second)
     before = first if first is not None and seconds else None
@@ -160,33 +147,8 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def gpus_of(sample: Mapping[str, Any]) -> List[Json]:
-    """The GPUs of a capture, whatever has become of that section."""
-    found = sample.get("gpus")
-    return (
-        [gpu for gpu in found if isinstance(gpu, dict) and not is_fault(gpu)]
-        if isinstance(found, list)
-        else []
-    )
-
-
 def _by_address(sample: Optional[Json]) -> Dict[str, Json]:
     return {str(gpu["address"]): gpu for gpu in gpus_of(sample or {}) if isinstance(gpu.get("address"), str)}
-
-
-def rows_of(value: Any, *keys: str) -> List[Tuple[str, Any]]:
-    """The entries of the object below these keys, sorted; none where there is no object."""
-    found = get(value, *keys)
-    return sorted(found.items()) if isinstance(found, dict) and not is_fault(found) else []
-
-
-def get(value: Any, *keys: str) -> Any:
-    """What lies below keys of nested objects; None where there is nothing, a fault where that is one."""
-    for key in keys:
-        if not isinstance(value, dict) or is_fault(value):
-            return value if is_fault(value) else None
-        value = value.get(key)
-    return value
 
 
 def _where(gpu: Json) -> str:
@@ -196,26 +158,8 @@ def _where(gpu: Json) -> str:
     )
 
 
-def word(value: Any) -> str:
-    """A name of somebody else's as one word of a command that a person may paste into the shell of root."""
-    return shlex.quote(plain(str(value), 240))
-
-
 def _which(gpu: Json) -> str:
     return word(gpu["index"] if _number(gpu.get("index")) else gpu.get("address"))
-
-
-def _line(check: str, found: List[Found], fine: str, unknown: List[str]) -> Line:
-    """What is found, heaviest first; else what could not be looked at; else that all is well."""
-    if found:
-        found = sorted(found, key=lambda item: -item.weight)
-        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-        text = "; ".join(item.text for item in found[:3]) + more
-        return Line(check, FOUND, text, found[0].kind, found[0].weight, found[0].next)
-    return Line(check, UNKNOWN, "; ".join(unknown[:3])) if unknown else Line(check, OK, fine)
-
-
-# -- 1: GPUs
 
 
 def visible(sample: Json, document: Mapping[str, Any]) -> Line:
@@ -307,7 +251,7 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
     if not found and not gpus and not bus and not declared:
         return Line("gpus", UNKNOWN, "no GPU on the bus, and no class document says that there should be one")
     unknown = ["the GPUs were not read"] if is_fault(sample.get("gpus")) else []
-    return _line("gpus", found, f"GPUs: {said}", unknown)
+    return line_of("gpus", found, f"GPUs: {said}", unknown)
 
 
 def _on_bus(sample: Json, vendor: Any) -> Optional[int]:
@@ -406,7 +350,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
                 )
             )
     fine = "no errors since boot" + (f"; of no concern: {told}" if told else "")
-    return _line("errors", found, fine, unknown)
+    return line_of("errors", found, fine, unknown)
 
 
 def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], List[str], str]:
@@ -555,7 +499,7 @@ def throttling(
         and not any(isinstance(get(gpu, "throttle", "active"), list) for gpu in gpus)
     ):
         unknown.append("the GPUs do not tell what slows them down")
-    return _line("load", found, fine, unknown)
+    return line_of("load", found, fine, unknown)
 
 
 def _declares_power(document: Mapping[str, Any]) -> bool:
@@ -662,7 +606,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         unknown.append("blocked tasks could not be listed")
     unseen = second.get("blocked_unseen")
     fine = "; nothing blocked" + (f" ({unseen} tasks not looked at)" if _number(unseen) and unseen else "")
-    return _line("input", found, "waiting: " + (", ".join(parts) or "none") + fine, unknown)
+    return line_of("input", found, "waiting: " + (", ".join(parts) or "none") + fine, unknown)
 
 
 def _stalls(
@@ -788,7 +732,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     elif not counted and not unknown:
         unknown.append("no interface could be watched")
     fine = f"{len(network)} interfaces and {len(ports) if isinstance(ports, dict) else 0} InfiniBand or RoCE devices: no drops, errors or flaps"
-    return _line("network", found, fine, unknown)
+    return line_of("network", found, fine, unknown)
 
 
 def _port(name: str, path: str, first: Any, port: Any, seconds: Optional[float], light: int) -> List[Found]:

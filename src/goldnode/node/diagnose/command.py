@@ -8,14 +8,14 @@ from ..host import Host, Json
 from ..probe.machine import plain
 from ..state.domains.program import CLASS
 from ..state.model import NodeError
-from . import checks
+from . import checks, finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Mapping, Optional
 
 
-MARKS = {checks.OK: "ok", checks.FOUND: "FOUND", checks.UNKNOWN: "not known"}
+MARKS = {finding.OK: "ok", finding.FOUND: "FOUND", finding.UNKNOWN: "not known"}
 TITLES = {
     "gpus": "1 GPUs visible",
     "errors": "2 errors",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..host import Json
 from ..probe.machine import plain
 from ..probe.values import is_fault
-from .checks import COMMUNICATION, MISMATCH, OK, UNKNOWN, Found, Line, _line, get, gpus_of, rows_of, word
+from .finding import COMMUNICATION, MISMATCH, OK, UNKNOWN, Found, Line, get, gpus_of, line_of, rows_of, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
     if not rows and _occupied(sample) and not unknown:
         unknown.append("the driver counts processes that cannot be seen from here (another PID namespace?)")
     fine = f"{looked} processes on the GPUs fit the driver" if looked else "nothing runs"
-    return _line("fit", found, fine, unknown)
+    return line_of("fit", found, fine, unknown)
 
 
 def _occupied(sample: Json) -> bool:

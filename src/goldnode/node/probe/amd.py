@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Tuple
 
     from ..host import Json
-    from . import Context
+    from .context import Context
 
 BUS = "/sys/bus/pci/devices"
 NODES = "/sys/class/kfd/kfd/topology/nodes"

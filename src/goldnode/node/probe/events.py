@@ -11,7 +11,8 @@ import errno
 import os
 
 from ..host import Json
-from . import CAPTURE, Context, logs
+from . import logs
+from .context import CAPTURE, Context
 from .values import is_fault, not_exposed, unread
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..host import Json
-from . import Context
+from .context import Context
 from .values import Files, known, not_exposed, unread
 
 TYPE_CHECKING = False

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, List, Tuple
 
     from ..host import Json
-    from . import Context
+    from .context import Context
 
 BUS = "/sys/bus/pci/devices"
 SMALL_BAR = 256 * MIB  # the window of a card whose BAR was not resized, whatever its memory is

@@ -7,7 +7,7 @@ import time
 
 from ..boot import uptime
 from ..host import Json
-from . import Context
+from .context import Context
 from .values import Files, is_fault, not_exposed, unread
 
 TYPE_CHECKING = False

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 
 from ..host import Json
-from . import Context, aside
+from . import aside
+from .context import Context
 from .values import Files, is_fault, not_exposed, unread
 
 TYPE_CHECKING = False

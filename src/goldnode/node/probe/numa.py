@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..host import Json
-    from . import Context
+    from .context import Context
 
 NODES = "/sys/devices/system/node"
 BUS = "/sys/bus/pci/devices"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
     from ..host import Json
-    from . import Context
+    from .context import Context
     from .values import Files
 
 BUS = "/sys/bus/pci/devices"

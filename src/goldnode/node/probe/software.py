@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..host import Json
-from . import Context
+from .context import Context
 from .machine import plain
 from .values import Files, is_fault, not_exposed, unread
 

@@ -11,7 +11,8 @@ import stat
 import time
 
 from ..host import Json
-from . import Context, aside
+from . import aside
+from .context import Context
 from .network import pci_address
 from .values import Files, is_fault, not_exposed, unread
 

@@ -15,7 +15,8 @@ from ..later import re
 from ..plain import NamedTuple
 from .domains.program import CLASS, class_file
 from .model import Observed
-from .observe import digest, load_json, packages
+from .names import digest
+from .observe import load_json, packages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from ..host import Host, Result, boot_identity
 from ..plain import asdict, replace
 from . import applied, deferred, history, shaping
 from . import record as records
+from .aptcall import APT, APT_TIME
 from .domains import apt, driver, kernel
 from .engine import plan, plan_absent
 from .family import kernel_release
@@ -44,22 +45,6 @@ if TYPE_CHECKING:
 Document: TypeAlias = "Mapping[str, Any]"
 LOCK = "/run/goldnode/engine.lock"
 PROGRESS = "/run/goldnode/progress"
-APT_TIME = 3600.0  # a module build on a small node takes minutes; an hour means that something hangs
-
-APT = (
-    "apt-get",
-    "-y",
-    "--no-install-recommends",
-    "-o",
-    "DPkg::Lock::Timeout=120",
-    "-o",
-    "Dpkg::Use-Pty=0",
-    "-o",
-    "Dpkg::Options::=--force-confdef",
-    "-o",
-    "Dpkg::Options::=--force-confold",
-)
-
 TOLD = 12  # lines
 
 
@@ -164,7 +149,7 @@ class Applier:
         at = int(action.data["line"]) - 1
         if at < len(lines) and lines[at].split()[:1] == [action.data["module"]]:
             lines[at] = f"# goldnode: {lines[at]}"
-            self._remember("commented", [name])
+            self.remember("commented", [name])
             self.host.write_lines(name, lines)
 
     def link(self, action: Action) -> None:
@@ -258,7 +243,7 @@ class Applier:
         offline = () if local else ("--no-download",)
         done = self.host.run(*self.apt, *deferred.OPTIONS, *offline, *request, timeout=APT_TIME)
         self.host.run("apt-mark", "hold", *names)
-        self._remember("held", names)
+        self.remember("held", names)
         if done.rc != 0:
             raise self._apt_error(
                 "the transaction failed; the kernel that ran before is still the default", done
@@ -362,19 +347,19 @@ class Applier:
         done = self.host.run("apt-mark", "hold", *names)
         if done.rc != 0:
             raise NodeError(f"apt-mark cannot hold {', '.join(names)}: {done.tail(3)}")
-        self._remember("held", names)
+        self.remember("held", names)
 
     def unhold(self, action: Action) -> None:
         names = list(action.data["names"])
         self.host.run("apt-mark", "unhold", *names)
-        self._remember("held", names, forget=True)
-        self._remember("was_held", names)
+        self.remember("held", names, forget=True)
+        self.remember("was_held", names)
 
     def manual(self, action: Action) -> None:
-        self._remember("automatic", action.data["names"])
+        self.remember("automatic", action.data["names"])
         self.host.run("apt-mark", "manual", *action.data["names"])
 
-    def _remember(self, key: str, names: List[str], forget: bool = False) -> None:
+    def remember(self, key: str, names: List[str], forget: bool = False) -> None:
         """Keep a record of what was done to things that are not goldnode's, so that it can be undone."""
         record = records.read(self.host)
         known = set(record.get(key, []))
@@ -450,7 +435,7 @@ class Applier:
         """The entry of a kernel in grub.cfg, which is made anew where it has none."""
         entry = boot_choice(self.host, release)["entry"]
         if not entry:
-            self._update_grub()
+            self.update_grub()
             entry = boot_choice(self.host, release)["entry"]
         if not entry:
             raise NodeError(
@@ -511,7 +496,7 @@ class Applier:
             if choice["via"] == "next_entry" and trial["release"] == choice["release"]:
                 self._environment("unset", "next_entry")
         self.host.write(kernel.DROP_IN, kernel.drop_in(entry).encode())
-        self._update_grub()
+        self.update_grub()
         choice = boot_choice(self.host, release)
         if choice["release"] != release:
             raise NodeError(
@@ -520,7 +505,7 @@ class Applier:
             )
         self.host.remove(TRIAL)
 
-    def _update_grub(self) -> None:
+    def update_grub(self) -> None:
         done = self.host.run("update-grub", timeout=300)
         if done.rc != 0:
             raise NodeError(f"update-grub fails: {done.tail()}")

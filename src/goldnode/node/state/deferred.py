@@ -12,16 +12,16 @@ from __future__ import annotations
 import os
 
 from ..host import Host
+from . import shaping
 from .model import NodeError
+from .owed import OWED, PLACE, owed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, List, Sequence
 
 
-PLACE = "/var/lib/goldnode/deferred"
 PROGRAM = f"{PLACE}/update-initramfs"
-OWED = f"{PLACE}/owed"
 MADE = f"{PLACE}/made"  # a file per new kernel, of the moment at which its initramfs was begun
 REAL = "/usr/sbin/update-initramfs"
 # Where what goes into an initramfs is configured, or added to by scripts of packages; and what changes there without meaning anything: the
@@ -56,19 +56,12 @@ def begin(host: Host) -> None:
     host.write(PROGRAM, TEXT.encode(), 0o755)
 
 
-def owed(host: Host) -> List[str]:
-    """What update-initramfs was asked for and has not done: its arguments, a line for each call, without repetitions."""
-    return list(dict.fromkeys((host.text(OWED) or "").splitlines()))
-
-
 def settle(host: Host, say: Callable[[str], None], family: Sequence[str] = ()) -> None:
     """Do what is owed. Raises NodeError where update-initramfs fails: then all of it stays owed.
 
     :param family: globs of the packages that are the driver's own: nothing of theirs goes into an initramfs but what :mod:`.shaping` sees.
     """
     import shlex  # what only looks does without it
-
-    from . import shaping
 
     asked = owed(host)
     before = shaping.configuration(host) if asked else None

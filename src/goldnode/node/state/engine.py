@@ -30,11 +30,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, TypeAlias
 
+    from .contract import Domain
+
 
 Document: TypeAlias = "Mapping[str, Any]"
 
 # Domains that bring everything of theirs themselves; the ones above them, being interwoven by the one transaction, are called by name.
-DOMAINS = (modules, runtime, policy, tuning, units, serve, slots)
+DOMAINS: Tuple[Domain, ...] = (modules, runtime, policy, tuning, units, serve, slots)
 
 
 def difference(

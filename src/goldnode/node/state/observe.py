@@ -9,13 +9,13 @@ import struct
 from .. import openpgp
 from .. import quickjson as json
 from ..boot import PLACES
-from ..hashes import sha256
 from ..host import Host, Json, boot_identity, is_container
 from ..later import re
 from ..plain import suppress
-from . import deferred, owners
+from . import owed, owners
 from .family import builds_modules
 from .model import NodeError, Observed
+from .names import digest, printable
 from .needs import relations, unneeded
 
 TYPE_CHECKING = False
@@ -133,7 +133,7 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         seen.modules[release] = modinfo(host, release, driver["module"])
     seen.forced = forced_modules(host, document["blacklist"])
     seen.initramfs = initramfs_contents(host, document["blacklist"], keep)
-    seen.owed = bool(deferred.owed(host))
+    seen.owed = bool(owed.owed(host))
     if own:
         for module in [*document["blacklist"], "nvidia", "amdgpu"]:
             if host.exists(f"/sys/module/{module}/initstate"):
@@ -289,19 +289,6 @@ def managed_files(host: Host) -> Dict[str, Optional[Json]]:
                 )
                 result[name] = {"content": content, **row}
     return result
-
-
-def printable(data: bytes) -> str:
-    """Text as it is, anything else as ``sha256:…``."""
-    try:
-        return data.decode("utf-8") if b"\0" not in data else digest(data)
-    except UnicodeDecodeError:
-        return digest(data)
-
-
-def digest(data: bytes) -> str:
-    """``sha256:`` and the hexadecimal digest."""
-    return "sha256:" + sha256(data).hexdigest()
 
 
 def load_json(host: Host, name: str) -> Any:

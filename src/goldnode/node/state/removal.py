@@ -15,10 +15,10 @@ from . import owners
 from . import record as records
 from .debversion import compare
 from .domains import kernel, program, runtime, units
-from .domains.apt import in_family
 from .domains.packages import broken_packages
 from .family import kernel_release
 from .model import ABSENT, BOOT, IMAGE, PARTS, Action, Note, Observed, Refusal, Waiting
+from .names import in_family
 from .needs import bare, relations, unneeded
 from .observe import boot_choice, load_json, modinfo, observe
 from .preflight import broken_by_others, in_use, locked

@@ -22,7 +22,7 @@ import os
 from .. import quickjson as json
 from ..host import Host
 from . import initramfs
-from .domains.apt import in_family
+from .names import in_family
 from .observe import load_json, packages
 
 TYPE_CHECKING = False

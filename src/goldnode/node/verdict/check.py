@@ -25,10 +25,10 @@ from ..state.finding import (
     place,
 )
 from ..state.model import Observed, Plan
-from ..state.observe import digest
+from ..state.names import digest
 from ..state.preflight import unread
 from ..state.remedy import COMMAND, PERSON, REBOOT, REPAIR, SITE, Remedy
-from . import current, deltas, rules, suppress
+from . import current, deltas, rules, suppress, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def examine(
         counted.first_of_boot = False
         found = (
             of_record(document, captured)
-            + rules.judge(document, captured, counted)
+            + table.judge(document, captured, counted)
             + events(document, captured, {})[0]
         )
         verdict = summary(document, settled(document, found, today), now, passive)
@@ -123,7 +123,7 @@ def examine(
         counted.first_of_boot = (
             counted.first_of_boot and not passive and (capture.get("uptime") or BOOTING) < BOOTING
         )
-        own = rules.judge(document, capture, counted)
+        own = table.judge(document, capture, counted)
         logged, memory["events"] = events(document, capture, before)
         own += deltas.carried(memory, before, own, passive)
         found += own + counted.findings + logged + deltas.told(host, fault)
@@ -216,7 +216,7 @@ def one_each(findings: List[Finding]) -> List[Finding]:
     once: Dict[Any, Finding] = {}
     for finding in findings:
         key = (finding.id, finding.subject)
-        if key not in once or rules.rank(finding) > rules.rank(once[key]):
+        if key not in once or table.rank(finding) > table.rank(once[key]):
             once[key] = finding
     return list(once.values())
 

@@ -1,16 +1,11 @@
-"""judge(): a capture held against its class. A table of small functions, each about one thing; they read nothing and change nothing.
-
-A rule says nothing (None) of what the class does not declare and this hardware does not have. What was declared, by the class or by the facts
-of its GPU model, and has no value, is never a match: it ends as *not exposed*, *could not read* or *not verified here*. A rule that fails
-itself is *could not read*. Equal verdicts on all GPUs are one finding; whatever else, one finding for each (id, subject).
-"""
+"""The table of rules: how a rule enters it, what a rule answers, and what it reads a capture with."""
 
 from __future__ import annotations
 
 from ..plain import NamedTuple
 from ..probe.values import is_fault
-from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NODE, NOT_EXPOSED, NOTHING, UNREAD, Finding
-from ..state.remedy import PERSON, Remedy
+from ..state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD
+from ..state.remedy import Remedy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,17 +13,6 @@ if TYPE_CHECKING:
 
 
 Json: TypeAlias = "Dict[str, Any]"
-
-# The remedies of what could not be read and of what there is no way to read, unless the rule has a better one.
-SILENT = {
-    UNREAD: Remedy(
-        "Fix the cause that `gpu.library` and `goldnode-node capture` report, then check again.", PERSON
-    ),
-    NOT_EXPOSED: Remedy(
-        "This driver or kernel does not show what is declared: take another one, correct the class, or suppress it with a reason.",
-        PERSON,
-    ),
-}
 
 
 class Said(NamedTuple):
@@ -243,110 +227,3 @@ class Node:
     def counted(self, *key: str) -> Any:
         """What a counter did (:class:`.deltas.Delta`); None where it was not read."""
         return self.deltas.of(*key) if self.deltas is not None else None
-
-
-def judge(document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any = None) -> List[Finding]:
-    """The findings about a capture. Pure.
-
-    :param deltas: what :func:`.deltas.step` made of the kept state and this capture; None: nothing was kept.
-    """
-    from . import hardware, hostside, links  # noqa: F401 - they enter their rules into the table
-
-    node = Node(document, capture, deltas)
-    found = _sections(node)
-    for entry in TABLE:
-        if entry.each:
-            found += _each(node, entry)
-        else:
-            found += [_finding(entry, said, said.subject) for said in _ask(node, entry)]
-    once: Dict[Tuple[str, Optional[str]], Finding] = {}
-    for finding in found:
-        key = (finding.id, finding.subject)
-        if key not in once or rank(finding) > rank(once[key]):
-            once[key] = finding
-    return list(once.values())
-
-
-def rank(finding: Finding) -> Tuple[int, bool]:
-    """How much a finding says against a node."""
-    order = (MATCH, DEFERRED, ELSEWHERE, NOT_EXPOSED, UNREAD, MISMATCH)
-    return (
-        order.index(finding.outcome) if finding.outcome in order else len(order),
-        finding.severity == "drain",
-    )
-
-
-def _sections(node: Node) -> List[Finding]:
-    """A reader that failed as a whole: what it would have said is not known."""
-    found = []
-    for name, value in sorted(node.capture.items()):
-        if is_fault(value) and value.get("fault") != NOT_EXPOSED and name not in ("gpu_error", "gpus"):
-            said = node.absent(value, f"section {plain(name, 40)}")
-            if said is not None:
-                found.append(
-                    Finding(
-                        f"capture.{plain(name, 40)}",
-                        UNREAD,
-                        "degraded",
-                        said.expected,
-                        said.got,
-                        Remedy("Run `goldnode-node capture` on the node.", PERSON),
-                    )
-                )
-    return found
-
-
-def _ask(node: Node, entry: Rule, *gpu: Any) -> List[Said]:
-    """What a rule says; a rule that fails says that nothing is known."""
-    try:
-        answer = entry.judge(node, *gpu)
-        if answer is None:
-            return []
-        return [answer] if isinstance(answer, Said) else list(answer)
-    except Exception as problem:  # a capture of another make must not end the check, nor pass
-        return [
-            Said(
-                UNREAD, "values of the schema", plain(f"the rule failed: {type(problem).__name__}: {problem}")
-            )
-        ]
-
-
-def _each(node: Node, entry: Rule) -> List[Finding]:
-    """A rule on all GPUs: one finding where they all match, else one for each that does not."""
-    said = [(str(gpu.get("address")), answer) for gpu in node.gpus for answer in _ask(node, entry, gpu)]
-    wrong = [_finding(entry, answer, address) for address, answer in said if answer.outcome != MATCH]
-    if wrong or not said:
-        return wrong
-    texts = list(dict.fromkeys(str(answer.expected) for _, answer in said))
-    text = texts[0] if len(texts) == 1 else "as declared of each"
-    return [
-        Finding(
-            entry.id, MATCH, entry.severity, text, f"{text} on {len(said)} GPU{'s' if len(said) > 1 else ''}"
-        )
-    ]
-
-
-def _finding(entry: Rule, said: Said, subject: Optional[str]) -> Finding:
-    if said.outcome == MATCH:
-        return Finding(
-            entry.id, MATCH, said.severity or entry.severity, said.expected, said.got, None, subject
-        )
-    about = plain(subject, 80) if subject is not None else None
-    # What mends a fault is no advice where nobody knows whether there is one.
-    silent = said.outcome in SILENT and said.remedy is None
-    remedy, blast = (
-        (SILENT[said.outcome], NOTHING)
-        if silent
-        else (said.remedy or entry.remedy, said.blast or entry.blast or NODE)
-    )
-    return Finding(
-        entry.id,
-        said.outcome,
-        said.severity or entry.severity,
-        None if said.expected is None else plain(said.expected),
-        None if said.got is None else plain(said.got, 240),
-        remedy.about(about or "the node"),
-        about,
-        tuple(plain(item, 200) for item in said.evidence),
-        blast,
-    )

@@ -16,7 +16,8 @@ from goldnode.node.state import owners
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import files, program, units
 from goldnode.node.state.model import Action, NodeError, Observed
-from goldnode.node.state.observe import LINKS, MANAGED, digest, managed_files
+from goldnode.node.state.names import digest
+from goldnode.node.state.observe import LINKS, MANAGED, managed_files
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 

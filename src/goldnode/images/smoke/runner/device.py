@@ -371,16 +371,3 @@ def pressure(found: Driver, gpu: Gpu, share: float, most: int) -> Tuple[int, flo
             found.release(piece)
         found.release(count)
     return sum(size for _, size in held), took
-
-
-# -- collective
-
-
-def collective(kind: str, count: int = 1 << 24, **options: Any) -> Json:
-    """All-reduce over all devices of this machine by NCCL or RCCL; every element on every device is compared."""
-    found, gpus = devices(kind, **options)
-    if len(gpus) < 2:
-        raise NotRun(f"a collective needs 2 devices, there is {len(gpus)}")
-    from . import nccl
-
-    return nccl.all_reduce(found, gpus, count)

@@ -7,7 +7,7 @@ import struct
 from typing import Any, List, Sequence
 
 from . import native
-from .device import Driver, Gpu, timed
+from .device import Driver, Gpu, devices, timed
 from .report import Failed, Json, NotRun, passed
 
 FLOAT, SUM = 7, 0  # ncclFloat32, ncclSum
@@ -94,3 +94,11 @@ def check(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
         told.restype = ctypes.c_char_p
         text = (told(status) or b"").decode("utf-8", "replace")
         raise Failed(f"{function}: {text}", expected=0, got=status)
+
+
+def collective(kind: str, count: int = 1 << 24, **options: Any) -> Json:
+    """All-reduce over all devices of this machine by NCCL or RCCL; every element on every device is compared."""
+    found, gpus = devices(kind, **options)
+    if len(gpus) < 2:
+        raise NotRun(f"a collective needs 2 devices, there is {len(gpus)}")
+    return all_reduce(found, gpus, count)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ...host import like
 from ...later import base64
 from ..model import Observed, Refusal
-from ..observe import printable
+from ..names import in_family, printable
 from .files import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, List, Mapping, TypeAlias
+    from typing import Any, List, Mapping, TypeAlias
 
 
 # Places in a URI that only a GPU vendor's package repository has (layout: compat facts, distros.yml, repositories).
@@ -45,16 +45,6 @@ def from_file(name: str) -> List[str]:
 def _file(archive: Mapping[str, Any]) -> str:
     name = archive["id"][len("goldnode-") :] if archive["id"].startswith("goldnode-") else archive["id"]
     return f"/etc/apt/sources.list.d/goldnode-{name}.sources"
-
-
-def in_family(name: str, globs: Iterable[str]) -> bool:
-    """Whether a package belongs to the driver family: the last glob that matches decides, ``!glob`` takes out."""
-    member = False
-    bare = name.partition(":")[0]
-    for glob in globs:
-        if like(bare, glob.lstrip("!")):
-            member = not glob.startswith("!")
-    return member
 
 
 def sources(document: Document, seen: Observed) -> List[Wanted]:

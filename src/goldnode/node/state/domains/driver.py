@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..model import IMAGE, Action, Observed
-from ..observe import digest
+from ..names import digest
 from .files import Wanted
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ from ...later import re
 from ..debversion import compare
 from ..family import kernel_release
 from ..model import BOOT, IMAGE, PARTS, Action, Observed
-from .apt import in_family
+from ..names import in_family
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

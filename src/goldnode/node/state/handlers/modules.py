@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from ..aptcall import APT_TIME
 from ..domains import driver as driver_domain
 from ..domains import modules
 from ..model import NodeError
@@ -12,15 +13,15 @@ from ..observe import RECORD, compiler, load_json, modinfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional
+    from typing import Dict, List, Optional
 
-    from ..apply import Applier
+    from ..contract import Handler, Writer
     from ..model import Action
 
 BUILD_TIME = 3600.0  # seconds; minutes on a small node
 
 
-def build(applier: Applier, action: Action) -> str:
+def build(applier: Writer, action: Action) -> str:
     """Let dkms build one source tree for the locked kernel, when the package's own scripts have not already done so."""
     host, data = applier.host, action.data
     why = _fault(applier, data["dkms"], data["module"])
@@ -59,7 +60,7 @@ def build(applier: Applier, action: Action) -> str:
     return "built by dkms"
 
 
-def source_version(applier: Applier, source: str, version: str, package: Optional[str]) -> str:
+def source_version(applier: Writer, source: str, version: str, package: Optional[str]) -> str:
     """The version under which dkms knows a source: the driver's own, or what the package has put into /usr/src."""
     if package is None:
         return version
@@ -79,14 +80,14 @@ def source_version(applier: Applier, source: str, version: str, package: Optiona
     return fits[0]
 
 
-def make_log(applier: Applier, source: str, version: str) -> str:
+def make_log(applier: Writer, source: str, version: str) -> str:
     """The end of dkms's make.log, where a build has failed."""
     name = f"/var/lib/dkms/{source}/{version}/build/make.log"
     text = applier.host.text(name)
     return f"end of {name}:\n" + "\n".join(text.strip().splitlines()[-15:]) if text else ""
 
 
-def _fault(applier: Applier, source: Optional[str], module: str) -> Optional[str]:
+def _fault(applier: Writer, source: Optional[str], module: str) -> Optional[str]:
     """What is wrong with the modules that one source gives; None when all are as wanted."""
     document, release = applier.document, applier.document["kernel"]["release"]
     rows = (
@@ -104,7 +105,7 @@ def _fault(applier: Applier, source: Optional[str], module: str) -> Optional[str
     return next((fault for fault in faults if fault), None)
 
 
-def _stale(applier: Applier, source: str) -> bool:
+def _stale(applier: Writer, source: str) -> bool:
     """Whether a source has to be compiled again, since what it was compiled against has changed."""
     rows = modules.of_tree(applier.document, source)
     found = (
@@ -113,13 +114,13 @@ def _stale(applier: Applier, source: str) -> bool:
     return any(modules.stale(applier.document, row, found) for row in rows)
 
 
-def _names(applier: Applier) -> List[str]:
+def _names(applier: Writer) -> List[str]:
     driver = applier.document.get("driver") or {}
     own = [driver["module"]] if driver.get("dkms") else []
     return [*own, *(row["name"] for row in applier.document["modules"])]
 
 
-def _record(applier: Applier) -> None:
+def _record(applier: Writer) -> None:
     """Write down of each module that is as wanted which file it is, and which files it was built against: those that are there now."""
     document, release = applier.document, applier.document["kernel"]["release"]
     rows = [
@@ -142,9 +143,8 @@ def _record(applier: Applier) -> None:
     applier.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
 
 
-def restore(applier: Applier, action: Action) -> str:
+def restore(applier: Writer, action: Action) -> str:
     """See that the package of the built modules brings what is wanted, and install it anew where its files are not what it brought."""
-    from ..apply import APT_TIME  # which imports this module
 
     package = action.data["package"]
     if _package_fault(applier) is None:
@@ -169,7 +169,7 @@ def restore(applier: Applier, action: Action) -> str:
     )
 
 
-def _package_fault(applier: Applier) -> Optional[str]:
+def _package_fault(applier: Writer) -> Optional[str]:
     """What is wrong with the modules that come built; None when all are as wanted."""
     document, release = applier.document, applier.document["kernel"]["release"]
     driver = document["driver"]
@@ -185,7 +185,7 @@ def _package_fault(applier: Applier) -> Optional[str]:
     return next((fault for fault in faults if fault), None)
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+HANDLERS: Dict[str, Handler] = {
     "module.build": build,
     "module.restore": restore,
 }

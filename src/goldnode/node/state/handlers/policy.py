@@ -12,10 +12,10 @@ from ..observe import load_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Tuple
 
     from ...host import Json
-    from ..apply import Applier
+    from ..contract import Handler, Writer
     from ..model import Action
 
 MIG_PARTED = "/usr/bin/nvidia-mig-parted"
@@ -24,7 +24,7 @@ MIG_CONFIG = "/run/goldnode/mig-parted.json"
 LIMIT = 240.0
 
 
-def set_gpu(applier: Applier, action: Action) -> Optional[str]:
+def set_gpu(applier: Writer, action: Action) -> Optional[str]:
     """Set one thing on one GPU. The first of a plan sets all of them, in one process: loading the GPU library is what takes long."""
     key = (action.data["uuid"], action.data["field"])
     if key not in applier.told:
@@ -46,7 +46,7 @@ def set_gpu(applier: Applier, action: Action) -> Optional[str]:
     )
 
 
-def _set(applier: Applier, actions: List[Action]) -> Dict[Tuple[str, str], Json]:
+def _set(applier: Writer, actions: List[Action]) -> Dict[Tuple[str, str], Json]:
     """Set all of them; what was said to each, which is recorded as well: some of it no call reads back."""
     host = applier.host
     results: List[Json] = []
@@ -65,7 +65,7 @@ def _set(applier: Applier, actions: List[Action]) -> Dict[Tuple[str, str], Json]
     return {(row["uuid"], row["field"]): row for row in results}
 
 
-def _ask(applier: Applier, first: Action, rows: List[Json]) -> List[Json]:
+def _ask(applier: Writer, first: Action, rows: List[Json]) -> List[Json]:
     answer = ask(
         applier.host,
         {"do": "set", "vendor": first.data["vendor"], "root": applier.host.root, "settings": rows},
@@ -78,7 +78,7 @@ def _ask(applier: Applier, first: Action, rows: List[Json]) -> List[Json]:
     return list(answer["results"])
 
 
-def _mig_parted(applier: Applier, actions: List[Action]) -> Json:
+def _mig_parted(applier: Writer, actions: List[Action]) -> Json:
     """The layout through NVIDIA's mig-parted, which knows placements and resets better than this program."""
     devices = [
         {
@@ -102,7 +102,7 @@ def _mig_parted(applier: Applier, actions: List[Action]) -> Json:
     )
 
 
-def _remember(applier: Applier, results: List[Json]) -> None:
+def _remember(applier: Writer, results: List[Json]) -> None:
     """Write down what the setters said, for this boot and this load of the driver."""
     host = applier.host
     load = driver_load(host)
@@ -125,7 +125,7 @@ def _remember(applier: Applier, results: List[Json]) -> None:
     )
 
 
-def restart_unit(applier: Applier, action: Action) -> None:
+def restart_unit(applier: Writer, action: Action) -> None:
     """Restart a unit whose files have just been written: systemd has to read them first."""
     for argv in (("systemctl", "daemon-reload"), ("systemctl", "restart", action.target)):
         done = applier.host.run(*argv, timeout=180)
@@ -135,7 +135,7 @@ def restart_unit(applier: Applier, action: Action) -> None:
             )
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+HANDLERS: Dict[str, Handler] = {
     "gpu.set": set_gpu,
     "gpu.unit": restart_unit,
 }

@@ -8,6 +8,7 @@ import shutil
 
 from ... import drained, gate
 from .. import record as records
+from ..aptcall import APT, APT_TIME
 from ..domains.runtime import DAEMON
 from ..model import NodeError
 from ..observe import JOURNAL
@@ -15,9 +16,9 @@ from ..removal import OWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Optional, Sequence
+    from typing import Dict, Optional, Sequence
 
-    from ..apply import Applier
+    from ..contract import Handler, Writer
     from ..model import Action
 
 
@@ -26,7 +27,7 @@ DOCKER = "/var/lib/docker"
 NUKE = f"{DOCKER}/nuke-graph-directory.sh"
 
 
-def stop_units(applier: Applier, action: Action) -> None:
+def stop_units(applier: Writer, action: Action) -> None:
     """Stop goldnode's units, and let systemd forget those that failed."""
     names = list(action.data["names"])
     done = applier.host.run("systemctl", "stop", *names, timeout=300)
@@ -37,7 +38,7 @@ def stop_units(applier: Applier, action: Action) -> None:
     applier.host.run("systemctl", "reset-failed", *names)
 
 
-def release_gate(applier: Applier, action: Action) -> str:
+def release_gate(applier: Writer, action: Action) -> str:
     """Resume what the gate has drained, and start what it keeps down."""
     try:
         return "\n".join(gate.release(applier.host))
@@ -47,7 +48,7 @@ def release_gate(applier: Applier, action: Action) -> str:
         ) from None
 
 
-def uncomment(applier: Applier, action: Action) -> None:
+def uncomment(applier: Writer, action: Action) -> None:
     """Put the administrator's line back in the place of the comment, if the comment is still that one."""
     name, text = action.data["file"], action.data["text"]
     lines = applier.host.lines(name)
@@ -57,7 +58,7 @@ def uncomment(applier: Applier, action: Action) -> None:
         applier.host.write_lines(name, lines)
 
 
-def unmerge(applier: Applier, action: Action) -> None:
+def unmerge(applier: Writer, action: Action) -> None:
     """Write a file of somebody else's without goldnode's settings; it goes when nothing else is in it."""
     host = applier.host
     content = action.data["content"]
@@ -74,9 +75,8 @@ def unmerge(applier: Applier, action: Action) -> None:
         host.run("systemctl", "reload", "docker.service", timeout=60)
 
 
-def leave(applier: Applier, action: Action) -> Optional[str]:
+def leave(applier: Writer, action: Action) -> Optional[str]:
     """Packages leave: with apt, which must want to remove nothing beside them; dpkg then takes their configuration."""
-    from ..apply import APT, APT_TIME  # which imports this module
 
     host, data = applier.host, action.data
     remove, purge, back = list(data["remove"]), list(data["purge"]), list(data["back"])
@@ -131,9 +131,8 @@ def leave(applier: Applier, action: Action) -> Optional[str]:
     return "\n".join([*told, *data["lines"]])
 
 
-def purge_configuration(applier: Applier, names: Sequence[str]) -> None:
+def purge_configuration(applier: Writer, names: Sequence[str]) -> None:
     """Take away the configuration of packages that were removed; what docker's containers have stored stays."""
-    from ..apply import APT_TIME
 
     host = applier.host
     host.remove(NUKE)
@@ -146,7 +145,7 @@ def purge_configuration(applier: Applier, names: Sequence[str]) -> None:
             )
 
 
-def automatic(applier: Applier, action: Action) -> None:
+def automatic(applier: Writer, action: Action) -> None:
     """Give apt's marks back."""
     done = applier.host.run("apt-mark", "auto", *action.data["names"])
     if done.rc != 0:
@@ -155,7 +154,7 @@ def automatic(applier: Applier, action: Action) -> None:
         )
 
 
-def settle(applier: Applier, action: Action) -> None:
+def settle(applier: Writer, action: Action) -> None:
     """Have systemd and GRUB read anew what has changed under them. The journal goes last: until then this is owed."""
     host = applier.host
     if action.data["systemd"]:
@@ -174,7 +173,7 @@ def settle(applier: Applier, action: Action) -> None:
     host.remove(JOURNAL)
 
 
-def remove_directory(applier: Applier, action: Action) -> None:
+def remove_directory(applier: Writer, action: Action) -> None:
     """A directory of goldnode's own with all in it; one that it made in somebody else's only while it is empty."""
     here = applier.host.path(action.target)
     if applier.host.is_link(action.target):  # a user's, in the place of a directory of goldnode's
@@ -193,7 +192,7 @@ def remove_directory(applier: Applier, action: Action) -> None:
             os.rmdir(str(here))
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+HANDLERS: Dict[str, Handler] = {
     "units.stop": stop_units,
     "gate.release": release_gate,
     "file.uncomment": uncomment,

@@ -15,16 +15,16 @@ from ..observe import RECORD, load_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Optional
+    from typing import Dict, Optional
 
-    from ..apply import Applier
+    from ..contract import Handler, Writer
     from ..model import Action
 
 BACKUPS = "/var/lib/goldnode/backup"
 SECONDS = 20.0  # docker reads its configuration anew within a second; a node that builds modules meanwhile is slower
 
 
-def keep_original(applier: Applier, name: str) -> None:
+def keep_original(applier: Writer, name: str) -> None:
     """Before the first change of a file that is not goldnode's: its bytes and mode are kept, and RECORD says where.
 
     RECORD: originals -> {path: {backup, mode}, or null where there was no file}. Its texts are kept by :func:`record.before_merge`.
@@ -41,7 +41,7 @@ def keep_original(applier: Applier, name: str) -> None:
     applier.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
 
 
-def config(applier: Applier, action: Action) -> Optional[str]:
+def config(applier: Writer, action: Action) -> Optional[str]:
     """Write a merged file with the mode it has, and prove that its program reads it; else what was there is put back."""
     host, name = applier.host, action.target
     before = host.data(name)
@@ -65,7 +65,7 @@ def config(applier: Applier, action: Action) -> Optional[str]:
     )
 
 
-def unreadable(applier: Applier, name: str) -> Optional[str]:
+def unreadable(applier: Writer, name: str) -> Optional[str]:
     """What is wrong with a file that was just written, as a parser or its own program tells it."""
     text = applier.host.text(name) or ""
     try:
@@ -86,21 +86,21 @@ def unreadable(applier: Applier, name: str) -> Optional[str]:
     return None
 
 
-def enable(applier: Applier, action: Action) -> None:
+def enable(applier: Writer, action: Action) -> None:
     """The links that start the unit at boot. --no-reload: a daemon-reload takes the GPUs from running containers."""
     _systemctl(applier, "--no-reload", "enable", action.target)
 
 
-def start(applier: Applier, action: Action) -> None:
+def start(applier: Writer, action: Action) -> None:
     _systemctl(applier, "start", action.target)
 
 
-def restart(applier: Applier, action: Action) -> None:
+def restart(applier: Writer, action: Action) -> None:
     applier.say(f"restarting {action.target}: {action.reason}")
     _systemctl(applier, "restart", action.target)
 
 
-def reload(applier: Applier, action: Action) -> None:
+def reload(applier: Writer, action: Action) -> None:
     """docker reads runtimes and the default runtime anew on SIGHUP; no container stops. It does so after systemctl has returned."""
     _systemctl(applier, "reload", action.target)
     end = time.monotonic() + SECONDS
@@ -117,7 +117,7 @@ def reload(applier: Applier, action: Action) -> None:
     )
 
 
-def _systemctl(applier: Applier, *words: str) -> None:
+def _systemctl(applier: Writer, *words: str) -> None:
     done = applier.host.run("systemctl", *words, timeout=180)
     if done.rc != 0:
         log = applier.host.run(
@@ -128,7 +128,7 @@ def _systemctl(applier: Applier, *words: str) -> None:
         )
 
 
-def generate(applier: Applier, action: Action) -> Optional[str]:
+def generate(applier: Writer, action: Action) -> Optional[str]:
     """The toolkit's own program asks the driver and writes the spec, where the toolkit's refresh unit would."""
     done = applier.host.run("nvidia-ctk", "cdi", "generate", f"--output={action.data['output']}", timeout=120)
     if done.rc != 0:
@@ -138,7 +138,7 @@ def generate(applier: Applier, action: Action) -> Optional[str]:
     return None
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+HANDLERS: Dict[str, Handler] = {
     "runtime.config": config,
     "runtime.enable": enable,
     "runtime.start": start,

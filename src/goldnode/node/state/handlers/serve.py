@@ -8,13 +8,13 @@ from ..model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Optional
+    from typing import Dict
 
-    from ..apply import Applier
+    from ..contract import Handler, Writer
     from ..model import Action
 
 
-def start(applier: Applier, action: Action) -> None:
+def start(applier: Writer, action: Action) -> None:
     """Start the socket anew. One that listens already keeps its address until it is stopped, and the service keeps the socket."""
     host = applier.host
     host.run("systemctl", "stop", action.target, action.target.replace(".socket", ".service"))
@@ -25,7 +25,7 @@ def start(applier: Applier, action: Action) -> None:
         )
 
 
-def release(applier: Applier, action: Action) -> str:
+def release(applier: Writer, action: Action) -> str:
     """Resume the node, unless somebody has another reason for its drain by now."""
     try:
         resumed = gate.resume(applier.host, str(action.data["reason"]))
@@ -37,7 +37,7 @@ def release(applier: Applier, action: Action) -> str:
     return "resumed" if resumed else "it is not drained for that reason any more, and stays as it is"
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+HANDLERS: Dict[str, Handler] = {
     "serve.start": start,
     "serve.release": release,
 }

@@ -11,13 +11,13 @@ from ..observe import boot_choice, load_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Optional
+    from typing import Dict, Optional
 
-    from ..apply import Applier
+    from ..contract import Handler, Writer
     from ..model import Action
 
 
-def set_value(applier: Applier, action: Action) -> Optional[str]:
+def set_value(applier: Writer, action: Action) -> Optional[str]:
     """Write a value of the kernel's, and read it back: what was asked for is what is there, or the difference is told."""
     host, want = applier.host, str(action.data["value"])
     for name in action.data["files"]:
@@ -43,7 +43,7 @@ def set_value(applier: Applier, action: Action) -> Optional[str]:
     return f"{have} of {want} pages could be reserved: memory is fragmented or in use, and a reboot gives the rest"
 
 
-def swap_off(applier: Applier, action: Action) -> Optional[str]:
+def swap_off(applier: Writer, action: Action) -> Optional[str]:
     """swapoff, proved by /proc/swaps. It reads everything back into memory, which takes its time."""
     name = action.data["name"]
     done = applier.host.run("swapoff", name, timeout=1800)
@@ -53,21 +53,21 @@ def swap_off(applier: Applier, action: Action) -> Optional[str]:
     return "off"
 
 
-def mask(applier: Applier, action: Action) -> None:
+def mask(applier: Writer, action: Action) -> None:
     """`systemctl mask`, as the link it makes, and the record of it."""
     applier.link(action)
-    applier._remember("masked", [action.data["unit"]])
+    applier.remember("masked", [action.data["unit"]])
 
 
-def unmask(applier: Applier, action: Action) -> None:
+def unmask(applier: Writer, action: Action) -> None:
     """Take away a mask of goldnode's own; whatever else stands there by now is somebody's."""
     here = applier.host.path(action.target)
     if here.is_symlink() and str(here.readlink()) == "/dev/null":
         here.unlink()
-    applier._remember("masked", [action.data["unit"]], forget=True)
+    applier.remember("masked", [action.data["unit"]], forget=True)
 
 
-def uncomment(applier: Applier, action: Action) -> None:
+def uncomment(applier: Writer, action: Action) -> None:
     """Give a line back that goldnode had commented out."""
     name, at = action.data["file"], int(action.data["line"]) - 1
     lines = applier.host.lines(name)
@@ -76,7 +76,7 @@ def uncomment(applier: Applier, action: Action) -> None:
         applier.host.write_lines(name, lines)
 
 
-def systemd_defaults(applier: Applier, action: Action) -> Optional[str]:
+def systemd_defaults(applier: Writer, action: Action) -> Optional[str]:
     """systemd reads its own configuration again: units that start from now on have the new limit."""
     done = applier.host.run("systemctl", "daemon-reload", timeout=120)
     shown = applier.host.run("systemctl", "show", "--property=DefaultLimitMEMLOCK", "--value")
@@ -88,9 +88,9 @@ def systemd_defaults(applier: Applier, action: Action) -> Optional[str]:
     return "services that run keep their limit until they are restarted"
 
 
-def command_line(applier: Applier, action: Action) -> Optional[str]:
+def command_line(applier: Writer, action: Action) -> Optional[str]:
     """update-grub, proved by the command line of the entry that boots next."""
-    applier._update_grub()
+    applier.update_grub()
     choice = boot_choice(applier.host, applier.document["kernel"]["release"])
     have = (choice["cmdline"] or "").split()
     lacking = [word for word in action.data["words"] if not tuning.carries(have, word)]
@@ -99,20 +99,20 @@ def command_line(applier: Applier, action: Action) -> Optional[str]:
             f"after update-grub the next boot's command line lacks {' '.join(lacking)} ({choice['cmdline']}). "
             "A file of /etc/default/grub.d that is read later sets GRUB_CMDLINE_LINUX anew: make it append instead."
         )
-    applier._remember("cmdline", list(action.data["stale"]), forget=True)
-    applier._remember("cmdline", list(action.data["words"]))
+    applier.remember("cmdline", list(action.data["stale"]), forget=True)
+    applier.remember("cmdline", list(action.data["words"]))
     return None
 
 
-def slot_command_line(applier: Applier, action: Action) -> Optional[str]:
+def slot_command_line(applier: Writer, action: Action) -> Optional[str]:
     """The words in the entry of the slot that runs."""
     slots.words(applier.host, action.data["words"], action.data["stale"])
-    applier._remember("cmdline", list(action.data["stale"]), forget=True)
-    applier._remember("cmdline", list(action.data["words"]))
+    applier.remember("cmdline", list(action.data["stale"]), forget=True)
+    applier.remember("cmdline", list(action.data["words"]))
     return None
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+HANDLERS: Dict[str, Handler] = {
     "tuning.set": set_value,
     "swap.off": swap_off,
     "swap.mask": mask,

@@ -6,13 +6,13 @@ from ..model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Optional
+    from typing import Dict
 
-    from ..apply import Applier
+    from ..contract import Handler, Writer
     from ..model import Action
 
 
-def reload(applier: Applier, action: Action) -> None:
+def reload(applier: Writer, action: Action) -> None:
     """systemd reads its units again; nothing that runs is restarted."""
     done = applier.host.run("systemctl", "daemon-reload")
     if done.rc != 0:
@@ -21,7 +21,7 @@ def reload(applier: Applier, action: Action) -> None:
         )
 
 
-def start(applier: Applier, action: Action) -> None:
+def start(applier: Writer, action: Action) -> None:
     """Start a unit of goldnode's own."""
     done = applier.host.run("systemctl", "start", action.target)
     if done.rc != 0:
@@ -30,7 +30,7 @@ def start(applier: Applier, action: Action) -> None:
         )
 
 
-HANDLERS: Dict[str, Callable[[Applier, Action], Optional[str]]] = {
+HANDLERS: Dict[str, Handler] = {
     "units.reload": reload,
     "units.start": start,
 }

@@ -1,0 +1,107 @@
+"""Whether the boot that tries a new image is good: the check of the node, and the units that the class counts on."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from . import gate
+from .host import Host
+from .slots import (
+    FAILED,
+    FOLDER,
+    GOOD,
+    OWN,
+    WATCHDOG,
+    known,
+    place,
+    put,
+    put_entry,
+    record,
+    running,
+    survey,
+    tried,
+)
+from .state import loader
+from .state.domains import units as units_domain
+from .state.domains.program import CLASS
+from .verdict import check as checking
+from .verdict import sides
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Tuple
+
+SETTLE = 90.0  # seconds that a unit may take, after all of the boot was started, to be up or to have failed
+
+
+def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
+    """Units that the class brings or counts on and that have failed in this boot, or have not settled after SETTLE seconds.
+
+    One that fails at once is started again a few times by systemd, and is `activating` in between: that is neither good nor bad yet.
+    """
+    stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
+    named = {
+        name if "." in name else f"{name}.service"
+        for name in stated
+        if isinstance(name, str) and name[:1] not in ("", "-")
+    }
+    names, end = sorted({*units_domain.UNITS, *named}), time.monotonic() + SETTLE
+    while True:
+        rows = sorted(gate.units(host, names).items())
+        moving = [(name, row) for name, row in rows if row["ActiveState"] in ("activating", "deactivating")]
+        if not moving or time.monotonic() >= end:
+            break
+        time.sleep(0.5)
+    failed = [
+        f"unit {name}: failed ({row['Result'] or 'no result'})"
+        for name, row in rows
+        if row["ActiveState"] == "failed"
+    ]
+    return failed + [
+        f"unit {name}: still {row['ActiveState']} ({row['SubState']}) after {SETTLE:.0f} s"
+        for name, row in moving
+    ]
+
+
+def judge(host: Host) -> List[str]:
+    """What speaks against the image that this boot tries; empty where nothing does. A check that cannot be made speaks against it."""
+    try:
+        document = json.loads(host.text(CLASS) or "null")
+        if not isinstance(document, dict):
+            return [f"{CLASS}: no class document"]
+        verdict = checking.check(host, document, passive=True)
+        return sides.against(verdict, OWN) + failed_units(host, document)
+    except Exception as problem:  # whatever it is: with this image the node cannot be judged
+        return [f"the check failed: {type(problem).__name__}: {problem}"]
+
+
+def good(host: Host) -> Tuple[bool, str]:
+    """Whether this boot is good, and what there is to tell. Of a boot that tries nothing it always is."""
+    if (
+        running(host) is not None
+        and loader.variable(host, "LoaderBootCountPath") is not None
+        and place(host) is None
+    ):
+        return False, "the ESP is not mounted, so that nothing can be said of the image that this boot tries"
+    found = survey(host)
+    if found is None or found["tried"] is None:
+        return True, "this boot tries no image"
+    where, slot = found["place"], found["running"]
+    about, entry = known(host, where, slot), tried(host, where)
+    reasons = judge(host)
+    if reasons or entry is None:
+        text = "; ".join(reasons[:4])
+        record(host, where, FAILED, slot, about, text)
+        return False, f"image {about.get('name')} is not good: {text}"
+    name = f"{where}/loader/entries/{entry.file}"
+    text = host.text(name) or ""
+    # From the next boot on a hang is nobody's trial. In this one systemd goes on with what the command line said: nothing makes it let go.
+    put_entry(host, where, slot, entry.file, text.replace(f" {WATCHDOG}", ""))
+    put(
+        host,
+        f"{where}/{FOLDER}/{slot}/slot.json",
+        (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode(),
+    )
+    record(host, where, GOOD, slot, about)
+    return True, f"image {about.get('name')} is good"

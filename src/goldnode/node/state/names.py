@@ -1,0 +1,33 @@
+"""Names of packages, and contents of files, in the form in which they are compared."""
+
+from __future__ import annotations
+
+from ..hashes import sha256
+from ..host import like
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable
+
+
+def in_family(name: str, globs: Iterable[str]) -> bool:
+    """Whether a package belongs to the driver family: the last glob that matches decides, ``!glob`` takes out."""
+    member = False
+    bare = name.partition(":")[0]
+    for glob in globs:
+        if like(bare, glob.lstrip("!")):
+            member = not glob.startswith("!")
+    return member
+
+
+def printable(data: bytes) -> str:
+    """Text as it is, anything else as ``sha256:…``."""
+    try:
+        return data.decode("utf-8") if b"\0" not in data else digest(data)
+    except UnicodeDecodeError:
+        return digest(data)
+
+
+def digest(data: bytes) -> str:
+    """``sha256:`` and the hexadecimal digest."""
+    return "sha256:" + sha256(data).hexdigest()

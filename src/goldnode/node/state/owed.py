@@ -1,0 +1,17 @@
+"""The initramfs that a transaction which was cut off has left to be made."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List
+
+    from ..host import Host
+
+PLACE = "/var/lib/goldnode/deferred"
+OWED = f"{PLACE}/owed"
+
+
+def owed(host: Host) -> List[str]:
+    """What update-initramfs was asked for and has not done: its arguments, a line for each call, without repetitions."""
+    return list(dict.fromkeys((host.text(OWED) or "").splitlines()))
