@@ -23,8 +23,8 @@ import pytest
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_disk, prove
 from tests.unit.images.registries import make_key
 
+from goldnode.disks.directory import check_published
 from goldnode.disks.model import BuiltDisk
-from goldnode.disks.publish import check_published
 
 pytestmark = [
     pytest.mark.disks,

@@ -15,7 +15,8 @@ from goldnode.core.errors import ImageError
 from goldnode.images.imagelock import find_lock, load_lock
 from goldnode.images.locking import check_images, lock_images
 from goldnode.images.matrix import builtin_matrix, load_matrix
-from goldnode.images.resolve import fetch_all, pool_path
+from goldnode.images.resolve import fetch_all
+from goldnode.lock.locked_files import pool_path
 
 pytestmark = pytest.mark.images
 

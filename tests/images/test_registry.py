@@ -24,12 +24,14 @@ from tests.unit.images.registries import (
     running,
 )
 
+from goldnode.channels.gc import Needed
 from goldnode.channels.history import line_of
+from goldnode.channels.moves import repair, rollback, status
 from goldnode.channels.requirements import Waiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
-from goldnode.images.channels import RegistryPlace, StorePlace, promote, repair, rollback, status
-from goldnode.images.gc import Needed, collect_registry
+from goldnode.images.channels import RegistryPlace, StorePlace, promote
+from goldnode.images.gc import collect_registry
 from goldnode.images.publish import Published, publish, pull
 from goldnode.oci.layout import MANIFEST, Layout, OciImage
 from goldnode.oci.registry import RefusedError, Registry, UnreachableError, Where, referrers_tag

@@ -16,13 +16,13 @@ from goldnode.core.errors import ImageError, nearest
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
+    from goldnode.channels.gc import Gone
     from goldnode.channels.history import Line
+    from goldnode.channels.moves import Keeper, Moved, Place, Stand
     from goldnode.channels.requirements import Approval, Gate, Waiver
     from goldnode.evidence.signatures import Signer
     from goldnode.evidence.verify import Verification
     from goldnode.evidence.vulnerabilities import Database
-    from goldnode.images.channels import Keeper, Moved, Place, Stand
-    from goldnode.images.gc import Gone
     from goldnode.lock.model import Sealed
 
 Command = Callable[..., Any]
@@ -271,7 +271,7 @@ def show_status(
     `known`: the lines that there may be, where somebody has named `lines`. Raises ImageError for one that is none of them and has no
     history: it would look like one whose channels are empty.
     """
-    from goldnode.images.channels import status
+    from goldnode.channels.moves import status
 
     names = sorted(known()) if known is not None else []
     for line in lines if known is not None else ():

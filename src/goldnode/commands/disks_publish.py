@@ -13,7 +13,8 @@ from goldnode.commands import channel_moves as shared
 from goldnode.core.errors import DiskError
 
 if TYPE_CHECKING:
-    from goldnode.disks.channels import ChannelStore, ClassLine, DirectoryPlace, StorePlace
+    from goldnode.disks.lines import ClassLine
+    from goldnode.disks.places import ChannelStore, DirectoryPlace, StorePlace
     from goldnode.evidence.signatures import Signer
 
 _STORE = click.option(
@@ -160,8 +161,8 @@ def publish(
 
     Needs a record of two good boots, a passed inspection and hygiene, and a signature. What is there already is checked, not copied.
     """
-    from goldnode.disks.channels import ASKED, LATER, judge
     from goldnode.disks.publish import publish as publishing
+    from goldnode.disks.requirements import ASKED, LATER, judge
     from goldnode.evidence.size import human
 
     shared.check_step("publish", ASKED, waive)
@@ -266,8 +267,8 @@ def promote(
 
     Without --to the channels are those of the store by itself.
     """
-    from goldnode.disks.channels import ASKED, MAJORS
     from goldnode.disks.channels import promote as promoting
+    from goldnode.disks.requirements import ASKED, MAJORS
 
     shared.check_step(channel, shared.channels(ASKED), waive, approve_major, MAJORS)
     kept, signer = _store(store), shared.signer_of(key)
@@ -325,8 +326,10 @@ def rollback(
     offline: bool,
 ) -> None:
     """Let a channel of CLASS stand for the disk it stood for before."""
-    from goldnode.disks.channels import ASKED, StorePlace, line_of
     from goldnode.disks.channels import rollback as rolling
+    from goldnode.disks.lines import line_of
+    from goldnode.disks.places import StorePlace
+    from goldnode.disks.requirements import ASKED
 
     shared.check_step(channel, shared.channels(ASKED))
     kept, signer = _store(store), shared.signer_of(key)
@@ -363,7 +366,9 @@ def status(
     form: str,
 ) -> None:
     """Show the channels, held against the signed history. Exit 1 where one is not what the history says."""
-    from goldnode.disks.channels import DirectoryPlace, StorePlace, line_of, repair
+    from goldnode.disks.channels import repair
+    from goldnode.disks.lines import line_of
+    from goldnode.disks.places import DirectoryPlace, StorePlace
 
     kept, keys = _store(store), shared.trusted(trust)
     place = StorePlace(kept, str(to.absolute())) if offline and to is not None else _place(to, kept, None)
@@ -399,8 +404,8 @@ def gc(store: Path | None, to: Path | None, trust: tuple[Path, ...], days: float
 
 
 def _store(named: Path | None) -> ChannelStore:
-    from goldnode.disks.channels import ChannelStore
     from goldnode.disks.model import store_directory
+    from goldnode.disks.places import ChannelStore
 
     return ChannelStore(store_directory(named))
 
@@ -408,7 +413,8 @@ def _store(named: Path | None) -> ChannelStore:
 def _find(kept: ChannelStore, text: str) -> Any:
     """A build: a directory, a NAME, a CLASS (its newest), or CLASS:CHANNEL or CLASS:BUILDID of the store."""
     from goldnode.channels.history import CHANNELS
-    from goldnode.disks.channels import line_of, standing
+    from goldnode.disks.channels import standing
+    from goldnode.disks.lines import line_of
     from goldnode.disks.model import find
 
     class_, colon, rest = text.partition(":")
@@ -420,7 +426,7 @@ def _find(kept: ChannelStore, text: str) -> Any:
 
 
 def _directory(to: Path | None, kept: ChannelStore, signer: Signer | None) -> DirectoryPlace:
-    from goldnode.disks.channels import DirectoryPlace
+    from goldnode.disks.places import DirectoryPlace
 
     if to is None:
         raise DiskError(
@@ -430,7 +436,7 @@ def _directory(to: Path | None, kept: ChannelStore, signer: Signer | None) -> Di
 
 
 def _place(to: Path | None, kept: ChannelStore, signer: Signer | None) -> DirectoryPlace | StorePlace:
-    from goldnode.disks.channels import StorePlace
+    from goldnode.disks.places import StorePlace
 
     return StorePlace(kept) if to is None else _directory(to, kept, signer)
 
@@ -440,8 +446,9 @@ def _build(place: DirectoryPlace | StorePlace, text: str) -> tuple[ClassLine, st
     ends with."""
     import re
 
-    from goldnode.disks.channels import CLASS_NAME, DirectoryPlace, line_of
+    from goldnode.disks.lines import CLASS_NAME, line_of
     from goldnode.disks.model import MANIFEST
+    from goldnode.disks.places import DirectoryPlace
 
     root = place.root if isinstance(place, DirectoryPlace) else place.store.root / "built"
     found = re.fullmatch(r"(.+)[:-]([0-9a-f]{12})", text)
@@ -465,7 +472,7 @@ def _classes() -> list[str]:
 
 
 def _known(kept: ChannelStore, place: str) -> list[str]:
-    from goldnode.images.channels import local_places
+    from goldnode.channels.moves import local_places
 
     return [line.repository for name, line in local_places(kept) if name == place]
 

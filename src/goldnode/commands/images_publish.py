@@ -237,9 +237,9 @@ def rollback(
 ) -> None:
     """Let a channel of LINE (cuda:12.4-runtime-debian12) stand for the image it stood for before."""
     from goldnode.channels.history import read_line
+    from goldnode.channels.moves import rollback as rolling
     from goldnode.channels.requirements import ASKED
     from goldnode.images.channels import StorePlace
-    from goldnode.images.channels import rollback as rolling
     from goldnode.oci.registry import UnreachableError, where
 
     shared.check_step(channel, shared.channels(ASKED))
@@ -309,6 +309,7 @@ def status(
     form: str,
 ) -> None:
     """Show the channels, their tags held against the signed history. Exit 1 where one is not what the history says."""
+    from goldnode.channels import moves
     from goldnode.channels.history import read_line
     from goldnode.images import channels
     from goldnode.oci.registry import where
@@ -320,7 +321,7 @@ def status(
         wanted = [read_line(line) for line in lines] or [
             line for name in _BACKENDS for line in place.lines(name)
         ]
-        mending = (lambda line: channels.repair(place, layout, line, keys, say=shared.say)) if mend else None
+        mending = (lambda line: moves.repair(place, layout, line, keys, say=shared.say)) if mend else None
         shared.show_status(
             place, layout, wanted, keys, mending, form, with_history, _lines if lines else None
         )

@@ -50,8 +50,8 @@ from goldnode.disks.model import (
 from goldnode.disks.offline import TREE
 from goldnode.disks.sanitise import date
 from goldnode.disks.store import Store
-from goldnode.images.recipe import ROOT_START
 from goldnode.node.state.domains.tuning import cmdline_words
+from goldnode.oci.engines import ROOT_START
 
 Say = Callable[[str, str, float], None]  # stage, state (started, done, failed), seconds
 
@@ -324,11 +324,11 @@ def _refuse_followed(known: BuiltDisk, kinds: Sequence[str], store: Store) -> No
     fresh = [kind for kind in kinds if kind not in {row.format for row in known.files}]
     if not fresh:
         return
-    from goldnode.disks import channels
+    from goldnode.disks import places
     from goldnode.disks.contents import digest_of
     from goldnode.disks.gc import needed
 
-    why = needed(channels.ChannelStore(store.root)).digests.get(digest_of(known))
+    why = needed(places.ChannelStore(store.root)).digests.get(digest_of(known))
     if why is not None:
         raise DiskError(
             f"{known.name} is followed ({why}), and would be another build with {', '.join(fresh)}: its "

@@ -16,16 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from goldnode.channels import moves as channels_moves
+from goldnode.channels.gc import GRACE_DAYS, Gone, Needed, named_here
 from goldnode.channels.history import read
+from goldnode.channels.locks import lane
 from goldnode.core.errors import DiskError, ImageError
-from goldnode.disks.channels import ChannelStore, DirectoryPlace, full, line_of
 from goldnode.disks.contents import digest_of
+from goldnode.disks.directory import ENVELOPE, STAGING, full, refresh
+from goldnode.disks.lines import line_of
 from goldnode.disks.model import MANIFEST, BuiltDisk
-from goldnode.disks.publish import ENVELOPE, STAGING, refresh
+from goldnode.disks.places import ChannelStore, DirectoryPlace
 from goldnode.evidence import signatures
-from goldnode.images import channels as moves
-from goldnode.images.gc import GRACE_DAYS, Gone, Needed, named_here
-from goldnode.images.publish import lane
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -139,8 +140,8 @@ def collect_place(
             text = place.text(line)
             history = read(text, line, trust, where=f"{place.name}/{line}")
             wanted.digests |= {digest: f"{why} at {place.name}" for digest, why in history.digests().items()}
-            if text.startswith(moves.local_text(store, place.name, line)):
-                moves.keep(store, place.name, line, text)
+            if text.startswith(channels_moves.local_text(store, place.name, line)):
+                channels_moves.keep(store, place.name, line, text)
         for name in place.classes():
             for path in sorted((place.root / name).glob(f"*/{MANIFEST}")):
                 label = f"{name}:{path.parent.name}"

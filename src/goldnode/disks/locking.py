@@ -28,8 +28,11 @@ from goldnode.core.errors import DiskError, UnsolvableError
 from goldnode.core.files import cache_directory, sha256_of
 from goldnode.core.site import Site, named_directories
 from goldnode.disks.definition import Definition, Disk
-from goldnode.images.imagelock import LockedDeb
-from goldnode.images.resolve import (
+from goldnode.lock import pool as pools
+from goldnode.lock.aptroot import AptRoot, apt_root
+from goldnode.lock.fetch import Fetcher, Progress
+from goldnode.lock.locked_files import (
+    LockedDeb,
     Moved,
     keeper,
     kept_versions,
@@ -40,9 +43,6 @@ from goldnode.images.resolve import (
     wanted_debs,
     writing,
 )
-from goldnode.lock import pool as pools
-from goldnode.lock.aptroot import AptRoot, apt_root
-from goldnode.lock.fetch import Fetcher, Progress
 from goldnode.lock.mirror import Mirror
 from goldnode.lock.model import (
     Digest,

@@ -12,85 +12,53 @@ complete.
 from __future__ import annotations
 
 import datetime as dt
-import errno
 import fcntl
 import hashlib
 import json
-import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from goldnode.channels.history import CHANNELS, History
+from goldnode.channels import moves as channels_moves
+from goldnode.channels.history import CHANNELS
 from goldnode.channels.history import read as read_history
-from goldnode.channels.requirements import Gate, Waiver, refuse
+from goldnode.channels.locks import using
+from goldnode.channels.requirements import Waiver, refuse
 from goldnode.core.errors import DiskError, ImageError, nearest
-from goldnode.core.files import replace_file, sha256_of, sync
-from goldnode.disks import evidence, formats
-from goldnode.disks.channels import (
-    CLASS_NAME,
-    HISTORY,
-    ChannelStore,
-    ClassLine,
-    DirectoryPlace,
+from goldnode.core.files import replace_file, sha256_of
+from goldnode.disks import formats
+from goldnode.disks.directory import (
+    _BUILD,
+    ENVELOPE,
+    PREDICATE,
     full,
-    judge,
-    line_of,
+    read_sums,
+    refresh,
 )
-from goldnode.disks.contents import digest_of
+from goldnode.disks.lines import HISTORY, ClassLine, line_of
 from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
+from goldnode.disks.places import ChannelStore, DirectoryPlace
+from goldnode.disks.requirements import judge
+from goldnode.disks.upload import Published, _space, bring
 from goldnode.evidence import signatures
-from goldnode.images import channels as moves
-from goldnode.images.publish import using
-from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
     from goldnode.evidence.signatures import Signer
 
-PREDICATE = "urn:goldnode:disk-publication:1"
-ENVELOPE, DETACHED = f"{SUMS}.dsse.json", f"{SUMS}.sig"
-STAGING = ".staging"
 _SMALL = 64 << 20  # size limit of a document that is read into memory
 _TRIES = 5
 _PAUSE = 0.2  # seconds to wait after an interruption
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_BUILD = re.compile(r"[0-9a-f]{12}")
 
-# simplestreams names of the formats: OpenStack's mirror tool reads disk1.img, MAAS the others.
-_FTYPES = {
-    "qcow2": "disk1.img",
-    "raw.zst": "raw.zst",
-    "tar": "root.tar.zst",
-    "vmlinuz": "boot-kernel",
-    "initrd": "boot-initrd",
-}
 
 Say = Callable[[str], None]
-
-
-@dataclass
-class Published:
-    """Result of a publication.
-
-    `size` is the number of bytes written. `before`: the build was already published.
-    """
-
-    directory: Path
-    digest: str
-    files: int = 0
-    size: int = 0
-    before: bool = False
-    gates: list[Gate] = field(default_factory=list)
 
 
 def publish(
@@ -117,347 +85,7 @@ def publish(
     return found
 
 
-def bring(
-    disk: BuiltDisk,
-    place: DirectoryPlace,
-    signer: Signer,
-    gates: Sequence[Gate],
-    *,
-    replace: bool = False,
-    now: dt.datetime | None = None,
-) -> Published:
-    """Copy a build to the location.
-
-    The caller holds the location's lock. `replace` replaces a damaged copy.
-    """
-    target = place.root / disk.class_ / disk.build_id
-    digest = digest_of(disk)
-    found = Published(target, digest)
-    if target.exists():
-        there = f"sha256:{sha256_of(target / MANIFEST)}" if (target / MANIFEST).is_file() else "no build"
-        if there != digest and not replace:
-            raise DiskError(
-                f"{target} is {there[:19]}, and {digest[:19]} here: a build id is given to one content only",
-                remedy="find out whose build is not reproducible (`goldnode disks compare`); a changed "
-                "input has a build id of its own",
-            )
-        if not replace:
-            check_published(target)
-            found.before = True
-            return found
-    files = [
-        path for row in disk.files if row.format != "raw" and (path := disk.directory / row.file).is_file()
-    ]
-    files += [disk.directory / MANIFEST, *evidence.documents(disk)]
-    files += [path for path in (evidence.document(disk, "signature"),) if path.is_file()]
-    raw = disk.directory / f"{disk.name}.raw"
-    compressed = f"{disk.name}{FORMATS['raw.zst']}"
-    packed = any(row.format == "raw.zst" for row in disk.files)
-    if not packed and not raw.is_file():
-        raise DiskError(
-            f"{disk.name} has no raw disk here, compressed or not",
-            file=disk.directory,
-            remedy="build or pull it again",
-        )
-    # A third of the allocated size is a low estimate of the compressed size. Fail early if not even that
-    # fits.
-    need = sum(path.stat().st_size for path in files) + (0 if packed else disk.raw.allocated // 3)
-    if (free := shutil.disk_usage(place.root).free) < need:
-        raise DiskError(
-            f"{place.root} has {free >> 20} MiB free, and {disk.name} needs {need >> 20} MiB or more",
-            remedy="free space there (`goldnode disks gc --to`)",
-        )
-    stage = place.root / STAGING / disk.name
-    with full(place.root):
-        try:
-            shutil.rmtree(stage, ignore_errors=True)
-            stage.mkdir(parents=True)
-            for path in files:
-                shutil.copyfile(path, stage / path.name)
-            if not packed:
-                _compress(disk, raw, stage / compressed)
-            script = netboot(disk)
-            if script is not None:
-                (stage / f"{disk.name}.ipxe").write_text(script, encoding="ascii")
-            _sign_sums(disk, stage, signer, gates, now or dt.datetime.now(dt.UTC))
-            if not packed:
-                _check_compressed(stage / compressed, disk)
-            for path in sorted(stage.iterdir()):
-                path.chmod(0o644)
-                sync(path)
-                found.files, found.size = found.files + 1, found.size + path.stat().st_size
-            stage.chmod(0o755)
-            target.parent.mkdir(exist_ok=True)
-            if replace and target.exists():
-                target.rename(stage.with_name(f"{disk.name}.damaged-{time.time_ns()}"))
-            stage.rename(target)
-            sync(target.parent)
-        except BaseException:
-            shutil.rmtree(stage, ignore_errors=True)
-            raise
-    return found
-
-
-def _compress(disk: BuiltDisk, raw: Path, into: Path) -> None:
-    with _space():
-        formats.write(raw, raw, "raw.zst", into, epoch=disk.epoch, release=disk.kernel)
-
-
-@contextmanager
-def _space() -> Iterator[None]:
-    """Turn a tool's out-of-space error into an OSError: the caller knows the remedy for its directory."""
-    try:
-        yield
-    except DiskError as problem:
-        if "space left" in problem.message:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from problem
-        raise
-
-
-def _check_compressed(path: Path, disk: BuiltDisk) -> None:
-    """Check that the content of a compressed disk matches the manifest."""
-    hasher, size = hashlib.sha256(), 0
-    with subprocess.Popen(["zstd", "-q", "-d", "-c", str(path)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None  # noqa: S101
-        while block := process.stdout.read(1 << 20):
-            hasher.update(block)
-            size += len(block)
-    if hasher.hexdigest() != disk.raw.sha256:
-        raise DiskError(
-            f"{path.name} holds {size} bytes with sha256 {hasher.hexdigest()[:16]}…, the manifest says "
-            f"{disk.raw.sha256[:16]}…",
-            file=disk.directory,
-            remedy="the raw disk was altered: build or pull it again",
-        )
-
-
-def netboot(disk: BuiltDisk) -> str | None:
-    """Return the iPXE script that boots the disk's kernel and initramfs; None if these formats were not
-    built.
-    """
-    names = {row.format: row.file for row in disk.files}
-    if not {"vmlinuz", "initrd"} <= names.keys():
-        return None
-    root = next((row.name for row in disk.partitions if row.filesystem == "ext4"), "root-a")
-    lines = [
-        "#!ipxe",
-        f"# {disk.name}: kernel {disk.kernel}. The root is that of the node's own disk; `set root ...` "
-        "before, for another one.",
-        f"isset ${{root}} || set root PARTLABEL={root}",
-        f"kernel {names['vmlinuz']} initrd={names['initrd']} root=${{root}} ro ${{arguments}}",
-        f"initrd {names['initrd']}",
-        "boot",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _sign_sums(disk: BuiltDisk, stage: Path, signer: Signer, gates: Sequence[Gate], now: dt.datetime) -> None:
-    # Hash the copies, so that the signature covers what was actually written.
-    found = {path.name: sha256_of(path) for path in sorted(stage.iterdir())}
-    wanted = {row.file: row.sha256 for row in disk.files} | {
-        MANIFEST: digest_of(disk).removeprefix("sha256:")
-    }
-    for name, sha256 in found.items():
-        if wanted.get(name, sha256) != sha256:
-            raise DiskError(
-                f"{name} is altered: its sha256 is {sha256[:16]}…, the manifest says {wanted[name][:16]}…",
-                file=disk.directory,
-                remedy="build or pull it again; if it is whole there, look at the disk it was copied to",
-            )
-    text = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(found.items())).encode()
-    (stage / SUMS).write_bytes(text)
-    (stage / DETACHED).write_bytes(signer.sign_bytes(text))
-    found[SUMS] = sha256_of(stage / SUMS)
-    predicate = {
-        "class": disk.class_,
-        "build_id": disk.build_id,
-        "published": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "gates": [gate.document() for gate in gates],
-    }
-    (stage / ENVELOPE).write_bytes(
-        signer.sign(signatures.statement(disk.name, digest_of(disk), PREDICATE, predicate, found))
-    )
-
-
-def read_sums(text: str, where: str) -> dict[str, str]:
-    """Parse SHA256SUMS into file name -> sha256 (hex). Raises DiskError for an invalid line."""
-    found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        sha256, gap, name = line.partition("  ")
-        if not gap or re.fullmatch(r"[0-9a-f]{64}", sha256) is None or _NAME.fullmatch(name) is None:
-            raise DiskError(
-                f"line {number} of {SUMS} is none: {line[:80]!r}",
-                file=where,
-                line=number,
-                remedy="publish the disk again",
-            )
-        found[name] = sha256
-    return found
-
-
-def check_published(directory: Path) -> dict[str, str]:
-    """Validate every file of a published build against its SHA256SUMS, and return the sums.
-
-    Raises DiskError for the first file that differs.
-    """
-    try:
-        sums = read_sums((directory / SUMS).read_text(encoding="utf-8"), str(directory / SUMS))
-    except OSError as problem:
-        raise DiskError(
-            f"{SUMS} cannot be read: {problem.strerror}", file=directory, remedy="publish the disk again"
-        ) from problem
-    if MANIFEST not in sums:
-        raise DiskError(f"{SUMS} does not name {MANIFEST}", file=directory, remedy="publish the disk again")
-    for name, sha256 in sums.items():
-        path = directory / name
-        if not path.is_file():
-            raise DiskError(
-                f"{name} is named by {SUMS}, and is not there",
-                file=directory,
-                remedy="publish the disk again",
-            )
-        if (got := sha256_of(path)) != sha256:
-            raise DiskError(
-                f"{name} is altered: its sha256 is {got[:16]}…, {SUMS} says {sha256[:16]}…",
-                file=directory,
-                remedy="find out who did; delete this directory, and publish the disk again",
-            )
-    return sums
-
-
 # Indexes for programs
-
-
-def refresh(root: Path) -> None:
-    """Regenerate index.json and the simplestreams of a location from the published builds.
-
-    Each file is replaced atomically.
-
-    They are derived data and not signed. Trust comes from a channel's history and a build's SHA256SUMS.
-    """
-    classes: dict[str, Any] = {}
-    products: dict[str, Any] = {}
-    for place in sorted(path for path in root.iterdir() if path.is_dir() and CLASS_NAME.fullmatch(path.name)):
-        disks: dict[str, tuple[BuiltDisk, dict[str, str]]] = {}
-        for path in sorted(place.glob(f"*/{MANIFEST}")):
-            if _BUILD.fullmatch(path.parent.name):
-                # Do not offer an unreadable build. `status` and `gc` report it.
-                with suppress(DiskError):
-                    sums = read_sums((path.parent / SUMS).read_text(encoding="utf-8"), str(path.parent))
-                    disks[f"sha256:{sha256_of(path)}"] = (BuiltDisk.load(path.parent), sums)
-        history = _history(place)
-        rows = {disk.build_id: _row(disk, sums) for disk, sums in disks.values()}
-        stand: dict[str, str] = {}
-        for channel in CHANNELS:
-            last = history.current(channel) if history is not None else None
-            if history is None or last is None or last.now not in disks:
-                continue
-            stand[channel] = last.tag
-            name = f"io.goldnode:{place.name}:{channel}"
-            products[name] = _product(place.name, channel, history, disks)
-        if rows or stand:
-            classes[place.name] = {"builds": rows, "channels": stand}
-    replace_file(
-        root / "index.json", canonical({"schema": 1, "format": "goldnode.disks", "classes": classes})
-    )
-    file = "streams/v1/disks.json"
-    content_id = "io.goldnode:disks"
-    stream = {
-        "format": "products:1.0",
-        "content_id": content_id,
-        "datatype": "image-downloads",
-        "products": products,
-    }
-    replace_file(root / file, canonical(stream))
-    row = {
-        "format": "products:1.0",
-        "datatype": "image-downloads",
-        "path": file,
-        "products": sorted(products),
-    }
-    replace_file(
-        root / "streams/v1/index.json", canonical({"format": "index:1.0", "index": {content_id: row}})
-    )
-
-
-def _history(place: Path) -> History | None:
-    line = line_of(place.name)
-    try:
-        return read_history((place / "channels" / HISTORY).read_bytes(), line, where=str(place))
-    except (FileNotFoundError, ImageError):
-        return None
-
-
-def _row(disk: BuiltDisk, sums: Mapping[str, str]) -> dict[str, Any]:
-    place = f"{disk.class_}/{disk.build_id}"
-    return {
-        "name": disk.name,
-        "digest": digest_of(disk),
-        "os": f"{disk.os.id} {disk.os.version}",
-        "architecture": disk.os.architecture,
-        "kernel": disk.kernel,
-        "driver": None if disk.driver is None else disk.driver.version,
-        "simulated": disk.simulated,
-        "raw": {"size": disk.raw.size, "sha256": disk.raw.sha256},
-        "path": place,
-        "files": {
-            name: {
-                "path": f"{place}/{name}",
-                "sha256": sha256,
-                "size": (disk.directory / name).stat().st_size,
-            }
-            for name, sha256 in sorted(sums.items())
-            if (disk.directory / name).is_file()
-        },
-    }
-
-
-def _product(
-    name: str, channel: str, history: History, disks: Mapping[str, tuple[BuiltDisk, dict[str, str]]]
-) -> dict[str, Any]:
-    """Return one product of simplestreams: a channel of a class.
-
-    Its newest version is the current target of the channel. Versions that were rolled back are omitted.
-    """
-    versions: dict[str, Any] = {}
-    # Clients take the highest version. Never let the date go back, even if the clock of a signer was wrong.
-    days = accumulate((entry.date[:10].replace("-", "") for entry in history.entries), max)
-    day = {entry.number: said for entry, said in zip(history.entries, days, strict=True)}
-    newest: BuiltDisk | None = None
-    for entry in history.stack(channel):
-        if entry.now not in disks:
-            continue
-        newest, sums = disks[entry.now]
-        items = {}
-        for form, kind in _FTYPES.items():
-            file = newest.name + FORMATS[form]
-            if file in sums and (newest.directory / file).is_file():
-                path = f"{newest.class_}/{newest.build_id}/{file}"
-                items[kind] = {
-                    "ftype": kind,
-                    "path": path,
-                    "sha256": sums[file],
-                    "size": (newest.directory / file).stat().st_size,
-                }
-        versions[f"{day[entry.number]}.{entry.number:04d}"] = {
-            "items": items,
-            "label": channel,
-            "pubname": newest.name,
-            "build_id": newest.build_id,
-        }
-    assert newest is not None  # noqa: S101 - the channel stands for a disk that is there
-    return {
-        "arch": newest.os.architecture,
-        "os": newest.os.id,
-        "release": newest.os.codename,
-        "release_title": newest.os.version,
-        "version": newest.os.version,
-        "variant": name,
-        "label": channel,
-        "aliases": f"{name},{name}/{channel}" if channel == "stable" else f"{name}/{channel}",
-        "supported": channel in ("stable", "known-good"),
-        "versions": versions,
-    }
 
 
 # Pulling
@@ -742,7 +370,7 @@ def pull(
                 (stage / f"{disk.name}{FORMATS['raw.zst']}").unlink(missing_ok=True)
             _into(stage, target, disk, own)
     if wanted in CHANNELS:
-        store.name_as(moves.local_name(source.name, line, wanted), found.digest)
+        store.name_as(channels_moves.local_name(source.name, line, wanted), found.digest)
     found.disk = BuiltDisk.load(target)
     return found
 
@@ -766,7 +394,7 @@ def _look_up(
 ) -> tuple[str, str]:
     """Return build id and digest of a channel's target, according to the signed history only."""
     there = source.small(f"{line}/channels/{HISTORY}") or b""
-    here = moves.local_text(store, source.name, line)
+    here = channels_moves.local_text(store, source.name, line)
     if not there:
         raise DiskError(
             f"{source.name} has no channels of {line}",
@@ -792,7 +420,7 @@ def _look_up(
             f"{channel} of {line} stands for nothing (of its channels: {known})",
             remedy="promote a disk to it",
         )
-    moves.keep(store, source.name, line, text)
+    channels_moves.keep(store, source.name, line, text)
     return last.tag, last.now
 
 

@@ -25,10 +25,10 @@ from goldnode.disks import offline
 from goldnode.disks.locking import DiskLock, Target, checked
 from goldnode.disks.model import Pending
 from goldnode.disks.sanitise import sanitise
-from goldnode.images.imagelock import LockedDeb
-from goldnode.images.recipe import ROOT_START
+from goldnode.lock.locked_files import LockedDeb
 from goldnode.lock.pool import stanza
 from goldnode.oci import engines
+from goldnode.oci.engines import ROOT_START
 
 # Version of the procedure. Increase it when the steps change but their inputs do not, to invalidate cached
 # roots.

@@ -136,7 +136,7 @@ def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
 
     Raises DiskError if it is closed and no reason was given.
     """
-    from goldnode.disks.channels import judge
+    from goldnode.disks.requirements import judge
 
     (gate,) = judge("publish", disk, only=("booted",))
     if gate.open:

@@ -24,17 +24,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from goldnode.channels.locks import using
 from goldnode.core.errors import ImageError
 from goldnode.core.files import full_disk
 from goldnode.images.imagelock import ImageLock, find_lock
 from goldnode.images.matrix import Row
-from goldnode.images.publish import using
 from goldnode.images.recipe import (
     IDENTITY,
     LEFTOVERS,
     ROOT_HOOK,
     ROOT_LEFTOVERS,
-    ROOT_START,
     SCRIPT,
     SMOKE,
     Recipe,
@@ -43,6 +42,7 @@ from goldnode.images.recipe import (
 from goldnode.images.store import Store
 from goldnode.lock.pool import checked, pooled, stanza
 from goldnode.oci import engines
+from goldnode.oci.engines import ROOT_START
 from goldnode.oci.layers import (
     Entry,
     Layer,

@@ -9,17 +9,19 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from goldnode.channels.history import IMMUTABLE, Line, line_of, read
+from goldnode.channels.gc import GRACE_DAYS, Gone, Needed, _named, named_here
+from goldnode.channels.history import IMMUTABLE, line_of
+from goldnode.channels.locks import lane
+from goldnode.channels.moves import keep, local_text
 from goldnode.channels.requirements import PUBLICATION
 from goldnode.compat.workloads import parse_reference
 from goldnode.core.errors import ImageError
-from goldnode.images.channels import Keeper, RegistryPlace, keep, local_places, local_text
-from goldnode.images.publish import lane
+from goldnode.images.channels import RegistryPlace
 from goldnode.oci.layout import REF, Descriptor, Layout, OciImage
 from goldnode.oci.model import LABELS
 from goldnode.oci.registry import INDEXES, Repository, referrers_tag
@@ -28,26 +30,6 @@ if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
     from goldnode.catalog.load import Catalog
-
-GRACE_DAYS = 30.0
-
-
-@dataclass
-class Needed:
-    """What must stay, each with who needs it: digests of manifests, `REPOSITORY:TAG` or `CLASS:BUILDID` names, digests of locks."""
-
-    digests: dict[str, str] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    locks: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Gone:
-    """One thing that went, or would: a name of the store, a blob, an image of a registry. `size` in bytes is what its going frees here."""
-
-    what: str
-    why: str
-    size: int = 0
 
 
 def needed(
@@ -71,21 +53,6 @@ def needed(
                     f"{reference.name.rpartition('/')[2]}:{reference.tag}", f"class {name}"
                 )
     return found
-
-
-def named_here(
-    keeper: Keeper, trust: Sequence[SSlibKey] = (), as_line: Callable[[Line], Line] = lambda line: line
-) -> dict[str, str]:
-    """What a store's copies of histories name, and why. Raises GoldnodeError for one that cannot be read."""
-    found: dict[str, str] = {}
-    for place, one in local_places(keeper):
-        found |= _named(place, as_line(one), local_text(keeper, place, one), trust)
-    return found
-
-
-def _named(place: str, line: Line, text: bytes, trust: Sequence[SSlibKey]) -> dict[str, str]:
-    history = read(text, line, trust, where=f"{place}/{line}")
-    return {digest: f"{why} at {place}" for digest, why in history.digests().items()}
 
 
 def collect(

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from goldnode.core.errors import ImageError
-from goldnode.images.imagelock import MADE, LockedDeb
 from goldnode.lock.aptroot import Stanza
+from goldnode.lock.locked_files import MADE, LockedDeb
 
 NAME = "goldnode-driver-from-host"
 RECIPE = 1  # raised when equal provisions become other bytes than before

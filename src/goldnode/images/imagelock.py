@@ -7,19 +7,18 @@ through pip's own configuration by name, version and hash.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from goldnode.core.errors import ImageError
 from goldnode.core.site import named_directories
 from goldnode.images.matrix import Row
+from goldnode.lock.locked_files import LockedDeb, LockedWheel
 from goldnode.lock.model import (
     Digest,
     LockedArchive,
     LockModel,
     Sealed,
-    Sha256,
     digest_of,
     flow,
     listed,
@@ -28,55 +27,9 @@ from goldnode.lock.model import (
     write_whole,
 )
 
-MADE = "goldnode"  # in place of an archive's id: this package is made, not fetched
 LOCKS = "GOLDNODE_IMAGE_LOCKS"  # environment: directories searched for locks before the matrix's own
 
 _HEADER = "# Written by `goldnode images lock {image}`. Not to be edited: run it again.\n"
-
-
-class LockedDeb(LockModel):
-    """One Debian package. `path` is relative to its archive, `size` in bytes, `why` the package that needs it.
-
-    `provides` is given for one that goldnode makes itself (archive MADE, see `hostpackage`): all that its file is made of.
-    """
-
-    name: str
-    version: str
-    architecture: str
-    sha256: Sha256
-    size: int
-    path: str
-    archive: str
-    why: str
-    provides: tuple[str, ...] = ()
-
-    @model_serializer(mode="wrap")
-    def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
-        # Locks without such a package keep their digests.
-        plain: dict[str, object] = handler(self)
-        provides = plain.pop("provides", ())
-        return {**plain, "provides": [*self.provides]} if provides else plain
-
-    @property
-    def made(self) -> bool:
-        """Whether goldnode makes it; no archive has it."""
-        return self.archive == MADE
-
-    @property
-    def file(self) -> str:
-        """The file's name, in the archive and in a pool."""
-        return self.path.rpartition("/")[2]
-
-
-class LockedWheel(LockModel):
-    """One wheel, by the name of its file; `size` in bytes, `why` the wheel that needs it."""
-
-    name: str
-    version: str
-    file: Annotated[str, Field(pattern=r"^[^/]+\.whl$")]
-    sha256: Sha256
-    size: int
-    why: str
 
 
 class _Parent(LockModel):

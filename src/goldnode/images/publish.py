@@ -7,23 +7,19 @@ repeat sends only what is not there. A tag that is there already with another co
 from __future__ import annotations
 
 import datetime as dt
-import fcntl
 import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 
 from goldnode.channels.history import IMMUTABLE, line_of
+from goldnode.channels.locks import disk, lane, using
 from goldnode.channels.requirements import PUBLICATION, Gate, Waiver, judge, refuse
 from goldnode.core.errors import ImageError, nearest
-from goldnode.core.files import full_disk
 from goldnode.images.matrix import absent
 from goldnode.oci.layout import MANIFEST, Descriptor, Layout, OciImage, canonical
 from goldnode.oci.model import LABELS
@@ -73,31 +69,6 @@ def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
             f"{len(fits)} builds of {name} are in {layout.root}: {', '.join(fits)}", remedy="name one of them"
         )
     raise ImageError(f"{name} is not in {layout.root}", remedy=absent(name, [*own, *own.values()]))
-
-
-class Kept(Protocol):
-    """A store, as far as taking turns in it needs it."""
-
-    @property
-    def root(self) -> Path:
-        """Its directory."""
-
-
-@contextmanager
-def lane(layout: Kept, place: str, *, shared: bool = False, name: str = "place") -> Iterator[None]:
-    """One writer at a time from this store to one place; others of the same machine wait. Other machines are not held back by it."""
-    folder = layout.root / "channels"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f".{name}-{quote(place, safe='')}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def using(layout: Kept) -> Iterator[None]:
-    """Nothing of the store is collected meanwhile (`goldnode.images.gc` waits, or is waited for)."""
-    with lane(layout, "", shared=True, name="gc"):
-        yield
 
 
 def identity(image: OciImage, ref: str) -> tuple[str, str]:
@@ -449,9 +420,3 @@ def _ref(layout: Layout, config: dict[str, Any], digest: str, target: Repository
             remedy="find out whose labels are wrong or whose build is not reproducible; to look at it, pull it into another store (--store)",
         )
     return name
-
-
-def disk(layout: Kept) -> AbstractContextManager[None]:
-    """Turn a full disk into an error that says so."""
-    remedy = "free space (`goldnode images gc`) and run it again: what is whole is kept"
-    return full_disk(ImageError(f"the disk of {layout.root} is full", remedy=remedy))

@@ -29,6 +29,7 @@ from goldnode.facts.workload import key
 from goldnode.images import require
 from goldnode.images.imagelock import ImageLock
 from goldnode.images.matrix import Row
+from goldnode.oci.engines import ROOT_START
 from goldnode.oci.layers import LEVEL, MEMBER, OWN_LAYER, Place
 from goldnode.oci.layout import canonical, digest_of
 from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, Image
@@ -88,9 +89,6 @@ fi
 rm -f /var/cache/ldconfig/aux-cache
 """
 
-# What mmdebstrap's root gets before anything is unpacked into it; $1 is the root. Its own hook for this looks at what else is installed on
-# the machine. Debian 13's base-files brings the same links.
-ROOT_START = 'for name in bin sbin lib lib64; do mkdir -p "$1/usr/$name"; ln -s "usr/$name" "$1/$name"; done'
 
 # What it gets before it is packed.
 ROOT_HOOK = (

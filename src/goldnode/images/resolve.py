@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,17 +29,30 @@ from packaging.version import Version
 
 from goldnode.catalog.load import Catalog
 from goldnode.classdoc.load import load_catalog
-from goldnode.core.errors import GoldnodeError, ImageError, UnsolvableError, nearest
+from goldnode.core.errors import ImageError, UnsolvableError, nearest
 from goldnode.core.files import cache_directory, sha256_of
-from goldnode.core.site import Site, archive_url, load_site
+from goldnode.core.site import Site, load_site
 from goldnode.images import hostpackage
-from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, find_lock, intent_digest
+from goldnode.images.imagelock import ImageLock, find_lock, intent_digest
 from goldnode.images.matrix import Row, System
 from goldnode.images.wheelindex import Index, PipTransport, WheelFile, pinned, platforms
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
-from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
+from goldnode.lock.fetch import Fetcher, Progress, Wanted
+from goldnode.lock.locked_files import (
+    LockedDeb,
+    LockedWheel,
+    Moved,
+    keeper,
+    kept_versions,
+    locked_debs,
+    moved,
+    pool_path,
+    told,
+    wanted_debs,
+    writing,
+)
 from goldnode.lock.model import LockedArchive
-from goldnode.lock.resolve import Graph, _origin, _records, archive_sources
+from goldnode.lock.resolve import Graph, _records, archive_sources
 from goldnode.lock.transport import masked
 
 # What a dpkg status needs of a record for apt to resolve on top of it. Installed-Size too: without it apt takes what is installed for another
@@ -69,15 +82,6 @@ class Locked:
     lock: ImageLock
     old: ImageLock | None
     changed: bool
-
-
-@dataclass(frozen=True)
-class Moved:
-    """One locked file that is no longer what the lock says: `vanished`, `changed`, or (not a fault) `newer`."""
-
-    kind: str
-    name: str
-    message: str
 
 
 class Resolver:
@@ -356,57 +360,6 @@ class Resolver:
         )
 
 
-def kept_versions(debs: Iterable[LockedDeb], root: AptRoot) -> dict[str, str]:
-    """Versions of locked packages, by name, that the archives still have."""
-    debs = list(debs)
-    offered = root.offered(deb.name for deb in debs)
-    return {deb.name: deb.version for deb in debs if deb.version in offered.get(deb.name, {})}
-
-
-def locked_debs(
-    root: AptRoot,
-    downloads: Sequence[Download],
-    stanzas: Mapping[str, Stanza],
-    reasons: Mapping[str, str],
-    elsewhere: Mapping[str, tuple[str, str]] | None = None,
-) -> list[LockedDeb]:
-    """What apt chose, as locks name it. `elsewhere`: archive and path of what is of none of the root's sources."""
-    several = len({source.uri for source in root.sources}) < len(root.sources)
-    suites = root.suites(item.name for item in downloads) if several else {}
-    found = []
-    for item in downloads:
-        stanza = stanzas[item.name]
-        archive, path = (elsewhere or {}).get(item.name) or _origin(item, root.sources, suites)
-        found.append(
-            LockedDeb(
-                name=item.name,
-                version=stanza["Version"],
-                architecture=stanza["Architecture"],
-                sha256=item.sha256,
-                size=item.size,
-                path=path,
-                archive=archive,
-                why=reasons.get(item.name, "chosen by apt"),
-            )
-        )
-    return found
-
-
-def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) -> list[Moved]:
-    """What has become of a package in its archive, which has `offered` (`AptRoot.offered`); nothing where it is as it was."""
-    versions = offered.get(deb.name, {})
-    if deb.version not in versions:
-        now = (
-            f"the archive has {', '.join(sorted(versions))}"
-            if versions
-            else "the archive has no such package"
-        )
-        return [Moved("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}")]
-    if deb.sha256 not in versions[deb.version]:
-        return [Moved("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked")]
-    return []
-
-
 class _ResolutionError(ImageError):
     """pip finds no solution."""
 
@@ -639,11 +592,6 @@ def _status(stanzas: Iterable[Stanza]) -> str:
 # Fetching
 
 
-def pool_path(pool: Path, item: LockedDeb | LockedWheel) -> Path:
-    """Where a locked file is in a pool: `pool/<sha256>/<file name>`."""
-    return pool / item.sha256 / item.file
-
-
 def fetch_all(
     rows: Sequence[tuple[Row, ImageLock]] | Sequence[Row],
     pool: Path,
@@ -686,55 +634,11 @@ def fetch_all(
     return sum(item.size for item in wanted)
 
 
-def wanted_debs(debs: Iterable[LockedDeb], site: Site) -> list[Wanted]:
-    """Where a site has packages."""
-    debs = list(debs)
-    # Once per archive: without a site file it asks this machine's apt each time.
-    places = {archive: archive_url(site, archive) for archive in sorted({deb.archive for deb in debs})}
-    return [
-        Wanted(
-            deb.sha256, deb.size, address(places[deb.archive], deb.path), deb.name, deb.version, deb.archive
-        )
-        for deb in debs
-    ]
-
-
-def keeper(pool: Path, names: Mapping[str, str]) -> Callable[[Path, str], None]:
-    """What takes a fetched file into a pool; `names` are those of the files, by hash."""
-
-    def keep(path: Path, sha256: str) -> None:
-        place = pool / sha256
-        place.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o644)
-        path.replace(place / names[sha256])
-
-    return keep
-
-
-@contextlib.contextmanager
-def writing(pool: Path, error: type[GoldnodeError]) -> Iterator[None]:
-    """Turn a pool that cannot be written into an `error` that says so."""
-    try:
-        yield
-    except OSError as problem:
-        raise error(
-            f"the pool cannot be written: {problem.strerror}",
-            file=pool,
-            remedy="make room there, or name another store",
-        ) from problem
-
-
 def make_all(locks: Iterable[ImageLock], pool: Path, *, verify: bool = True) -> None:
     """Bring the packages that goldnode makes itself into `pool`; it takes no network. Raises ImageError."""
     for deb in [deb for lock in locks for deb in lock.debs if deb.made]:
         if not _there(pool, deb, verify):
             hostpackage.write(deb, pool_path(pool, deb))
-
-
-def told(faults: Sequence[Fault]) -> str:
-    """The first fault, and how many more there are."""
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return f"{faults[0]}{more}"
 
 
 def _there(pool: Path, item: LockedDeb | LockedWheel, verify: bool) -> bool:

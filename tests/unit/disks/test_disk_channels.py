@@ -15,27 +15,20 @@ from typing import Any
 import pytest
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove, sign
 
+from goldnode.channels import moves as channels_moves
 from goldnode.channels.history import CHANNELS, read
 from goldnode.channels.requirements import Approval, Waiver
 from goldnode.core.errors import DiskError, ImageError
-from goldnode.disks import channels
-from goldnode.disks.channels import (
-    ChannelStore,
-    DirectoryPlace,
-    StorePlace,
-    judge,
-    line_of,
-    promote,
-    repair,
-    rollback,
-    standing,
-)
+from goldnode.disks import requirements
+from goldnode.disks.channels import promote, repair, rollback, standing
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import document
+from goldnode.disks.lines import line_of
 from goldnode.disks.model import BuiltDisk, Hygiene
+from goldnode.disks.places import ChannelStore, DirectoryPlace, StorePlace
 from goldnode.disks.publish import publish
+from goldnode.disks.requirements import judge
 from goldnode.evidence.signatures import load_public, load_signer
-from goldnode.images import channels as moves
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 LINE = line_of(CLASS)
@@ -264,7 +257,7 @@ def test_from_candidate_to_known_good(world: World) -> None:
     assert world.stands() == world.said() == dict.fromkeys(CHANNELS, "a")
     states = [
         stand.state
-        for stand in moves.status(world.place, world.store, LINE, load_public(world.keys[1])).stands
+        for stand in channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1])).stands
     ]
     assert states == ["ok"] * 4
     assert {gate["gate"] for gate in moved.entry.gates} >= {
@@ -408,7 +401,7 @@ def test_offline_and_brought_there_later(world: World) -> None:
     assert moved.tag == BUILDS["a"]
     assert world.stands()["stable"] == "b"  # the place has not seen it
     assert standing(world.store, LINE, "stable").build_id == BUILDS["a"]
-    found = moves.status(world.place, world.store, LINE, load_public(world.keys[1]))
+    found = channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1]))
     assert found.pending == 1
     repair(world.place, world.store, LINE, load_public(world.keys[1]), lambda text: None)
     assert world.stands()["stable"] == world.said()["stable"] == "a"
@@ -439,7 +432,7 @@ def test_a_cut_move_is_finished_by_the_same_command(
         with pytest.raises(KeyboardInterrupt):
             world.promote("a", "candidate")
     assert world.stands() == {}
-    found = moves.status(world.place, world.store, LINE, load_public(world.keys[1]))
+    found = channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1]))
     assert [stand.state for stand in found.stands] == ([] if cut == "before" else ["unfinished"])
     world.promote("a", "candidate")
     assert world.stands() == world.said() == {"candidate": "a"}
@@ -453,7 +446,9 @@ def test_a_pointer_that_somebody_changed_is_told_and_mended(world: World) -> Non
     path = world.root / CLASS / "channels/candidate.json"
     path.write_text(path.read_text().replace(digest_of(world.disks["a"]), digest_of(world.disks["b"])))
     keys = load_public(world.keys[1])
-    assert [stand.state for stand in moves.status(world.place, world.store, LINE, keys).stands] == ["moved"]
+    assert [stand.state for stand in channels_moves.status(world.place, world.store, LINE, keys).stands] == [
+        "moved"
+    ]
     with pytest.raises(ImageError, match="was moved to"):
         world.promote("b", "candidate")
     repair(world.place, world.store, LINE, keys, lambda text: None)
@@ -506,8 +501,8 @@ def test_names_that_no_class_has(name: str) -> None:
 
 
 def test_every_gate_has_a_remedy_where_it_needs_one() -> None:
-    asked = {name for names in channels.ASKED.values() for name in names} - {"order", "majors"}
-    assert asked == set(channels._GATES)
+    asked = {name for names in requirements.ASKED.values() for name in names} - {"order", "majors"}
+    assert asked == set(requirements._GATES)
 
 
 def test_signed_anew_after_the_boot_it_is_good_again(world: World) -> None:

@@ -20,8 +20,8 @@ from goldnode.disks.locking import (
     lock_directories,
     write_disk_lock,
 )
-from goldnode.images.imagelock import LockedDeb
 from goldnode.lock.builder import Result
+from goldnode.lock.locked_files import LockedDeb
 from goldnode.lock.model import lock_name
 from goldnode.node.state.family import builds_modules
 

@@ -30,12 +30,16 @@ from goldnode.cli import main
 from goldnode.commands import disks_publish
 from goldnode.core.errors import DiskError, GoldnodeError, ImageError
 from goldnode.disks import publish as publishing
-from goldnode.disks.channels import ChannelStore, DirectoryPlace, line_of, promote, standing
+from goldnode.disks import upload
+from goldnode.disks.channels import promote, standing
 from goldnode.disks.contents import digest_of
+from goldnode.disks.directory import ENVELOPE, check_published
 from goldnode.disks.evidence import authenticate, document
 from goldnode.disks.gc import Needed, collect, collect_place, needed
+from goldnode.disks.lines import line_of
 from goldnode.disks.model import MANIFEST, BuiltDisk
-from goldnode.disks.publish import ENVELOPE, check_published, publish, pull, source_of
+from goldnode.disks.places import ChannelStore, DirectoryPlace
+from goldnode.disks.publish import publish, pull, source_of
 from goldnode.evidence.signatures import load_public, load_signer, payload_of
 
 LINE = line_of(CLASS)
@@ -494,7 +498,7 @@ def _swap(world: World) -> None:
 def _resign(world: World) -> None:
     """Somebody without the key puts a disk of their own there, and signs it."""
     key = make_key(world.root.parent, "thief")
-    publishing._sign_sums(
+    upload._sign_sums(
         BuiltDisk.load(world.directory("a")), world.directory("a"), load_signer(key[0]), [], NOW
     )
 

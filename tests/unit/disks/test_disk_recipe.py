@@ -17,7 +17,7 @@ from goldnode.core.errors import DiskError
 from goldnode.core.files import replace_file, sha256_of
 from goldnode.core.site import Site
 from goldnode.disks import build as building
-from goldnode.disks import channels, evidence, locking
+from goldnode.disks import evidence, locking, places, requirements
 from goldnode.disks.assemble import Assembled
 from goldnode.disks.build import Recipe, refuse_unclean
 from goldnode.disks.contents import digest_of
@@ -199,7 +199,7 @@ def test_one_more_format_leaves_the_build_what_it_is(bench: Bench) -> None:
     assert {name for name in before if after[name] != before[name]} == {MANIFEST, SUMS}, (
         "nobody has to boot it again"
     )
-    assert channels.judge("publish", more, only=["booted"])[0].state == "passed"
+    assert requirements.judge("publish", more, only=["booted"])[0].state == "passed"
     assert kept(bench("qcow2").directory) == after
 
 
@@ -246,7 +246,7 @@ def test_another_disk_is_no_further_format(bench: Bench) -> None:
 
 def test_a_build_that_a_channel_leads_to_keeps_its_manifest(bench: Bench) -> None:
     first = bench("qcow2", "raw.zst")
-    channels.ChannelStore(bench.store.root).name_as(f"{first.class_}:stable", digest_of(first))
+    places.ChannelStore(bench.store.root).name_as(f"{first.class_}:stable", digest_of(first))
     first.path("qcow2").unlink()
     before = kept(first.directory)
     with pytest.raises(

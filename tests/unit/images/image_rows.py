@@ -15,9 +15,10 @@ from typing import IO
 import pytest
 
 from goldnode.core.errors import ImageError
-from goldnode.images.imagelock import ImageLock, LockedDeb, LockedWheel, _Parent, intent_digest
+from goldnode.images.imagelock import ImageLock, _Parent, intent_digest
 from goldnode.images.matrix import Matrix, Row, load_matrix
 from goldnode.images.store import Store
+from goldnode.lock.locked_files import LockedDeb, LockedWheel
 from goldnode.oci import engines, layers
 from goldnode.oci.engines import Step
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.unit.images.image_rows import TOOLS, FakeEngine, World, fake_root
 
+from goldnode.channels.locks import lane
 from goldnode.core.errors import ImageError
 from goldnode.images import build
 from goldnode.images.build import Builder, differing, twice
-from goldnode.images.publish import lane
 from goldnode.images.recipe import Recipe
 from goldnode.oci import layers
 

@@ -26,19 +26,11 @@ from tests.unit.images.registries import (
 
 from goldnode import evidence
 from goldnode.channels.history import CHANNELS, Line, line_of, read
+from goldnode.channels.moves import Moved, local_text, repair, rollback, status
 from goldnode.channels.requirements import NO_SOAK, Approval, Waiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
-from goldnode.images.channels import (
-    Moved,
-    RegistryPlace,
-    StorePlace,
-    local_text,
-    promote,
-    repair,
-    rollback,
-    status,
-)
+from goldnode.images.channels import RegistryPlace, StorePlace, promote
 from goldnode.images.publish import pull
 from goldnode.oci.layout import Layout, canonical
 from goldnode.oci.registry import UnreachableError, where

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from tests.unit.images.registries import Simulated, before, make_image, make_key, once, prove, running
 
+from goldnode.channels.gc import Needed
 from goldnode.channels.requirements import NO_SOAK, Waiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
 from goldnode.images.channels import RegistryPlace, StorePlace, promote
-from goldnode.images.gc import Needed, collect, collect_registry, needed
+from goldnode.images.gc import collect, collect_registry, needed
 from goldnode.images.publish import publish
 from goldnode.oci.layout import Layout, OciImage
 from goldnode.oci.registry import UnreachableError, referrers_tag, where

@@ -10,7 +10,7 @@ import pytest
 
 from goldnode.core.errors import ImageError
 from goldnode.images import hostpackage
-from goldnode.images.imagelock import LockedDeb
+from goldnode.lock.locked_files import LockedDeb
 
 CUDA, ML = "libcuda.so.1", "libnvidia-ml.so.1"
 DEV = {

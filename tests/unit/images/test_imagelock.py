@@ -14,8 +14,6 @@ from goldnode.core.site import Site, SiteArchive, SiteIndex, load_site
 from goldnode.images import hostpackage, resolve
 from goldnode.images.imagelock import (
     ImageLock,
-    LockedDeb,
-    LockedWheel,
     dump_lock,
     find_lock,
     intent_digest,
@@ -25,8 +23,10 @@ from goldnode.images.imagelock import (
 )
 from goldnode.images.locking import check_images, lock_images
 from goldnode.images.matrix import Row, load_matrix
-from goldnode.images.resolve import fetch_all, index_url, pool_path
+from goldnode.images.resolve import fetch_all, index_url
 from goldnode.images.wheelindex import Index, WheelFile, _of_html, _of_json, tags
+from goldnode.lock import locked_files
+from goldnode.lock.locked_files import LockedDeb, LockedWheel, pool_path
 
 WHEEL = "demo-1.0-py3-none-any.whl"
 
@@ -453,7 +453,7 @@ class Fake:
     """A resolver that answers from a table instead of an archive."""
 
     answers: dict[str, list[LockedWheel]]
-    moved: dict[str, list[resolve.Moved]]
+    moved: dict[str, list[locked_files.Moved]]
     asked: list[str]
 
     def __init__(self, *, tools: dict[str, str] | None = None, **_: object) -> None:
@@ -464,7 +464,7 @@ class Fake:
 
     def __exit__(self, *raised: object) -> None: ...
 
-    def check_all(self, locks: list[tuple[Row, ImageLock]]) -> list[list[resolve.Moved]]:
+    def check_all(self, locks: list[tuple[Row, ImageLock]]) -> list[list[locked_files.Moved]]:
         return [self.moved.get(row.name, []) for row, _ in locks]
 
     def lock(
@@ -495,7 +495,7 @@ def test_a_good_lock_is_kept_and_a_child_follows_its_parent(
     } == before  # asked, and the same but for the day
 
     Fake.answers[row.name] = [one.model_copy(update={"sha256": "b" * 64})]
-    Fake.moved = {row.name: [resolve.Moved("changed", "demo", "demo has other bytes")]}
+    Fake.moved = {row.name: [locked_files.Moved("changed", "demo", "demo has other bytes")]}
     assert [problems for _, problems in check_images([], matrix_file=row.file)] == [
         ["changed: demo has other bytes"],
         [],

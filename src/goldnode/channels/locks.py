@@ -1,0 +1,44 @@
+"""Locks of a store: one writer per line, and no garbage collection while a store is in use."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+from goldnode.core.errors import ImageError
+from goldnode.core.files import full_disk
+
+
+class Kept(Protocol):
+    """A store, as far as taking turns in it needs it."""
+
+    @property
+    def root(self) -> Path:
+        """Its directory."""
+
+
+@contextmanager
+def lane(layout: Kept, place: str, *, shared: bool = False, name: str = "place") -> Iterator[None]:
+    """One writer at a time from this store to one place; others of the same machine wait. Other machines are not held back by it."""
+    folder = layout.root / "channels"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{name}-{quote(place, safe='')}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def using(layout: Kept) -> Iterator[None]:
+    """Nothing of the store is collected meanwhile (`goldnode.images.gc` waits, or is waited for)."""
+    with lane(layout, "", shared=True, name="gc"):
+        yield
+
+
+def disk(layout: Kept) -> AbstractContextManager[None]:
+    """Turn a full disk into an error that says so."""
+    remedy = "free space (`goldnode images gc`) and run it again: what is whole is kept"
+    return full_disk(ImageError(f"the disk of {layout.root} is full", remedy=remedy))

@@ -1,0 +1,174 @@
+"""Debian packages and wheels as the locks of images name them: how apt's choice becomes rows, and how rows become fetched files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.site import Site, archive_url
+from goldnode.lock.aptroot import AptRoot, Download, Stanza
+from goldnode.lock.fetch import Fault, Wanted, address
+from goldnode.lock.model import LockModel, Sha256
+from goldnode.lock.resolve import _origin
+
+MADE = "goldnode"  # in place of an archive's id: this package is made, not fetched
+
+
+class LockedDeb(LockModel):
+    """One Debian package. `path` is relative to its archive, `size` in bytes, `why` the package that needs it.
+
+    `provides` is given for one that goldnode makes itself (archive MADE, see `hostpackage`): all that its file is made of.
+    """
+
+    name: str
+    version: str
+    architecture: str
+    sha256: Sha256
+    size: int
+    path: str
+    archive: str
+    why: str
+    provides: tuple[str, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        # Locks without such a package keep their digests.
+        plain: dict[str, object] = handler(self)
+        provides = plain.pop("provides", ())
+        return {**plain, "provides": [*self.provides]} if provides else plain
+
+    @property
+    def made(self) -> bool:
+        """Whether goldnode makes it; no archive has it."""
+        return self.archive == MADE
+
+    @property
+    def file(self) -> str:
+        """The file's name, in the archive and in a pool."""
+        return self.path.rpartition("/")[2]
+
+
+class LockedWheel(LockModel):
+    """One wheel, by the name of its file; `size` in bytes, `why` the wheel that needs it."""
+
+    name: str
+    version: str
+    file: Annotated[str, Field(pattern=r"^[^/]+\.whl$")]
+    sha256: Sha256
+    size: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One locked file that is no longer what the lock says: `vanished`, `changed`, or (not a fault) `newer`."""
+
+    kind: str
+    name: str
+    message: str
+
+
+def kept_versions(debs: Iterable[LockedDeb], root: AptRoot) -> dict[str, str]:
+    """Versions of locked packages, by name, that the archives still have."""
+    debs = list(debs)
+    offered = root.offered(deb.name for deb in debs)
+    return {deb.name: deb.version for deb in debs if deb.version in offered.get(deb.name, {})}
+
+
+def locked_debs(
+    root: AptRoot,
+    downloads: Sequence[Download],
+    stanzas: Mapping[str, Stanza],
+    reasons: Mapping[str, str],
+    elsewhere: Mapping[str, tuple[str, str]] | None = None,
+) -> list[LockedDeb]:
+    """What apt chose, as locks name it. `elsewhere`: archive and path of what is of none of the root's sources."""
+    several = len({source.uri for source in root.sources}) < len(root.sources)
+    suites = root.suites(item.name for item in downloads) if several else {}
+    found = []
+    for item in downloads:
+        stanza = stanzas[item.name]
+        archive, path = (elsewhere or {}).get(item.name) or _origin(item, root.sources, suites)
+        found.append(
+            LockedDeb(
+                name=item.name,
+                version=stanza["Version"],
+                architecture=stanza["Architecture"],
+                sha256=item.sha256,
+                size=item.size,
+                path=path,
+                archive=archive,
+                why=reasons.get(item.name, "chosen by apt"),
+            )
+        )
+    return found
+
+
+def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) -> list[Moved]:
+    """What has become of a package in its archive, which has `offered` (`AptRoot.offered`); nothing where it is as it was."""
+    versions = offered.get(deb.name, {})
+    if deb.version not in versions:
+        now = (
+            f"the archive has {', '.join(sorted(versions))}"
+            if versions
+            else "the archive has no such package"
+        )
+        return [Moved("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}")]
+    if deb.sha256 not in versions[deb.version]:
+        return [Moved("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked")]
+    return []
+
+
+def pool_path(pool: Path, item: LockedDeb | LockedWheel) -> Path:
+    """Where a locked file is in a pool: `pool/<sha256>/<file name>`."""
+    return pool / item.sha256 / item.file
+
+
+def wanted_debs(debs: Iterable[LockedDeb], site: Site) -> list[Wanted]:
+    """Where a site has packages."""
+    debs = list(debs)
+    # Once per archive: without a site file it asks this machine's apt each time.
+    places = {archive: archive_url(site, archive) for archive in sorted({deb.archive for deb in debs})}
+    return [
+        Wanted(
+            deb.sha256, deb.size, address(places[deb.archive], deb.path), deb.name, deb.version, deb.archive
+        )
+        for deb in debs
+    ]
+
+
+def keeper(pool: Path, names: Mapping[str, str]) -> Callable[[Path, str], None]:
+    """What takes a fetched file into a pool; `names` are those of the files, by hash."""
+
+    def keep(path: Path, sha256: str) -> None:
+        place = pool / sha256
+        place.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o644)
+        path.replace(place / names[sha256])
+
+    return keep
+
+
+@contextlib.contextmanager
+def writing(pool: Path, error: type[GoldnodeError]) -> Iterator[None]:
+    """Turn a pool that cannot be written into an `error` that says so."""
+    try:
+        yield
+    except OSError as problem:
+        raise error(
+            f"the pool cannot be written: {problem.strerror}",
+            file=pool,
+            remedy="make room there, or name another store",
+        ) from problem
+
+
+def told(faults: Sequence[Fault]) -> str:
+    """The first fault, and how many more there are."""
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return f"{faults[0]}{more}"
