@@ -46,16 +46,19 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("src/goldnode/compat/*", (*NODES, "marker:images")),
     ("src/goldnode/fleet/*", NODES),
     ("src/goldnode/lock/*", (*NODES, "marker:images")),
-    ("src/goldnode/lab/*", (*NODES, "marker:images")),
+    ("src/goldnode/testing/lab/*", (*NODES, "marker:images")),
+    ("src/goldnode/classdoc/*", NODES),
+    ("src/goldnode/inventory/*", NODES),
+    ("src/goldnode/oci/*", ("marker:images", "marker:disks")),
+    ("src/goldnode/inspect/*", ("marker:images", "marker:disks")),
+    ("src/goldnode/evidence/*", ("marker:images", "marker:disks")),
+    ("src/goldnode/channels/*", ("marker:images", "marker:disks")),
     ("src/goldnode/disks/*", ("marker:disks", "marker:qemu")),
     ("src/goldnode/images/*", ("marker:images", "marker:disks")),
     ("src/goldnode/commands/*", ("marker:images", "marker:disks", "marker:real")),
     ("src/goldnode/diagnostics/*", NODES),
-    # `goldnode`'s own files, which every command and every node comes through.
-    *(
-        (f"src/goldnode/{name}.py", (*NODES, "marker:images"))
-        for name in ("__init__", "cli", "errors", "files", "nodefile", "site", "keys")
-    ),
+    # Every command and every node depends on these.
+    *((f"src/goldnode/{name}", (*NODES, "marker:images")) for name in ("__init__.py", "cli.py", "core/*")),
     # Data that modules read.
     (
         "catalog/*",
@@ -63,7 +66,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("src/goldnode/facts/*", ("module:goldnode.facts.host",)),
     (
-        "src/goldnode/compat/templates/*",
+        "src/goldnode/classdoc/templates/*",
         ("module:goldnode.classdoc.blessed_combinations", "module:goldnode.compat.report"),
     ),
     ("src/goldnode/py.typed", (f"{TOOLS}[mypy]",)),
@@ -112,6 +115,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("CHANGELOG.md", ()),
     ("LICENSE", ()),
     (".gitignore", ()),
+    (".git-blame-ignore-revs", ()),
     ("docs/*", ()),
     ("docs/reference.md", ("tests/unit/catalog/test_reference.py",)),
     ("docs/capture.md", ("tests/unit/node/test_capture_gpus.py",)),
@@ -127,6 +131,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests/cases/*", ("tests/unit", "tests/simulators")),
     ("tests/disks/*.sh", ("tests/disks",)),
     ("tests/disks/guest_*.py", ("tests/disks",)),
+    ("tests/unit/prose.py", ("tests/unit/test_prose.py",)),
     ("tests/durations.json", ("tests/unit/test_timings.py",)),
     ("tests/e2e/catalog/*", ("tests/e2e", "tests/lab", "tests/disks")),
     ("tests/faults/catalog/*", ("tests/faults",)),

@@ -110,6 +110,7 @@ class DirectoryPlace:
 
     command = COMMAND
     copy = False
+    settles = False  # its lock excludes other writers
 
     def __init__(self, root: Path, store: ChannelStore, signer: Signer | None = None) -> None:
         self.root, self.store, self.signer = root.absolute(), store, signer

@@ -20,7 +20,7 @@ NAMED = {
     ("tuning.py", "item"): ("policy.host.cmdline", "policy.host.memlock"),
     ("deltas.py", "identity"): (),  # that of a finding of before
     ("deltas.py", "row['id']"): (),
-    ("rules.py", "entry.id"): (),  # of the table of rules
+    ("table.py", "entry.id"): (),  # of the table of rules
     ("events.py", "name"): (
         "xid.79",
         "pcie.aer",

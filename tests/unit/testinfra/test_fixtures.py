@@ -110,6 +110,7 @@ def test_the_plugin_looks_at_nothing_by_itself() -> None:
     script = "import sys, goldnode.testing.testinfra.plugin as p; print([m for m in sys.modules if m.startswith(('goldnode.', 'testinfra'))])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.replace("'", '"')) == [
+        "goldnode.testing",
         "goldnode.testing.testinfra",
         "goldnode.testing.testinfra.plugin",
     ]

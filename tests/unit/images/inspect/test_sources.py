@@ -24,6 +24,7 @@ from tests.unit.images.inspect.things import (
 )
 
 from goldnode.core.errors import ImageError
+from goldnode.images.matrix import absent
 from goldnode.inspect import scan, targets
 from goldnode.inspect.scan import Limits, Scan, View, shown
 from goldnode.oci.layout import LAYER, Descriptor, Layout
@@ -111,7 +112,7 @@ def test_an_image_of_the_matrix_is_every_build_of_it(tmp_path: Path) -> None:
     ]
     assert {target.backend for target in found} == {"cuda"}
     with pytest.raises(ImageError, match=r'Use "cuda-12\.4\.1-base-debian13"'):
-        targets.find("cuda:12.4.1-base-debian13", layout)
+        targets.find("cuda:12.4.1-base-debian13", layout, absent=absent)
 
 
 def test_a_layout_of_attached_documents_and_platforms(tmp_path: Path) -> None:

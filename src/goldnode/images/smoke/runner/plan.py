@@ -8,7 +8,14 @@ from . import cuda, frameworks, image, libraries, programs
 from . import opencl as intel
 from .report import Json
 
-GPU_TESTS = ("discovery", "gemm", "inference", "collective", "memory")
+# Test -> the module that has it.
+GPU_TESTS = {
+    "discovery": "device",
+    "gemm": "device",
+    "inference": "device",
+    "collective": "nccl",
+    "memory": "device",
+}
 
 
 class Test(NamedTuple):
@@ -169,7 +176,8 @@ def _gpu(here: Here) -> List[Test]:
         "memory": ({"share": here.share or 0.9, "most": here.most}, 600.0),
     }
     tests = [
-        Test("gpu", name, "device", name, {**common, **more[name][0]}, more[name][1]) for name in GPU_TESTS
+        Test("gpu", name, GPU_TESTS[name], name, {**common, **more[name][0]}, more[name][1])
+        for name in GPU_TESTS
     ]
     if here.backend == "cuda":
         tests.insert(
