@@ -24,6 +24,7 @@ from goldnode.disks.model import BuiltDisk
 from goldnode.facts.host import gpu
 from goldnode.node import gate
 from goldnode.node.state.domains.program import document_digest
+from goldnode.node.state.model import PARTS
 
 if TYPE_CHECKING:
     from goldnode.disks.qemu import Machine
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
 CHECKOUT = Path(__file__).resolve().parents[3]
 SIMULATOR = "tests.simulators.hardware"
-PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity")
 PLACE = "/root/goldnode-verify"
 FAULT = "gpu0.absent=1"
 # Ids of the checks of every boot that a missing GPU must not affect.

@@ -18,9 +18,9 @@ from goldnode.node.state.apply import Applier, withdraw
 from goldnode.node.state.engine import plan_absent
 from goldnode.node.state.family import kernel_release
 from goldnode.node.state.handlers import removal as removing
-from goldnode.node.state.model import PARTS, Action, NodeError, Observed
+from goldnode.node.state.model import IMAGE, PARTS, Action, NodeError, Observed
 from goldnode.node.state.observe import JOURNAL, LINKS, MANAGED, RECORD
-from goldnode.node.state.removal import NO_CLASS, completed, offered, own_document, removal, role_of
+from goldnode.node.state.removal import NO_CLASS, completed, offered, own_document, part_of, removal
 
 SIMULATED = """Reading package lists...
 Remv old-driver [470-1]
@@ -169,7 +169,7 @@ def test_kernel_packages(package: str, release: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "role"),
+    ("path", "part"),
     [
         ("/etc/goldnode/class.json", "node_class"),
         ("/etc/apt/sources.list.d/goldnode-x.sources", "node_class"),
@@ -189,12 +189,28 @@ def test_kernel_packages(package: str, release: str | None) -> None:
         ("/etc/sysctl.d/90-goldnode.conf", "host_tuning"),
     ],
 )
-def test_the_role_of_a_path(path: str, role: str) -> None:
-    assert role_of(path) == role
+def test_without_a_record_the_part_of_a_file_follows_from_its_path(path: str, part: str) -> None:
+    assert part_of(path, {}) == part
+    assert part_of(path, {"parts": {path: "written by a later goldnode"}}) == part
 
 
-def test_every_place_has_a_role() -> None:
-    assert {role_of(f"{directory}/{pattern}") for directory, pattern in MANAGED} <= set(PARTS)
+def test_every_place_has_a_part() -> None:
+    assert {part_of(f"{directory}/{pattern}", {}) for directory, pattern in MANAGED} <= set(PARTS)
+
+
+def test_the_record_decides_which_part_a_file_belongs_to(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    path = "/etc/goldnode.d/time.conf"
+    write = Action("host_tuning", "file.write", path, "want a, have nothing", IMAGE, None, "a")
+    records.before_files(
+        host, [write, Action("kernel", "packages.hold", "linux-image", "it is not held", IMAGE)]
+    )
+    known = records.read(host)
+    assert known["parts"] == {path: "host_tuning"}
+    assert (part_of(path, known), part_of(path, {})) == ("host_tuning", "node_class")
+    other = Action("host_tuning", "file.write", "/etc/other", "want a, have nothing", IMAGE, None, "a")
+    records.before_files(host, [other])
+    assert records.read(host)["parts"] == {path: "host_tuning", "/etc/other": "host_tuning"}
 
 
 # -- in a root

@@ -18,7 +18,7 @@ from goldnode.node import watch
 from goldnode.node.state.domains import units
 from goldnode.node.state.model import Observed
 from goldnode.node.state.observe import LINKS
-from goldnode.node.state.removal import role_of
+from goldnode.node.state.removal import part_of
 
 XID = b"3,7,12345678,-;NVRM: Xid (PCI:0000:18:00): 79, pid=12, name=python, GPU has fallen off the bus."
 
@@ -146,7 +146,7 @@ def test_the_unit_is_of_classes_with_a_gpu() -> None:
     assert path in [file.path for file in units.wanted(wanted, Observed())]
     assert path not in [file.path for file in units.wanted(merge(wanted, {"gpu": None}), Observed())]
     assert units.EVENTS_LINK in LINKS
-    assert role_of(path) == role_of(units.EVENTS_LINK) == "sanity"
+    assert part_of(path, {}) == part_of(units.EVENTS_LINK, {}) == "sanity"
 
 
 def test_the_unit_is_skipped_and_not_failed_where_there_is_nothing_to_watch() -> None:

@@ -178,6 +178,16 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 # Where the program is once the first part was brought (node/state/domains/program.py).
+# As in goldnode.node.state.model, which is not there where Ansible runs this file on a node.
+PARTS = (
+    "node_class",
+    "kernel",
+    "gpu_driver",
+    "container_runtime",
+    "gpu_policy",
+    "host_tuning",
+    "sanity",
+)
 INSTALLED = "/usr/lib/goldnode/goldnode-node"
 
 
@@ -223,15 +233,7 @@ def main() -> None:
             "operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"},
             "part": {
                 "type": "str",
-                "choices": [
-                    "node_class",
-                    "kernel",
-                    "gpu_driver",
-                    "container_runtime",
-                    "gpu_policy",
-                    "host_tuning",
-                    "sanity",
-                ],
+                "choices": list(PARTS),
             },
             "state": {"type": "str", "choices": ["present", "absent", "earlier"], "default": "present"},
             "to": {"type": "str", "default": ""},

@@ -640,6 +640,8 @@ def settle(
 ) -> Plan:
     """Make the changes of one part of a plan and see that nothing of it is left; returns the plan after. Rows go to `done`."""
     applier.planned = list(before.part(part))
+    if part != ABSENT:
+        records.before_files(host, applier.planned)
     for action in applier.planned:
         perform(applier, action, done)
         if action.reboot and host.live:
@@ -650,6 +652,8 @@ def settle(
     if left and done:
         # What one pass brings to light (an initramfs made by the transaction) a second settles; a third would mean a quarrel.
         applier.planned = list(left)
+        if part != ABSENT:
+            records.before_files(host, applier.planned)
         for action in left:
             perform(applier, action, done)
         after = plan(host, document, applier.payloads)

@@ -10,6 +10,7 @@ of it, and the one goldnode gave it last. automatic: packages apt held for a dep
 residual: packages of which configuration files alone were there. removed: package -> version, of what goldnode took away.
 commented: files in which goldnode has commented lines out. merged: path -> {before, after}: texts of a file of somebody else's that
 goldnode has added to (before: None where there was no file). links: path -> {before, after}: what such a link led to.
+parts: path -> part of the class that wrote it (:data:`.model.PARTS`), by which a removal takes it away.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from .observe import LINKS, MANAGED, RECORD, apt_sources, automatic, load_json, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Mapping, Optional, Set
+
+    from .model import Action
 
 
 # Places where goldnode may make a directory; those that were there before stay when they are empty.
@@ -137,6 +140,15 @@ def unmerge(before: Any, after: Any, now: Any) -> Any:
         kept = [item for item in now if item not in added]
         return kept if kept or isinstance(before, list) else None
     return before if now == after else now
+
+
+def before_files(host: Host, actions: Iterable[Action]) -> None:
+    """Record which part of the class writes which path, before it does."""
+    parts = {action.target: action.part for action in actions if action.target.startswith("/")}
+    record = read(host)
+    if parts.items() - record.get("parts", {}).items():
+        record["parts"] = {**record.get("parts", {}), **parts}
+        write(host, record)
 
 
 def before_merge(host: Host, name: str, content: str) -> None:

@@ -60,8 +60,9 @@ NO_CLASS: Json = {
     "baseline": {},
 }
 
-# The role whose work a file is, by the first pattern that matches its path; what is left is node_class's.
-ROLE_OF_PATH = (
+# The part that a file belongs to on nodes whose record names none: they were converged by goldnode 0.1, and every later run that
+# writes a file records its part (`record.before_files`). A new part needs no row here.
+PART_OF_PATH_IN_0_1 = (
     ("sanity", r"goldnode-(sanity|watch|events|serve)|/update-motd\.d/|/slurm-health$|/npd-plugin$"),
     ("gpu_policy", r"goldnode-(policy|mps)|nvidia-persistenced\.service\.d"),
     (
@@ -191,7 +192,7 @@ def removal(
     merged, refusals = unmerge(seen, record)
     actions += merged + relink(seen, record)
     actions += uncomment(seen)
-    actions += own_files(seen, keep=[kernel.DROP_IN] if waiting else [])
+    actions += own_files(seen, record, keep=[kernel.DROP_IN] if waiting else [])
     for domain in domains:
         actions += getattr(domain, "absent", lambda *_: [])(document, seen, record)
     actions += release(document, seen, record)
@@ -239,9 +240,12 @@ def removal(
     return actions, refusals, notes, waiting
 
 
-def role_of(path: str) -> str:
-    """The role whose work the file at `path` is."""
-    return next((role for role, pattern in ROLE_OF_PATH if re.search(pattern, path)), "node_class")
+def part_of(path: str, record: Mapping[str, Any]) -> str:
+    """Return the part of the class that wrote the file at `path`, from the record of what was applied."""
+    recorded = record.get("parts", {}).get(path)
+    if recorded in PARTS:
+        return str(recorded)
+    return next((part for part, pattern in PART_OF_PATH_IN_0_1 if re.search(pattern, path)), "node_class")
 
 
 def stop(seen: Observed) -> List[Action]:
@@ -267,7 +271,7 @@ def open_gate(seen: Observed) -> List[Action]:
     ]
 
 
-def own_files(seen: Observed, keep: Sequence[str] = ()) -> List[Action]:
+def own_files(seen: Observed, record: Mapping[str, Any], keep: Sequence[str] = ()) -> List[Action]:
     """Everything that has a name of goldnode's, and the links that enable units."""
     found = [
         (path, have["content"])
@@ -277,7 +281,7 @@ def own_files(seen: Observed, keep: Sequence[str] = ()) -> List[Action]:
     found += [(path, f"-> {target}\n") for path, target in sorted(seen.links.items()) if target is not None]
     return [
         Action(
-            role_of(path),
+            part_of(path, record),
             "file.remove",
             path,
             "goldnode wrote it",
@@ -337,7 +341,17 @@ def unmerge(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[Action], Li
                 else "goldnode made it, and nothing else is in it"
             )
             actions.append(
-                Action(role_of(path), "file.unmerge", path, reason, IMAGE, now, text, None, {"content": text})
+                Action(
+                    part_of(path, record),
+                    "file.unmerge",
+                    path,
+                    reason,
+                    IMAGE,
+                    now,
+                    text,
+                    None,
+                    {"content": text},
+                )
             )
     return actions, refusals
 
@@ -351,7 +365,17 @@ def relink(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
         kind, data = ("file.remove", {}) if known["before"] is None else ("link", {"to": known["before"]})
         before, after = (None if to is None else f"-> {to}\n" for to in (known["after"], known["before"]))
         actions.append(
-            Action(role_of(path), kind, path, "goldnode made it lead there", IMAGE, before, after, None, data)
+            Action(
+                part_of(path, record),
+                kind,
+                path,
+                "goldnode made it lead there",
+                IMAGE,
+                before,
+                after,
+                None,
+                data,
+            )
         )
     return actions
 
