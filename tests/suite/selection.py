@@ -113,6 +113,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Pages that tests read; the other pages are only looked through for names that must not be there.
     ("README.md", ("tests/unit/fleet/test_variables.py",)),
     ("CHANGELOG.md", ()),
+    ("CONTRIBUTING.md", ()),
     ("LICENSE", ()),
     (".gitignore", ()),
     (".git-blame-ignore-revs", ()),

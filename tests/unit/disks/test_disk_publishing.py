@@ -256,7 +256,7 @@ def test_a_cut_publication_shows_nothing_and_is_repeated(
         def dies(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        patched.setattr(shutil if step == "copyfile" else publishing, step, dies)
+        patched.setattr({"copyfile": shutil, "refresh": publishing}.get(step, upload), step, dies)
         with pytest.raises(KeyboardInterrupt):
             publish(disk, world.place, load_signer(world.keys[0]))
     seen = [path for path in world.root.rglob("*") if path.is_file() and ".staging" not in path.parts]

@@ -26,8 +26,8 @@ LINE = "cuda:12.4-runtime-debian12"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files need not reach the disk, nobody else writes, and the settings of whoever runs the tests do not count."""
     monkeypatch.setattr(os, "fsync", lambda number: None)
-    for module in ("publish", "channels"):
-        monkeypatch.setattr(f"goldnode.images.{module}.time.sleep", lambda seconds: None)
+    for module in ("images.publish", "channels.moves"):
+        monkeypatch.setattr(f"goldnode.{module}.time.sleep", lambda seconds: None)
     for name in ("GOLDNODE_REGISTRY", "GOLDNODE_IMAGE_KEY", "GOLDNODE_SITE", "GOLDNODE_IMAGES"):
         monkeypatch.delenv(name, raising=False)
 
