@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
+from goldnode.facts.models import FILES
 from goldnode.node.state.debversion import compare
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Fault:
     file: str
     line: int
     message: str
+    remedy: str = "correct the row by its source"
 
     def error(self) -> FactsError:
         """Return the fault as the error that a command prints."""
@@ -61,7 +63,7 @@ class Fault:
             self.message,
             file=f"facts/{self.file}",
             line=self.line or None,
-            remedy="correct the row by its source",
+            remedy=self.remedy,
         )
 
 
@@ -84,6 +86,18 @@ class _Folder:
     def __getitem__(self, name: str) -> Any:
         return self.sources[name].data
 
+    def check_forms(self) -> None:
+        """Validate each file against its model; the first fault of each is reported."""
+        for name, source in self.sources.items():
+            try:
+                yamlsource.validate(FILES[name], source, error=FactsError)
+            except FactsError as error:
+                self.faults.append(Fault(name, error.line or 0, error.message, error.remedy or Fault.remedy))
+            except KeyError:
+                self.faults.append(
+                    Fault(name, 0, "this facts file has no model", "add one to facts/models.py, FILES")
+                )
+
     def tell(self, file: str, path: Iterable[str | int], message: str) -> None:
         self.faults.append(Fault(file, self.sources[file].line(tuple(path)), message))
 
@@ -94,7 +108,9 @@ def faults(directory: Path = facts.FACTS) -> list[Fault]:
     Raises FactsError for a file that is no YAML, and for a key written twice in one mapping.
     """
     folder = _Folder(directory)
-    for check in _CHECKS:
+    folder.check_forms()
+    # The checks below rely on the form of every row.
+    for check in () if folder.faults else _CHECKS:
         check(folder)
     return sorted(folder.faults, key=lambda fault: (fault.file, fault.line, fault.message))
 
@@ -142,17 +158,7 @@ def _form(folder: _Folder) -> None:
     """`meta` with its date, sources that resolve and are used, known shapes of dates and doubts."""
     for file, source in folder.sources.items():
         data = source.data
-        compiled = (data.get("meta") or {}).get("compiled")
-        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", str(compiled)):
-            folder.tell(
-                file,
-                ("meta",),
-                f"meta.compiled is {compiled!r}, not a date: nobody knows how old these facts are",
-            )
-        table = data.get("sources") or {}
-        for key, row in table.items():
-            if not (isinstance(row, dict) and row.get("title")):
-                folder.tell(file, ("sources", key), f"source {key} has no title")
+        table = data["sources"]
         used: set[str] = set()
         for path, value in _mappings(data):
             for key, inner in value.items():
@@ -235,15 +241,12 @@ def _covered(folder: _Folder, file: str, path: Key, value: Any, above: bool) -> 
 
 def _doubts(folder: _Folder, file: str, path: Key, row: Mapping[str, Any]) -> None:
     confidence = row.get("confidence", "high")
-    if not isinstance(confidence, str) or re.split(r"\W", confidence, maxsplit=1)[0] not in CONFIDENCE:
+    if re.split(r"\W", confidence, maxsplit=1)[0] not in CONFIDENCE:
         folder.tell(file, path, f"confidence {confidence!r} begins with none of {', '.join(CONFIDENCE)}")
     for key in ("conflict", "note"):
         if key in row and not (isinstance(row[key], str) and row[key].strip()):
             folder.tell(file, path, f"{key} is {row[key]!r}, not a sentence")
-    unverified = row.get("unverified")
-    if "unverified" in row and not (isinstance(unverified, dict) and unverified):
-        folder.tell(file, path, f"unverified is {unverified!r}, not values by field")
-    for key in unverified if isinstance(unverified, dict) else ():
+    for key in row.get("unverified") or ():
         if row.get(key) is not None:
             folder.tell(file, path, f"{key} is stated and unverified at once")
     for key in ("date", "release_date", "eol", "released", "bulletin_date", "latest_known_date"):
@@ -763,19 +766,10 @@ def _open(item: str) -> bool:
 
 
 def _known_bad(folder: _Folder) -> None:
-    """Each row is whole; its driver minimum is the one of gpus.yml."""
+    """The driver minimum of a row is the one of gpus.yml."""
     data = folder["known_bad.yml"]
-    needs = ("id", "when", "symptom", "fix", "severity", "confidence", "source")
     for index, row in enumerate(data["known_bad"]):
         path = ("known_bad", index)
-        lacks = [key for key in needs if not row.get(key)]
-        if lacks:
-            folder.tell("known_bad.yml", path, f"{row.get('id', 'a row')} lacks {', '.join(lacks)}")
-            continue
-        if row["severity"] not in ("block", "warn"):
-            folder.tell(
-                "known_bad.yml", path, f"{row['id']}: severity {row['severity']} is neither block nor warn"
-            )
         least = re.fullmatch(r"<(\d+(?:\.\d+)+)", str(row["when"].get("driver")))
         models = row["when"].get("gpu") or []
         if least is None:

@@ -143,10 +143,39 @@ def load(name: str) -> dict[str, Any]:
     kept = cache_directory() / f"{hashlib.sha256(content).hexdigest()}.json"
     data = _kept(kept)
     if data is None:
-        import yaml  # parsing costs thirty times what reading the parsed costs, and the import is not needed then
-
-        data = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
+        data = _parsed(name, content)
         _keep(kept, data)
+    return data
+
+
+def _parsed(name: str, content: bytes) -> dict[str, Any]:
+    """Parse a facts file and validate it against its model. Raises FactsError with file and line."""
+    # Parsing costs thirty times what reading the cached copy costs, and these imports are only needed for it.
+    import yaml
+    from pydantic import ValidationError
+
+    from goldnode.core import yamlsource
+    from goldnode.facts.models import FILES
+
+    place = f"facts/{name}"
+    if name not in FILES:
+        raise FactsError(
+            "this facts file has no model", file=place, remedy="add one to FILES of facts/models.py"
+        )
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        line = content.count(b"\n", 0, problem.start) + 1
+        raise FactsError("the file is not UTF-8", file=place, line=line, remedy="save it as UTF-8") from None
+    try:
+        data: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
+        FILES[name].model_validate(data)
+    except (yaml.YAMLError, ValidationError):
+        # Read it again with the parser that knows the lines, which is slower.
+        yamlsource.validate(
+            FILES[name], yamlsource.parse(text, Path(place), error=FactsError), error=FactsError
+        )
+        raise
     return data
 
 

@@ -18,6 +18,7 @@ from goldnode.cli import main
 from goldnode.core.errors import FactsError
 from goldnode.facts import audit
 from goldnode.facts import host as facts
+from goldnode.facts.models import FILES
 
 # (file, what stands there once, what is written instead, what must be said of it)
 BROKEN = {
@@ -25,7 +26,7 @@ BROKEN = {
         "cuda.yml",
         "compiled: '2026-11-21', newest_documented",
         "compiled: soon, newest_documented",
-        "not a date: nobody knows",
+        '"meta.compiled" is "soon", expected text of the form',
     ),
     "unknown-source": (
         "rocm.yml",
@@ -43,13 +44,13 @@ BROKEN = {
         "rocm.yml",
         "  tags: {title: ROCm/ROCm git tags,",
         "  tags: {",
-        "source tags has no title",
+        'key "sources.tags.title" is missing',
     ),
     "row-without-a-source": (
         "cuda.yml",
         "  source: [rn_arch, pypi_rt]\n  note: developer preview",
         "  note: developer preview",
-        "the row has no source",
+        'key "releases.59.source" is missing',
     ),
     "mapping-without-a-source": (
         "nvidia_drivers.yml",
@@ -61,7 +62,7 @@ BROKEN = {
         "distros.yml",
         "  checked: [bookworm, trixie, sid]\n  source: apt",
         "  checked: [bookworm, trixie, sid]",
-        "the list has no source",
+        'key "not_in_debian.source" is missing',
     ),
     "null-source-with-a-value": (
         "container_toolkit.yml",
@@ -79,13 +80,13 @@ BROKEN = {
         "cuda.yml",
         "  conflict: one third-party script says 535.86.09",
         "  conflict: true",
-        "conflict is True",
+        '"releases.28.conflict" is true, expected text',
     ),
     "unverified-without-fields": (
         "gpus.yml",
         "  unverified: {nvlink_links: 4}",
         "  unverified: 4",
-        "unverified is 4",
+        '"nvidia.8.unverified" is 4, expected a mapping of keys',
     ),
     "unverified-and-stated": (
         "gpus.yml",
@@ -330,7 +331,7 @@ BROKEN = {
     "builds-and-fails": (
         "nvidia_drivers.yml",
         "known_to_fail: [470.256.02, 535.247.01, 550.163.01]",
-        "known_to_fail: [470.256.02, 535.247.01, 570.169]",
+        "known_to_fail: [470.256.02, 535.247.01, '570.169']",
         "570.169 builds and fails",
     ),
     "fails-after-the-fix": (
@@ -355,13 +356,13 @@ BROKEN = {
         "known_bad.yml",
         "  fix: use a non-RT kernel\n",
         "",
-        "preempt-rt lacks fix",
+        'key "known_bad.14.fix" is missing',
     ),
     "known-bad-severity": (
         "known_bad.yml",
         "  fix: use a non-RT kernel\n  severity: block",
         "  fix: use a non-RT kernel\n  severity: grave",
-        "preempt-rt: severity grave is neither",
+        '"known_bad.14.severity" is "grave", expected "block" or "warn"',
     ),
     # Containers, libraries, frameworks, ROCm.
     "toolkit-floor": (
@@ -461,6 +462,50 @@ def test_a_broken_copy_is_found_out(name: str, tmp_path: Path) -> None:
     hits = [fault for fault in found if says in fault.message]
     assert hits, [fault.message for fault in found]
     assert all(fault.line for fault in hits)
+
+
+# Kinds of mistakes in one row of a file, and how a command answers: line, sentence, remedy.
+MISTAKES = {
+    "text-for-a-mapping": ("known_bad.yml", "  when: {toolkit: <1.19.1}", "  when: an old toolkit"),
+    "unknown-key": ("gpus.yml", "  compute_capability: '8.0'", "  compute_capabilty: '8.0'"),
+    "missing-key": ("xid.yml", "name: ", "nom: "),
+    "version-as-a-number": ("cuda.yml", "- version: 12.4.1\n", "- version: 12.4\n"),
+    "text-for-a-number": ("gpus.yml", "  memory_mib: 40960", "  memory_mib: 40 GiB"),
+    "list-for-text": ("security.yml", "  title: ", "  title: [] #"),
+    "misspelt-word": ("xid.yml", "node: drain", "node: drian"),
+    "no-date": ("rocm.yml", "compiled: '", "compiled: 'on "),
+    "empty-section": ("health.yml", "limits:\n", "limits:\nother:\n"),
+    "no-yaml": ("frameworks.yml", "torch_wheels:\n", "torch_wheels: [\n"),
+    "not-utf-8": ("distros.yml", "distributions:\n", "distributions: # caf\udce9\n"),
+    "empty-file": ("performance.yml", "meta:", "--- []\n--- # meta:"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_a_facts_file_is_one_line_with_its_place_and_remedy(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the facts are used and not audited: `load` validates before anything reads a row."""
+    file, stands, instead = MISTAKES[name]
+    path = copy(tmp_path) / file
+    text = path.read_text(encoding="utf-8")
+    assert stands in text
+    path.write_text(text.replace(stands, instead, 1), encoding="utf-8", errors="surrogateescape")
+    monkeypatch.setattr(facts, "FACTS", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    facts.load.cache_clear()
+    try:
+        with pytest.raises(FactsError) as problem:
+            facts.load(file)
+    finally:
+        facts.load.cache_clear()
+    assert str(problem.value).startswith(f"facts/{file}:")
+    assert problem.value.line, problem.value
+    assert problem.value.remedy, problem.value
+
+
+def test_every_facts_file_has_a_model_and_every_model_its_file() -> None:
+    assert set(FILES) == {path.name for path in facts.FACTS.glob("*.yml")}
 
 
 def test_a_key_written_twice_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,1144 @@
+"""Models of the facts files: the form of every row, so that a wrong value is reported with file and line.
+
+`host.load` validates a file against its model before anything uses it, and `audit` then checks the rows against each other. `null` means
+that no source was found, never "not supported". Versions and dates are text. A new kind of fact is a field here and a row in its file.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# One key of the `sources` of the same file, or several.
+Keys = str | list[str]
+
+
+class Row(BaseModel):
+    """A mapping in a facts file. Unknown keys and values of another type are errors: a version is text, a count a number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Document(Row):
+    """A source: its title and, where known, its address or repository path, its commit or date."""
+
+    title: str
+    url: str | None = None
+    repo: str | None = None
+    path: str | None = None
+    commit: str | None = None
+    date: str | None = None
+    read: str | None = None
+    id: str | None = None
+    kind: str | None = None
+    note: str | None = None
+
+
+class Meta(Row):
+    """The head of a file: its subject, the day on which it was compiled, and how its rows are read."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    subject: str
+    compiled: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    how_read: str | None = None
+
+
+class FactsFile(Row):
+    """What every facts file has."""
+
+    meta: Meta
+    sources: dict[str, Document]
+
+
+class Statement(Row):
+    """A fact in words."""
+
+    fact: str | None
+    source: Keys | None
+    id: str | None = None
+    path: str | None = None
+    confidence: str | None = None
+    conflict: str | None = None
+    note: str | None = None
+
+
+class MinimumCapability(Row):
+    """The least compute capability of a framework."""
+
+    minimum: str
+    source: Keys
+    confidence: str
+
+
+class CudaBuild(Row):
+    """A CUDA build of a torch release."""
+
+    experimental: bool | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+
+
+class HealthLimit(Row):
+    value: float | dict[str, float]
+    unit: str
+    source: Keys
+    note: str | None = None
+
+
+class MemorySet(Row):
+    sku: str
+    memory_mib: list[int]
+    source: Keys
+    note: str
+
+
+class HealthFile(FactsFile):
+    limits: dict[str, HealthLimit]
+    memory_sets: list[MemorySet]
+
+
+class Bridge(Row):
+    gpus: list[str]
+    upstream: list[str]
+    downstream: list[str]
+    source: Keys
+    note: str
+
+
+class PciBridgesFile(FactsFile):
+    bridges: list[Bridge]
+
+
+class FloorShare(Row):
+    value: float
+    unit: str
+    source: Keys
+    note: str
+
+
+class Tflops(Row):
+    fp16: float
+    tf32: float | None = None
+    fp32: float | None = None
+
+
+class DensePeak(Row):
+    skus: list[str]
+    tflops: Tflops
+    source: Keys
+    floor_share: float | None = None
+    note: str | None = None
+
+
+class PerformanceFile(FactsFile):
+    floor_share: FloorShare
+    dense_peaks: list[DensePeak]
+
+
+class BranchFloor(Row):
+    branch: int
+    floor: str | None
+    from_bulletin: str | None
+    bulletin_date: str | None
+    covers_newest_bulletin: bool
+    branch_eol: str | None
+    state: str
+    source: Keys
+
+
+class Bulletin(Row):
+    bulletin: str
+    title: str
+    date: str
+    last_revision: str | None
+    path: str
+    fixed_linux_tesla: dict[str, str]
+    fixed_linux_geforce_only: dict[str, str]
+    linux_cves: list[str]
+    max_cvss_linux: float | None
+    source: Keys
+    note: str | None = None
+
+
+class SecurityFile(FactsFile):
+    floor_per_branch: list[BranchFloor]
+    bulletins: list[Bulletin]
+    notes: list[Statement]
+
+
+class PackageVersions(Row):
+    stable: str
+    security: str | None = None
+    backports: str | None = None
+
+
+class DistributionSources(Row):
+    support: str | None = None
+    rest: str | None = None
+    glibc_kernel: str | list[str] | None = None
+    driver: str | None = None
+
+
+class Distribution(Row):
+    id: str
+    name: str
+    glibc: str | None
+    kernels: dict[str, str] | None
+    source: DistributionSources
+    codename: str | None = None
+    released: str | None = None
+    standard_support_until: str | None = None
+    lts_until: str | None = None
+    driver_packages: dict[str, str | PackageVersions] | None = None
+    cuda_toolkit: str | None = None
+    containers: dict[str, str] | None = None
+    other: dict[str, str] | None = None
+    note: str | None = None
+    gcc: str | None = None
+    confidence: str | None = None
+    latest: str | None = None
+    full_support_until: str | None = None
+    maintenance_until: str | None = None
+    els_until: str | None = None
+
+
+class NotInDebian(Row):
+    packages: list[str]
+    checked: list[str]
+    source: Keys
+
+
+class SupportedDistributions(Row):
+    names: list[str] = Field(alias="list")
+    source: Keys
+    note: str
+
+
+class DebKeyring(Row):
+    package: str
+    versions: list[str]
+    file: str
+    path: str
+
+
+class RepositoryKey(Row):
+    id: str
+    use: str
+    file: str
+    source: Keys
+
+
+class Repositories(Row):
+    base: str
+    distro_names: list[str]
+    arch_names: dict[str, str]
+    deb_keyring: DebKeyring
+    rpm_repo_file: str
+    keys: list[RepositoryKey]
+    rotation: dict[str, str | None]
+    source: Keys
+
+
+class PackageName(Row):
+    name: str
+    source: Keys
+    meaning: str | None = None
+    since: None = None
+    confidence: str | None = None
+    conflict: str | None = None
+
+
+class ModuleStream(Row):
+    streams: list[str] | None
+    source: Keys
+    open_since: str | None = None
+    profiles: list[str] | None = None
+    example_open: str | None = None
+    lock: str | None = None
+    package: str | None = None
+
+
+class PackageList(Row):
+    packages: list[str]
+    source: Keys
+
+
+class PackageNames(Row):
+    deb_nvidia_repo: list[PackageName]
+    ubuntu_nvidia_repo_580: list[PackageName]
+    ubuntu_archive: list[PackageName]
+    rpm_module_streams: dict[str, ModuleStream]
+    suse: PackageList
+    debian_archive: PackageList
+    change_of_packaging: list[Statement]
+
+
+class DistrosFile(FactsFile):
+    distributions: list[Distribution]
+    not_in_debian: NotInDebian
+    nvidia_supported_distros_610: SupportedDistributions
+    repositories: Repositories
+    package_names: PackageNames
+
+
+class When(Row):
+    kernel: str | None = None
+    driver: str | list[str] | None = None
+    distro: str | None = None
+    modules: str | None = None
+    gpu_arch: str | list[str] | None = None
+    driver_branch: int | str | list[int] | None = None
+    host_has: list[str] | None = None
+    gpu: str | list[str] | None = None
+    kernel_cmdline_missing: list[str] | None = None
+    feature: str | list[str] | None = None
+    fabricmanager: str | None = None
+    event: str | None = None
+    cgroup_driver: str | None = None
+    toolkit_mode: str | None = None
+    selinux: str | None = None
+    toolkit: str | None = None
+    runtime: str | None = None
+    kubernetes: str | None = None
+    mig_manager: str | None = None
+    os: str | None = None
+    cuda_compat: str | None = None
+    image: str | None = None
+    cuda: str | None = None
+    torch_build: str | None = None
+    torch: str | None = None
+    cudnn: str | None = None
+    rocm: str | None = None
+    amdgpu: str | None = None
+    installer: str | None = None
+    device_plugin: str | None = None
+    dra_driver: str | None = None
+    kernel_driver: str | None = None
+    user_space: str | None = None
+
+
+class MatchAlternative(Row):
+    kernel: str | None = None
+    driver: str | None = None
+    package: str | None = None
+    architecture: list[str] | None = None
+    flavour: str | None = None
+    gpu: list[str] | None = None
+    features: list[str] | None = None
+    also: str | None = None
+    torch: str | None = None
+    torch_cuda: str | None = None
+    cudnn: str | None = None
+    rocm: str | None = None
+    os_not: str | None = None
+    os: str | None = None
+
+
+class Match(Row):
+    kernel: str | list[str] | None = None
+    driver: str | list[str] | None = None
+    package_not: list[str] | None = None
+    flavour: str | None = None
+    package: str | None = None
+    os: str | None = None
+    branch: str | list[str] | None = None
+    packages: list[str] | None = None
+    architecture: list[str] | None = None
+    realtime: bool | None = None
+    vendor: str | None = None
+    driver_from: str | None = None
+    mixed: list[list[str]] | None = None
+    gpu: list[str] | None = None
+    cmdline_lacks: list[str] | None = None
+    features: list[str] | None = None
+    also: str | None = None
+    nvswitch: bool | None = None
+    fabric_manager: str | None = None
+    never: str | None = None
+    toolkit_mode: str | None = None
+    toolkit: str | None = None
+    engine: dict[str, str] | None = None
+    forward_compat: bool | None = None
+    cuda_newer: bool | None = None
+    image: str | None = None
+    cuda: str | None = None
+    torch_cuda: str | None = None
+    rocm: str | None = None
+    amdgpu: str | list[str] | None = None
+
+
+class KnownBadRow(Row):
+    id: str
+    when: When
+    match: list[MatchAlternative] | Match
+    symptom: str
+    fix: str
+    severity: Literal["block", "warn"]
+    confidence: str
+    source: Keys
+    rule: str | None = None
+    first_fixed: list[str] | None = None
+    note: str | None = None
+
+
+class KnownBadFile(FactsFile):
+    known_bad: list[KnownBadRow]
+
+
+class ReleaseTable(Row):
+    columns: list[str]
+    source: Keys
+    entries: list[list[str]]
+
+
+class ToolkitSecurity(Row):
+    cve: list[str]
+    affected: str
+    fixed: str
+    gpu_operator_fixed: str
+    source: Keys
+    cdi_mode_affected: bool | None = None
+    conflict: str | None = None
+    note: str | None = None
+    cvss: dict[str, float] | None = None
+    device_plugin_fixed: str | None = None
+    mig_manager_fixed: str | None = None
+
+
+class ToolkitBehaviour(Row):
+    version: str
+    fact: str
+    source: Keys
+    known_bad: bool | None = None
+
+
+class CdiInDocker(Row):
+    docker: str
+    needs: str
+    source: Keys
+
+
+class RuntimeMinimum(Row):
+    cdi_in_docker: CdiInDocker
+    toolkit_1_19_1_and_later_cdi_0_7: dict[str, str]
+    nri_plugin: dict[str, str]
+    debian_check: list[dict[str, bool | str]]
+    source: Keys
+
+
+class NoMinimum(Row):
+    value: str | None
+    source: Keys | None
+    note: str | None = None
+
+
+class SupportedPlatforms(Row):
+    amd64: list[str]
+    arm64: str
+    source: Keys
+    note: str
+
+
+class ToolkitPackages(Row):
+    apt_repo: str
+    rpm_repo: str
+    names: list[str]
+    debian_archive: str
+    source: Keys
+
+
+class OperatorComponents(Row):
+    drivers: list[str]
+    container_toolkit: str
+    device_plugin: str
+    gfd: str
+    dcgm: str
+    dcgm_exporter: str
+    mig_manager: str
+    driver_manager: str
+    gds: str
+
+
+class LifeCycle(Row):
+    supported: list[str]
+    deprecated: list[str]
+    end_of_support: str
+
+
+class GpuOperator(Row):
+    newest: str
+    components: OperatorComponents
+    containerd: str
+    kubernetes: str
+    life_cycle: LifeCycle
+    source: Keys
+    conflict: str
+
+
+class DcgmSecurity(Row):
+    cve: str
+    fixed: str
+    affected: str | None = None
+    cvss: float | None = None
+    conflict: str | None = None
+
+
+class Dcgm(Row):
+    releases: list[list[str]]
+    dates: str
+    security: list[DcgmSecurity]
+    source: Keys
+
+
+class ContainerToolkitFile(FactsFile):
+    releases: ReleaseTable
+    security: list[ToolkitSecurity]
+    behaviour: list[ToolkitBehaviour]
+    runtime_minimum: RuntimeMinimum
+    min_driver: NoMinimum
+    supported_platforms: SupportedPlatforms
+    packages: ToolkitPackages
+    gpu_operator: GpuOperator
+    dcgm: Dcgm
+
+
+class XidAction(Row):
+    action: str
+    node: Literal["degraded", "drain", "none"]
+    blast: Literal["gpu", "hardware", "node", "nothing", "process"]
+    does: str
+    source: Keys
+
+
+class XidRow(Row):
+    code: int
+    name: str
+    action: str | None
+    means: str
+    source: Keys
+    then: str | None = None
+    conflict: str | None = None
+    driver: str | None = None
+    node: Literal["degraded", "drain", "none"] | None = None
+
+
+class UnusedXid(Row):
+    code: int
+    name: str
+    source: Keys
+    action: str | None = None
+    driver: str | None = None
+    conflict: str | None = None
+
+
+class SxidDisagreement(Row):
+    code: int
+    conflict: str
+    source: Keys
+
+
+class SxidTable(Row):
+    source: Keys
+    always_fatal: list[int]
+    potentially_fatal: list[int]
+    non_fatal: list[int]
+    disagreements: list[SxidDisagreement]
+    names: dict[int, str]
+
+
+class XidFile(FactsFile):
+    actions: list[XidAction]
+    xid: list[XidRow]
+    unused: list[UnusedXid]
+    sxid: SxidTable
+
+
+class Pcie(Row):
+    gen: int
+    width: int
+
+
+class Mig(Row):
+    capable: bool | None
+    profiles: list[str] | None
+
+
+class NvidiaSources(Row):
+    pci_ids: str
+    cc: str
+    data_centre: str | None
+    memory_power: str | None
+    pcie: str | list[str] | None
+    nvlink: str | list[str] | None
+    mig: str | None
+    ecc: str | None
+    min_driver: str | list[str]
+    min_cuda: str
+
+
+class UnverifiedGpu(Row):
+    nvlink_links: int
+    pcie: Pcie | None = None
+
+
+class NvidiaGpu(Row):
+    sku: str
+    vendor: str
+    pci_ids: list[str]
+    architecture: str
+    compute_capability: str
+    data_centre: bool | None
+    memory_mib: int | None
+    power_limit_default_w: int | None
+    pcie: Pcie | None
+    nvlink_links: int | None
+    mig: Mig
+    ecc_default: str | None
+    min_driver: str | None
+    min_driver_branch: int
+    min_cuda_native: str
+    source: NvidiaSources
+    open_modules_required: bool
+    note: str | None = None
+    open_modules_supported: bool | None = None
+    inferred_from_sibling_sku: list[str] | None = None
+    conflict: str | None = None
+    unverified: UnverifiedGpu | None = None
+    inferred_from_architecture: list[str] | None = None
+    note_cuda: str | None = None
+
+
+class AmdSources(Row):
+    pci_ids: str
+    gfx: str
+    memory: str
+    power: str | None
+    pcie: str | list[str] | None
+    min_rocm: str
+
+
+class AmdGpu(Row):
+    sku: str
+    vendor: str
+    pci_ids: list[str]
+    architecture: str
+    gfx: str
+    memory_gib: int | None
+    memory_mib: int | None
+    power_limit_default_w: int | None
+    pcie: Pcie | None
+    min_rocm: str | None
+    source: AmdSources
+    note: str | None = None
+    min_amdgpu: str | None = None
+
+
+class IntelSources(Row):
+    pci_ids: str
+    driver: str | list[str] | None = None
+
+
+class IntelGpu(Row):
+    sku: str
+    vendor: str
+    pci_ids: list[str]
+    architecture: str
+    source: IntelSources
+    memory_mib: None
+    power_limit_default_w: None
+    pcie: None
+    driver: str | None
+
+
+class GpusFile(FactsFile):
+    nvidia: list[NvidiaGpu]
+    amd: list[AmdGpu]
+    intel: list[IntelGpu]
+    memory_tolerance: Statement
+
+
+class EndOfLifeSources(Row):
+    eol: str | None = None
+    dds615: str | None = None
+
+
+class ArchitectureRange(Row):
+    oldest: str
+    newest: str
+    source: Keys
+
+
+class DriverBranch(Row):
+    branch: int
+    type: str | None
+    first_release: str | None
+    eol: str | None
+    eol_sources: EndOfLifeSources
+    latest_known: str | None
+    latest_known_date: str | None
+    max_cuda: str | None
+    architectures: ArchitectureRange
+    open_kernel_modules: str
+    point_releases: list[list[str | None]]
+    source: Keys
+    note: str | None = None
+    conflict: str | None = None
+    confidence: str | None = None
+
+
+class KernelBuildRow(Row):
+    kernel: str
+    first_upstream_fixed: list[str]
+    known_to_fail: list[str]
+    source: Keys
+    note: str | None = None
+    debian_patched: list[str] | None = None
+    debian_fixed: str | None = None
+    conflict: str | None = None
+
+
+class ObservedBuild(Row):
+    kernel: str
+    driver: str
+    flavour: str
+    builds: bool
+    source: Keys
+
+
+class KernelBuildTable(Row):
+    how_read: str
+    minimum_kernel_open_modules: dict[str, str]
+    maximum_kernel: str
+    entries: list[KernelBuildRow]
+    observed_builds: list[ObservedBuild]
+
+
+class FirstDriverTable(Row):
+    how_read: str
+    source: Keys
+    entries: dict[str, str]
+
+
+class OperatorMinimum(Row):
+    gpu: str
+    min_driver: str
+    source: Keys
+    note: str | None = None
+
+
+class ArchitectureOrder(Row):
+    oldest_first: list[str]
+    source: Keys
+
+
+class OpenModuleLimits(Row):
+    first_branch: int
+    default_from_branch: int
+    first_architecture: str
+    required_from_architecture: str
+    only_flavour_from_branch: int
+    source: Keys
+    conflict: str
+
+
+class FabricManagerNames(Row):
+    package: str
+    package_before: str
+    plain_name_from_branch: int
+    source: Keys
+    note: str
+    confidence: str
+
+
+class OtherModule(Row):
+    open_modules_from: str
+    source: Keys
+
+
+class DriverRules(Row):
+    how_read: str
+    architectures: ArchitectureOrder
+    open_modules: OpenModuleLimits
+    fabric_manager: FabricManagerNames
+    other_modules: dict[str, OtherModule]
+
+
+class NvidiaDriversFile(FactsFile):
+    facts: list[Statement]
+    gsp: list[Statement]
+    branches: list[DriverBranch]
+    kernel_build: KernelBuildTable
+    first_driver_listing_gpu: FirstDriverTable
+    operator_minimum: list[OperatorMinimum]
+    rules: DriverRules
+
+
+class MajorMinimum(Row):
+    major: int
+    min_driver_minor_version_compat: str
+    min_branch: int
+    below_branch_uses_own_family: int | None
+    source: Keys
+    note: str
+
+
+class CudaParts(Row):
+    cudart: str
+    nvrtc: str
+    cublas: str
+    cufft: str
+    curand: str
+    cusolver: str
+    cusparse: str
+    npp: str
+    nvjpeg: str
+    nvtx: str
+    nvcc: str
+    nvjitlink: str | None = None
+
+
+class CudaRelease(Row):
+    version: str
+    release_date: str | None
+    release_date_kind: str | None
+    release_date_source: str | None
+    bundled_driver: str | None
+    source: Keys
+    min_driver_minor_version_compat: str
+    note: str | None = None
+    parts: CudaParts | None = None
+    parts_source: str | None = None
+    conflict: str | None = None
+    confidence: str | None = None
+
+
+class CudaArchitecture(Row):
+    arch: str
+    cc: list[str]
+    first_cuda: str | None
+    last_cuda: str | None
+    last_driver_branch: int | None
+    source: Keys
+    note: str | None = None
+    conflict: str | None = None
+
+
+class GccMax(Row):
+    cuda_up_to: str
+    gcc: int | str
+
+
+class GccMin(Row):
+    cuda_from: str
+    gcc: int
+
+
+class ClangMax(Row):
+    cuda: str
+    clang: int
+
+
+class ClangMin(Row):
+    cuda_from: str
+    clang: int
+
+
+class HostCompilers(Row):
+    gcc_max: list[GccMax]
+    gcc_min: list[GccMin]
+    clang_max: list[ClangMax]
+    clang_min: list[ClangMin]
+    other: list[str]
+    source: Keys
+    confidence: str
+
+
+class ForwardCompatRow(Row):
+    cuda: str
+    image: str
+    compat_package: str
+    native_driver_branch_first: int
+    older_driver_branches_accepted_by_image: list[int]
+    brands_listed: str | None
+    source: Keys
+    of_which_need_cuda_compat: list[int]
+    of_which_run_by_minor_version_compat: list[int]
+    conflict: str | None = None
+
+
+class ForwardCompatTable(Row):
+    how_read: str
+    entries: list[ForwardCompatRow]
+    not_found: list[str]
+
+
+class CudaImageRange(Row):
+    ubi7_centos7_last: str
+    ppc64le_last: str
+    ubuntu2404_first: str
+    amzn2023_first: str
+    rockylinux10_ubi10_first: str
+    source: Keys
+
+
+class CudaFile(FactsFile):
+    driver_minimum_per_major: list[MajorMinimum]
+    rules: list[Statement]
+    releases: list[CudaRelease]
+    architectures: list[CudaArchitecture]
+    host_compilers: HostCompilers
+    forward_compat: ForwardCompatTable
+    container_images: CudaImageRange
+
+
+class CudnnRow(Row):
+    cudnn: str
+    cuda: list[str]
+    source: Keys
+    min_cc: str | None = None
+    driver: str | None = None
+    note: str | None = None
+    package: str | None = None
+    static_link_cuda: list[str] | None = None
+    min_driver: str | None = None
+    cc: list[str] | None = None
+
+
+class ImagePair(Row):
+    cuda_image: str
+    nccl: list[str] | None
+    cudnn: list[str] | None
+    source: Keys
+
+
+class ImagePairTable(Row):
+    how_read: str
+    entries: list[ImagePair]
+
+
+class WheelTable(Row):
+    columns: list[str]
+    source: Keys
+    cudnn_cu11: list[list[bool | str | list[str]]]
+    cudnn_cu12: list[list[bool | str | list[str]]]
+    cudnn_cu13: list[list[bool | str | list[str]]]
+    nccl_cu11: list[list[bool | str | list[str]]]
+    nccl_cu12: list[list[bool | str | list[str]]]
+    nccl_cu13: list[list[bool | str | list[str]]]
+
+
+class TensorRt(Row):
+    newest: str
+    last_cu11: str
+    source: Keys
+
+
+class CudnnNcclFile(FactsFile):
+    rules: list[Statement]
+    cudnn_matrix: list[CudnnRow]
+    image_pairing: ImagePairTable
+    wheels: WheelTable
+    tensorrt: TensorRt
+
+
+class TorchWheel(Row):
+    version: str
+    date: str
+    requires_python: str
+    python_tags: list[str]
+    pypi_default_cuda: str
+    cudart: str | None
+    cuda_toolkit_metapackage: str | None
+    cudnn: str
+    nccl: str | None
+    nvshmem: str | None
+    triton: str | None
+    source: Keys
+
+
+class TorchBuild(Row):
+    release: str
+    cuda_builds: dict[str, CudaBuild]
+    rocm_builds: list[str] | None
+    source: Keys
+    note: str | None = None
+    conflict: str | None = None
+
+
+class TorchCapabilities(Row):
+    releases: str
+    build: str
+    arch: str
+    compute_capabilities: list[str] | None
+    source: str | list[str] | None
+    confidence: str | None = None
+    note: str | None = None
+
+
+class TorchRocm(Row):
+    releases: str
+    rocm_from: str | None
+    gfx: list[str] | None
+    source: str | None
+    note: str | None = None
+
+
+class TensorflowWheel(Row):
+    version: str
+    date: str
+    requires_python: str
+    cudart: str | None
+    cudnn: str | None
+    nccl: str | None
+    cuda_major: int | None
+    source: Keys
+    note: str | None = None
+
+
+class JaxPlugin(Row):
+    plugin: str
+    version: str
+    date: str
+    requires_python: str
+    cudart: str | None
+    cudnn: str | None
+    nccl: str | None
+    nvcc: str | None
+    source: Keys
+
+
+class JaxMinimum(Row):
+    cuda_major: int
+    driver_branch: int
+    compute_capability: str
+    source: Keys
+
+
+class VllmWheel(Row):
+    version: str
+    date: str
+    requires_python: str
+    torch: str
+    cuda13_pinned: bool
+    source: Keys
+
+
+class FrameworksFile(FactsFile):
+    torch_wheels: list[TorchWheel]
+    torch_builds: list[TorchBuild]
+    torch_compute_capabilities: list[TorchCapabilities]
+    torch_rocm_architectures: list[TorchRocm]
+    torch_rules: list[Statement]
+    tensorflow: list[TensorflowWheel]
+    tensorflow_note: str
+    tensorflow_compute_capability: MinimumCapability
+    jax_plugins: list[JaxPlugin]
+    jax_minimum: list[JaxMinimum]
+    jax_rules: list[Statement]
+    vllm: list[VllmWheel]
+    vllm_compute_capability: MinimumCapability
+    tgi: None
+
+
+class RocmRelease(Row):
+    version: str
+    date: str | None
+    source: Keys
+    os: list[str] | None = None
+    gfx: list[str] | None = None
+    pytorch: str | None = None
+    tensorflow: str | None = None
+    jax: str | None = None
+    rccl: str | None = None
+    kmd_tested_user_space: str | None = None
+    conflict: str | None = None
+    kmd: str | None = None
+    adds: list[str] | None = None
+    amdgpu: str | None = None
+    note: str | None = None
+    compatible_amdgpu: list[str] | None = None
+    known_issue: str | None = None
+    confidence: str | None = None
+
+
+class UserSpaceRow(Row):
+    kmd: str
+    user_space: str
+
+
+class UserSpaceWindow(Row):
+    rule: str
+    source: Keys
+    entries: list[UserSpaceRow]
+    conflict: str
+
+
+class AmdgpuDriver(Row):
+    split: Statement
+    releases: list[list[str | None]]
+    notes: list[str]
+    module_versions: dict[str, str]
+    user_space_window: UserSpaceWindow
+    source: Keys
+
+
+class SystemKernel(Row):
+    os: str
+    kernel: str | None
+
+
+class CurrentSystems(Row):
+    names: list[SystemKernel] = Field(alias="list")
+    amdgpu: str
+    source: Keys
+    note: str
+
+
+class KernelGlibcTable(Row):
+    entries: list[list[str]]
+    source: Keys
+
+
+class Pointer(Row):
+    see: str
+    source: Keys
+
+
+class RepositoryUrls(Row):
+    legacy: str
+    drivers: str
+    source: Keys
+
+
+class RocmFile(FactsFile):
+    releases: list[RocmRelease]
+    os_footnotes: dict[str, str]
+    gfx_of_gpu: dict[str, str | list[str]]
+    gfx_rules: list[Statement]
+    amdgpu_driver: AmdgpuDriver
+    operating_systems_current: CurrentSystems
+    kernel_glibc_of_641: KernelGlibcTable
+    pytorch_builds: Pointer
+    field_use: Statement
+    repo_url: RepositoryUrls
+
+
+# The model of each file.
+FILES: dict[str, type[FactsFile]] = {
+    "health.yml": HealthFile,
+    "pci_bridges.yml": PciBridgesFile,
+    "performance.yml": PerformanceFile,
+    "security.yml": SecurityFile,
+    "distros.yml": DistrosFile,
+    "known_bad.yml": KnownBadFile,
+    "container_toolkit.yml": ContainerToolkitFile,
+    "xid.yml": XidFile,
+    "gpus.yml": GpusFile,
+    "nvidia_drivers.yml": NvidiaDriversFile,
+    "cuda.yml": CudaFile,
+    "cudnn_nccl.yml": CudnnNcclFile,
+    "frameworks.yml": FrameworksFile,
+    "rocm.yml": RocmFile,
+}
