@@ -1,4 +1,6 @@
-"""The commands of `goldnode`, a file each, imported when called: what a command does not need does not slow its start."""
+"""The commands of `goldnode`, one file each. A file is imported when its command is called, to keep the start
+of the others short.
+"""
 
 from __future__ import annotations
 

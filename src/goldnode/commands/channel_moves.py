@@ -1,5 +1,4 @@
-"""What the commands share that prove and publish images and disks and move their channels: options, keys, who decides and why, and how
-what came of it is shown."""
+"""Options and output that the commands of images and disks share: keys, decisions, moves of channels."""
 
 from __future__ import annotations
 
@@ -123,7 +122,9 @@ def signer_of(key: Path | None) -> Signer:
 
 
 def made_with(key: Path | None, databases: Sequence[str]) -> tuple[Signer | None, tuple[Database, ...], str]:
-    """Who signs evidence (None: nobody), what packages are held against, and who builds: as named, else the site's."""
+    """Return the signer of evidence (None for unsigned), the vulnerability databases and the builder: from
+    the options, else from the site.
+    """
     from goldnode.core.site import load_site
     from goldnode.evidence import vulnerabilities
     from goldnode.evidence.provenance import BUILDER
@@ -140,7 +141,7 @@ def made_with(key: Path | None, databases: Sequence[str]) -> tuple[Signer | None
 
 
 def channels(asked: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """The gates of the channels alone: publishing asks for some, too, and is none."""
+    """Return the requirements of the channels only. Publishing has requirements too, but it is not a channel."""
     return {name: gates for name, gates in asked.items() if name != "publish"}
 
 
@@ -169,14 +170,14 @@ def check_step(
 
 
 def waivers_of(gates: Sequence[str], by: str | None, reason: str | None) -> list[Waiver]:
-    """Waivers of gates. Raises ImageError where nobody said who decides, or why."""
+    """Return waivers of requirements. Raises ImageError if the decider or the reason is missing."""
     from goldnode.channels.requirements import Waiver
 
     return [Waiver(gate, *_signed(by, reason, "--waive")) for gate in gates]
 
 
 def approvals_of(parts: Sequence[str], by: str | None, reason: str | None) -> list[Approval]:
-    """Approvals of new major versions. Raises ImageError where nobody said who decides, or why."""
+    """Return approvals of new major versions. Raises ImageError if the decider or the reason is missing."""
     from goldnode.channels.requirements import Approval
 
     return [Approval(part, *_signed(by, reason, "--approve-major")) for part in parts]
@@ -192,7 +193,7 @@ def _signed(by: str | None, reason: str | None, what: str) -> tuple[str, str]:
 
 
 def user() -> str:
-    """Who runs this. Raises ImageError where nobody knows."""
+    """Return the name of the user who runs this. Raises ImageError if it cannot be determined."""
     import getpass
 
     try:
@@ -202,7 +203,7 @@ def user() -> str:
 
 
 def say(text: str) -> None:
-    """Tell of something while it goes on."""
+    """Print a progress message on standard error."""
     click.echo(text, err=True)
 
 
@@ -266,10 +267,11 @@ def show_status(
     with_history: bool,
     known: Callable[[], Iterable[str]] | None = None,
 ) -> None:
-    """Print how the channels of lines stand at a place, mended before by `repair`. Exit 1 where one is not what its history says.
+    """Print the state of the channels of some lines at a place; with `repair`, restore them first.
 
-    `known`: the lines that there may be, where somebody has named `lines`. Raises ImageError for one that is none of them and has no
-    history: it would look like one whose channels are empty.
+    Exit with 1 if a channel differs from its history. `known` lists the lines that may exist when the user
+    named `lines`. Raises ImageError for a line that is neither known nor has a history: it would look like
+    one with empty channels.
     """
     from goldnode.channels.moves import status
 

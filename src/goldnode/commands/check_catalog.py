@@ -1,4 +1,6 @@
-"""`goldnode check-catalog`: everything that is declared, looked at whole. Each fault is gathered, and none keeps the others from being found."""
+"""Implementation of `goldnode check-catalog`: check everything that is declared, and report every fault
+instead of the first.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from goldnode.core.site import Site, check_archives, load_site
 
 @dataclass
 class Found:
-    """What is wrong, what there is to tell beside it, and the classes (with their stacks) that cannot be applied for want of a lock."""
+    """Faults, remarks, and the classes (with their stacks) that cannot be applied because a lock is missing."""
 
     catalog: Catalog
     wrong: list[GoldnodeError] = field(default_factory=list)
@@ -94,7 +96,9 @@ def check() -> Found:
 
 
 def site_faults(site: Site) -> Iterator[SiteError]:
-    """What the site file names and is not there. Commands that need one of these refuse by themselves; the others run without."""
+    """Return the faults of files that the site file names and that do not exist. Commands that need one of
+    them refuse by themselves; others run without.
+    """
     if site.file is None:
         return
     from goldnode.evidence.vulnerabilities import KINDS

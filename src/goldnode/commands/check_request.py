@@ -1,4 +1,4 @@
-"""What `goldnode check` does: from names on its command line to a report."""
+"""Implementation of `goldnode check`: from the names on the command line to a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`goldnode disks`: the group alone; each command is in the file of its part, imported when it is called."""
+"""The group `goldnode disks`. Each command is in the file of its topic and is imported when it is called."""
 
 from __future__ import annotations
 

@@ -190,9 +190,8 @@ def build(
     dry_run: bool,
     form: str,
 ) -> None:
-    """Build the disk images of CLASSes from their locks into the store.
-
-    What is there already is not built again. Packages are fetched before; the build itself has no network. Needs root.
+    """Build the disk images of CLASSes from their locks into the store. Existing builds are not built again.
+    Packages are fetched first; the build itself has no network. Needs root.
     """
     import time
 

@@ -20,10 +20,11 @@ import click
     "--json", "as_json", is_flag=True, help="Print all differences as one JSON document instead of text."
 )
 def compare(first: Path, second: Path, limit: int, as_json: bool) -> None:
-    """Show what differs between two raw disks.
+    """Compare two raw disks. FIRST and SECOND are raw disks, .raw.zst files, or directories of builds.
+    Nothing is mounted.
 
-    FIRST and SECOND are raw disks, .raw.zst files, or directories of builds. Nothing is mounted. Each line names the partition, the path, what
-    differs, and what each disk has. Exit status 0: equal, bit by bit; 1: not; 2: it could not be told.
+    Each line names the partition, the path, the property that differs, and its value on each disk. Exit
+    status: 0 if the disks are equal bit by bit, 1 if they differ, 2 if they could not be compared.
     """
     from goldnode.disks.compare import differences
     from goldnode.disks.model import BuiltDisk

@@ -108,9 +108,10 @@ def evidence(
 def authenticate(
     disks: tuple[str, ...], store: Path | None, trust: tuple[Path, ...], no_content: bool, form: str
 ) -> None:
-    """Check that disks are whole, that every document is about them, and who signed it. Exit 1 where that is not so.
+    """Verify that disks are complete, that every document is about them, and who signed it. Exit status 1 if
+    not.
 
-    What `goldnode images verify` does for an image; `goldnode disks verify` boots a disk.
+    This is the counterpart of `goldnode images verify`; `goldnode disks verify` boots a disk.
     """
     from goldnode.disks.evidence import authenticate as check
 
@@ -126,9 +127,11 @@ def authenticate(
 @click.option("--files", is_flag=True, help="Name every file, not the first ones.")
 @shared.FORM
 def diff(old: str, new: str, store: Path | None, files: bool, form: str) -> None:
-    """Show what differs between the disks A and B: packages, kernel, driver, files, size. Exit 0 whether they differ or not.
+    """Show the differences between the disks A and B: packages, kernel, driver, files, size. Exit status 0
+    whether they differ or not.
 
-    Each is a directory, a NAME, a CLASS (its newest build) or CLASS:CHANNEL. `goldnode disks compare` tells two raw disks apart byte by byte.
+    Each is a directory, a NAME, a CLASS (its newest build) or CLASS:CHANNEL. `goldnode disks compare`
+    compares two raw disks byte by byte.
     """
     from goldnode.disks.evidence import compare
 
@@ -157,9 +160,11 @@ def publish(
     by: str | None,
     reason: str | None,
 ) -> None:
-    """Copy disks with their evidence to a directory that an HTTP server serves, checksummed and signed.
+    """Copy disks with their evidence to a directory that an HTTP server serves, with checksums and
+    signatures.
 
-    Needs a record of two good boots, a passed inspection and hygiene, and a signature. What is there already is checked, not copied.
+    Requires a record of two good boots, a passed inspection and hygiene check, and a signature. Files that
+    are already there are verified, not copied.
     """
     from goldnode.disks.publish import publish as publishing
     from goldnode.disks.requirements import ASKED, LATER, judge
@@ -219,7 +224,9 @@ def pull(
     ca: Path | None,
     formats: tuple[str, ...],
 ) -> None:
-    """Bring a published disk into the store, every byte held against what a trusted key signed; a cut pull goes on where it stopped."""
+    """Download a published disk into the store. Every byte is validated against the sums that a trusted key
+    signed. An interrupted pull resumes.
+    """
     from goldnode.disks.publish import pull as pulling
     from goldnode.disks.publish import source_of
 
@@ -263,9 +270,8 @@ def promote(
     approve_major: tuple[str, ...],
     expect: str | None,
 ) -> None:
-    """Let CHANNEL (candidate, canary, stable, known-good) of a class stand for a build; every gate is judged by what is published.
-
-    Without --to the channels are those of the store by itself.
+    """Point CHANNEL (candidate, canary, stable, known-good) of a class to a build. Every requirement is
+    judged by the published evidence. Without --to, the channels of the local store are moved.
     """
     from goldnode.disks.channels import promote as promoting
     from goldnode.disks.requirements import ASKED, MAJORS
@@ -325,7 +331,7 @@ def rollback(
     to_disk: str | None,
     offline: bool,
 ) -> None:
-    """Let a channel of CLASS stand for the disk it stood for before."""
+    """Point a channel of CLASS to its previous disk."""
     from goldnode.disks.channels import rollback as rolling
     from goldnode.disks.lines import line_of
     from goldnode.disks.places import StorePlace
@@ -365,7 +371,7 @@ def status(
     mend: bool,
     form: str,
 ) -> None:
-    """Show the channels, held against the signed history. Exit 1 where one is not what the history says."""
+    """Show the channels, validated against the signed history. Exit status 1 if one differs from it."""
     from goldnode.disks.channels import repair
     from goldnode.disks.lines import line_of
     from goldnode.disks.places import DirectoryPlace, StorePlace
@@ -442,8 +448,9 @@ def _place(to: Path | None, kept: ChannelStore, signer: Signer | None) -> Direct
 
 
 def _build(place: DirectoryPlace | StorePlace, text: str) -> tuple[ClassLine, str]:
-    """Class and build id of a name; a class alone means the only build that is there. A class that is there goes by its whole name, whatever that
-    ends with."""
+    """Return class and build id of a name. A class alone means its only build. An existing class is matched
+    by its complete name, whatever its ending.
+    """
     import re
 
     from goldnode.disks.lines import CLASS_NAME, line_of

@@ -64,10 +64,11 @@ def update(
     become: bool,
     shape: str,
 ) -> None:
-    """Write the slot of NODE that does not run, from an image, and have it boot next; or go back.
+    """Write an image to the inactive slot of NODE and boot it next; or go back. The active slot is not
+    touched, so it can always boot again.
 
-    The slot that runs is not touched: whatever happens, it boots again. Exit code 0: done, and with --reboot the image is good. 2: refused, or
-    it could not be written, or the node fell back.
+    Exit status: 0 if done and, with --reboot, the image is good; 2 if the update was refused or could not be
+    written, or the node fell back.
     """
     from goldnode.core.errors import DiskError
     from goldnode.disks.model import find, store_directory

@@ -1,4 +1,4 @@
-"""`goldnode images`: the group alone; each command is in the file of its part, imported when it is called."""
+"""The group `goldnode images`. Each command is in the file of its topic and is imported when it is called."""
 
 from __future__ import annotations
 
@@ -29,4 +29,6 @@ _ELSEWHERE = {
 
 @click.group(cls=LazyGroup, elsewhere=_ELSEWHERE, no_args_is_help=True)
 def images() -> None:
-    """Container images: one per backend, version, flavour and OS, whose tags tell the truth."""
+    """Container images: one per backend, version, flavour and OS, with tags that are verified against the
+    content.
+    """

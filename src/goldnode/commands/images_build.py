@@ -64,10 +64,11 @@ def build(
     dry_run: bool,
     form: str,
 ) -> None:
-    """Build images from their locks into the store; NAME is an image, a backend, or a glob. Without NAME: all that this project builds.
+    """Build images from their locks into the store. NAME is an image, a backend, or a glob; without NAME, all
+    images of the matrix that are exercised.
 
-    What an image stands on is built first. What is there already is not built again. Files are fetched before, the build itself has no
-    network. Exit 1: two builds differ (--twice). Needs root.
+    Parents are built first, and existing builds are not built again. Files are fetched before the build,
+    which has no network. Exit status 1: two builds differ (--twice). Needs root.
     """
     from goldnode.core.files import second_build
     from goldnode.images import build as building
@@ -158,7 +159,7 @@ def _fetching() -> Iterator[Progress | None]:
 
 @contextmanager
 def _showing() -> Iterator[Say]:
-    """What is being made and for how long, on a terminal; elsewhere a line for each thing that is done."""
+    """Show the running steps and their durations on a terminal; otherwise print one line per finished step."""
     if not sys.stderr.isatty():
 
         def line(what: str, state: str, seconds: float) -> None:

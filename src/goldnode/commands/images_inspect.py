@@ -42,10 +42,11 @@ def inspect(
     no_attach: bool,
     as_json: bool,
 ) -> None:
-    """Search what is foreign to its backend, and hold the tag of an image against its content.
+    """Search for content that is foreign to the backend, and validate an image's tag against its content.
 
-    PATH is a wheel, a directory of wheels, a root (directory or tar), an OCI layout, a saved image or a raw disk; IMAGE a name, reference
-    or digest in the store. Nothing of it is unpacked or run. Exit status 0: passed; 1: refused; 2: it could not be told.
+    PATH is a wheel, a directory of wheels, a root (directory or tar), an OCI layout, a saved image or a raw
+    disk; IMAGE is a name, reference or digest in the store. Nothing is unpacked or run. Exit status: 0
+    passed, 1 refused, 2 could not be judged.
     """
     from goldnode.core.errors import ImageError
     from goldnode.images.locked_packages import locked

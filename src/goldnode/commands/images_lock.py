@@ -22,7 +22,7 @@ _MATRIX = click.option(
 @_MATRIX
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def list_(patterns: tuple[str, ...], matrix_file: Path | None, form: str) -> None:
-    """List the images of the matrix: NAME is an image, a backend, or a glob; what they stand on is listed with them."""
+    """List the images of the matrix with their parents. NAME is an image, a backend, or a glob."""
     from goldnode.core.errors import ImageError
     from goldnode.images.imagelock import find_lock, lock_file
     from goldnode.images.matrix import load_matrix

@@ -66,11 +66,11 @@ def publish(
     private: bool,
     full: bool,
 ) -> None:
-    """Push images with their evidence, then their immutable tags; read them back.
+    """Push images with their evidence, then their immutable tags, and read them back.
 
-    NAME is REPOSITORY:TAG of the store, or an image, a backend or a glob of the matrix, which mean the builds from the present locks.
-
-    Needs passed inspection, truth and smoke records and a signature. What is there already is not sent again.
+    NAME is REPOSITORY:TAG of the store, or an image, a backend or a glob of the matrix, which mean the builds
+    from the current locks. Requires passed records of inspection, truth and smoke test, and a signature.
+    Content that the registry has is not sent again.
     """
     from goldnode.channels.requirements import ASKED
     from goldnode.evidence.size import human
@@ -112,7 +112,9 @@ def publish(
 )
 @click.option("--no-evidence", is_flag=True, help="Leave what is attached to the image.")
 def pull(reference: str, store: Path | None, ca: Path | None, system: str | None, no_evidence: bool) -> None:
-    """Bring HOST[:PORT]/NAME@DIGEST (or NAME:TAG) into the store, every byte held against its digest."""
+    """Download HOST[:PORT]/NAME@DIGEST (or NAME:TAG) into the store. Every byte is validated against its
+    digest.
+    """
     from goldnode.compat.workloads import parse_reference
     from goldnode.images.publish import pull as pulling
     from goldnode.oci.registry import Registry, Where, reached
@@ -167,7 +169,9 @@ def promote(
     approve_major: tuple[str, ...],
     expect: str | None,
 ) -> None:
-    """Let CHANNEL (candidate, canary, stable, known-good) stand for the published image NAME. Without --to: in this store alone."""
+    """Point CHANNEL (candidate, canary, stable, known-good) to the published image NAME. Without --to, in
+    this store only.
+    """
     from goldnode.channels.requirements import ASKED, MAJORS
     from goldnode.images.channels import promote as promoting
 
@@ -235,7 +239,7 @@ def rollback(
     to_image: str | None,
     offline: bool,
 ) -> None:
-    """Let a channel of LINE (cuda:12.4-runtime-debian12) stand for the image it stood for before."""
+    """Point a channel of LINE (cuda:12.4-runtime-debian12) to its previous image."""
     from goldnode.channels.history import read_line
     from goldnode.channels.moves import rollback as rolling
     from goldnode.channels.requirements import ASKED
@@ -308,7 +312,9 @@ def status(
     mend: bool,
     form: str,
 ) -> None:
-    """Show the channels, their tags held against the signed history. Exit 1 where one is not what the history says."""
+    """Show the channels, with their tags validated against the signed history. Exit status 1 if one differs
+    from it.
+    """
     from goldnode.channels import moves
     from goldnode.channels.history import read_line
     from goldnode.images import channels

@@ -10,7 +10,9 @@ import click
 
 @click.group(no_args_is_help=True)
 def modules() -> None:
-    """Build kernel modules once, in a clean root, as a package for the site's mirror; and tell which build."""
+    """Build kernel modules once, in a clean root, as a package for the site's mirror; and report which pairs
+    build.
+    """
 
 
 _ON = click.option(
@@ -95,9 +97,11 @@ def matrix(
     base: Path | None,
     offline: bool,
 ) -> None:
-    """Build kernel x driver flavour, and print what builds and the compiler's own line for what does not.
+    """Build every kernel x driver flavour, and print which pairs build and the compiler's error for those
+    that do not.
 
-    Without STACK: every stack that has a lock and builds a module. What was built before from the same inputs is not built again.
+    Without STACK: every stack that has a lock and builds a module. A pair that was built from the same inputs
+    is not built again.
     """
     from dataclasses import asdict
 

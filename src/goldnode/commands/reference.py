@@ -1,4 +1,6 @@
-"""docs/reference.md: every key of every file that a person writes, from the JSON Schemas, and the environment variables."""
+"""Writer of docs/reference.md: every key of every file that people write, from the JSON Schemas, and the
+environment variables.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,7 @@ class _Reader:
             yield Key(path, " or ".join(dict.fromkeys(shown)), default, self.meaning(value, ways), below)
 
     def ways(self, node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """What may stand there, each without references."""
+        """Return the alternatives of a schema, with references resolved."""
         if "$ref" in node:
             yield from self.ways(self.definitions[node["$ref"].rpartition("/")[2]])
         elif "anyOf" in node:
@@ -127,7 +129,7 @@ class _Reader:
                 yield from self.below(item, f"{path}.NAME")
 
     def meaning(self, node: Mapping[str, Any], ways: Sequence[Mapping[str, Any]]) -> str:
-        """What the key says of itself, else what its model says."""
+        """Return the description of the key, else that of its model."""
         texts = [node.get("description"), *(way.get("description") for way in ways)]
         return " ".join(next((text for text in texts if text), "").split())
 
@@ -165,7 +167,7 @@ class _Reader:
 
 
 def _map_value(way: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What the values of a map are, None for what is no map."""
+    """Return the schema of the values of a map, or None if this is not a map."""
     value = way.get("additionalProperties") or next(iter(way.get("patternProperties", {}).values()), None)
     return value if isinstance(value, dict) else None
 

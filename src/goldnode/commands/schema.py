@@ -1,4 +1,4 @@
-"""JSON Schemas of the catalog's files, the matrix of images, the definition of disks and the site file, for editors that complete and check while one types."""
+"""JSON Schemas of the files that people write, for editors that complete and check while typing."""
 
 from __future__ import annotations
 

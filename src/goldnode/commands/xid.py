@@ -21,9 +21,10 @@ _NODE = {
 @click.argument("what", nargs=-1, metavar="[CODE|TEXT]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def xid(what: tuple[str, ...], as_json: bool) -> None:
-    """Explain an Xid or SXid: a number, or lines of a kernel log (given, or on standard input).
+    """Explain an Xid or SXid: a number, or lines of a kernel log (as arguments or on standard input).
 
-    Says what NVIDIA's catalogue wants done, what that takes along, what a ticket needs, where it is from, and where other tools differ.
+    Prints the action of NVIDIA's catalogue, its blast radius, what a support ticket needs, the source, and
+    where other tools differ.
     """
     from goldnode.facts import xid as table
 

@@ -1,7 +1,7 @@
-"""Which class each host of an inventory is in, and the refusal of a host in two.
+"""Classes of the hosts of an inventory, and the refusal of a host in two classes.
 
-Ansible itself merges a host's groups silently, so the contradiction has to be found in the files, where each statement
-has a line. Class groups are those named like a class; hosts of their child groups count.
+Ansible merges the groups of a host silently, so the contradiction has to be found in the files, where each
+statement has a line. Class groups are named after a class; hosts of their child groups count.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _read_ini(text: str, path: Path, groups: dict[str, _Group]) -> None:
 
 
 def expand(pattern: str) -> list[str]:
-    """Return the hosts a name stands for: `node[01:03]` is node01, node02 and node03, as Ansible reads it."""
+    """Return the hosts of a pattern: `node[01:03]` is node01, node02 and node03, as in Ansible."""
     match = _RANGE.search(pattern)
     if match is None:
         return [re.sub(r":[0-9]+$", "", pattern) if pattern.count(":") == 1 else pattern]

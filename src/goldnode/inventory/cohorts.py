@@ -1,4 +1,4 @@
-"""Hosts that train together, held against each other before a run contacts any of them."""
+"""Cohorts: hosts that train together. They are checked against each other before a run contacts any of them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def hold(
     documents: ClassDocuments | None = None,
     see: Callable[[str, Iterable[str]], None] | None = None,
 ) -> list[str]:
-    """Check the cohorts of `hosts` (Ansible's) and give those of a cohort that cannot stand its refusals. Returns what there is to tell.
+    """Check the cohorts of `hosts` (Ansible's) and give the hosts of an incompatible cohort its refusals.
+    Return messages to print.
 
-    A cohort is all hosts of the inventory with one value of ``goldnode_cohort``, whatever a run is limited to. Hosts of one class agree by
-    their class, so that only a cohort of several costs more than reading the variable. `see` gets each host with the names of its variables,
-    which are read here once. Raises GoldnodeError.
+    A cohort is all hosts of the inventory with one value of ``goldnode_cohort``, independent of the limit of
+    a run. Hosts of one class are compatible by their class, so only a cohort of several classes costs more
+    than reading the variable. `see` is called for each host with the names of its variables, which are read
+    here once. Raises GoldnodeError.
     """
     manager = play.get_variable_manager()
 
@@ -66,7 +68,7 @@ def hold(
 
 
 def _checked(documents: ClassDocuments, cohort: str, classes: list[str]) -> dict[str, Any]:
-    """What was found; where nothing can be, that is what stands against it."""
+    """Return the findings of a cohort; if it cannot be checked, that is its refusal."""
     try:
         return documents.cohort(cohort, classes)
     except GoldnodeError as problem:

@@ -1,4 +1,4 @@
-"""What a user has named with -i and --limit, and the groups of an inventory: refused where it is nothing, with what may have been meant."""
+"""Checks of -i, --limit and groups: a name that does not exist is refused with the nearest existing one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def no_host(inventory: str, limit: str, names: Iterable[str]) -> InventoryError:
 
 
 def put_right(groups: Iterable[str], classes: Iterable[str]) -> str:
-    """What to do about hosts none of whose `groups` is a class: the group that is nearly one is to be renamed. A remedy, as of `nearest`."""
+    """Return the remedy for hosts none of whose `groups` is a class: rename the group that is almost a class.
+    See `nearest`.
+    """
     known = sorted(classes)
     for group in sorted(groups):
         close = difflib.get_close_matches(group, known, n=1, cutoff=0.8)

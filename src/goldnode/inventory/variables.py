@@ -1,4 +1,4 @@
-"""The variables of an inventory that goldnode reads: which there are, and what some of them have to be, told before anything happens."""
+"""Inventory variables that goldnode reads, and checks of their values before anything happens."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ def _shown(value: Any) -> str:
 
 
 class Strangers:
-    """Variables that look like goldnode's and are none, gathered host by host. Somebody's own may be among them: they are told, no more."""
+    """Unknown variables that look like ours, collected host by host. A site may have its own, so they are
+    reported only.
+    """
 
     def __init__(self) -> None:
         self.found: dict[str, list[str]] = {}

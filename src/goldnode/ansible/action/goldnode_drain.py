@@ -1,7 +1,9 @@
-"""Action plugin `goldnode_drain`: takes a host out of service and back. The scheduler is asked from the controller; on the node lies a record.
+"""Action plugin `goldnode_drain`: take a host out of service and back. The controller asks the scheduler; the
+node stores a record.
 
-Inventory variables: `goldnode_drain` (none, command, slurm, kubectl; default none), `goldnode_drain_command` and `goldnode_resume_command`
-(lists of words), `goldnode_drain_name` (the scheduler's name of the host, default its inventory name), `goldnode_take_over`.
+Inventory variables: `goldnode_drain` (none, command, slurm, kubectl; default none), `goldnode_drain_command`
+and `goldnode_resume_command` (lists of words), `goldnode_drain_name` (the scheduler's name of the host,
+default its inventory name), `goldnode_take_over`.
 """
 
 from __future__ import annotations

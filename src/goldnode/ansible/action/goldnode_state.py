@@ -1,4 +1,6 @@
-"""Action plugin `goldnode_state`: asks a node for its plan once, and runs a role on it only where its part is not empty."""
+"""Action plugin `goldnode_state`: ask a node for its plan once, and run a role on it only if its part of the
+plan is not empty.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def plain(value: Any) -> Any:
 
 
 def diffs(actions: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """What `--diff` shows: one entry per action, headed by what it changes and why."""
+    """Return the output of `--diff`: one entry per action, with target and reason as its header."""
     return [
         {
             "before_header": f"{action['target']} (now)",
@@ -128,7 +130,9 @@ class ActionModule(ActionBase):
         return result
 
     def state(self, task_vars: dict[str, Any]) -> str:
-        """What the variable `goldnode_state` asks of this host: `present` (the default) or `absent`."""
+        """Return the state that the variable `goldnode_state` requests for this host: `present` (the default)
+        or `absent`.
+        """
         state = str(self._templar.template(task_vars.get("goldnode_state", PRESENT)))
         if state not in (PRESENT, ABSENT):
             raise AnsibleActionFail(
@@ -171,7 +175,7 @@ class ActionModule(ActionBase):
         return {"failed": True, "changed": False, "msg": told, "refusals": refusals}
 
     def option(self, task_vars: dict[str, Any], name: str, default: Any) -> Any:
-        """The value of a variable of goldnode's for this host."""
+        """Return the value of one of our variables for this host."""
         return self._templar.template(task_vars.get(name, default))
 
     def execute(
@@ -292,7 +296,9 @@ class ActionModule(ActionBase):
         }
 
     def tell(self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]) -> None:
-        """Print what is about to happen, for a handful of hosts or with -v; of a fleet the report at the end tells."""
+        """Print the pending changes if there are few hosts, or with -v. For a fleet the report at the end has
+        them.
+        """
         few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
         if not (plan["actions"] or plan["waiting"]) or not (few or self._display.verbosity):
             return
@@ -353,7 +359,7 @@ class ActionModule(ActionBase):
 
 
 def line(done: dict[str, Any]) -> str:
-    """One applied action for a person, with what it had to tell."""
+    """Return one applied action, with its message, as a line for a person."""
     text = f"{done['kind']} {done['target']}: {done['reason']}"
     return f"{text}\n{done['told']}" if done.get("told") else text
 

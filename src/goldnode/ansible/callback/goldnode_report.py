@@ -1,4 +1,6 @@
-"""Callback plugin: at the end of a run, what became of each host and why, for a person and as a JSON record."""
+"""Callback plugin: report at the end of a run the outcome of each host and the reason, as text and as a JSON
+record.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ REBOOT = ("reboot", "ansible.builtin.reboot", "ansible.legacy.reboot")
 
 
 class CallbackModule(CallbackBase):
-    """Passes events on to :class:`goldnode.fleet.runs.Run`; a fault in here is a warning of Ansible's and never a failed run."""
+    """Pass events to :class:`goldnode.fleet.runs.Run`. An error in this plugin is an Ansible warning and
+    never fails the run.
+    """
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -62,7 +66,7 @@ class CallbackModule(CallbackBase):
     CALLBACK_NEEDS_ENABLED = True
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        """A run begins; it is one of goldnode's once a task of goldnode's starts."""
+        """Start to record a run. It is reported once one of our tasks starts."""
         arguments = context.CLIARGS
         self.started, self.begun = time.gmtime(), time.monotonic()
         self.playbook = str(playbook._file_name)
@@ -105,7 +109,7 @@ class CallbackModule(CallbackBase):
             raise SystemExit(1)
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
-        """A play with a task of goldnode's: its hosts belong into the record."""
+        """Add the hosts of a play with one of our tasks to the record."""
         if self._name(task) in OURS:
             if not self.ours and self._name(task) == "goldnode_state" and not task.args.get("rollback"):
                 self._tell_findings()
@@ -151,7 +155,9 @@ class CallbackModule(CallbackBase):
         self._tell("finished")
 
     def _tell_findings(self) -> None:
-        """What the compatibility check found of the classes of this run, once each, before any host is contacted."""
+        """Print the compatibility findings of the classes of this run, once each, before any host is
+        contacted.
+        """
         for line in self.strangers.lines():
             self._display.display(f"[WARNING]: {line}.", color=C.COLOR_WARN, stderr=True)
         manager, seen, told = self.play.get_variable_manager(), set(), set()
@@ -176,7 +182,9 @@ class CallbackModule(CallbackBase):
 
     @staticmethod
     def _state(task: Any, host: runs.HostRun, found: Mapping[str, Any]) -> None:
-        """Take what a result of goldnode_state says of the host, see the RETURN section of the module. A check says nothing of its state."""
+        """Record the outcome that a result of goldnode_state reports for a host; see RETURN of the module. A
+        check does not change it.
+        """
         if task.args.get("operation") == "check":
             return
         host.node_class = found.get("node_class") or host.node_class
@@ -215,7 +223,7 @@ class CallbackModule(CallbackBase):
 
 
 def words(found: Mapping[str, Any]) -> str:
-    """What a failed result says, without Ansible's wrapping; for a check, its verdict."""
+    """Return the message of a failed result without Ansible's wrapping; for a check, its verdict."""
     lines = str(found.get("stdout") or "").strip().splitlines()
     if lines and lines[-1].startswith("verdict: "):
         return lines[-1]

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright: the goldnode authors
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation of the action plugin of the same name. Nothing here is ever run."""
+"""Documentation of the action plugin of the same name. This file is never executed."""
 
 DOCUMENTATION = r"""
 module: goldnode_drain

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright: the goldnode authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ansible's door to the engine on a node: arguments in, one call, the result out."""
+"""Entry point of Ansible to the engine on a node: pass the arguments in, make one call, return the result."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright: the goldnode authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ansible's door to the survey of a node that no class describes yet."""
+"""Entry point of Ansible to the survey of a node that has no class yet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ansible.module_utils.goldnode.node.survey import survey
 
 
 def main() -> None:
-    """Look and tell."""
+    """Run the survey and return its result."""
     signal.signal(
         signal.SIGCHLD, signal.SIG_DFL
     )  # while it is ignored, nobody learns how a program has ended

@@ -1,4 +1,6 @@
-"""Vars plugin: every group that is named like a node class gets that class's document as `goldnode_node_class`."""
+"""Vars plugin: set `goldnode_node_class` to the class document for every group that is named after a node
+class.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class VarsModule(BaseVarsPlugin):
         return VarsModule._documents
 
     def _one_class(self, host: Host) -> None:
-        """Refuse a host in two classes where no file says so: a plugin or a script has made the inventory."""
+        """Refuse a host in two classes if no inventory file shows it, because a plugin or script generated
+        the inventory.
+        """
         names = sorted({group.name for group in host.get_groups()} & set(self._classes().names()))
         if len(names) > 1:
             raise InventoryError(

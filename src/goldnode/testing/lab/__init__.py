@@ -1,5 +1,6 @@
-"""Systemd nodes in containers, for the demo and for the tests: engine, base images, nodes, a web server for archives.
+"""Systemd nodes in containers, for the demo and for tests: engine, base images, nodes, a web server for
+archives.
 
-A lab is a named set of nodes on a network of their own. Everything it makes carries the label `goldnode.testing.lab=NAME`, so
-that taking it down needs no memory but the engine's own.
+A lab is a named set of nodes on a network of their own. All its objects carry the label
+`goldnode.testing.lab=NAME`, so removing a lab needs no state other than the engine's.
 """

@@ -1,4 +1,4 @@
-"""Command line of the lab: what molecule's playbooks and the scripts call."""
+"""Command line of the lab, for molecule's playbooks and the scripts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Base images of lab nodes, made from a Debian archive with mmdebstrap and named after what they are made from.
+"""Base images of lab nodes, made from a Debian archive with mmdebstrap and named after their recipe.
 
-The tag is a hash of the recipe, not of the packages that came out: asking twice costs nothing, changing the recipe
-makes a new image. Three flavours: `bare` is a minimal Debian with ssh, like a freshly installed node; `bare-ccache` is one whose DKMS builds
-are answered from a cache that such nodes share, where the same was compiled before; `warm` also holds compiler, DKMS and initramfs-tools
-and has no apt sources, for scenarios on the stand-in archive that need no network.
+The tag is a hash of the recipe, not of the resulting packages: asking twice costs nothing, and a changed
+recipe makes a new image. There are three flavours. `bare` is a minimal Debian with ssh, like a freshly
+installed node. `bare-ccache` shares a compiler cache between nodes, so a DKMS build that was done before is
+quick. `warm` also has compiler, DKMS and initramfs-tools and no apt sources, for scenarios on the stand-in
+archive that need no network.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Nodes of a lab: systemd in containers, reached by ssh on a loopback port, and the Ansible inventory that says so.
+"""Nodes of a lab: systemd in containers, reached by ssh on a loopback port, and the Ansible inventory for
+them.
 
-`Lab.up` is idempotent: it makes what is missing, starts what is stopped and leaves the rest alone. A container node
-shows what packages, files, units and an initramfs are; it shares the host's kernel and has no boot loader.
+`Lab.up` is idempotent: it creates missing nodes, starts stopped ones and leaves the others alone. A container
+node has real packages, files, units and an initramfs; it shares the host's kernel and has no boot loader.
 """
 
 from __future__ import annotations
@@ -73,16 +74,17 @@ class NodeSpec:
 
 @dataclass(frozen=True)
 class Result:
-    """What a command on a node gave back; output is text, standard error included."""
+    """Result of a command on a node. The output is text and includes standard error."""
 
     rc: int
     output: str
 
 
 def unframed(data: bytes) -> bytes:
-    """What a command wrote, from the frames in which the engine sends it: a stream's number, three zeros, a length of four bytes, that much.
+    """Return the output of a command from the engine's frames: stream number, three zeros, a length of four
+    bytes, data.
 
-    Raises LabError where it breaks off.
+    Raises LabError if the stream ends within a frame.
     """
     output, at = bytearray(), 0
     while at < len(data):
@@ -114,7 +116,7 @@ class Node:
 
     @property
     def state(self) -> str:
-        """What the engine says of the container: running, exited, …"""
+        """Return the engine's state of the container: running, exited, …"""
         self.container.reload()
         return str(self.container.status)
 
@@ -215,7 +217,7 @@ class Node:
         self.container.stop(timeout=20)
 
     def restart(self) -> None:
-        """Reboot the node (PID 1 anew, /run empty) and wait for it."""
+        """Reboot the node (restart PID 1 with an empty /run) and wait for it."""
         self.container.restart(timeout=20)
         self.wait()
 
@@ -409,7 +411,7 @@ class Lab:
         )
 
     def server(self, name: str = "archive") -> Server:
-        """Return the running web server `name`. Raises LabError when there is none."""
+        """Return the running web server `name`. Raises LabError if there is no such server."""
         found = self._containers(f"{LABEL}.server={name}")
         if not found:
             raise LabError(
@@ -559,6 +561,6 @@ def _free_port() -> int:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write `text` unless the file says so already: an unchanged inventory keeps its time stamp."""
+    """Write `text` unless the file already has it, so an unchanged inventory keeps its time stamp."""
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")

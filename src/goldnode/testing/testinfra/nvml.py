@@ -1,6 +1,6 @@
-"""NVML asked by plain ctypes on the host: no structure that is not written here, and nothing of pynvml.
+"""NVML through plain ctypes on the host, with its own structure definitions and without pynvml.
 
-Each value is a number, a list, a text, or ``{"rc": N}`` with NVML's return code where there is none.
+Each value is a number, a list, a text, or ``{"rc": N}`` with NVML's return code if there is no value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The pytest plugin: fixtures beside testinfra's own `host`. It adds no option, collects nothing and looks at no machine by itself."""
+"""The pytest plugin: fixtures in addition to testinfra's own `host`. It adds no option, collects nothing and
+contacts no machine by itself.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _of(host: Any) -> Any:
-    """What was read of a host, kept with the host: read once, whoever asks."""
+    """Return the readings of a host. They are stored with the host and read once."""
     from goldnode.testing.testinfra.readers import Reading
 
     found = host.__dict__.get("goldnode_reading")
@@ -22,7 +24,7 @@ def _of(host: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def goldnode_gpus(host: Any) -> Gpus:
-    """The NVIDIA GPUs of the host as NVML tells them: see :class:`readers.Gpus`."""
+    """The NVIDIA GPUs of the host as NVML reports them: see :class:`readers.Gpus`."""
     found: Gpus = _of(host).gpus
     return found
 

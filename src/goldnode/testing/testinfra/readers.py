@@ -1,4 +1,4 @@
-"""What the fixtures give: each part of a host is asked for once, when a test first wants it, by one command.
+"""Values of the fixtures. Each part of a host is read by one command when a test first uses it.
 
 The scripts run with the host's own python3 and its standard library; nothing has to be installed there.
 """
@@ -53,8 +53,10 @@ class UnreadError(Exception):
 
 
 class Function(Mapping[str, Any]):
-    """One PCI function: `address`, `id` (``10de:2330``), `kind` (the class code, ``0302``), `driver`, `numa_node`, `gen`, `width`, `max_gen`,
-    `max_width`, and `path`, the addresses from the root port to it. What the kernel does not show is None."""
+    """One PCI function: `address`, `id` (``10de:2330``), `kind` (the class code, ``0302``), `driver`,
+    `numa_node`, `gen`, `width`, `max_gen`, `max_width`, and `path`, the addresses from the root port to
+    it. None if the kernel does not show a value.
+    """
 
     def __init__(self, address: str, row: Mapping[str, Any]) -> None:
         self._row: Json = {
@@ -137,7 +139,9 @@ class Numa:
 
 
 class Modules:
-    """Kernel modules that are loaded: ``"nvidia_uvm" in modules``, ``modules["nvidia"]`` is its version (None: it has none)."""
+    """Loaded kernel modules: ``"nvidia_uvm" in modules``; ``modules["nvidia"]`` is its version, or None
+    without one.
+    """
 
     def __init__(self, rows: Mapping[str, str | None]) -> None:
         self._rows = dict(rows)
@@ -153,8 +157,12 @@ class Modules:
 
 
 class Gpus:
-    """GPUs as NVML tells them, a mapping each: index, uuid, pci_id, persistence_mode, power_limit_mw, application_clocks [graphics, memory],
-    ecc [current, pending], compute_mode, mig [current, pending], instances. A value is ``{"rc": N}`` where NVML gave a return code instead."""
+    """GPUs as NVML reports them, one mapping each: index, uuid, pci_id, persistence_mode, power_limit_mw,
+    application_clocks [graphics, memory], ecc [current, pending], compute_mode, mig [current, pending],
+    instances.
+
+    A value is ``{"rc": N}`` if NVML returned an error code instead.
+    """
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         if "gpus" not in told:
@@ -177,7 +185,7 @@ class Gpus:
 
 
 class Reading:
-    """What is read of one host, when it is first asked for."""
+    """Readings of one host, each taken when it is first used."""
 
     def __init__(self, host: Any) -> None:
         self.host = host
@@ -213,7 +221,9 @@ class Reading:
 
 
 def differences(policy: Mapping[str, Any], gpus: Gpus) -> list[str]:
-    """What of a policy the GPUs are not set to, a line per GPU and key. What NVML does not say is a difference."""
+    """Return the differences between a policy and the GPUs, one line per GPU and key. A value that NVML does
+    not report is a difference.
+    """
     lines = [f"GPU {gpu['index']}: it does not answer (return code {gpu['rc']})" for gpu in gpus.lost]
     for gpu in (gpu for gpu in gpus if "rc" not in gpu):
         for key, want in policy.items():
