@@ -1,1 +1,1 @@
-"""What concerns more than one node."""
+"""Operations on more than one node."""

@@ -1,6 +1,7 @@
-"""`goldnode adopt HOST`: looks at a running node, read-only, and proposes a class and a stack for review.
+"""Implementation of `goldnode adopt HOST`: survey a running node, read-only, and propose a class and a stack
+for review.
 
-The proposal is text with its doubts beside it. Nothing of it is used before a person has put it into a catalog.
+The proposal is text with its doubts as comments. Nothing uses it before a person has put it into a catalog.
 """
 
 from __future__ import annotations
@@ -501,7 +502,9 @@ def _watts(text: str) -> int | None:
 
 
 def _policy(survey: Survey, vendor: str, found: Proposal) -> dict[str, Any]:
-    """What nvidia-smi says every GPU is set to, where all agree; a difference is told, never averaged."""
+    """Return the settings that nvidia-smi reports for every GPU, if all agree. A difference is reported,
+    never averaged.
+    """
     rows = survey["settings"]
     if vendor != "nvidia":
         found.notes.append("Settings of AMD's GPUs are not read: the class declares no policy for them.")
@@ -576,7 +579,7 @@ def _text(kind: str, document: Mapping[str, Any], said: str) -> str:
 
 
 def _prove(found: Proposal, catalog: Catalog) -> None:
-    """Read the proposal as the catalog would, and tell what it says to it: the errors a person would meet next."""
+    """Read the proposal as a catalog and report its errors, which are those a person would see next."""
     with tempfile.TemporaryDirectory() as directory:
         for name, text in found.files.items():
             path = Path(directory) / name

@@ -1,15 +1,17 @@
-"""Taking a node out of service and back, by whatever schedules work on it. Run on the controller, through the site's own programs.
+"""Drain and return of nodes through the site's scheduler. Runs on the controller, with the site's own
+programs.
 
-A node that another had already drained or cordoned stays so, with its reason. A run that is killed between drain and return leaves a drain
-of its own, and the next run goes on with it. It decides by what the scheduler says *now*, never by memory alone:
+A node that its owner had already drained or cordoned stays so, with its reason. A run that is killed between
+drain and return leaves a drain of its own, and the next run continues with it. The *current* state of the
+scheduler decides, never memory alone:
 
-* in service: nothing is left to return, whoever resumed it;
-* out of service, with the mark of a run as its reason (:mod:`goldnode.node.drained`): it was in service before, so it is returned, unless that
-  run still works;
-* out of service for anything else: its owner returns it. That includes the gate on the node.
+* in service: nothing is left to return;
+* out of service with the mark of a run as its reason (:mod:`goldnode.node.drained`): it was in service
+  before, so it is returned, unless that run is still working;
+* out of service for any other reason: its owner returns it. That includes the gate on the node.
 
-The site's own command shows no reason: there the record on the node decides (:mod:`goldnode.fleet.drain_record`), and what it cannot
-decide stays out of service.
+The site's own command shows no reason. Then the record on the node decides
+(:mod:`goldnode.fleet.drain_record`), and an undecided node stays out of service.
 """
 
 from __future__ import annotations
@@ -92,7 +94,9 @@ class Caller:
 
 @dataclass(frozen=True)
 class State:
-    """What a scheduler says of a node now: whether it gives it work, its state, and the reason for that."""
+    """State of a node in a scheduler: whether it gets work, the scheduler's name of the state, and the
+    reason.
+    """
 
     in_service: bool
     state: str
@@ -107,10 +111,11 @@ class State:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a drain or a return came to.
+    """Result of a drain or a return.
 
-    `changed`: the scheduler was given another state. `in_service`: the node was in service before. `ours`: it is out of service now by a
-    drain of a run. `left`: which run had left it out of service. `note`: a sentence for a person. `record`: as it was written.
+    `changed`: the scheduler's state was changed. `in_service`: the node was in service before. `ours`: a
+    drain of a run holds it now. `left`: the run that had left it out of service. `note`: a sentence for a
+    person. `record`: the record as it was written.
     """
 
     changed: bool
@@ -143,7 +148,9 @@ class Drain(Protocol):
         """
 
     def review(self, node: str, caller: Caller, records: Records) -> Outcome:
-        """Look at what an earlier run has left, and forget it unless that run's drain still holds the node; `ours` says so. Changes no state."""
+        """Review the drain that an earlier run has left, and forget it unless it still holds the node; `ours`
+        reports that. Changes no state.
+        """
 
     def marked(self) -> dict[str, str]:
         """Return every node that runs hold out of service, with its reason, from one call; none where that cannot be seen."""
@@ -216,7 +223,7 @@ def own(found: drain_record.Found, by: str, node: str) -> Record | None:
 
 
 class Visible:
-    """What schedulers have in common that show who holds a node."""
+    """Common base of schedulers that show who holds a node."""
 
     name = ""
 

@@ -1,7 +1,9 @@
-"""The record of a drain (schema goldnode.drain/1): on the node, and beside the records of runs on the controller.
+"""The record of a drain (schema goldnode.drain/1): on the node, and next to the run records on the
+controller.
 
-It is written before the scheduler is asked for anything and removed after the return, so that one that is found belongs to a run that still
-works or was cut off. Which of the two, and who holds the node now, is decided in :mod:`goldnode.fleet.drain`.
+It is written before the scheduler is asked for anything and removed after the return. So a record that is
+found belongs to a run that is still working or was interrupted. :mod:`goldnode.fleet.drain` decides which of
+the two, and who holds the node now.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Which run acts, and whether another one still does: a run is its process, named by an id that the same machine can find again."""
+"""Identity of a run: its process, named by an id with which the same machine can detect whether it still
+runs.
+"""
 
 from __future__ import annotations
 

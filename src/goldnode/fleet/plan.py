@@ -1,7 +1,9 @@
-"""`goldnode plan`: what site.yml would do to a fleet, asked of every node at once and told per class; nothing is changed anywhere.
+"""Implementation of `goldnode plan`: the changes that site.yml would make to a fleet, read from every node at
+once and grouped by class. Nothing is changed.
 
-Nodes of one class that would change alike are told once, and the others by what is different about them. :func:`overview` gives the whole as
-JSON (schema goldnode.fleet.plan_document/1), :func:`text` as lines for a person. Both are pure; :func:`ask` alone talks to nodes.
+Nodes of one class with the same changes are reported once, and the others by their differences.
+:func:`overview` returns all of it as JSON (schema goldnode.fleet.plan_document/1), :func:`text` as lines for
+a person. Both are pure; only :func:`ask` contacts nodes.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ WIDTH = 116
 
 
 class FleetPlanError(GoldnodeError):
-    """The hosts of an inventory cannot be told, so that no plan can be whole."""
+    """The hosts of an inventory cannot be determined, so no plan can be complete."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Item:
 
 @dataclass
 class HostPlan:
-    """What one node answered. `message` says why there is no plan; `plan` is of schema goldnode.plan/1."""
+    """Answer of one node. `message` is the reason if there is no plan; `plan` is of schema goldnode.plan/1."""
 
     name: str
     node_class: str | None
@@ -115,7 +117,9 @@ class HostPlan:
 
 @dataclass
 class Group:
-    """Nodes of a class whose items are the same. `like`: the first group, where it is shorter to say what differs from that."""
+    """Nodes of a class with the same items. `like` is the first group, if it is shorter to list the
+    differences from that.
+    """
 
     hosts: list[str]
     items: list[Item]
@@ -134,11 +138,13 @@ def ask(
     forks: int | None = None,
     options: Sequence[str] = (),
 ) -> list[HostPlan]:
-    """The plan of every host of an inventory, through Ansible, whose connections, users and become are what the inventory says.
+    """Return the plan of every host of an inventory, through Ansible, whose connections, users and become
+    come from the inventory.
 
-    :param names: of the classes of the catalog: a host that gives no answer is told with the class of its group.
-    :raises InventoryError: when there is no such inventory, or no such host in it.
-    :raises FleetPlanError: when the inventory cannot be read.
+    :param names: the classes of the catalog; a host without an answer is reported with the class of its
+        group.
+    :raises InventoryError: if there is no such inventory, or no such host in it.
+    :raises FleetPlanError: if the inventory cannot be read.
     """
     check_inventory(inventory)
     where = ["-i", inventory, *(["--limit", limit] if limit else [])]
@@ -335,7 +341,7 @@ def _item(action: Mapping[str, Any]) -> Item:
 
 
 def diff(action: Mapping[str, Any]) -> tuple[str, ...]:
-    """What an action changes, as a unified diff without its head."""
+    """Return the change of an action as a unified diff without its header."""
     if action["kind"].startswith(("packages.", "initramfs.", "module.", "link")):
         return ()
     before, after = (runs.masked(action[side] or "").splitlines() for side in ("before", "after"))
@@ -531,7 +537,7 @@ def _sections(found: Sequence[Item], full: bool, before: str = "") -> list[str]:
 
 
 def _sum(section: str, rows: Sequence[Item]) -> str:
-    """What moves in all, behind the name of the section."""
+    """Return the number of changes of a section, for its headline."""
     verbs = [str(dict(item.data).get("verb")) for item in rows if dict(item.data).get("verb")]
     if section != PACKAGES or not verbs:
         return ""

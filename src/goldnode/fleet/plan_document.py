@@ -1,4 +1,6 @@
-"""A plan as a node sends it (schema goldnode.plan/1), read as data of a stranger: nothing of it is used before all of it has its shape."""
+"""A plan as a node sends it (schema goldnode.plan/1). It is untrusted input: nothing of it is used before all
+of it is validated.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _PLAN = {
 
 
 class PlanError(ValueError):
-    """What a node sent is no plan; the text says where it is not, in one clause."""
+    """A node's answer is not a plan. The text has the place of the fault, in one clause."""
 
 
 def read_plan(text: str, class_digest: str) -> dict[str, Any]:

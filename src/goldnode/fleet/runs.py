@@ -1,6 +1,7 @@
-"""One run over a fleet: what became of each host and why, as a record (schema goldnode.run/1) and as a few lines for a person.
+"""One run over a fleet: the outcome of each host and its reason, as a record (schema goldnode.run/1) and as a
+few lines for a person.
 
-Knows nothing of Ansible: the callback plugin `goldnode_report` tells it what happened, event by event.
+This module does not depend on Ansible: the callback plugin `goldnode_report` passes the events in.
 """
 
 from __future__ import annotations
@@ -72,10 +73,12 @@ def cut(text: str | None, limit: int = TOLD) -> str | None:
 
 
 def resource(row: Mapping[str, Any], *, done: bool) -> dict[str, Any]:
-    """One resource of a result: an action of a plan, or a row of what was applied (see `goldnode.node.state.apply.perform`).
+    """Return one resource of a result: an action of a plan, or a row of the applied changes (see
+    `goldnode.node.state.apply.perform`).
 
-    Returns {resource, kind, phase, changed, would_change, reason, before, after, told, error, seconds}. `changed` says that it was
-    changed, `would_change` that applying would; `seconds` is None for what was not applied.
+    Returns {resource, kind, phase, changed, would_change, reason, before, after, told, error, seconds}.
+    `changed`: it was changed. `would_change`: applying would change it. `seconds` is None if it was not
+    applied.
     """
     changed = done and not row["error"]
     return {
@@ -109,7 +112,7 @@ def applied(rows: Iterable[Mapping[str, Any]], part: str) -> list[dict[str, Any]
 
 @dataclass
 class HostRun:
-    """What a run has seen of one host. `plan` is the latest one the node gave, `error` is {task, part, message}."""
+    """One host in a run. `plan` is the latest plan of the node, `error` is {task, part, message}."""
 
     name: str
     node_class: dict[str, Any] = field(default_factory=dict)
@@ -161,7 +164,7 @@ class HostRun:
         return found
 
     def outcome(self, check: bool) -> str:
-        """What became of the host, one of OUTCOMES."""
+        """Return the outcome of the host, one of OUTCOMES."""
         if self.unreachable is not None:
             return UNREACHABLE
         if self.refusals:
@@ -290,7 +293,9 @@ def last_line(text: str) -> str:
 
 @dataclass
 class Run:
-    """A run of a playbook. `about` is what the record says of it beside its hosts: playbook, who, started, limit …"""
+    """A run of a playbook. `about` has the fields of the record in addition to its hosts: playbook, user,
+    start, limit …
+    """
 
     about: dict[str, Any] = field(default_factory=dict)
     check: bool = False

@@ -1,4 +1,4 @@
-"""Locks: what a stack resolves to, with every package's version, size and hash."""
+"""Locks: the packages that a stack resolves to, each with version, size and hash."""
 
 from goldnode.core.errors import LockError, VanishedError
 

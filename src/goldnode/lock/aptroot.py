@@ -1,7 +1,7 @@
-"""apt in a throw-away root: its own sources, keys, status and configuration, nothing of this machine's.
+"""apt in a throw-away root, with its own sources, keys, status and configuration.
 
-Only what concerns transport is taken over from the machine: proxies and the credentials of auth.conf(5). Downloaded
-indexes are kept in a cache per set of sources; apt itself revalidates them (If-Modified-Since) at every update.
+Only transport settings come from this machine: proxies and the credentials of auth.conf(5). Downloaded
+indexes are cached per set of sources; apt revalidates them (If-Modified-Since) at every update.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ class AptRoot:
         (directory / "apt.conf").write_text("\n".join([*lines, *_transport()]) + "\n", encoding="utf-8")
 
     def use_status(self, status: Path) -> None:
-        """Resolve on top of dpkg status file `status` instead of an empty system. Raises LockError where it is none: apt names its own copy."""
+        """Resolve on top of the dpkg status file `status` instead of an empty system. Raises LockError if it
+        is not one: apt would name its own copy.
+        """
         number = 1
         for stanza in re.split(rb"\n(?=\n)", status.read_bytes()):
             if stanza.strip() and not re.search(rb"^Package: \S", stanza, re.MULTILINE):
@@ -321,7 +323,7 @@ def _stanzas(text: str) -> Iterator[Stanza]:
 
 
 def _complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """What apt says is wrong, on one line: unmet dependencies where it lists them, else its errors."""
+    """Return apt's error on one line: its unmet dependencies if it lists them, otherwise its error messages."""
     _, found, unmet = done.stdout.partition("The following packages have unmet dependencies:")
     lines = [line.strip() for line in (unmet if found else done.stderr).splitlines()]
     wrong = [line for line in lines if line and (found or line.startswith(("E:", "W:")))]

@@ -1,12 +1,12 @@
-"""Building kernel modules in a clean root: from exactly the lock's packages, without a network, once per set of inputs.
+"""Build of kernel modules in a clean root: from exactly the lock's packages, without a network, once per set
+of inputs.
 
-The root is made by mmdebstrap from packages whose hashes apt has checked against the archive's index and goldnode
-against the lock. What a module is compiled from (headers, kbuild, the DKMS source) is only unpacked into it, so that no
-maintainer script builds anything by itself; then DKMS, the driver packages' own machinery, is called in namespaces of
-its own. Nothing secret is in the root: modules are signed later, outside (`modpackage`).
-
-A build that failed is a result and is kept like one that succeeded; one that was interrupted, or for which the machine
-lacked disk or memory, is none.
+mmdebstrap makes the root from packages whose hashes apt has validated against the archive's index and
+goldnode against the lock. Headers, kbuild and the DKMS source are only unpacked, so no maintainer script
+builds anything by itself. Then DKMS, the build system of the driver packages, runs in namespaces of its own.
+The root has no secrets: modules are signed later, outside of it (`modpackage`). A failed build is a result
+and is stored like a successful one. A build that was interrupted, or that ran out of disk or memory, is not a
+result.
 """
 
 from __future__ import annotations
@@ -115,8 +115,10 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one build. `seconds` is wall time; `line` the compiler's own first line. `ok` is
-    None for a pair that apt cannot install, and `line` its reason; `log` and `modules` lie in `directory`."""
+    """Result of one build. `seconds` is wall time, `line` the compiler's first error line. `ok` is None for a
+    pair that apt cannot install, and `line` is its reason. `log` and `modules` are paths below
+    `directory`.
+    """
 
     key: str
     stack: str
@@ -497,7 +499,7 @@ def _root() -> None:
 
 
 def read_result(directory: Path) -> Result | None:
-    """Return the result kept in a directory, None where there is none or it is of another version."""
+    """Return the result stored in a directory, or None if there is none or it has another version."""
     try:
         found = json.loads((directory / "result.json").read_text(encoding="utf-8"))
         if found["schema"] != SCHEMA:
@@ -697,7 +699,7 @@ def _source_version(root: Path, tree: Tree) -> str:
 
 
 def _first_error(root: Path) -> str | None:
-    """The first line in which compiler, linker or modpost says what is wrong; else make's own."""
+    """Return the first error line of compiler, linker or modpost; otherwise make's own."""
     text = "".join(
         (root / name).read_text(encoding="utf-8", errors="replace")
         for name in ("make.log", "build.log")
@@ -773,7 +775,7 @@ def kernel_modules(carry: Sequence[Path]) -> tuple[set[str], str]:
 
 
 def modinfo(path: Path) -> dict[str, str]:
-    """What modinfo says of a file; the first value of each field."""
+    """Return the fields that modinfo prints for a file, each with its first value."""
     done = subprocess.run(["modinfo", str(path)], capture_output=True, text=True, check=False)
     fields: dict[str, str] = {}
     for line in done.stdout.splitlines():

@@ -1,4 +1,4 @@
-"""Whether a driver's module is known to build on a kernel: what was built here decides, else the facts say."""
+"""Known outcomes of module builds: results of this site decide, otherwise the facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Flavour = Literal["open", "proprietary"]
 
 @dataclass(frozen=True)
 class KernelBuild:
-    """What is known of one build. `line` is the compiler's own, where a build was watched here and failed; `source` says who knows."""
+    """Known outcome of one build. `line` is the compiler's error if a build failed here; `source` names the
+    origin of the outcome.
+    """
 
     outcome: Literal["ok", "fails", "unknown"]
     reason: str
@@ -36,13 +38,14 @@ def results_directory(site: Site) -> Path:
 def known_build(
     kernel: str, kernel_version: str, driver: str, flavour: Flavour, *, results: Path | None = None
 ) -> KernelBuild:
-    """Say whether NVIDIA driver version `driver` builds on kernel release `kernel`, whose package has version `kernel_version`.
+    """Return whether NVIDIA driver version `driver` builds on kernel release `kernel`, whose package has
+    version `kernel_version`.
 
-    The newest result of `goldnode modules` in directory `results` decides: a JSON object per file with `kernel` (release),
-    `driver_version` (upstream), `flavour`, `ok`, `error` (the compiler's line, where it failed) and `built` (time; empty where nothing
-    could be compiled, which says nothing). Without one it is the table of the facts, which is of upstream's sources: a distribution's
-    patched package may build where that says `fails`.
-    Raises LockError for an unreadable result.
+    The newest result of `goldnode modules` in directory `results` decides: one JSON object per file with
+    `kernel` (release), `driver_version` (upstream), `flavour`, `ok`, `error` (the compiler's line of a
+    failure) and `built` (time; empty if nothing could be compiled, and then it decides nothing). Without a
+    result the table of the facts decides. It is about upstream's sources: a distribution's patched package
+    may build where the table has `fails`. Raises LockError for an unreadable result.
     """
     asked = (kernel, driver, flavour)
     found = [

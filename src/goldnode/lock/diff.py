@@ -1,4 +1,6 @@
-"""What differs between two locks, for a reader: by part, from and to, why, how many bytes, and whether nodes reboot for it."""
+"""Differences between two locks, for a reader: by part, from and to, why, how many bytes, and whether nodes
+reboot for them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ PARTS = ("kernel", "driver", "module", "runtime", "base")
 
 @dataclass(frozen=True)
 class Why:
-    """What is known of why a lock was resolved: packages that left the archives, or have other bytes there, and another intent."""
+    """Reasons for which a lock was resolved again: packages that left the archives or have other bytes there,
+    and a changed intent.
+    """
 
     vanished: Collection[str] = ()
     changed: Collection[str] = ()
@@ -117,7 +121,7 @@ class Diff:
 
 
 def compare_locks(old: Lock | None, new: Lock, why: Why | None = None) -> Diff:
-    """Return what differs between `old` (None: there was none) and `new`."""
+    """Return the differences between `old` (None if there was no lock) and `new`."""
     why = why or Why()
     if old is None:
         rows = [Change("new", item.part, None, item, item.why) for item in new.packages]

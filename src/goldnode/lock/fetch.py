@@ -1,8 +1,9 @@
-"""Fetching files that are known by their SHA-256: several at once, each resumed where it was cut off and checked as it arrives.
+"""Downloads of files with known SHA-256: several in parallel, each resumed after an interruption and
+validated while it arrives.
 
-A file's hash is known before it is asked for, so what an earlier run left of it needs no validator of the server's to be continued:
-the whole is right or it is not. That is why this is not left to apt's own fetcher, which continues a file only when its
-modification time is the server's, and a killed process never set that.
+The hash of a file is known before it is requested, so a partial download can be continued without a validator
+from the server: the complete file has the hash or not. apt's own fetcher continues a file only if its
+modification time equals the server's, which a killed process never set.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Fault:
 
 
 class Progress(Protocol):
-    """Whoever watches a fetch; called from several threads."""
+    """Observer of a download. Called from several threads."""
 
     def start(self, files: int, size: int, there: int) -> None:
         """So many files of so many bytes in all are wanted, of which `there` bytes were left by an earlier run."""

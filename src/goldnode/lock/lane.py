@@ -1,7 +1,8 @@
-"""The lane of kernel updates: kernel and driver module move as a pair, or the lock stays and says which module does not build.
+"""Kernel updates from the security archives: kernel and driver module move as a pair, or the lock stays and
+the report names the module that does not build.
 
-The kernels are those of the stack's security archives. A pair is taken when the driver is known to build on the kernel; one of which
-nothing is known is named, and taken only when the user says so.
+A pair is taken if the driver is known to build on the kernel. A pair without a known outcome is named, and
+taken only if the user requests it.
 """
 
 from __future__ import annotations
@@ -61,10 +62,12 @@ class Pending:
 
 @dataclass(frozen=True)
 class Lane:
-    """What became of it. `newest` is the newest kernel of the security archives, `passed` the pairs that were newer and not taken.
+    """Result of a kernel update. `newest` is the newest kernel of the security archives, `passed` the newer
+    pairs that were not taken.
 
-    moved: the lock is at the newest kernel now. current: it was. held-back: a newer kernel exists whose module does not build, or is not
-    known to; the lock stays, or moved to the newest pair that is known to build.
+    moved: the lock is at the newest kernel now. current: it was already. held-back: a newer kernel exists
+    whose module does not build or has no known outcome; the lock stays, or moved to the newest pair that is
+    known to build.
     """
 
     state: State
@@ -101,7 +104,7 @@ class Lane:
 
     @property
     def headline(self) -> str:
-        """What became of the kernel, in one line."""
+        """Return the outcome for the kernel, in one line."""
         newest = self.newest.release if self.newest is not None else "none"
         return {
             "moved": f"kernel {self.lock.kernel_release} is the newest of the security archives",
@@ -146,10 +149,12 @@ def security(
     *,
     allow_unknown: bool = False,
 ) -> Lane:
-    """Move kernel and driver of `lock` to the newest pair of the security archives that is known to build; all else stays put.
+    """Move kernel and driver of `lock` to the newest pair of the security archives that is known to build;
+    everything else stays.
 
-    The driver moves only where the newer kernel needs a newer one of its branch. Where the stack names its kernel exactly nothing moves,
-    and the newer kernels are told with what is known of their builds. Raises LockError as `Archives.resolve` does.
+    The driver moves only if the newer kernel needs a newer version of its branch. If the stack names its
+    kernel exactly, nothing moves, and the newer kernels are reported with the known outcomes of their builds.
+    Raises LockError as `Archives.resolve` does.
     """
     notes, exact = [], stack.item.kernel.release
     guarded = _guarded(lock)
@@ -267,7 +272,7 @@ def _pairs(
 
 
 def _bulletins(stack: Stack, lock: Lock) -> list[str]:
-    """What the facts say of the security of the driver and the toolkit that stay."""
+    """Return the security bulletins of the facts for the driver and the toolkit that stay."""
     found = []
     driver = stack.driver
     if driver is not None and driver.branch is not None and lock.driver_version is not None:

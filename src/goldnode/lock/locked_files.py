@@ -1,4 +1,6 @@
-"""Debian packages and wheels as the locks of images name them: how apt's choice becomes rows, and how rows become fetched files."""
+"""Debian packages and wheels as image locks record them: from apt's choice to rows, and from rows to
+downloaded files.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def locked_debs(
     reasons: Mapping[str, str],
     elsewhere: Mapping[str, tuple[str, str]] | None = None,
 ) -> list[LockedDeb]:
-    """What apt chose, as locks name it. `elsewhere`: archive and path of what is of none of the root's sources."""
+    """Return apt's choice as rows of a lock. `elsewhere` has archive and path of packages that are in none of
+    the root's sources.
+    """
     several = len({source.uri for source in root.sources}) < len(root.sources)
     suites = root.suites(item.name for item in downloads) if several else {}
     found = []
@@ -111,7 +115,9 @@ def locked_debs(
 
 
 def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) -> list[Moved]:
-    """What has become of a package in its archive, which has `offered` (`AptRoot.offered`); nothing where it is as it was."""
+    """Return the changes of a package in its archive, which has `offered` (`AptRoot.offered`); empty if it is
+    unchanged.
+    """
     versions = offered.get(deb.name, {})
     if deb.version not in versions:
         now = (
@@ -144,7 +150,7 @@ def wanted_debs(debs: Iterable[LockedDeb], site: Site) -> list[Wanted]:
 
 
 def keeper(pool: Path, names: Mapping[str, str]) -> Callable[[Path, str], None]:
-    """What takes a fetched file into a pool; `names` are those of the files, by hash."""
+    """Return a function that moves a downloaded file into a pool. `names` are the file names by hash."""
 
     def keep(path: Path, sha256: str) -> None:
         place = pool / sha256
@@ -157,7 +163,7 @@ def keeper(pool: Path, names: Mapping[str, str]) -> Callable[[Path, str], None]:
 
 @contextlib.contextmanager
 def writing(pool: Path, error: type[GoldnodeError]) -> Iterator[None]:
-    """Turn a pool that cannot be written into an `error` that says so."""
+    """Turn an OSError of the pool into an `error` with a remedy."""
     try:
         yield
     except OSError as problem:

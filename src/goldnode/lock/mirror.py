@@ -179,11 +179,12 @@ class Mirror:
         without: Sequence[str] = (),
         status: Path | None = None,
     ) -> Publication:
-        """Publish the packages of `lock`, and `extra` ones that are in the store, as a signed repository, and make it the current one.
+        """Publish the packages of `lock`, and `extra` packages of the store, as a signed repository, and make
+        it the current one.
 
-        It is made aside, judged by apt (see `publish.prove`; `without` names packages that the extra ones stand in for), synced, and only
-        then moved into place. What is published already stays as it is, but for the signature where the key is another. Raises MirrorError
-        and SigningKeyError.
+        The repository is made in a staging directory, judged by apt (see `publish.prove`; `without` names
+        packages that the extra ones replace), synced, and only then moved into place. An existing publication
+        stays, except for its signature if the key has changed. Raises MirrorError and SigningKeyError.
         """
         packages = list({item.sha256: item for item in [*lock.packages, *extra]}.values())
         with self.writing(), self.disk():
@@ -212,7 +213,7 @@ class Mirror:
             return found
 
     def _known(self, directory: Path, signer: Signer) -> Publication | None:
-        """A publication that is there and whole; one that is not is made anew."""
+        """Return an existing complete publication, or None; an incomplete one is made again."""
         try:
             found = Publication.read(directory)
             signed = directory / f"dists/{SUITE}/InRelease"
@@ -337,7 +338,7 @@ class Mirror:
             os.close(handle)
 
     def _clear(self) -> None:
-        """What runs that were killed left behind. Partial files stay: they are continued."""
+        """Remove the staging directories of killed runs. Partial downloads stay, because they are resumed."""
         for path in (self.directory / "stacks").glob("*/.*"):
             if path.name.endswith((".new", ".old", ".gone")):
                 if path.is_dir() and not path.is_symlink():

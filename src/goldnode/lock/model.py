@@ -1,6 +1,6 @@
-"""The lock document: reading, writing, finding it, and telling whether it still is what its stack asks for.
+"""The lock document: read, write and find it, and detect whether it still fits its stack.
 
-The locks of images and of disks have the same form and the same seal, so that what reads and writes those is here too.
+Locks of images and disks have the same form and the same seal, so their readers and writers are here too.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Sealed(LockModel):
 
 
 class Lock(Sealed):
-    """What a stack resolved to on one day."""
+    """The resolution of a stack on one day."""
 
     stack: str
     intent: Digest
@@ -119,10 +119,11 @@ class Lock(Sealed):
         ]
 
     def stack_hash(self, *, nvswitch: bool) -> str:
-        """Return the sha256 of the stack set as a node's dpkg-query tells it: a line "name version architecture" each, sorted as bytes.
+        """Return the sha256 of the stack set in the format of dpkg-query: one line "name version
+        architecture" per package, sorted as bytes.
 
-        On a node whose held packages are the stack set, it is what `dpkg-query -W -f '${Package} ${Version} ${Architecture}\\n'
-        $(apt-mark showhold) | LC_ALL=C sort | sha256sum` prints.
+        On a node whose held packages are the stack set, this command prints it: `dpkg-query -W -f '${Package}
+        ${Version} ${Architecture}\\n' $(apt-mark showhold) | LC_ALL=C sort | sha256sum`.
         """
         lines = sorted(
             f"{item.name} {item.version} {item.architecture}\n".encode()
@@ -242,9 +243,10 @@ def _before(remedy: str | None) -> str:
 
 
 def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
-    """Return the lock of `stack` and its file: of $GOLDNODE_LOCKS, the site's `locks`, or beside the stack.
+    """Return the lock of `stack` and its file: from $GOLDNODE_LOCKS, the site's `locks`, or next to the
+    stack. The first file found decides.
 
-    The first file found decides. Raises LockError where there is none, or where it was made for another intent.
+    Raises LockError if there is none, or if it was made for another intent.
     """
     remedy = f"run `goldnode lock {stack.name}`"
     path = lock_file(stack, site)
@@ -261,7 +263,9 @@ def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
 
 
 def lock_file(stack: Entry[Stack], site: Site, *, to_write: bool = False) -> Path | None:
-    """Return the file that `find_lock` reads, or None where there is none; `to_write` as for `Site.lock_directories`. Raises GoldnodeError."""
+    """Return the file that `find_lock` reads, or None if there is none; `to_write` as for
+    `Site.lock_directories`. Raises GoldnodeError.
+    """
     for place in (*site.lock_directories(to_write=to_write), stack.file.parent):
         path = place / lock_name(stack.name)
         if path.is_dir():

@@ -1,9 +1,9 @@
-"""Signing built modules and making a package of them. The same modules, key and goldnode give the same bytes.
+"""Signed modules as a Debian package. The same modules, key and goldnode version give the same bytes.
 
-The name is DRIVER-modules-RELEASE (nvidia-current-modules-6.1.0-56-amd64): driver first, as the driver packages of both
-archives are named, so that the family globs of every stack cover it and a move to another stack takes it along; and the
-kernel's release in it, as Canonical's packages of NVIDIA's modules have it, so that those of two kernels can be installed
-side by side and the kernel before keeps its GPUs.
+The name is DRIVER-modules-RELEASE (nvidia-current-modules-6.1.0-56-amd64). The driver comes first, as in the
+driver packages of both archives, so the family globs of every stack match it and a move to another stack also
+moves it. The kernel release is part of the name, as in Canonical's packages of NVIDIA's modules, so packages
+for two kernels can be installed side by side and the previous kernel keeps its GPUs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Signing:
 
     @classmethod
     def of(cls, site: Site) -> Signing:
-        """Return the site's key. Raises ModulesError where there is none, it cannot be read, or certificate and key do not belong together."""
+        """Return the site's key. Raises ModulesError if there is none, if it cannot be read, or if
+        certificate and key do not match.
+        """
         if site.module_signing is None:
             raise ModulesError(
                 "the stack says secure_boot, and the site has no key to sign modules with",
@@ -152,7 +154,7 @@ def _openssl(arguments: list[str], fault: str) -> bytes:
 
 @dataclass(frozen=True)
 class ModulePackage:
-    """The package of a build: a .deb and what a lock row says of it."""
+    """The package of a build: a .deb and its row for a lock."""
 
     file: Path
     name: str
@@ -330,7 +332,9 @@ def _name(clause: str) -> str:
 
 
 def provenance(inputs: Inputs, result: Result, signing: Signing | None) -> str:
-    """Return what the package says of its making: key, trees, every package of the builder root with its hash, and the certificate's."""
+    """Return the provenance of the package: key, source trees, every package of the build root with its hash,
+    and the certificate's hash.
+    """
     document = {
         "schema": result.schema,
         "key": result.key,

@@ -1,4 +1,6 @@
-"""`goldnode modules`: from a lock to a package in the site's mirror, and a table of which kernel and driver flavour build together."""
+"""Implementation of `goldnode modules`: from a lock to a package in the site's mirror, and a table of the
+kernels and driver flavours that build together.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from goldnode.lock.modules import ARCHIVE, BuilderPackage, BuiltModules, write_m
 
 @dataclass(frozen=True)
 class Made:
-    """What `build_stack` has done: the file it wrote, what that says, the build's result, and the publication's directory."""
+    """Result of `build_stack`: the file it wrote, the file's content, the result of the build, and the
+    directory of the publication.
+    """
 
     file: Path
     modules: BuiltModules
@@ -268,7 +272,9 @@ def _built(
 
 
 def keep(result: Result, directory: Path | None, site: Site) -> Path:
-    """Keep a result as KEY.json, with its log beside it, and return the log's path (or the result's, where there is none)."""
+    """Store a result as KEY.json with its log next to it. Return the path of the log, or of the result if
+    there is no log.
+    """
     place = results_directory(site)
     place.mkdir(parents=True, exist_ok=True)
     log = place / f"{result.key}.log"
@@ -306,7 +312,7 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the table as text for a terminal; why a pair does not build stands below its row, whole."""
+    """Return the table as text for a terminal. The complete reason of a failed build follows its row."""
     head = {
         "stack": "stack",
         "kernel": "kernel",

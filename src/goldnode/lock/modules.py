@@ -1,7 +1,8 @@
-"""STACK.modules.yml: which package brings the modules that were built for a lock, and what a node then goes without.
+"""STACK.modules.yml: the package that provides the prebuilt modules of a lock, and the packages that a node
+does not need then.
 
-It lies beside the lock and belongs to exactly one: a lock that has moved on makes it stale. This module only reads and
-writes that file; building is in `builder`, packaging and signing in `modpackage`.
+The file is next to the lock and belongs to exactly one version of it: a newer lock makes it stale. This
+module only reads and writes the file; `builder` builds, and `modpackage` signs and packages.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ def load_modules(path: Path) -> BuiltModules:
 
 
 def find_modules(stack: Entry[Stack], lock: Lock, site: Site) -> BuiltModules:
-    """Return the prebuilt modules of `stack` for `lock`, searched where locks are searched; the first file found decides.
+    """Return the prebuilt modules of `stack` for `lock`, searched in the same directories as locks; the first
+    file found decides.
 
-    Raises ModulesError where there is none, where it belongs to another lock or stack, and where the stack wants signed
-    modules and these are not.
+    Raises ModulesError if there is none, if it belongs to another lock or stack, or if the stack requires
+    signed modules and these are not signed.
     """
     remedy = f"run `goldnode modules build {stack.name}`"
     places = [*site.lock_directories(), stack.file.parent]

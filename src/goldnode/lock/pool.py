@@ -1,4 +1,4 @@
-"""The pool of fetched files, `pool/<sha256>/<file name>`, as builds of images and of disks read it."""
+"""The pool of fetched files, `pool/<sha256>/<file name>`, as builds of images and disks read it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What a mirror has published: light enough to be read by whoever only asks whether a lock is there.
+"""Publications of a mirror. A light module, for callers that only ask whether a lock has been published.
 
-A publication is a directory `MIRROR/stacks/STACK/ID` with a static apt repository and `publication.json` beside it. Its name says
-what is in it, so that two mirrors of one lock agree on it and a class document can name it before it has seen it.
+A publication is a directory `MIRROR/stacks/STACK/ID` with a static apt repository and `publication.json`. The
+ID is derived from the content, so two mirrors of one lock agree on it, and a class document can name it
+before it exists.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def place(directory: Path, stack: str, hashes: Iterable[str]) -> Path:
 
 
 def publications(directory: Path, stack: str | None = None) -> list[Path]:
-    """The directories of all publications, of one stack or of all, in order; what a run left unfinished is none."""
+    """Return the directories of all publications, of one stack or of all, in order. Incomplete ones are
+    skipped.
+    """
     found = (directory / "stacks").glob(f"{stack or '*'}/*/{RECORD}")
     return sorted(
         path.parent for path in found if not path.parent.is_symlink() and not path.parent.name.startswith(".")

@@ -1,4 +1,6 @@
-"""Making one static signed apt repository of files in a mirror's store. apt-ftparchive writes the indexes, gpg signs, apt itself judges."""
+"""Make one static signed apt repository of files in a mirror's store. apt-ftparchive writes the indexes, gpg
+signs, and apt itself judges the result.
+"""
 
 from __future__ import annotations
 

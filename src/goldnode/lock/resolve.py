@@ -1,8 +1,8 @@
-"""Resolving a stack: apt decides, goldnode asks it well and writes down the answer.
+"""Resolution of a stack: apt resolves; this module drives apt and records the result.
 
-Two choices are goldnode's, because apt has no word for them: the kernel release (the newest of the series whose image
-and headers both exist at one version) and the driver version (the newest of the branch that all lockstep packages have). A lock that is there already can be
-kept: its choices and versions stay wherever the archives still have them.
+Two choices are made here, because apt cannot express them: the kernel release (the newest of the series whose
+image and headers exist at one version) and the driver version (the newest of the branch that all lockstep
+packages have). An existing lock can be kept: its choices and versions stay if the archives still have them.
 """
 
 from __future__ import annotations
@@ -235,11 +235,13 @@ def resolve(
     offline: bool = False,
     today: dt.date | None = None,
 ) -> Lock:
-    """Resolve `stack` to a lock, on top of dpkg status file `status` (default: an empty system).
+    """Resolve the stack.
 
-    `offline` uses the indexes of the cache as they are. Raises LockError, UnsolvableError where apt finds no solution, VanishedError
-    where an exact kernel or driver version is asked for that the archives no longer have, SigningKeyError for a wrong
-    key, before anything is downloaded.
+    With `keep`, kernel, driver and every version of that lock stay, as far as the intent still allows them
+    and the archives still have them. Only packages named in `free`, and packages bound to them, may move. If
+    apt cannot satisfy that, it is retried with the base system free, then with everything free. `kernel` (a
+    release) and `driver` (an upstream version) override the lock's, and then the stack set stays in any case.
+    Raises LockError, UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
     """
     with open_archives(stack, catalog, site, status=status, cache=cache, offline=offline) as archives:
         return archives.resolve(today or dt.datetime.now(tz=dt.UTC).date()).lock
@@ -314,7 +316,9 @@ def _os_keyring(name: str, path: Path, fingerprints: Sequence[str]) -> bytes:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a resolution is to come out with: choices it takes if it can (`…_exact`: or fails), and versions that stay."""
+    """Target of a resolution: choices that are taken if possible (`…_exact`: or it fails), and versions that
+    stay.
+    """
 
     kernel: str | None = None
     kernel_exact: bool = False
@@ -468,7 +472,7 @@ def _carried(stack: Entry[Stack], names: Sequence[str]) -> list[str]:
 def _kernels(
     stack: Entry[Stack], kernel: Kernel, root: AptRoot, names: Sequence[str]
 ) -> tuple[str, list[str], list[tuple[str, str]]]:
-    """What was asked for in words, the releases that are it, and (version, release) of those that are whole."""
+    """Return the request in words, the releases that match it, and (version, release) of the complete ones."""
     if kernel.release is not None:
         pattern = re.escape(kernel.release)
         wanted = f'kernel release "{kernel.release}"'
@@ -530,13 +534,13 @@ def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str], keep: _Wan
 
 
 def _kinds(stack: Stack) -> str:
-    """What a kernel has beside its image, in words: headers; headers and modules."""
+    """Return in words the packages of a kernel in addition to its image: headers; headers and modules."""
     names = [name.split("-")[1] for name in kernel_packages(stack.os.id, "0")[1:]]
     return " and ".join(dict.fromkeys(names))
 
 
 def _family(driver: Driver, root: AptRoot, names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
-    """What the archives have of the driver's family: name -> upstream version -> package versions."""
+    """Return the driver's family in the archives: name -> upstream version -> package versions."""
     family = {name for name in names if in_family(name, driver.family)} | set(driver.lockstep)
     offered: dict[str, dict[str, list[str]]] = {}
     for stanza in root.show(family):
@@ -668,7 +672,7 @@ def _offer(versions: Iterable[str]) -> str:
 
 
 def _records(root: AptRoot, downloads: Sequence[Download]) -> dict[str, Stanza]:
-    """The archive's record of every download; the hash tells apart one version in two archives."""
+    """Return the archive's record of every download. The hash distinguishes one version in two archives."""
     wanted = {(download.name, download.sha256) for download in downloads}
     found = {}
     for stanza in root.show(f"{download.name}={download.version}" for download in downloads):

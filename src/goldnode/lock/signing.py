@@ -1,4 +1,4 @@
-"""Signing keys of a mirror: made, opened and tried out with GnuPG, before anything else is done with them."""
+"""Signing keys of a mirror: generated, opened and tested with GnuPG before anything else is done with them."""
 
 from __future__ import annotations
 
@@ -165,8 +165,9 @@ def open_signer(
 
 
 def check_signature(signed: Path, public: bytes) -> tuple[str | None, str]:
-    """Hold a clear-signed file against keys. Returns the primary fingerprint of a good signature (None where there is none) and the
-    signed text, or what is wrong."""
+    """Verify a clear-signed file against keys. Return the primary fingerprint of a good signature (None
+    without one), and the signed text or the error.
+    """
     with tempfile.TemporaryDirectory(prefix="goldnode-gpgv-") as name:
         keyring, text = Path(name) / "key.gpg", Path(name) / "text"
         keyring.write_bytes(dearmor(public))

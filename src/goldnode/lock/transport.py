@@ -1,4 +1,6 @@
-"""Reaching an archive as apt on this machine would: its proxies, credentials (apt_auth.conf(5)) and certificates."""
+"""Access to an archive with the settings of this machine's apt: proxies, credentials (apt_auth.conf(5)) and
+certificates.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def masked(url: str) -> str:
 
 
 def apt_settings() -> dict[str, str]:
-    """This machine's settings of apt's transports, by lower-case name; empty where there is no apt."""
+    """Return the transport settings of this machine's apt by lower-case name; empty without apt."""
     environment = {key: value for key, value in os.environ.items() if key != "APT_CONFIG"}
     try:
         done = subprocess.run(

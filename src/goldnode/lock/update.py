@@ -1,7 +1,8 @@
-"""Making, keeping, moving and checking the lock of a stack: what `goldnode lock` does, as values.
+"""Implementation of `goldnode lock`: make, keep, move and check the lock of a stack.
 
-A lock that is good stays as it is. One whose packages left the archives, or whose stack asks for something else now, moves only where it
-has to; `Mode.UPGRADE` moves everything, `Mode.SECURITY` kernel and module as a pair (lock.lane).
+A good lock stays unchanged. If packages left the archives, or if the stack's intent has changed, only the
+affected versions move. `Mode.UPGRADE` moves everything, `Mode.SECURITY` kernel and module as a pair
+(lock.lane).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ REPORT = "goldnode.lock-report/1"
 
 
 class Mode(enum.Enum):
-    """What may move: what has to, everything, or kernel and module."""
+    """The parts of a lock that may move: those that must, everything, or kernel and module."""
 
     KEEP = "keep"
     UPGRADE = "upgrade"
@@ -57,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Update:
-    """What became of a lock. `action` is written, kept (nothing moved) or would-write; `old` is what was there before."""
+    """Result for a lock. `action` is written, kept (nothing moved) or would-write; `old` is the lock before."""
 
     file: Path
     action: Literal["written", "kept", "would-write"]
@@ -91,7 +92,9 @@ class Update:
 
 @dataclass(frozen=True)
 class Check:
-    """What is to be said of a lock. `needed` is what `goldnode lock` would change, `pending` what `--upgrade` would (None: not known)."""
+    """Report about a lock. `needed` is the change of a plain `goldnode lock`, `pending` that of `--upgrade`
+    (None: unknown).
+    """
 
     file: Path
     lock: Lock
@@ -146,11 +149,11 @@ def update(
     allow_unknown: bool = False,
     today: dt.date | None = None,
 ) -> Update:
-    """Bring the lock of `stack` up to date as `mode` says and write it, or only say what would be written.
+    """Update the lock of `stack` as `mode` requests and write it, or only report the change.
 
-    It is written into `out`, else into the first of the site's lock directories, else beside the stack; the lock that is kept is the one
-    in `out`, else the one `model.find_lock` would find. `packages` may move beside what has to. Raises LockError and as
-    `resolve.resolve` does; whatever goes wrong, the lock that is there stays.
+    It is written into `out`, else into the first of the site's lock directories, else next to the stack. The
+    old lock is the one in `out`, else the one that `model.find_lock` finds. `packages` may move in addition.
+    Raises LockError and as `resolve.resolve` does; after an error the old lock is still there.
     """
     day = today or dt.datetime.now(tz=dt.UTC).date()
     target = out or next(iter(site.lock_directories(to_write=True)), stack.file.parent)
@@ -191,9 +194,11 @@ def check(
     allow_unknown: bool = False,
     today: dt.date | None = None,
 ) -> Check:
-    """Say what of the lock of `stack` moved and vanished, what would change and why; nothing is written.
+    """Report the packages of the lock of `stack` that moved or vanished, the change that would follow, and
+    why. Nothing is written.
 
-    With Mode.UPGRADE or Mode.SECURITY what those would move is wrong as well. Raises LockError where there is no lock or it cannot be read.
+    With Mode.UPGRADE or Mode.SECURITY, a change that this mode would make counts as a fault too. Raises
+    LockError if there is no lock or it cannot be read.
     """
     day = today or dt.datetime.now(tz=dt.UTC).date()
     path = _place(stack, site, out)
@@ -269,7 +274,7 @@ def _place(stack: Entry[Stack], site: Site, out: Path | None, *, to_write: bool 
 def _old(
     stack: Entry[Stack], path: Path | None, mode: Mode
 ) -> tuple[Lock | None, EditedLockError | None, list[str]]:
-    """The lock that is there, what is wrong with it, and what is to be said of it. Raises LockError where it cannot serve."""
+    """Return the existing lock, its faults, and remarks about it. Raises LockError if it cannot be used."""
     if path is None:
         return None, None, []
     try:
@@ -356,7 +361,9 @@ def _written(
 
 
 def _waiting(pending: Diff, old: Lock, mode: Mode) -> list[Problem]:
-    """What is newer in the archives: packages of the stack set one by one, the base system as a number."""
+    """Return the newer versions in the archives: packages of the stack set one by one, the base system as a
+    number.
+    """
     wrong = mode is Mode.UPGRADE
     suites = {item.id: item for item in old.archives}
     found, base = [], []

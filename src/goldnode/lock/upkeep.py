@@ -1,4 +1,4 @@
-"""Keeping a mirror right and small: every byte held against its name, and what nothing needs any more taken away."""
+"""Maintenance of a mirror: validate every byte, and collect files that nothing needs."""
 
 from __future__ import annotations
 
@@ -164,9 +164,10 @@ def repair(
     *,
     pause: float = 1.0,
 ) -> tuple[list[Damage], list[Fault]]:
-    """Fetch damaged and missing files of the store anew and link them into the publications again.
+    """Fetch damaged and missing files of the store again and link them into the publications.
 
-    Returns what fetching does not mend (indexes and signatures: publish again), and the files that cannot be had.
+    Return the damages that fetching does not fix (indexes and signatures: publish again), and the files that
+    are not available.
     """
     rows: dict[str, Mapping[str, Any]] = {}
     records: list[Publication] = []
@@ -207,7 +208,9 @@ def repair(
 
 @dataclass
 class Needed:
-    """What must stay, each with who needs it. `locks` are digests, `hashes` files, `publications` (stack, ID)."""
+    """Content that must stay, each with its owner. `locks` are digests, `hashes` files, `publications`
+    (stack, ID).
+    """
 
     locks: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
@@ -387,7 +390,9 @@ def _remove(directory: Path) -> None:
 
 
 def public_key(mirror: Mirror, site: Site) -> bytes:
-    """The key that publications are held against: the site's, else the one the mirror was last signed with. Raises MirrorError."""
+    """Return the key that verifies publications: the site's, else the one that signed the mirror last. Raises
+    MirrorError.
+    """
     named = site.mirror.key if site.mirror is not None else None
     path = site.resolve(named) if named is not None else mirror.directory / PUBLIC_KEY
     try:
