@@ -52,7 +52,7 @@ def test_a_fleet_of_two_classes(make: Make, tmp_path: Path) -> None:
     told = goldnode("plan", "-i", str(hosts), "--limit", "bare:held", "--format", "json", site=site)
     found = json.loads(told.stdout)
     assert told.returncode == 2, "a refusal is no success"
-    assert found["schema"] == "goldnode.fleet.plan_document/1"
+    assert found["schema"] == "goldnode.plans/1"
     assert {name: host["state"] for name, host in found["hosts"].items()} == {
         "bare": "refused",
         "held": "reboot pending",

@@ -178,6 +178,6 @@ def test_down_leaves_nothing(docker_client: DockerClient, tmp_path: Path) -> Non
     lab.up([NodeSpec("node1", "standins", flavour="warm")])
     assert len(lab.down()) == 3
     assert not lab.directory.exists()
-    wanted: dict[str, str | list[str] | bool] = {"label": f"goldnode.testing.lab={lab.name}"}
+    wanted: dict[str, str | list[str] | bool] = {"label": f"goldnode.lab={lab.name}"}
     assert not docker_client.containers.list(all=True, filters=wanted)
     assert not docker_client.networks.list(filters=wanted)

@@ -2,7 +2,7 @@
 once and grouped by class. Nothing is changed.
 
 Nodes of one class with the same changes are reported once, and the others by their differences.
-:func:`overview` returns all of it as JSON (schema goldnode.fleet.plan_document/1), :func:`text` as lines for
+:func:`overview` returns all of it as JSON (schema goldnode.plans/1), :func:`text` as lines for
 a person. Both are pure; only :func:`ask` contacts nodes.
 """
 
@@ -28,7 +28,7 @@ from goldnode.fleet.plan_document import PlanError, read_plan
 from goldnode.inventory import variables
 from goldnode.inventory.selection import check_inventory, no_host
 
-SCHEMA = "goldnode.fleet.plan_document/1"
+SCHEMA = "goldnode.plans/1"
 
 # What a host may be, the worst first; the first three mean that site.yml would not go through on it.
 UNREACHABLE, FAILED, REFUSED = "unreachable", "failed", "refused"
@@ -371,7 +371,7 @@ def grouped(plans: Mapping[str, Sequence[Item]]) -> list[Group]:
 def overview(
     hosts: Sequence[HostPlan], about: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The whole as JSON (schema goldnode.fleet.plan_document/1). `documents`: class document by class; `about`: what was asked of whom.
+    """The whole as JSON (schema goldnode.plans/1). `documents`: class document by class; `about`: what was asked of whom.
 
     {schema, …about, counts: state -> number, classes: name -> {stack, lock_digest, class_digest, counts, converged: [host], groups:
     [{hosts, sections: section -> [{text, diff, …}]}], not_verified_here: [text]}, hosts: name -> {class, state, message, holders}}.

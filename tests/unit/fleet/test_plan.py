@@ -166,7 +166,7 @@ of no class: 1 host: 1 failed
 def test_the_whole_for_a_program() -> None:
     found = planning.overview(fleet(), {"inventory": "i", "limit": None}, {"a100": DOCUMENT})
     assert json.loads(json.dumps(found)) == found
-    assert (found["schema"], found["inventory"]) == ("goldnode.fleet.plan_document/1", "i")
+    assert (found["schema"], found["inventory"]) == ("goldnode.plans/1", "i")
     assert found["counts"] == {UNREACHABLE: 1, FAILED: 1, CHANGE: 3, REBOOT: 1, CONVERGED: 1}
     assert set(found["hosts"]) == {host.name for host in fleet()}, "no host is missing"
     mine = found["classes"]["a100"]

@@ -2,5 +2,5 @@
 archives.
 
 A lab is a named set of nodes on a network of their own. All its objects carry the label
-`goldnode.testing.lab=NAME`, so removing a lab needs no state other than the engine's.
+`goldnode.lab=NAME`, so removing a lab needs no state other than the engine's.
 """

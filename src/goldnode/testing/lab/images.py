@@ -29,7 +29,7 @@ from goldnode.core.docker_engine import Say
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, archive_url, load_site
 
-LABEL = "goldnode.testing.lab"
+LABEL = "goldnode.lab"
 REPOSITORY = "goldnode-lab"
 
 # Raised when what the functions below do changes without changing the data that is hashed.
