@@ -1,1 +1,1 @@
-"""Channels of published images: histories, and the requirements of a promotion."""
+"""Channels of published images: histories, moves, requirements of a promotion, and locks of a store."""

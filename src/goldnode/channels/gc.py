@@ -1,4 +1,4 @@
-"""What channels still need, for the garbage collection of images and of disks."""
+"""Content that channels still need, for the garbage collection of images and disks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ GRACE_DAYS = 30.0
 
 @dataclass
 class Needed:
-    """What must stay, each with who needs it: digests of manifests, `REPOSITORY:TAG` or `CLASS:BUILDID` names, digests of locks."""
+    """Content that must stay, each with its owner: digests of manifests, `REPOSITORY:TAG` or `CLASS:BUILDID`
+    names, digests of locks.
+    """
 
     digests: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -37,7 +39,7 @@ class Gone:
 def named_here(
     keeper: Keeper, trust: Sequence[SSlibKey] = (), as_line: Callable[[Line], Line] = lambda line: line
 ) -> dict[str, str]:
-    """What a store's copies of histories name, and why. Raises GoldnodeError for one that cannot be read."""
+    """Return what a store's copies of histories name, and why. Raises GoldnodeError for an unreadable one."""
     found: dict[str, str] = {}
     for place, one in local_places(keeper):
         found |= _named(place, as_line(one), local_text(keeper, place, one), trust)

@@ -1,8 +1,8 @@
-"""The history of a line of images: who moved which channel to what, and why; signed line by line, and only ever added to.
+"""The signed, append-only history of a line of images: who moved which channel to which image, and why.
 
-A line (`cuda:12.4-runtime-debian12`) is what users follow over patch releases and rebuilds. Its history is a text of one DSSE envelope
-a line, each naming the sha256 of the one before, so that an older text is always the beginning of a newer one. It is the
-authority; the tags of channels in a registry are made from it.
+A line (`cuda:12.4-runtime-debian12`) is what users follow over patch releases and rebuilds. Its history is a
+text with one DSSE envelope per line, each with the sha256 of the previous one, so an older text is always a
+prefix of a newer one. The history is the authority; the channel tags of a registry are derived from it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LINE = re.compile(r"(?P<repository>[a-z0-9][a-z0-9._/-]*):(?P<name>[^-:]+-[^-:]
 
 @dataclass(frozen=True)
 class Line:
-    """What users follow: a repository (the backend) and a short name, `12.4-runtime-debian12`."""
+    """A line that users follow: a repository (the backend) and a short name, `12.4-runtime-debian12`."""
 
     repository: str
     name: str
@@ -161,7 +161,9 @@ class History:
         return self._walk(channel)[0]
 
     def taken_back(self, channel: str) -> dict[str, Entry]:
-        """Images that a channel was rolled back from, or past, each with that rollback; what it stood for again since is none of them."""
+        """Return the images that a channel was rolled back from, or past, each with that rollback, except
+        those that it pointed to again later.
+        """
         return self._walk(channel)[1]
 
     def _walk(self, channel: str) -> tuple[list[Entry], dict[str, Entry]]:

@@ -39,6 +39,6 @@ def using(layout: Kept) -> Iterator[None]:
 
 
 def disk(layout: Kept) -> AbstractContextManager[None]:
-    """Turn a full disk into an error that says so."""
+    """Turn a full disk into an error with a remedy."""
     remedy = "free space (`goldnode images gc`) and run it again: what is whole is kept"
     return full_disk(ImageError(f"the disk of {layout.root} is full", remedy=remedy))

@@ -1,11 +1,14 @@
-"""Channels: candidate, canary, stable and known-good, moved one at a time, each move recorded before it is seen.
+"""Channels: candidate, canary, stable and known-good, moved one at a time; each move is recorded before it
+becomes visible.
 
-Two things make up a channel: the line's signed history, which is the authority, and a tag, which is what users pull. A move writes the
-history first (one write of one tag) and the channel's tag second (one write as well). A run that ends before the first leaves the old
-state; one that ends between them leaves users at the old image, and the same command finishes it; nothing else can be seen.
+A channel consists of the line's signed history, which is the authority, and a tag, which users pull. A move
+writes the history first and the channel's tag second, one write each. A run that ends before the first write
+leaves the old state. A run that ends between them leaves users at the old image, and the same command
+completes it. No other state is visible.
 
-A registry has no compare-and-set. So a writer reads the history again right before it writes, waits `settle` seconds, reads it back, and
-touches the tag only where the history is still its own: of two writers the later one stands and the earlier one is told.
+A registry has no compare-and-set. So a writer reads the history again right before it writes, waits `settle`
+seconds, reads it back, and touches the tag only if the history is still its own. Of two writers the later one
+wins, and the earlier one gets an error.
 """
 
 from __future__ import annotations
@@ -43,19 +46,19 @@ class Place(Protocol):
 
     @property
     def copy(self) -> bool:
-        """Whether it is a store's copy of another place."""
+        """Return whether it is a copy of another place."""
 
     def text(self, line: Line) -> bytes:
-        """The history, empty where there is none."""
+        """Return the history, empty if there is none."""
 
     def commit(self, line: Line, text: bytes) -> None:
         """Let the history be `text`: one write that is seen whole or not at all."""
 
     def pointer(self, line: Line, channel: str) -> str | None:
-        """The digest that a channel's tag stands for."""
+        """Return the digest that a channel's tag points to."""
 
     def point(self, line: Line, channel: str, digest: str) -> None:
-        """Let a channel's tag stand for an image."""
+        """Point a channel's tag to an image."""
 
     def published(self, line: Line, tag: str) -> str | None:
         """The digest of an immutable tag."""
@@ -71,19 +74,22 @@ class Place(Protocol):
 
 
 class Keeper(Protocol):
-    """A store that keeps copies of histories, and names of its own for what channels stand for."""
+    """A store that caches channel histories and has local names for the targets of channels."""
 
     @property
     def root(self) -> Path:
         """Its directory."""
 
     def name_as(self, name: str, digest: str) -> None:
-        """Let `name` stand for an image that is here; for one that is not, rather for none than for the wrong one."""
+        """Point `name` to an image of this store. Without that image, remove the name rather than leave it on
+        the wrong one.
+        """
 
 
 class KeptPlace:
-    """What places are alike in that are a store by itself; with the `name` of another place, this store's copy of what is there, for when
-    that cannot be reached."""
+    """Common base of places that are local stores. With the `name` of another place it is this store's copy
+    of that place, for when that is unreachable.
+    """
 
     settles = False
 
@@ -113,7 +119,9 @@ class KeptPlace:
 
 @dataclass
 class Moved:
-    """What a promotion or a rollback did. `entry` is None where there was nothing to do, or only to finish what an earlier run began."""
+    """Result of a promotion or a rollback. `entry` is None if there was nothing to do, or only the move of an
+    earlier run to complete.
+    """
 
     line: Line
     channel: str
@@ -195,11 +203,13 @@ def advance(
     say: Say = lambda text: None,
     now: dt.datetime | None = None,
 ) -> Moved:
-    """Let a channel stand for what has an immutable tag, where every gate is open. Pointers move, nothing is copied.
+    """Point a channel to the item with an immutable tag if every requirement is met. Pointers move; nothing
+    is copied.
 
-    `judging` gets the history, the image's digest and that of the image it follows (None: none), and gives the gates and what to note.
-    `trust` verifies histories, beside the signer's own key; `expect` is the (beginning of the) digest that the channel has to stand for
-    before. Raises ImageError where a gate is shut, where a tag was moved by others, and where somebody else moves the same line.
+    `judging` gets the history, the item's digest and that of its predecessor (None: none), and returns the
+    requirements and notes. `trust` verifies histories, in addition to the signer's own key; `expect` is the
+    (beginning of the) expected current digest of the channel. Raises ImageError if a requirement is not met,
+    if others moved a tag, and if another writer moves the same line.
     """
     if channel not in CHANNELS:
         raise ImageError(f'there is no channel "{channel}"', remedy=nearest(channel, CHANNELS))
@@ -285,10 +295,12 @@ def rollback(
     say: Say = lambda text: None,
     now: dt.datetime | None = None,
 ) -> Moved:
-    """Let a channel stand for the image it stood for before; `to`: for `known-good`, or one the history names (digest or immutable tag).
+    """Point a channel to its previous item; `to`: to `known-good`, or to an item that the history names
+    (digest or immutable tag).
 
-    A rollback that an earlier run began is finished, and then goes no step further. At a store's copy of a registry (`StorePlace`) this
-    store alone is used and changed; the next promotion or rollback that reaches the registry brings it there. Raises ImageError.
+    The rollback of an earlier run is completed first, and then this one goes no further. At a store's copy of
+    a registry (`StorePlace`), only this store is used and changed; the next promotion or rollback that
+    reaches the registry updates it. Raises ImageError.
     """
     if channel not in CHANNELS:
         raise ImageError(f'there is no channel "{channel}"', remedy=nearest(channel, CHANNELS))
@@ -400,7 +412,9 @@ def _present(place: Place, line: Line, digest: str) -> None:
 def _load(
     place: Place, layout: Keeper, line: Line, keys: Sequence[SSlibKey], settle: float, say: Say
 ) -> History:
-    """The history of a place, verified, and brought together with the store's copy: the longer one stands where one begins with the other."""
+    """Return the verified history of a place, joined with the store's copy: the longer one if it begins with
+    the other.
+    """
     there, here = place.text(line), local_text(layout, place.name, line)
     if there == here or there.startswith(here):
         return read(there, line, keys, where=f"{place.name}/{line}")
@@ -474,17 +488,19 @@ def _point(place: Place, layout: Keeper, line: Line, channel: str, digest: str, 
 
 
 def local_name(place: str, line: Line, channel: str) -> str:
-    """What the store calls a channel: `cuda:12.4-runtime-debian12`, after the name of the registry where it is that of one."""
+    """Return the store's name of a channel: `cuda:12.4-runtime-debian12`, prefixed with the name of the
+    registry if it belongs to one.
+    """
     return f"{'' if place == 'store' else place + '/'}{line.repository}:{line.pointer(channel)}"
 
 
 def _local_point(layout: Keeper, place: str, line: Line, channel: str, digest: str) -> None:
-    """Let the store's own name of the channel stand for the image, where the store has it."""
+    """Point the store's own name of the channel to the image, if the store has it."""
     layout.name_as(local_name(place, line, channel), digest)
 
 
 def _foreign(place: Place, line: Line, channel: str, history: History, found: str | None) -> None:
-    """Refuse to move a tag that somebody gave to an image of which this channel knows nothing."""
+    """Refuse to move a tag that points to an image unknown to the channel's history."""
     if found is not None and not history.was_in(channel, found):
         last = history.current(channel)
         raise ImageError(
@@ -508,7 +524,9 @@ def _stamp(now: dt.datetime | None) -> str:
 
 @dataclass(frozen=True)
 class Stand:
-    """How a channel stands. `state`: ok, unfinished (the tag stands where the channel stood before), moved (somebody else gave it away), absent."""
+    """State of a channel. `state`: ok, unfinished (the tag still points to the previous item), moved (another
+    writer moved it), absent.
+    """
 
     line: Line
     channel: str
@@ -532,7 +550,9 @@ class Status:
 
 
 def status(place: Place, layout: Keeper, line: Line, trust: Sequence[SSlibKey] = ()) -> Status:
-    """How the channels of a line stand, the tags held against the history. Raises ImageError for a history that is not what was signed."""
+    """Return the state of the channels of a line, with the tags validated against the history. Raises
+    ImageError for a history with wrong signatures.
+    """
     there, here = place.text(line), local_text(layout, place.name, line)
     if not there.startswith(here) and not here.startswith(there):
         raise _diverged(place.name, line)
@@ -574,9 +594,10 @@ def repair(
     settle: float = SETTLE,
     say: Say = lambda text: None,
 ) -> list[Stand]:
-    """Give every channel's tag back to what the signed history says, and bring there what was decided offline. Returns what was mended.
+    """Point every channel's tag to the target in the signed history, and upload decisions that were made
+    offline. Return what was repaired.
 
-    `trust` is needed: only what is known to be signed is acted on. A tag of a channel without history is left alone.
+    `trust` is required: only a verified history is acted on. A channel tag without history is left alone.
     """
     if not trust:
         raise ImageError(

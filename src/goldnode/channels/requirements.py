@@ -1,7 +1,8 @@
-"""What an image has to show before it is published and before a channel moves to it, read from the documents attached to it.
+"""Requirements of an image before it is published and before a channel moves to it, read from its attached
+documents.
 
-A document that is absent, that says *not run* or *not verified*, that is simulated, or that cannot be read never counts as passed. Where
-several documents of one kind are attached, one that failed is enough to refuse.
+A document that is absent, reports *not run* or *not verified*, is simulated, or cannot be read never counts
+as passed. If several documents of one kind are attached, one failed document is enough to refuse.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _REMEDY = {
 
 @dataclass(frozen=True)
 class Waiver:
-    """A gate that somebody lets pass, for a reason that is recorded."""
+    """A waived requirement, with the decider and the recorded reason."""
 
     gate: str
     by: str
@@ -75,7 +76,7 @@ class Waiver:
 
 @dataclass(frozen=True)
 class Approval:
-    """Somebody's approval of a new major version of one part, for one promotion."""
+    """Approval of a new major version of one part, for one promotion."""
 
     part: str
     by: str
@@ -121,9 +122,10 @@ def judge(
     history: History | None = None,
     against: str | None = None,
 ) -> list[Gate]:
-    """How the gates of a step stand for an image of the layout. `against`: the image that the channel leads to now, for `majors`.
+    """Return the state of the requirements of a step for an image of the layout.
 
-    Raises ImageError for a waiver or an approval of something that this step does not ask for: a typing error must not open a gate.
+    `against`: the channel's current image, for `majors`. Raises ImageError for a waiver or an approval of
+    something that this step does not require: a typing error must not open a gate.
     """
     asked = ASKED[step]
     check_asked(step, asked, waivers, approvals, MAJORS)
@@ -169,7 +171,7 @@ def check_asked(
 
 
 def waived(gate: Gate, waivers: Sequence[Waiver]) -> Gate:
-    """The gate, let pass where it is shut and somebody waived it."""
+    """Return the requirement; a failed one is passed if it was waived."""
     let = next((one for one in waivers if one.gate == gate.name), None)
     if let is None or gate.open:
         return gate
@@ -229,7 +231,7 @@ def documents(image: OciImage, kind: str) -> list[tuple[str, Any]]:
 
 
 def checked(report: Any) -> bool:
-    """Whether a vulnerability report says that packages were held against a database."""
+    """Return whether packages were compared with a database according to a vulnerability report."""
     return isinstance(report, dict) and report.get("state") in ("checked", "partly_checked")
 
 
@@ -316,9 +318,8 @@ def _smoke(tier: str, image: OciImage) -> Gate:
 
 
 def _signature(image: OciImage, trust: Sequence[SSlibKey]) -> Gate:
-    """A good signature of the image by a trusted key, and of every document that it covers, or should: what `images verify` says of them.
-
-    A signature that nobody here knows stands in nobody's way.
+    """Require a good signature of the image by a trusted key, and of every document that it covers or should
+    cover, as `images verify` does. A signature by an unknown key does no harm.
     """
     attached = verify.documents(image.layout, image.digest)
     evidence = tuple(row.artefact for row in attached if row.type == SIGNATURE)
@@ -389,7 +390,9 @@ def majors(image: OciImage, before: OciImage | None, approvals: Sequence[Approva
 
 
 def major(part: str, why: str, approvals: Sequence[Approval]) -> Gate:
-    """The gate of a part that does not stay what it was, or may not: open only where somebody approved that part."""
+    """Return the requirement of a part whose major version changes, or may change: passed only with an
+    approval of that part.
+    """
     given = next((one for one in approvals if one.part == part), None)
     if given is None:
         return Gate(

@@ -1,1 +1,1 @@
-"""Container images: declared in a matrix, locked, built, inspected, proved, published and promoted."""
+"""Container images: declared in a matrix, locked, built, inspected, smoke-tested, published and promoted."""

@@ -1,8 +1,8 @@
-"""Building images: what has to be made is a graph of layers, made side by side, each once, kept by what it is made of.
+"""Build of images: a graph of layers, built in parallel, each once, and cached by its inputs.
 
-An image appears in the store's layout when all of it is there, and only then; what is interrupted leaves layers that the next run goes
-on with, and nothing else. A layer is kept under a key, the hash of all that decides its bytes, so that a change of one lock makes again
-what hangs on it and no more.
+An image appears in the store's layout only when it is complete. An interrupted run leaves layers that the
+next run uses, and nothing else. The key of a layer is the hash of all its inputs, so a changed lock rebuilds
+only the layers that depend on it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _LEFT_OF_ROOT = re.compile(ROOT_LEFTOVERS)
 
 
 def smoke_program() -> bytes | None:
-    """The runner that every image carries; None where this goldnode has none."""
+    """Return the smoke runner that every image contains; None if this goldnode has none."""
     try:
         from goldnode.images.smoke import pack  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -158,7 +158,7 @@ def system_key(item: Recipe | None) -> str:
 
 
 def _chain(item: Recipe) -> list[Recipe]:
-    """The recipe after all that it stands on."""
+    """Return the recipe, preceded by its ancestors."""
     return [*(_chain(item.parent) if item.parent is not None else []), item]
 
 
@@ -177,7 +177,9 @@ class _Task:
 
 @dataclass
 class Builder:
-    """Builds recipes into a store. `jobs` is how many things are made at once, `say` is told of each."""
+    """Builder of recipes into a store. `jobs` is the number of parallel steps; `say` is called with progress
+    messages.
+    """
 
     store: Store
     engine: engines.Engine
@@ -200,9 +202,11 @@ class Builder:
         return all(self.store.layout.has(row["digest"]) for row in (manifest["config"], *manifest["layers"]))
 
     def build(self, wanted: Sequence[Recipe]) -> list[Built]:
-        """Build what of `wanted` (parents before children) is not there, and return the builds of all, in their order.
+        """Build the missing images of `wanted` (parents before children), and return the builds of all, in
+        their order.
 
-        What does not hang on a failure is built all the same; then the first failure is raised. Raises ImageError.
+        Images that do not depend on a failed one are still built; then the first failure is raised. Raises
+        ImageError.
         """
         # What is kept from earlier has no name until the image has one: nothing is collected meanwhile.
         with _full_disk(self.store.root), using(self.store.layout):
@@ -610,7 +614,9 @@ def _full_disk(root: Path) -> contextlib.AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class Difference:
-    """What two builds of one recipe do not agree in: an image, and the first thing that differs (`layer 3: usr/bin/x: content`)."""
+    """First difference between two builds of one recipe: the image and the item (`layer 3: usr/bin/x:
+    content`).
+    """
 
     image: str
     what: str

@@ -1,4 +1,6 @@
-"""Channels of container images: where they are kept (a registry, or a store by itself), and what a promotion judges."""
+"""Channels of container images: the places that hold them (a registry, or a store by itself), and the
+requirements of a promotion.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +205,7 @@ def promote(
     say: Say = lambda text: None,
     now: dt.datetime | None = None,
 ) -> Moved:
-    """Let a channel stand for the container image with an immutable tag; see `advance`."""
+    """Point a channel to the container image with an immutable tag; see `advance`."""
     line = line_of(repository, tag)
     keys = (*trust, signer.public)
 
@@ -262,7 +264,7 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 
 def _differences(layout: Layout, before: str | None, after: str) -> list[str]:
-    """What goes from where to where, of the parts that the labels name."""
+    """Return the changes between two images, by the parts that their labels name."""
     if before is None or before == after:
         return []
     old, new = parts(OciImage(layout, before)), parts(OciImage(layout, after))

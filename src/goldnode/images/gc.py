@@ -1,7 +1,8 @@
-"""Taking away what nothing needs any more, from the store and from a registry.
+"""Garbage collection of the store and of a registry.
 
-What a channel stands for, what the history of any line names (this store's copies, and the registry's own), what a class of the catalog
-names, what a lock of the matrix would build, and what is younger than `days` stays. What cannot be read, or whose age nobody knows, stays.
+These stay: images that a channel points to, that the history of any line names (this store's copies, and the
+registry's own), that a class of the catalog names, that a lock of the matrix would build, and that are
+younger than `days`. An image that cannot be read, or whose age is unknown, stays too.
 """
 
 from __future__ import annotations
@@ -234,7 +235,7 @@ def _locked(target: Repository, digest: str, keeps: Needed) -> str | None:
 
 
 def _published(target: Repository, digest: str, now: dt.datetime, days: float) -> str | None:
-    """Why an image is too young to go, or that nobody knows how old it is; None where it is old enough."""
+    """Return why an image is too young to be removed, or that its age is unknown; None if it is old enough."""
     newest: dt.datetime | None = None
     for row in target.referrers(digest)[0]:
         if row.get("artifactType") != PUBLICATION or (found := target.manifest(row["digest"])) is None:

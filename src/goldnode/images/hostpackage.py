@@ -1,10 +1,11 @@
-"""The package that stands for the host's driver in an image: it provides what Debian's CUDA packages ask of a driver, and holds no library.
+"""The package `goldnode-driver-from-host`: it represents the host's driver in an image and has no library.
 
-Debian's nvidia-cuda-dev wants `libcuda1 | libcuda.so.1`, as if it were installed beside a driver. In a container the driver's libraries are
-the host's, handed in by the container runtime; a copy in the image would hide or contradict them. So `goldnode-driver-from-host` says that
-libcuda.so.1 is there, which in a container is so.
+Debian's nvidia-cuda-dev depends on `libcuda1 | libcuda.so.1`, as if it were installed next to a driver. In a
+container the host provides the driver's libraries through the container runtime; a copy in the image would
+hide or contradict them. So this package provides libcuda.so.1.
 
-The file is a function of what it provides alone. It is written here and not by dpkg-deb, whose bytes differ between its versions.
+The file is a function of its Provides only. It is written here and not by dpkg-deb, whose output differs
+between versions.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def provisions(names: Iterable[str], stanzas: Iterable[Stanza]) -> dict[str, str
 
 
 def stated(provides: Iterable[str]) -> dict[str, str | None]:
-    """What a locked package of this kind provides, as `locked` takes it."""
+    """Return the Provides of a locked package of this kind, in the form that `locked` takes."""
     rows = (text.partition(" (= ") for text in provides)
     return {name: version.rstrip(")") or None for name, _, version in rows}
 

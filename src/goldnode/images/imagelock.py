@@ -1,7 +1,8 @@
-"""The lock of a container image: every Debian package and every wheel it adds to its parent, each with its hash.
+"""The lock of a container image: every Debian package and every wheel that it adds to its parent, each with
+its hash.
 
-An image is a function of its lock and its parent's. A lock names no address: archives are ids that a site resolves, and wheels are found
-through pip's own configuration by name, version and hash.
+An image is a function of its lock and its parent's. A lock has no addresses: archives are ids that a site
+resolves, and pip's own configuration finds wheels by name, version and hash.
 """
 
 from __future__ import annotations
@@ -33,17 +34,16 @@ _HEADER = "# Written by `goldnode images lock {image}`. Not to be edited: run it
 
 
 class _Parent(LockModel):
-    """The lock of the image this one stands on."""
+    """The lock of the parent image."""
 
     image: str
     lock: Digest
 
 
 class ImageLock(Sealed):
-    """What an image resolved to.
-
-    `debs` and `wheels` are what the image adds; `parent` is the lock of what it stands on. `tools` are the versions of the programs that shape
-    the image's bytes. `resolved` is the day (UTC) that its files are dated.
+    """The resolution of an image. `debs` and `wheels` are what the image adds; `parent` is the lock of its
+    parent. `tools` are the versions of the programs that determine the image's bytes. `resolved` is the
+    day (UTC) of the files' dates.
     """
 
     image: str
@@ -90,7 +90,9 @@ def lock_directories(row: Row, *, to_write: bool = False) -> list[Path]:
 
 
 def lock_file(row: Row, *, to_write: bool = False) -> Path | None:
-    """Return the file that `find_lock` reads, or None where there is none. `to_write` and errors: see `lock_directories`."""
+    """Return the file that `find_lock` reads, or None if there is none. `to_write` and errors: see
+    `lock_directories`.
+    """
     return next(
         (
             path
@@ -102,7 +104,7 @@ def lock_file(row: Row, *, to_write: bool = False) -> Path | None:
 
 
 def find_lock(row: Row) -> ImageLock:
-    """Return the lock of `row`. Raises ImageError where there is none, or where it was made for something else."""
+    """Return the lock of `row`. Raises ImageError if there is none, or if it was made for another intent."""
     path = lock_file(row)
     if path is None:
         why = "" if row.exercised else " (it is declared, and was never built by this project)"

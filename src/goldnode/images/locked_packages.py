@@ -1,4 +1,4 @@
-"""The locks behind an image of the matrix, as truth holds packages against them."""
+"""Packages of an image according to its locks, for the validation of the image's content."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from goldnode.inspect.truth import Locked
 
 
 def locked(image: str) -> Locked | None:
-    """What the lock of `image` and those of all it stands on name; None where the matrix or its locks do not know it."""
+    """Return the packages in the lock of `image` and of its ancestors; None if the matrix or its locks do not
+    have it.
+    """
     try:
         rows = load_matrix().images
         debs: dict[str, str] = {}

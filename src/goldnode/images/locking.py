@@ -1,4 +1,4 @@
-"""What `goldnode images lock` does: rows in order, each on the locks of what it stands on."""
+"""Implementation of `goldnode images lock`: lock rows in order, each on top of its parent's lock."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def lock_images(
     out: Path | None = None,
     site: Site | None = None,
 ) -> Iterator[str]:
-    """Lock what `patterns` select and all they stand on, parents first; yields one line per image.
+    """Lock the images of `patterns` and their ancestors, parents first; yield one line per image.
 
-    `upgrade` frees what the patterns name themselves (without patterns: all); what they stand on is kept. Raises GoldnodeError; the locks
-    written until then stay.
+    `upgrade` frees the images that the patterns name (without patterns: all); their ancestors keep their
+    locks. Raises GoldnodeError; the locks written until then stay.
     """
     matrix = load_matrix(matrix_file)
     rows = matrix.select(patterns, exercised=True)
@@ -115,7 +115,9 @@ def _same(result: Locked, old: ImageLock, *, tools: bool) -> Locked:
 
 
 def _tools() -> dict[str, str]:
-    """The versions of this machine's engine, compressor and installers; nothing where it has none, since locking needs them not."""
+    """Return the versions of this machine's engine, compressor and installers; empty without them, because
+    locking does not need them.
+    """
     from goldnode.oci import engines
 
     try:
@@ -131,7 +133,9 @@ def _named(row: Row, patterns: Sequence[str]) -> bool:
 
 
 def _kept(row: Row, out: Path | None) -> ImageLock | None:
-    """The lock there is, whatever the matrix asks since; None for none, and for one that was edited."""
+    """Return the existing lock, whatever the matrix has requested since; None if there is none, or if it was
+    edited.
+    """
     path = (
         out / lock_name(row.name)
         if out is not None and (out / lock_name(row.name)).is_file()
@@ -160,7 +164,7 @@ def _line(result: Locked) -> str:
 
 
 def _moved(old: ImageLock, new: ImageLock) -> str:
-    """What differs between two locks, in one clause."""
+    """Return the differences between two locks, in one clause."""
     before = _versions(old)
     after = _versions(new)
     rows = [

@@ -1,8 +1,10 @@
-"""The matrix of container images: backend x runtime version x flavour x OS, declared once in `images/containers/matrix.yml`.
+"""The matrix of container images: backend x runtime version x flavour x OS, declared once in
+`images/containers/matrix.yml`.
 
-A release (one version of one backend) lists its components once: what each is called as a wheel, as a Debian package, and which version
-of it the release has. Flavours pick components. From that follow the rows, one per image, with what has to be asked of apt and pip. Nothing
-here asks an archive: that is `goldnode.images.resolve`, and its answers are the locks.
+A release (one version of one backend) lists its components once: their names as wheels and as Debian
+packages, and their versions. Flavours select components. From that follow the rows, one per image, with the
+requests to apt and pip. No archive is asked here: that is `goldnode.images.resolve`, and its answers are the
+locks.
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ class Component(_Model):
 
 
 class Flavour(_Model):
-    """One flavour of a release: what it adds to the image it stands on."""
+    """One flavour of a release: the components that it adds to its parent image."""
 
     parent: str | None = Field(
         description="Flavour of this release, or BACKEND-VERSION-FLAVOUR of another, that it begins with; null: nothing."
@@ -241,12 +243,13 @@ class MatrixFile(_Model):
 
 @dataclass(frozen=True)
 class Row:
-    """One image of the matrix with all that locks, recipes, labels and tests need to know of it.
+    """One image of the matrix with all data for locks, recipes, labels and tests.
 
-    `debs` (apt's names) and `wheels` (PEP 508) are what this image asks for beyond its parent. `parts` are the versions it claims, its parent's
-    included; `min_driver` is the driver below which its CUDA does not start (facts), None for other backends. `layout` says where
-    its own wheels go: see `Component.layout`; none: it has none. `from_host` is what its packages ask of a driver, which is the host's. `vendor` is
-    a reference by digest where the base is not built here.
+    `debs` (apt's names) and `wheels` (PEP 508) are the requests of this image in addition to its parent's.
+    `parts` are the versions that it claims, its parent's included; `min_driver` is the driver below which its
+    CUDA does not start (facts), None for other backends. `layout` is the place of its own wheels: see
+    `Component.layout`; empty without wheels. `from_host` is what its packages require of a driver, which the
+    host provides. `vendor` is a reference by digest if the base is not built here.
     """
 
     image: Image
@@ -317,17 +320,19 @@ class Matrix:
         return self.images[name]
 
     def chain(self, name: str) -> list[Row]:
-        """Return the image and what it stands on, the first layer first."""
+        """Return the image with its ancestors, the first layer first."""
         found = [self.row(name)]
         while found[0].image.parent is not None:
             found.insert(0, self.row(found[0].image.parent))
         return found
 
     def select(self, patterns: Sequence[str] = (), *, exercised: bool = False) -> list[Row]:
-        """Return the images that `patterns` name, with all that they stand on, parents first; without patterns: all.
+        """Return the images that `patterns` match, with all their ancestors, parents first; without patterns:
+        all.
 
-        A pattern is a name, a backend, or a glob over names (`cuda-12.4.1-*`). `exercised` leaves out, where no pattern is
-        given, what this project does not build itself. Raises ImageError for a pattern that nothing fits, with the nearest name.
+        A pattern is a name, a backend, or a glob over names (`cuda-12.4.1-*`). Without patterns, `exercised`
+        leaves out the images that this project does not build itself. Raises ImageError for a pattern without
+        a match, with the nearest name.
         """
         from fnmatch import fnmatchcase
 
@@ -351,7 +356,9 @@ class Matrix:
 
 
 def absent(name: str, here: Iterable[str]) -> str:
-    """What to do about a name of no image of a store that holds `here`: build what is in the matrix, else use the nearest name."""
+    """Return the remedy for a name that no image of a store has: build it if the matrix has it, otherwise use
+    the nearest name in `here`.
+    """
     try:
         known = load_matrix().images
     except GoldnodeError:  # a matrix with a fault is another matter
@@ -544,7 +551,7 @@ class _Reader:
         )
 
     def _with_parent(self, row: Row, rows: Mapping[str, Row]) -> Row:
-        """The row with the parts, licences and terms of what it stands on."""
+        """Return the row with the parts, licences and terms of its parent added."""
         from dataclasses import replace
 
         parent = row.image.parent

@@ -1,4 +1,4 @@
-"""Which image of a store a user means: by digest, by reference, by its name in the matrix, or by the beginning of a reference."""
+"""Names of images in a store: a digest, a reference, a name of the matrix, or the beginning of a reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from goldnode.oci.model import Built
 
 
 def find(layout: Layout, name: str, built: Iterable[Built] = ()) -> str:
-    """The digest of the image that `name` means. Raises ImageError where it is none, or more than one."""
+    """Return the digest of the image that `name` means. Raises ImageError if there is none, or more than one."""
     if name.startswith("sha256:"):
         if not layout.has(name):
             raise ImageError(f"{name} is not in {layout.root}", remedy="pull it, or name another --store")

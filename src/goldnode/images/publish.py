@@ -1,7 +1,9 @@
-"""Publishing an image: its blobs, its manifest, its evidence, then the immutable tag, then all of it read back; and pulling one.
+"""Publication of an image, and pull. The order is: blobs, manifest, evidence, the immutable tag, and then
+everything is read back.
 
-The order is what makes a cut harmless: until its tag is written, the last of the writes, nobody finds the image by name, and a
-repeat sends only what is not there. A tag that is there already with another content is refused, never moved.
+This order makes an interruption harmless: the tag is the last write, so until then the image cannot be found
+by name, and a repeated run sends only what is missing. An existing tag with other content is refused, never
+moved.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Published:
-    """What a publication did. `sent` and `there` count blobs; `api`: the registry has a Referrers API."""
+    """Result of a publication. `sent` and `there` count blobs; `api`: the registry has a Referrers API."""
 
     name: str
     digest: str
@@ -49,9 +51,9 @@ class Published:
 
 
 def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
-    """The ref of the store that a name stands for: a ref itself, or the name of an image (BACKEND-VERSION-FLAVOUR-OS) of which one build is there.
-
-    Raises ImageError for none and for several.
+    """Return the ref of the store that a name means: a ref itself, or the name of an image
+    (BACKEND-VERSION-FLAVOUR-OS) with exactly one build in the store. Raises ImageError for none and for
+    several.
     """
     refs = layout.refs()
     if name in refs:
@@ -72,7 +74,9 @@ def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
 
 
 def identity(image: OciImage, ref: str) -> tuple[str, str]:
-    """Repository and immutable tag of a ref, held against the image's own labels. Raises ImageError where they contradict each other."""
+    """Return repository and immutable tag of a ref, validated against the image's own labels. Raises
+    ImageError if they contradict each other.
+    """
     repository, _, tag = ref.partition(":")
     line_of(repository, tag)
     version, flavour, system, build = tag.rsplit("-", 3)
@@ -108,10 +112,11 @@ def publish(
     say: Say = lambda text: None,
     now: dt.datetime | None = None,
 ) -> Published:
-    """Publish the image under `ref` of the store. Raises ImageError; then its tag was not written, or is somebody else's.
+    """Publish the image under `ref` of the store. Raises ImageError; then its tag was not written, or belongs
+    to another image.
 
-    `full` reads every blob back, not the manifests and documents alone. `mounts` remembers which repository of the registry has which
-    blob, so that what several images share is sent once.
+    `full` reads every blob back instead of manifests and documents only. `mounts` records which repository of
+    the registry has which blob, so that shared blobs are sent once.
     """
     descriptor = layout.refs().get(ref)
     if descriptor is None:
@@ -147,7 +152,7 @@ def publish(
 
 
 def _immutable(target: Repository, tag: str, digest: str) -> bool:
-    """Whether the tag stands for the digest already. Raises ImageError where it stands for another."""
+    """Return whether the tag points to the digest already. Raises ImageError if it points to another one."""
     found = target.digest(tag)
     if found is not None and found != digest:
         raise ImageError(
@@ -287,7 +292,7 @@ def check_blob(target: Repository, row: Descriptor) -> None:
 
 @dataclass
 class Pulled:
-    """What a pull brought: the image, the ref it has in the store now, and how much of it was fetched."""
+    """Result of a pull: the image, its ref in the store, and the number of blobs fetched."""
 
     name: str
     digest: str
@@ -306,10 +311,11 @@ def pull(
     system: str | None = None,
     parallel: int = 4,
 ) -> Pulled:
-    """Bring an image into the store by digest or tag, every byte of it held against its digest; then, and only then, it gets its name.
+    """Download an image into the store by digest or tag, and validate every byte against its digest; only
+    then it gets its name.
 
-    `system` (`linux/amd64`) chooses from an index; default: this machine's. Raises ImageError, also where its labels give it the immutable
-    name of another image of the store.
+    `system` (`linux/amd64`) selects from an index; default: this machine's. Raises ImageError, also if its
+    labels claim the immutable name of another image of the store.
     """
     with using(layout):
         manifest = _one(target, reference, system)

@@ -184,14 +184,14 @@ class Recipe:
 
     @property
     def containerfile(self) -> str:
-        """What the engine is given for the system layer; its contexts are `parent` and `step`."""
+        """The engine's input for the system layer; its contexts are `parent` and `step`."""
         if not self.step:
             return ""
         return f"FROM parent\nRUN --mount=type=bind,from=step,target={STEP} sh {STEP}/script {STEP}\n"
 
     @cached_property
     def all_labels(self) -> dict[str, str]:
-        """The labels with those that only the finished recipe can tell."""
+        """The labels, including those that depend on the finished recipe."""
         return {
             **self.labels,
             f"{LABELS}build-id": self.build_id,
@@ -201,7 +201,7 @@ class Recipe:
 
     @property
     def image_json(self) -> bytes:
-        """What the image says of itself, at /usr/lib/goldnode/image.json."""
+        """The image's description of itself, at /usr/lib/goldnode/image.json."""
         document = {**self.identity, "build_id": self.build_id, "recipe": self.digest}
         return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
@@ -266,7 +266,7 @@ def _check(row: Row, lock: ImageLock, parent: Recipe | None) -> None:
 
 
 def _environment(row: Row, parent: Recipe | None) -> dict[str, str]:
-    """What this image sets beyond its parent."""
+    """Return the environment variables that this image sets in addition to its parent's."""
     if row.image.backend != "cuda":
         return dict(VOID) if parent is None else {}
     found: dict[str, str] = {}
@@ -341,7 +341,9 @@ _OPENCL = {"intel-opencl-rt": ("etc/OpenCL/vendors/intel-cpu.icd", "/usr/local/l
 
 
 def _files(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, dict[str, Any]]:
-    """What goldnode itself puts into the image, by path: {text, mode}, {link} or {directory}."""
+    """Return the files that goldnode itself puts into the image, by path: {text, mode}, {link} or
+    {directory}.
+    """
     found: dict[str, dict[str, Any]] = {}
     for path, library in (_OPENCL[wheel.name] for wheel in lock.wheels if wheel.name in _OPENCL):
         found[path] = {"text": f"{library}\n", "mode": 0o644}

@@ -58,7 +58,9 @@ def requirement(version: str) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the conditions are held against. None: not known. `cuda` is the newest CUDA that the driver runs natively ("12.4")."""
+    """Properties of a machine that conditions are judged by. None: unknown. `cuda` is the newest CUDA that
+    the driver runs natively ("12.4").
+    """
 
     driver: str | None = None
     cuda: str | None = None

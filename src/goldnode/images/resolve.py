@@ -1,9 +1,10 @@
-"""Resolving images: apt and pip decide, goldnode asks them for the image's OS and Python and writes down the answer; then the files are fetched.
+"""Resolution of images: apt and pip resolve for the image's OS and Python, and this module records the
+result; then the files are fetched.
 
-Debian packages are resolved in a throw-away apt root, on top of what the parent's lock has. Wheels are resolved by pip for the image's Python and
-platform. pip judges markers (`python_version < "3.12"`) for the Python it runs on, so what it found is followed once more with the image's
-own, and what was left out is asked for. Libraries of CUDA wheels are parts of one release: for them nothing is added, it is only checked that
-all they require is there.
+Debian packages are resolved in a throw-away apt root, on top of the parent's lock. pip resolves wheels for
+the image's Python and platform. pip judges markers (`python_version < "3.12"`) for the Python that it runs
+on, so its result is evaluated again with the image's own, and missing wheels are requested. Libraries of CUDA
+wheels are parts of one release: nothing is added for them; their requirements are only checked.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ _STATUS = (
 
 @dataclass(frozen=True)
 class Locked:
-    """What came of locking one image: its lock, the one before, and whether anything is different."""
+    """Result of locking one image: its lock, the previous one, and whether anything differs."""
 
     row: Row
     lock: ImageLock
@@ -237,9 +238,9 @@ class Resolver:
     def _asked(
         self, row: Row, root: AptRoot, below: Mapping[str, Stanza]
     ) -> tuple[LockedDeb | None, list[Download]]:
-        """What apt fetches for `row` on top of `below`, with the package that stands for the host's driver where one is to.
-
-        Raises UnsolvableError, and ImageError where nothing asks for what `from_host` names.
+        """Return the packages that apt fetches for `row` on top of `below`, with the package that represents
+        the host's driver if one is needed. Raises UnsolvableError, and ImageError if nothing requires what
+        `from_host` names.
         """
         status = root.directory / "status-below"
 
@@ -461,7 +462,9 @@ def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping
 
 
 def index_url(row: Row, site: Site) -> str | None:
-    """The index that `row` names, as the site has it; None: what pip is configured with. Raises ImageError where the site has none."""
+    """Return the site's URL of the index that `row` names; None for pip's configured index. Raises ImageError
+    if the site has none.
+    """
     if row.index is None:
         return None
     if row.index not in site.indexes:
@@ -540,7 +543,9 @@ def _reached(row: Row, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], lis
 
 
 def _check_release(row: Row, chain: Sequence[tuple[Row, ImageLock]], found: Sequence[_Wheel]) -> None:
-    """Refuse CUDA wheels that require what neither the image nor what it stands on has, as a wheel or as Debian's package."""
+    """Refuse CUDA wheels whose requirements neither the image nor its ancestors have, as a wheel or as a
+    Debian package.
+    """
     have: dict[str, str] = {}
     for other in [*(below for below, _ in chain), row]:
         for name, component in other.components.items():
@@ -601,10 +606,11 @@ def fetch_all(
     parallel: int = 4,
     verify: bool = True,
 ) -> int:
-    """Bring every file that the locks of `rows` name into `pool`, and return the bytes that were fetched.
+    """Fetch every file of the locks of `rows` into `pool`, and return the number of bytes fetched.
 
-    What is there already is not asked for; with `verify` it is read and compared with its hash, and fetched again where it differs. What was cut
-    off is continued. Raises ImageError where a file cannot be had as its lock says; the others are fetched all the same.
+    Existing files are not requested; with `verify` they are read, compared with their hash, and fetched again
+    if they differ. Interrupted downloads resume. Raises ImageError if a file is not available as its lock
+    describes it; the others are fetched in any case.
     """
     pairs = [item if isinstance(item, tuple) else (item, find_lock(item)) for item in rows]
     debs = {deb.sha256: deb for _, lock in pairs for deb in lock.debs}

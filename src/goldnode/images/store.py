@@ -1,4 +1,6 @@
-"""Where images are kept on this machine: an OCI layout, the pool of fetched files, the records of builds, and what can be made again."""
+"""The store of images on this machine: an OCI layout, the pool of fetched files, the records of builds, and
+caches.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ class Store:
 
     @property
     def cache(self) -> Path:
-        """What can be made again: roots, layers by what they are made of, the engine's own storage."""
+        """Directory of caches: roots, layers by their inputs, the engine's own storage."""
         return self.root / "cache"
 
     @property
@@ -106,7 +108,9 @@ class Store:
 
 
 def open_store(path: Path | None = None) -> Store:
-    """Open (and make, where there is none) the store at `path`, else of $GOLDNODE_IMAGES, else `.goldnode/images` here."""
+    """Open the store at `path`, else at $GOLDNODE_IMAGES, else at `.goldnode/images` in the current
+    directory. Create it if it does not exist.
+    """
     if path is None:
         named = os.environ.get(VARIABLE)
         path = Path(named).expanduser() if named else DEFAULT

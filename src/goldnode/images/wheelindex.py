@@ -1,7 +1,9 @@
-"""Where pip on this machine finds wheels, asked directly: for a wheel that is known by name and version there is nothing to resolve.
+"""Direct access to the indexes of this machine's pip, for wheels of known name and version, which need no
+resolution.
 
-pip's own dry run fetches every wheel whole before it tells its address, gigabytes for a CUDA release. Indexes are read as PEP 503 and PEP 691
-describe them, and pip's configuration and environment say which: `index-url`, `extra-index-url`, `find-links`, `no-index`, `cert`.
+pip's own dry run downloads every wheel before it prints its address, which is gigabytes for a CUDA release.
+Indexes are read as PEP 503 and PEP 691 describe them. pip's configuration and environment select them:
+`index-url`, `extra-index-url`, `find-links`, `no-index`, `cert`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
 @dataclass(frozen=True)
 class WheelFile:
-    """One wheel of an index. `sha256` and `size` are None where the index does not tell; `metadata` is whether it has that apart."""
+    """One wheel of an index. `sha256` and `size` are None if the index does not have them; `metadata` states
+    whether the index serves the metadata separately.
+    """
 
     file: str
     url: str
@@ -45,7 +49,9 @@ class WheelFile:
 
 @cache
 def pip_settings() -> dict[str, str]:
-    """What pip's environment and configuration say, by name of the option; the environment before `install` before `global`."""
+    """Return pip's options from its environment and configuration by name; the environment overrides
+    `install`, which overrides `global`.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
@@ -96,7 +102,9 @@ class Index:
         return found
 
     def wheel(self, project: str, version: str, system: System) -> WheelFile | None:
-        """Return the wheel of this version that fits `system` best, in pip's order of tags; None where there is none."""
+        """Return the wheel of this version with the best tag for `system`, in pip's order of tags; None if
+        there is none.
+        """
         rank = {tag: number for number, tag in reversed(list(enumerate(tags(system))))}
         best: tuple[int, WheelFile] | None = None
         for item in self.files(project):
@@ -146,7 +154,9 @@ class Index:
             answer.close()
 
     def sha256(self, item: WheelFile) -> str:
-        """Return the hash of a wheel: the index's, or that of the file where it is one. Raises ImageError where it has none."""
+        """Return the hash of a wheel: the index's, or the hash of a local file. Raises ImageError if it has
+        none.
+        """
         if item.sha256 is not None:
             return item.sha256
         if urlsplit(item.url).scheme != "file":

@@ -1,4 +1,6 @@
-"""Who the user is to a registry: logins of docker's own configuration and credential helpers. None of it is ever shown or logged."""
+"""The user's logins to registries: from docker's configuration and credential helpers. They are never shown
+or logged.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,11 @@ def files() -> list[Path]:
 
 
 def login(host: str, repository: str = "") -> Login | None:
-    """The user's login for `repository` at `host` (with its port), None where there is none.
+    """Return the user's login for `repository` at `host` (with its port), or None.
 
-    In each file: the helper of that host (`credHelpers`), the helper of all (`credsStore`), then what is written down (`auths`), the
-    longest path that fits first, as containers-auth.json(5) has it. Raises ImageError for a file that cannot be read and for a helper that fails.
+    In each file the order is: the helper of that host (`credHelpers`), the helper of all hosts
+    (`credsStore`), then the entries of `auths`, the longest matching path first, as in
+    containers-auth.json(5). Raises ImageError for an unreadable file and for a helper that fails.
     """
     for file in files():
         data = _read(file)
@@ -112,7 +115,9 @@ def _written(auths: dict[str, Any], host: str, repository: str, file: Path) -> L
 
 
 def _ask_helper(name: str, host: str) -> Login | None:
-    """What `docker-credential-NAME get` says; None where it has nothing for the host. What it prints is not repeated in an error."""
+    """Return the answer of `docker-credential-NAME get`, or None if it has none for the host. Errors do not
+    repeat its output.
+    """
     program = f"docker-credential-{name}"
     if not _HELPER.match(name):
         raise ImageError(

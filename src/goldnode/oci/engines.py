@@ -1,11 +1,12 @@
-"""What executes programs of an image while it is built: mmdebstrap for its root, buildah or BuildKit for what comes after.
+"""Engines that execute programs of an image during its build: mmdebstrap for the root, buildah or BuildKit
+for the later steps.
 
-An engine gets a parent, a Containerfile of one RUN and a directory to show it, and gives back the layer of what changed, as a plain
-tar. It never has a network. Layers are packed and images put together elsewhere (`layers`, `build`), so that a wheel of a gigabyte
-never passes through an engine, and what is shared is shared to the byte.
+An engine gets a parent, a Containerfile with one RUN and a context directory, and returns the layer of the
+changes as a plain tar. It never has a network. Layers are packed and images assembled elsewhere (`layers`,
+`build`), so a wheel of a gigabyte never passes through an engine, and shared layers are equal byte by byte.
 
-Whatever is started here ends with goldnode, however that ends: each program runs in process and mount namespaces of its own that the
-kernel takes away with it, mounts included.
+Processes started here end with goldnode, however it ends: each program runs in process and mount namespaces
+of its own, which the kernel removes with their mounts.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Step:
 
 
 class Engine(Protocol):
-    """What runs a step. `exercised` says where this project itself has run it."""
+    """An engine that runs a step. `exercised` names where this project has run it."""
 
     name: str
     version: str
@@ -83,9 +84,8 @@ class Engine(Protocol):
 
 
 def choose(name: str | None = None, *, store: Path | None = None) -> Engine:
-    """Return the engine called `name`, of $GOLDNODE_IMAGE_ENGINE, or the first that this machine has: BuildKit, then buildah.
-
-    Raises ImageError where there is none, or not the one that is asked for.
+    """Return the engine `name`, that of $GOLDNODE_IMAGE_ENGINE, or the first that this machine has: BuildKit,
+    then buildah. Raises ImageError if there is none, or not the requested one.
     """
     wanted = name or os.environ.get(VARIABLE) or None
     if wanted is not None and wanted not in NAMES:
@@ -181,7 +181,7 @@ def make_root(
 
 
 class Buildah:
-    """buildah with chroot isolation: no daemon, storage of goldnode's own."""
+    """buildah with chroot isolation: without a daemon, with its own storage below the store."""
 
     name = "buildah"
     exercised = "Debian 12's 1.28.2"
@@ -313,7 +313,9 @@ class BuildKit:
 
 
 def bake_file(step: Step, parent: str) -> dict[str, object]:
-    """What `docker buildx bake` is given: one target without a network, on the parent by digest, out comes an OCI layout."""
+    """Return the input of `docker buildx bake`: one target without a network, on the parent by digest, with
+    an OCI layout as output.
+    """
     return {
         "group": {"default": {"targets": ["step"]}},
         "target": {

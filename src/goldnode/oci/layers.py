@@ -1,10 +1,10 @@
-"""Layers of an image, written so that equal content is equal bytes: sorted tars, fixed dates and owners, gzip without a date.
+"""Layers of an image. Equal content gives equal bytes: sorted tars, fixed dates and owners, gzip without a
+date.
 
-A wheel is a layer by itself or with others, straight from the zip to the blob: no engine, no copy on disk. The same wheel in two images
-is the same layer, since its files keep the dates they have in the wheel.
-
-The gzip is a sequence of members, each of its own piece of the tar, compressed side by side: the bytes do not depend on how many
-processors there are. (RFC 1952 lets a file have several members; eStargz layers have them too.)
+A wheel becomes a layer alone or with others, directly from the zip to the blob: without an engine, and
+without a copy on disk. The same wheel in two images is the same layer, because its files keep their dates.
+The gzip is a sequence of members, each of its own piece of the tar, compressed in parallel; the bytes do not
+depend on the number of processors. (RFC 1952 allows several members; eStargz layers have them too.)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Kind = Literal["file", "directory", "link", "hardlink"]
 
 
 def tools() -> dict[str, str]:
-    """What shapes the bytes of every layer: the compressor's version, and the writer's own."""
+    """Return the versions that determine the bytes of every layer: the compressor's and the writer's own."""
     return {"zlib": zlib.ZLIB_RUNTIME_VERSION, "layer": str(WRITER)}
 
 
@@ -240,7 +240,9 @@ def _member(piece: bytes) -> bytes:
 
 @contextmanager
 def _blob(layout: Layout) -> Iterator[tuple[Any, Callable[[], Layer]]]:
-    """A sink for a plain tar, and what makes a blob of `layout` of it. What is not done leaves nothing."""
+    """Return a sink for a plain tar that makes a blob of `layout` of it. An incomplete one leaves nothing
+    behind.
+    """
     width = max(2, os.cpu_count() or 1)
     place = layout.root / "blobs/sha256"
     number, name = tempfile.mkstemp(prefix=".new-", dir=place)
@@ -270,9 +272,9 @@ def _blob(layout: Layout) -> Iterator[tuple[Any, Callable[[], Layer]]]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the files of wheels go: `home` is None for a Python layout, else the directory of this CUDA (`usr/local/cuda-12.4`).
-
-    `python` is the image's Python ("3.11"); `target` the directory that NVIDIA's own packages call this machine in `targets/`.
+    """Target directories of wheels' files: `home` is None for a Python layout, else the directory of this
+    CUDA (`usr/local/cuda-12.4`). `python` is the image's Python ("3.11"); `target` is the name of this
+    machine in NVIDIA's `targets/`.
     """
 
     python: str
@@ -361,9 +363,9 @@ class Wheel:
         self.zip.close()
 
     def entries(self, sonames: Mapping[str, str] | None = None, *, development: bool = False) -> list[Entry]:
-        """What the wheel puts into the image, unsorted, with its RECORD rewritten to where things are.
-
-        `sonames` (path -> name that programs ask for) adds the links that are missing; `development` also those that a linker needs.
+        """Return the files that the wheel puts into the image, unsorted, with its RECORD rewritten to their
+        new paths. `sonames` (path -> name that programs ask for) adds missing links; `development` also
+        those that a linker needs.
         """
         found: dict[str, Entry] = {}
         record: list[tuple[str, str, str]] = []
@@ -547,10 +549,12 @@ _STRTAB, _STRSZ, _SONAME = 5, 10, 14
 
 
 def outline(file: IO[bytes]) -> dict[str, Any] | None:
-    """What ldconfig reads of a 64-bit ELF library: its SONAME, its size, and the pieces [offset, base64]: header, program headers,
-    notes, dynamic section and its strings. None for what is no such library.
+    """Return the parts of a 64-bit ELF library that ldconfig reads: its SONAME, its size, and the pieces
+    [offset, base64] of header, program headers, notes, dynamic section and its strings. None if it is no
+    such library.
 
-    A file of that size with these pieces and holes between them gives ldconfig the same entry as the whole library.
+    A file of that size with these pieces and holes between them gives ldconfig the same entry as the complete
+    library.
     """
     size = file.seek(0, os.SEEK_END)
     head = _at(file, 0, _HEAD.size)

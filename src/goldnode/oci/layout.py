@@ -1,7 +1,8 @@
-"""An OCI image layout on disk: blobs by digest, manifests, the files of an image, and what is attached to it.
+"""An OCI image layout on disk: blobs by digest, manifests, the files of an image, and its attached documents.
 
-The layout is the one of the OCI image specification 1.1 (`oci-layout`, `index.json`, `blobs/sha256`), so that skopeo, buildah and
-others read it. Evidence about an image is an artefact manifest with a `subject`, as a registry keeps it.
+The layout is that of the OCI image specification 1.1 (`oci-layout`, `index.json`, `blobs/sha256`), so skopeo,
+buildah and others can read it. Evidence about an image is an artefact manifest with a `subject`, as in a
+registry.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class Layout:
         return self.path(digest).is_file()
 
     def read(self, digest: str) -> bytes:
-        """A blob, whole, checked against its digest. Raises ImageError where it is absent or altered."""
+        """Return the content of one file, with links followed; None if it does not exist. Reads its layer up
+        to that file.
+        """
         try:
             data = self.path(digest).read_bytes()
         except FileNotFoundError:
@@ -150,7 +153,7 @@ class Layout:
             )
 
     def refs(self) -> dict[str, Descriptor]:
-        """Names (`cuda:12.4.1-runtime-debian12-BUILDID`) and the manifests they stand for."""
+        """Return the names (`cuda:12.4.1-runtime-debian12-BUILDID`) and the manifests that they point to."""
         return {
             name: Descriptor.of(row)
             for row in self.index()
@@ -158,7 +161,7 @@ class Layout:
         }
 
     def set_ref(self, name: str, descriptor: Descriptor) -> None:
-        """Let `name` stand for a manifest; the one it stood for before loses the name."""
+        """Point `name` to a manifest; its previous manifest loses the name."""
         with self._changing() as rows:
             rows[:] = [row for row in rows if row.get("annotations", {}).get(REF) != name]
             rows.append(
@@ -169,7 +172,9 @@ class Layout:
             )
 
     def name_as(self, name: str, digest: str) -> None:
-        """Let `name` stand for an image that is here; for one that is not, rather for none than for the wrong one."""
+        """Point `name` to an image of this layout. Without that image, remove the name rather than leave it
+        on the wrong one.
+        """
         if self.has(digest):
             self.set_ref(name, Descriptor(MANIFEST, digest, self.path(digest).stat().st_size))
         elif name in self.refs():
@@ -181,7 +186,7 @@ class Layout:
             rows[:] = [row for row in rows if row.get("annotations", {}).get(REF) != name]
 
     def image(self, name: str) -> OciImage:
-        """The image a name, or a manifest's digest, stands for. Raises ImageError."""
+        """Return the image of a name or of a manifest's digest. Raises ImageError."""
         if name.startswith("sha256:"):
             return OciImage(self, name)
         found = self.refs().get(name)
@@ -232,7 +237,7 @@ class Layout:
     def attached(
         self, subject: str, artifact_type: str | None = None
     ) -> list[tuple[Descriptor, dict[str, Any]]]:
-        """What is attached to an image: descriptor and artefact manifest of each, by digest."""
+        """Return the documents attached to an image: descriptor and artefact manifest of each, by digest."""
         found = []
         for row in self.index():
             if row.get("annotations", {}).get("io.goldnode.subject") == subject and artifact_type in (
@@ -357,7 +362,9 @@ class OciImage:
 def overlay(
     layers: Iterable[Mapping[str, Content]], is_directory: Callable[[Content], bool]
 ) -> dict[str, Content]:
-    """What layers, lowest first, leave of their paths: whiteouts (`.wh.NAME`, `.wh..wh..opq`) are applied and not returned."""
+    """Return the paths that remain of layers, lowest first. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) are
+    applied and not returned.
+    """
     found: dict[str, Content] = {}
     for layer in layers:
         gone, opaque, here = [], [], {}

@@ -1,4 +1,4 @@
-"""What every part of `goldnode.images` hands to the next: an image of the matrix, and what was built of it."""
+"""Values that all packages of images share: an image of the matrix, and the result of its build."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A client for registries of the OCI distribution specification 1.1: blobs, manifests, tags and referrers, each checked both ways.
+"""Client for registries of the OCI distribution specification 1.1: blobs, manifests, tags and referrers,
+validated in both directions.
 
-Everything is known by its digest before it moves, so every request can be repeated, and what was cut off goes on where it ended.
-A registry has no compare-and-set: who needs one reads back (`goldnode.images.publish`, `goldnode.images.channels`).
+The digest of everything is known before it moves, so every request can be repeated, and an interrupted
+transfer resumes. A registry has no compare-and-set: callers that need one read back
+(`goldnode.images.publish`, `goldnode.images.channels`).
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class RefusedError(ImageError):
 
 @dataclass(frozen=True)
 class Where:
-    """A registry and what stands before the names of its repositories: `registry.example.net:5000/gpu`."""
+    """A registry with the prefix of its repositories' names: `registry.example.net:5000/gpu`."""
 
     host: str
     prefix: str = ""
@@ -130,7 +132,7 @@ class Manifest:
 
     @property
     def descriptor(self) -> Descriptor:
-        """What a manifest or index would call it."""
+        """The descriptor that a manifest or index would have for it."""
         return Descriptor(self.media_type, self.digest, len(self.data))
 
 
@@ -140,7 +142,7 @@ def referrers_tag(digest: str) -> str:
 
 
 class Registry:
-    """One registry. Safe for several threads; `moved` is told of bytes that went over the wire."""
+    """One registry. Safe for several threads; `moved` is called with the bytes transferred."""
 
     def __init__(
         self,
@@ -448,9 +450,8 @@ class Repository:
     # Manifests and tags
 
     def manifest(self, reference: str) -> Manifest | None:
-        """The manifest or index of a tag or digest; None where there is none.
-
-        Raises ImageError where its bytes do not have the digest that was asked for, or that the registry states.
+        """Return the manifest or index of a tag or digest; None if there is none. Raises ImageError if its
+        bytes do not have the requested digest, or the one that the registry states.
         """
         answer = self._ask(
             "GET",
@@ -483,7 +484,9 @@ class Repository:
         return Manifest(answer.data, kind, digest)
 
     def digest(self, tag: str) -> str | None:
-        """The digest a tag stands for, None where there is no such tag. The manifest is read: a header alone is not believed."""
+        """Return the digest that a tag points to, or None without that tag. The manifest is read: the header
+        alone is not trusted.
+        """
         found = self.manifest(tag)
         return None if found is None else found.digest
 
@@ -505,7 +508,9 @@ class Repository:
         return "oci-subject" in answer.headers
 
     def delete(self, digest: str) -> bool:
-        """Delete a manifest, and with it every tag that stands for it. False where there was none. Raises RefusedError."""
+        """Delete a manifest, and with it every tag that points to it. Return False if there was none. Raises
+        RefusedError.
+        """
         what = f"{self}@{digest} cannot be deleted"
         return self._ask("DELETE", f"manifests/{digest}", (202, 404), push=True, what=what).status == 202
 
@@ -525,7 +530,7 @@ class Repository:
     # Blobs
 
     def blob_size(self, digest: str) -> int | None:
-        """How large the registry says a blob is, in bytes; None where it has none."""
+        """Return the size of a blob in bytes as the registry states it; None without that blob."""
         answer = self._ask(
             "HEAD", f"blobs/{digest}", (200, 404), what=f"blob {digest} of {self} cannot be looked for"
         )
@@ -533,10 +538,12 @@ class Repository:
         return (int(said) if said.isdigit() else -1) if answer.status == 200 else None
 
     def push_blob(self, descriptor: Descriptor, source: Path, mounts: Iterable[str] = ()) -> bool:
-        """Bring a blob there. Returns False where it was there already. `mounts`: repositories of the registry that have it.
+        """Upload a blob. Return False if the registry had it already. `mounts`: repositories of the registry
+        that have it.
 
-        What is sent is hashed on the way by the registry (the digest is part of the last request); a cut transfer goes on behind the
-        last byte that the registry has, and begins anew where the registry no longer knows of it.
+        The registry hashes the data on arrival (the digest is part of the last request). An interrupted
+        transfer resumes behind the last byte that the registry has, and starts again if the registry no
+        longer knows it.
         """
         size = self.blob_size(descriptor.digest)
         if size is not None:
@@ -736,9 +743,10 @@ class Repository:
         return data
 
     def pull_blob(self, descriptor: Descriptor, layout: Layout) -> bool:
-        """Bring a blob into a layout, every byte checked. Returns False where it was there, unaltered.
+        """Download a blob into a layout and validate every byte. Return False if it was there, unaltered.
 
-        What a cut transfer left is continued. Raises ImageError for other bytes than the digest says, and for a full disk.
+        An interrupted transfer resumes. Raises ImageError for bytes that do not have the digest, and for a
+        full disk.
         """
         path = layout.path(descriptor.digest)
         if path.is_file():
@@ -828,9 +836,8 @@ class Repository:
     # Referrers
 
     def referrers(self, digest: str) -> tuple[list[dict[str, Any]], bool]:
-        """What refers to a manifest, as rows of an index, and whether the registry's Referrers API said so.
-
-        Without that API it is the index under the tag `sha256-…` (the specification's fallback).
+        """Return the referrers of a manifest as rows of an index, and whether the registry's Referrers API
+        answered. Without that API it is the index under the tag `sha256-…` (the specification's fallback).
         """
         rows: list[dict[str, Any]] = []
         url: str | None = f"/v2/{self.name}/referrers/{digest}"
@@ -863,10 +870,11 @@ class Repository:
         return rows
 
     def refer(self, digest: str, rows: Sequence[Mapping[str, Any]], *, minded: bool) -> None:
-        """See to it that `rows` are among the referrers of a manifest, and read that back.
+        """Ensure that `rows` are among the referrers of a manifest, and read that back.
 
-        `minded`: the registry said of each (put_manifest) that it minds its subject. Without that the index is read, completed, written,
-        and read again, since two writers may take each other's rows away; what is missing then is added anew.
+        `minded`: the registry confirmed the subject of each (put_manifest). Otherwise the index is read,
+        completed, written, and read again, because two writers may remove each other's rows; missing rows are
+        added again.
         """
         wanted = {row["digest"]: dict(row) for row in rows}
         for turn in range(self.registry.tries):
@@ -932,7 +940,7 @@ class Repository:
 
 
 class _LostError(Exception):
-    """An upload that the registry does not go on with; the blob is sent anew."""
+    """An upload that the registry does not continue; the blob is sent again."""
 
 
 def history_manifest(artifact_type: str, blob: Descriptor, annotations: Mapping[str, str]) -> bytes:
@@ -1006,7 +1014,7 @@ def _end(answer: Answer) -> int | None:
 
 
 def _told(data: bytes) -> str:
-    """What a registry says of an error, in one short line."""
+    """Return a registry's error message in one short line."""
     try:
         rows = json.loads(data)["errors"]
         text = "; ".join(f"{row.get('code', '')} {row.get('message', '')}".strip() for row in rows)
@@ -1023,7 +1031,7 @@ def _certificate(problem: BaseException) -> bool:
 
 
 def _why(problem: BaseException) -> str:
-    """The innermost reason, on one line, without an address: that may hold what is nobody's business."""
+    """Return the innermost reason on one line, without an address, which may be confidential."""
     inner = getattr(problem, "reason", None) or problem
     text = re.sub(r"^<[^>]*>:\s*|HTTPS?Connection(?:Pool)?\([^)]*\):\s*", "", str(inner)).splitlines()[0]
     return re.sub(r"\w+://\S+", "…", text)

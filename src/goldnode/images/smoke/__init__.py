@@ -1,1 +1,3 @@
-"""Smoke tests of images and nodes. `runner` is packed into goldnode-smoke by `pack`; `inside` runs that in a built image; `record` keeps it."""
+"""Smoke tests of images and nodes. `pack` packs `runner` into goldnode-smoke; `inside` runs it in a built
+image; `record` attaches the result.
+"""

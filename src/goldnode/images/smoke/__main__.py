@@ -1,6 +1,7 @@
-"""`python -m goldnode.images.smoke …`: goldnode-smoke from a checkout. `… pack FILE` writes the one file that images and nodes carry.
+"""`python -m goldnode.images.smoke …`: goldnode-smoke from a checkout. `… pack FILE` writes the single file
+for images and nodes.
 
-Python's standard library is enough; without PyYAML there are no floors, and a GEMM is told without one.
+Python's standard library is enough. Without PyYAML there are no floors, and a GEMM is reported without one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Running goldnode-smoke inside an image of a layout: in a container of docker, or in the unpacked image with `unshare` and `chroot`.
+"""Run of goldnode-smoke inside an image of a layout: in a Docker container, or in the unpacked image with
+`unshare` and `chroot`.
 
-Either way as nobody, without a network, on a root that cannot be written, with a /tmp of its own, and with the environment of the image alone.
+Both run as an unprivileged user, without a network, on a read-only root with a /tmp of their own, and with
+the environment of the image only.
 """
 
 from __future__ import annotations
@@ -49,8 +51,9 @@ class Ask:
 
 
 def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> record.Json:
-    """Run the smoke test of an image; return its record. What cannot be run is a record that says so; raises ImageError where nothing is there
-    to run it with."""
+    """Run the smoke test of an image and return its record. If it cannot be run, the record states so; raises
+    ImageError if there is nothing to run it with.
+    """
     ask = ask or Ask()
     backend = image.labels.get("io.goldnode.backend")
     if not ask.own and image.resolve(PROGRAM) is None:

@@ -1,6 +1,8 @@
-"""goldnode-smoke as one file: the package `goldnode.images.smoke.runner` and the floors of the facts in a zip archive that Python runs.
+"""goldnode-smoke as one file: the package `goldnode.images.smoke.runner` and the floors of the facts in a zip
+archive that Python runs.
 
-The archive is stored, not compressed: its bytes are part of every image, and a compressor's version must not change a digest.
+The archive is stored, not compressed: its bytes are part of every image, and a compressor's version must not
+change a digest.
 """
 
 from __future__ import annotations

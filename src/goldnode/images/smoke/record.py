@@ -1,7 +1,9 @@
-"""The record of a smoke test, as evidence of an image: read from what ran inside, summed up anew, and attached to the image.
+"""The record of a smoke test as evidence of an image: parsed from the runner's output, summed up again, and
+attached to the image.
 
-What ran inside is content of the image: its tests are believed, its sum is not. An attached record holds no time, no host and no
-measured figure of the cpu tier, so that equal results are equal documents; the figures of a real GPU are what the gpu tier is for.
+The runner's output is content of the image, so its single results are used and its sum is not. An attached
+record has no time, no host and no measured figures of the cpu tier, so equal results are equal documents.
+Figures of a real GPU belong to the gpu tier.
 """
 
 from __future__ import annotations
@@ -103,10 +105,11 @@ def summed(record: Json, required: tuple[str, ...]) -> Json:
 
 
 def evidence(record: Json, earlier: Mapping[str, Any] | None = None) -> Json:
-    """What is attached: the tiers of `record`, and of `earlier`, a record of this same image, the tiers that there was nothing to run on now.
+    """Return the record to attach: the tiers of `record`, and those tiers of `earlier`, a record of the same
+    image, that could not run now.
 
-    `earlier: true` marks what is kept. A simulated result never takes the place of a real one. A tier that failed, or that should have run and
-    could not, does take it.
+    `earlier: true` marks the latter. A simulated result never replaces a real one. A tier that failed, or
+    that should have run and could not, does.
     """
     tiers = {}
     for name in report.TIERS:
@@ -128,7 +131,7 @@ def evidence(record: Json, earlier: Mapping[str, Any] | None = None) -> Json:
 
 
 def attached(layout: Layout, digest: str) -> Json | None:
-    """The smoke record of an image; None where there is none that can be read."""
+    """Return the smoke record of an image; None if there is no readable one."""
     for _, manifest in layout.attached(digest, TYPE):
         try:
             found = json.loads(layout.read(manifest["layers"][0]["digest"]))
