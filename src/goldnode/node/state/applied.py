@@ -1,8 +1,14 @@
-"""The class documents that a node has had: each kept whole, under the digest of its bytes, so that the node can return to the one before.
+"""Store of the class documents that were applied to a node, so that the node can return to an earlier one.
 
-INDEX (schema goldnode.kept/1) is {schema, rows}, oldest first; the last row is what the node was last taken to. A row: {document: digest of
-the bytes in PLACE, class, class_digest, lock_digest, stack, release, by: BY_APPLY or BY_ROLLBACK, time, whole: every part of it was
-brought, good: a check found nothing against it that drains}. Beside a document lies which packages the node had when it was left.
+Each document is stored completely, under the digest of its bytes. INDEX (schema goldnode.kept/1) is {schema,
+rows}, oldest first; the last row is the document in force. Next to a document lies the list of packages that
+the node had when it left that document. A row has these keys:
+
+* document: digest of the bytes in PLACE
+* class, class_digest, lock_digest, stack, release, time
+* by: BY_APPLY or BY_ROLLBACK
+* whole: True if every part of it was applied
+* good: True if a check reported nothing that would drain the node
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ Document: TypeAlias = "Mapping[str, Any]"
 
 
 class GoneError(Exception):
-    """There is no document to return to: a code, a sentence, and what to do."""
+    """No document to return to: a code, a sentence, and what to do."""
 
     def __init__(self, code: str, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -41,7 +47,7 @@ class GoneError(Exception):
 
 
 class Choice(NamedTuple):
-    """The row to return to, the one that is left, and whether the node has already returned there (`again`)."""
+    """The row to return to, the row in force, and whether the node has already returned there (`again`)."""
 
     to: Json
     left: Json
@@ -49,18 +55,21 @@ class Choice(NamedTuple):
 
 
 def rows(host: Host) -> List[Json]:
-    """The rows of the index. On a node that an older goldnode has made: its class document alone."""
+    """Return the rows of the index.
+
+    On a node that an older goldnode set up, this is only its current class document.
+    """
     found = load_json(host, INDEX)
     if isinstance(found, dict) and found.get("schema") == SCHEMA and found.get("rows"):
         return list(found["rows"])
-    from . import removal  # a check that marks a document as good does without
+    from . import removal  # start-up time: a check that marks a document as good does not need it
 
     own = removal.own_document(host)
     return [row_of(own, BY_APPLY, whole=True)] if own else []
 
 
 def row_of(document: Document, by: str, whole: bool = False) -> Json:
-    """A row for a document that the node is about to be taken to."""
+    """Return a row for a document that is about to be applied."""
     return {
         "document": digest(class_file(document).content.encode()),
         "class": document["class"],
@@ -76,14 +85,17 @@ def row_of(document: Document, by: str, whole: bool = False) -> Json:
 
 
 def enter(host: Host, document: Document, by: str) -> None:
-    """Note, before the first change, that the node is being taken to a document. The one it leaves is kept with the packages of now."""
+    """Record, before the first change, that a document is being applied.
+
+    Store the document that the node leaves, together with the current package versions.
+    """
     from . import removal
 
     known = rows(host)
     own = removal.own_document(host)
     fresh = row_of(document, by)
     if known and known[-1]["class_digest"] == fresh["class_digest"]:
-        # Its site may have moved: the archives of now are where its packages are.
+        # The same class with a different site file: the archives of the new site are the ones to use.
         known[-1] = {**known[-1], "document": fresh["document"]}
     else:
         if known:
@@ -93,6 +105,7 @@ def enter(host: Host, document: Document, by: str) -> None:
             if left["whole"]:
                 have = {name: package["version"] for name, package in packages(host).items()}
                 host.write(_beside(left["class_digest"]), json.dumps(have, indent=0, sort_keys=True).encode())
+        # A document that is applied again moves to the end of the index and stays marked as good.
         same = [row for row in known if row["class_digest"] == fresh["class_digest"]]
         known = [row for row in known if row not in same]
         known.append({**fresh, "good": bool(same and same[-1]["good"])})
@@ -101,7 +114,7 @@ def enter(host: Host, document: Document, by: str) -> None:
 
 
 def mark(host: Host, document: Document, whole: bool = False, good: bool = False) -> None:
-    """Note that all of the document was brought, or that a check found it good. Writes only what is new."""
+    """Record that all of the document was applied, or that a check found it good. Writes only changes."""
     found = load_json(host, INDEX)
     known = list(found["rows"]) if isinstance(found, dict) and found.get("rows") else []
     if not known or known[-1]["class_digest"] != document["digest"]:
@@ -117,19 +130,20 @@ def mark(host: Host, document: Document, whole: bool = False, good: bool = False
 
 
 def kept(known: List[Json]) -> List[Json]:
-    """The rows that stay: the newest few, and always the last one that was found good before the one in force."""
+    """Return the rows to keep: the newest ones, and always the last good one before the row in force."""
     stay = known[-KEEP:]
     good = [row for row in known[:-1] if row["good"]]
     return stay if not good or good[-1] in stay else [good[-1], *stay[1:]]
 
 
 def earlier(known: List[Json], to: str = "") -> Choice:
-    """Which document a node returns to. Pure.
+    """Return the document that a node rolls back to. Pure.
 
-    Without `to`: the newest before the one in force that a check found good; where none was, the newest that was wholly brought. A node that
-    was taken back already stays where it is. `to`: beginning of the digest of a lock, a class document, or a kept document.
+    Without `to`, this is the newest document before the one in force that a check found good. If there is
+    none, it is the newest one that was applied completely. A node that was already rolled back stays there.
+    `to` is the beginning of the digest of a lock, a class document, or a stored document.
 
-    :raises GoneError: when there is none.
+    :raises GoneError: if no document qualifies.
     """
     if not known:
         raise GoneError(
@@ -139,6 +153,7 @@ def earlier(known: List[Json], to: str = "") -> Choice:
         )
     now = known[-1]
     if to:
+        # Digests are accepted with and without their algorithm.
         wanted = to.partition(":")[2] if to.startswith("sha256:") else to
         names = ("lock_digest", "class_digest", "document")
         found = [
@@ -152,6 +167,7 @@ def earlier(known: List[Json], to: str = "") -> Choice:
             what = "is the beginning of several digests" if found else "is not kept on this node"
             raise GoneError("nothing-earlier", f"{to} {what}.", f"Kept are the locks: {have}.")
         return Choice(found[-1], now, found[-1] is now)
+    # A second rollback must not undo the first one.
     if now["by"] == BY_ROLLBACK:
         return Choice(now, now, True)
     before = known[:-1]
@@ -159,16 +175,17 @@ def earlier(known: List[Json], to: str = "") -> Choice:
     if not found:
         raise GoneError(
             "nothing-earlier",
-            f"The node has had no other class document than that of lock {short(now['lock_digest'])} ({now['stack']}), wholly brought.",
+            "The node has had no other class document than that of lock "
+            f"{short(now['lock_digest'])} ({now['stack']}), wholly brought.",
             "There is nothing to return to: change the stack or its lock, and run site.yml.",
         )
     return Choice(found[-1], now, False)
 
 
 def read(host: Host, row: Json) -> Json:
-    """The document of a row, byte for byte what was applied.
+    """Return the document of a row, byte for byte as it was applied.
 
-    :raises GoneError: when it is not there, or is another one.
+    :raises GoneError: if the file is missing or its digest differs.
     """
     data = host.data(_file(row["document"]))
     if (
@@ -189,7 +206,7 @@ def read(host: Host, row: Json) -> Json:
 
 
 def short(text: str) -> str:
-    """The beginning of a digest, as people name it."""
+    """Return the short form of a digest for messages."""
     return text.partition(":")[2][:12] or text
 
 
@@ -209,7 +226,7 @@ def _write(host: Host, document: Document) -> None:
 
 
 def _keep(host: Host, known: List[Json]) -> None:
-    """Write the index, then drop every file that no row names."""
+    """Write the index, then delete every file that no row refers to."""
     host.write(INDEX, json.dumps({"schema": SCHEMA, "rows": known}, indent=1, sort_keys=True).encode())
     named = {
         INDEX,
@@ -221,21 +238,25 @@ def _keep(host: Host, known: List[Json]) -> None:
             host.remove(name)
 
 
-# -- what a rollback asks beyond other plans
+# -- facts for a rollback
 
 
 def observe_back(host: Host, document: Document, seen: Observed) -> None:
-    """Fill `seen.back`: {leave: packages that came with what is left, residual: those of which configuration was there before goldnode,
-    notes: [[subject, message]], boot: what GRUB cannot write its environment to, or None}. Reads only."""
+    """Fill `seen.back` with the facts that only a rollback needs. Reads only.
+
+    It is {leave: packages that came with the current document, residual: packages whose configuration
+    existed before goldnode, notes: [[subject, message]], boot: the storage to which GRUB cannot write
+    its environment, or None}.
+    """
     from . import needs, removal
     from . import record as records
 
     record = records.read(host)
     had = load_json(host, _beside(document["digest"]))
     wanted = {package["name"] for package in document["packages"]}
-    if (
-        had is None
-    ):  # it was never left whole: what the document in force names, as far as goldnode brought it
+    # The document was never left complete. Use the package list of the document in force, as far as goldnode
+    # installed those packages.
+    if had is None:
         own = removal.own_document(host) or {}
         came = {package["name"] for package in own.get("packages", ())}
     else:
@@ -243,7 +264,8 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
     candidates = sorted(
         name for name in set(record.get("brought", ())) & came if name in seen.packages and name not in wanted
     )
-    # The kernel that runs stays with its headers, and every one while a trial is not settled: it is the way back from this way back.
+    # The running kernel and its headers stay, and all kernels stay during a trial: they are the way
+    # back if the rollback fails.
     kernels = {name: re.match(r"linux-(?:image|headers)-(\d.*)$", name) for name in candidates}
     stay = {
         name
@@ -264,15 +286,22 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
         for target in ("abstraction", "fs"):
             said = host.run("grub-probe", f"--target={target}", "/boot/grub")
             words = said.out.split()
-            # GRUB writes to plain partitions alone, and not to file systems that check their own blocks (its manual, "Environment block").
+            # GRUB writes only to plain partitions, and not to file systems with checksums (GRUB
+            # manual, "Environment block").
             if said.rc == 0 and (words if target == "abstraction" else set(words) & {"btrfs", "zfs", "f2fs"}):
                 blocked = " ".join(words)
     release = document["kernel"]["release"]
     if blocked and seen.running_kernel not in (None, release):
-        text = f"GRUB cannot write to /boot ({blocked}), so that {release} cannot be tried once: it becomes the default at once"
+        text = (
+            f"GRUB cannot write to /boot ({blocked}), so that {release} cannot be tried once: it "
+            "becomes the default at once"
+        )
         notes.append(("boot.once", text))
     if seen.boot.get("loader") == "systemd-boot" and seen.running_kernel not in (None, release):
-        text = f"systemd-boot counts boots of whole images, and {release} is one kernel: it becomes the default at once"
+        text = (
+            f"systemd-boot counts boots of whole images, and {release} is one kernel: it becomes the "
+            "default at once"
+        )
         notes.append(("boot.once", text))
     back: Dict[str, Any] = {
         "leave": leave,

@@ -1,4 +1,7 @@
-"""apply(): the only writer. Takes one part of a plan to a node, one journalled action after the other, and proves that nothing is left."""
+"""The only writer: applies one part of a plan to a node and verifies that nothing is left to do.
+
+A journal marks the time in which a run that is cut off may leave packages half installed.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +52,11 @@ TOLD = 12  # lines
 
 
 def told(result: Result) -> str:
-    """What apt and dpkg said of a failure: their last lines, and before them those that led to the first package that failed.
+    """Return the lines of an apt output that explain a failure.
 
-    What a hook or a script of a package said stands before dpkg's own lines, and these are many where other packages wait for that one.
+    These are the last lines, preceded by the lines up to the first package that failed. Output of a
+    hook or a maintainer script precedes dpkg's own lines. There are many of those if other packages
+    depend on the failed one.
     """
     lines = (result.out + "\n" + result.err).strip().splitlines()
     failed = next(
@@ -63,7 +68,7 @@ def told(result: Result) -> str:
 
 
 class Applier:
-    """Applies actions to one host. Each handler is named after the kind of action it takes."""
+    """Applier of actions to one host. Each handler is registered under the kind of action that it applies."""
 
     def __init__(
         self,
@@ -74,15 +79,14 @@ class Applier:
         part: str = "",
     ) -> None:
         self.host, self.document, self.payloads, self.say, self.part = host, document, payloads, say, part
-        self.local = payloads.get(
-            "sources"
-        )  # of an image that is built: its packages are all in one place, and there is no network
+        # An image build has all its packages in one place and no network.
+        self.local = payloads.get("sources")
         self.sources = apt.from_file(self.local) if self.local else apt.only(document)
         self.apt = (*APT, *self.sources)
-        self.planned: List[
-            Action
-        ] = []  # all actions of this pass; what is slow to begin is done for several of them at once
-        self.told: Dict[Tuple[str, str], Dict[str, Any]] = {}  # what was done that way, for each of them
+        # All actions of this pass. Some handlers batch several of them, because starting their tool is slow.
+        self.planned: List[Action] = []
+        # Results of such a batch, which the remaining actions of the batch pick up.
+        self.told: Dict[Tuple[str, str], Dict[str, Any]] = {}
         self.handlers: Dict[str, Callable[[Action], Optional[str]]] = {
             "file.write": self.write_file,
             "file.remove": self.remove_file,
@@ -105,7 +109,9 @@ class Applier:
             )
 
     def apply(self, action: Action) -> Optional[str]:
-        """Make one change. Returns what there is to tell beyond the action's own reason."""
+        """Apply one change. Return a message that goes beyond the action's own reason, or None."""
+        # A file that goldnode shares with the administrator: record its content first, so that
+        # a removal can restore it.
         theirs = action.target.startswith("/etc/") and action.kind not in ("file.write", "file.unmerge")
         if self.part != ABSENT and theirs and "content" in action.data:
             records.before_merge(self.host, action.target, action.data["content"])
@@ -122,18 +128,23 @@ class Applier:
         else:
             content = str(action.data["content"]).encode()
         self._make_way(action.target)
-        # A new file in the place of the old: who has that open, or a second name for it, is left with what it was.
+        # Replace the file rather than rewrite it: open descriptors and further hard
+        # links keep the old content.
         self.host.write(action.target, content, int(action.data["mode"]), self.host.superuser)
 
     def _make_way(self, name: str) -> None:
-        """Remove an empty directory from where a file belongs. One with something in it is not goldnode's to take."""
+        """Remove an empty directory at the path of a file.
+
+        A directory with content is not goldnode's to remove.
+        """
         if self.host.is_link(name) or not self.host.is_dir(name):
             return
         try:
             os.rmdir(self.host.located(name))
         except OSError as problem:
             raise NodeError(
-                f"{name} is a directory, where goldnode has a file: {problem.strerror}. Move it away and run again."
+                f"{name} is a directory, where goldnode has a file: {problem.strerror}. Move it "
+                "away and run again."
             ) from None
 
     def secure(self, action: Action) -> None:
@@ -143,10 +154,11 @@ class Applier:
         self.host.remove(action.target)
 
     def comment_line(self, action: Action) -> None:
-        """Put a marked comment in place of a line that is somebody else's; the line itself stays readable in it."""
+        """Replace a line that goldnode does not own by a comment that still contains the line."""
         name = action.data["file"]
         lines = self.host.lines(name)
         at = int(action.data["line"]) - 1
+        # The file may have changed since it was observed.
         if at < len(lines) and lines[at].split()[:1] == [action.data["module"]]:
             lines[at] = f"# goldnode: {lines[at]}"
             self.remember("commented", [name])
@@ -157,6 +169,7 @@ class Applier:
             records.before_link(self.host, action.target, action.data["to"])
         here = self.host.path(action.target)
         here.parent.mkdir(parents=True, exist_ok=True)
+        # Rename over the old link: a reader never finds the path missing.
         temporary = here.with_name(f".{here.name}.goldnode")
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
@@ -166,15 +179,20 @@ class Applier:
     # -- packages
 
     def repair(self, action: Action) -> str:
-        """Finish what was interrupted. dpkg may be unable to on its own; apt's fixer has the pins to go by."""
+        """Finish an interrupted transaction.
+
+        dpkg may not manage alone; apt's fixer (-f) also respects the pins.
+        """
         self._begin()
         leave = list(action.data["leave"])
         if leave:
             left = self.host.run("dpkg", "--remove", "--force-remove-reinstreq", *leave, timeout=APT_TIME)
             if left.rc != 0:
                 raise NodeError(
-                    f"dpkg cannot remove {', '.join(leave)}, which an earlier run left half done: {left.tail()}"
+                    f"dpkg cannot remove {', '.join(leave)}, which an earlier run left half done: "
+                    f"{left.tail()}"
                 )
+        # The result is not checked: apt fixes below what dpkg cannot configure.
         first = self.host.run(
             "dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME
         )
@@ -189,11 +207,14 @@ class Applier:
         return f"{first.tail(6)}\n{fixed.tail(6)}"
 
     def _begin(self) -> None:
-        """From here on dpkg may be left half-way by this run; the journal says so, and lets the next run finish it."""
+        """Write the journal, so that the next run may finish an interrupted one.
+
+        An interruption from here on may leave packages half installed.
+        """
         self.host.write(JOURNAL, json.dumps({"part": self.part, "digest": self.document["digest"]}).encode())
 
     def _again(self) -> List[str]:
-        """Packages whose unpacking was cut off: they have to be unpacked again, at the locked version."""
+        """Return apt arguments that reinstall half-unpacked packages at the locked version."""
         wanted = {package["name"]: package["version"] for package in self.document["packages"]}
         state = self.host.run(
             "dpkg-query", "-W", "-f", "${Package} ${db:Status-Status} ${db:Status-Eflag}\n"
@@ -204,17 +225,24 @@ class Applier:
         return ["--reinstall", *names] if names else []
 
     def transact(self, action: Action) -> str:
-        """The stack set to its lock: indexes compared with the lock, simulated, downloaded, and only then installed."""
+        """Install the locked stack.
+
+        Compare apt's indexes with the lock, simulate, download, and only then install.
+        """
         install, remove = list(action.data["install"]), [f"{name}-" for name in action.data["remove"]]
         self._hold_boot_entry(action.data["remove"])
         request = ("--allow-downgrades", "--allow-change-held-packages", "install", *install, *remove)
         updated = self._known_to_apt(install)
         simulated = self.host.run(*self.apt, "-s", *request, timeout=300)
+        # Outdated indexes can make the set look unsolvable. Refresh them once, then try again.
         if simulated.rc != 0 and not updated:
             self._update()
             simulated = self.host.run(*self.apt, "-s", *request, timeout=300)
         if simulated.rc != 0:
-            alone = " from the site's mirror alone (is a package of the base system newer here than there? Lock and mirror again)"
+            alone = (
+                " from the site's mirror alone (is a package of the base system newer here than there? "
+                "Lock and mirror again)"
+            )
             raise self._apt_error(
                 f"apt finds no way to install the locked set{alone if self.sources else ''}", simulated
             )
@@ -238,10 +266,13 @@ class Applier:
         records.before_transaction(self.host, simulated.out, names)
         self._begin()
         deferred.begin(self.host)
-        # All of it is here. (An archive that is a directory has nothing to download, and apt, told so, loses the way to its files.)
+        # Everything is downloaded by now. Archives with file: URIs are never downloaded: with --no-download,
+        # apt no longer finds their files.
         local = self.local or any(row["uri"].startswith(("file:", "copy:")) for row in apt_sources(self.host))
         offline = () if local else ("--no-download",)
         done = self.host.run(*self.apt, *deferred.OPTIONS, *offline, *request, timeout=APT_TIME)
+        # Hold even after a failure: an automatic upgrade must not replace the
+        # packages that did get installed.
         self.host.run("apt-mark", "hold", *names)
         self.remember("held", names)
         if done.rc != 0:
@@ -249,7 +280,8 @@ class Applier:
                 "the transaction failed; the kernel that ran before is still the default", done
             )
         deferred.settle(self.host, self.say, driver.get("family") or ())
-        # Of what goldnode had brought, for an earlier stack or before it, nothing is left behind; what was left before goldnode stays so.
+        # Purge the leftover configuration of packages that goldnode installed, for this stack or an earlier
+        # one. Configuration that was left over before goldnode stays.
         record = records.read(self.host)
         ours = {*action.data.get("purge", ()), *record.get("brought", ())} - set(record.get("residual", ()))
         rest = [name for name in records.residual_states(self.host) if name in ours]
@@ -258,14 +290,18 @@ class Applier:
         return "\n".join(action.data["lines"])
 
     def _refuse_removals(self, simulated: str, expected: List[str]) -> None:
-        """Nothing leaves that somebody asked for: only what the plan names, what apt itself brought in, what goldnode had held."""
+        """Refuse to remove packages that a person installed.
+
+        Allowed are packages that the plan names, that apt installed as dependencies, and that goldnode held.
+        """
         free = {*expected, *automatic(self.host.text("/var/lib/apt/extended_states") or "")}
         free |= set((load_json(self.host, RECORD) or {}).get("held", []))
         free |= set((load_json(self.host, RECORD) or {}).get("was_held", []))
         leaving = sorted(records.removed_by(simulated) - free)
         if leaving:
             raise NodeError(
-                f"installing the locked set would remove {', '.join(leaving)}, which goldnode has not been told to remove. "
+                f"installing the locked set would remove {', '.join(leaving)}, which goldnode has "
+                "not been told to remove. "
                 "Remove those packages yourself, or change the stack; no package was changed."
             )
 
@@ -281,10 +317,12 @@ class Applier:
             raise self._apt_error("apt cannot read the stack's archives", updated)
 
     def _known_to_apt(self, install: List[str]) -> bool:
-        """See that apt's indexes offer every locked package with the locked bytes; indexes are read anew when they do not.
+        """Check that apt's indexes offer every locked package with the locked checksum.
 
-        Returns whether they were read anew. A version that is gone has vanished from its archive; other bytes under the same
-        version are refused.
+        Refresh the indexes if they do not.
+
+        Return whether the indexes were refreshed. Raises NodeError if a version has vanished from its
+        archive, or if the archive offers different content under the same version.
         """
         wanted = {f"{package['name']}={package['version']}": package for package in self.document["packages"]}
         missing = self.missing(install, wanted)
@@ -300,8 +338,10 @@ class Applier:
                 if "|" in line
             ]
             raise NodeError(
-                f"{len(missing)} locked packages have vanished from the archives: {', '.join(missing[:4])}{' …' if len(missing) > 4 else ''} "
-                f"({name} is offered as {', '.join(offered) or 'nothing'}). Lock again with `goldnode lock {self.document['stack']['name']}`, "
+                f"{len(missing)} locked packages have vanished from the archives: "
+                f"{', '.join(missing[:4])}{' …' if len(missing) > 4 else ''} "
+                f"({name} is offered as {', '.join(offered) or 'nothing'}). Lock again with "
+                f"`goldnode lock {self.document['stack']['name']}`, "
                 "or point the site file at a mirror that keeps the locked files. No package was changed."
             )
         return True
@@ -309,8 +349,13 @@ class Applier:
     def missing(
         self, install: List[str], wanted: Mapping[str, Mapping[str, Any]], options: Sequence[str] = ()
     ) -> List[str]:
-        """Those of `install` (name=version) that apt offers no more; `options` go to apt-cache. Raises NodeError for other bytes."""
+        """Return the packages of `install` (name=version) that apt no longer offers.
+
+        `options` are passed to apt-cache. Raises NodeError if a package has a
+        different checksum than the lock.
+        """
         shown = self.host.run("apt-cache", *(options or self.sources), "show", "--no-all-versions", *install)
+        # apt-cache fails as a whole if one version is missing, so ask for each package.
         if shown.rc != 0 or "E:" in shown.err:
             shown = Result(
                 shown.argv,
@@ -332,13 +377,16 @@ class Applier:
         for item in install:
             hashes = [found for found in offered.get(item, []) if found]
             if not hashes:
+                # An installed version needs no archive.
                 have = self.host.run("dpkg-query", "-W", "-f", "${Version}", item.partition("=")[0])
                 if have.out != item.partition("=")[2]:
                     missing.append(item)
             elif wanted[item]["sha256"] not in hashes:
                 raise NodeError(
-                    f"{item}: the archive offers other bytes under the locked version (want {wanted[item]['sha256']}, offered {hashes[0]}). "
-                    "Do not install it before its archive's owner has explained that; then lock again. No package was changed."
+                    f"{item}: the archive offers other bytes under the locked version (want "
+                    f"{wanted[item]['sha256']}, offered {hashes[0]}). "
+                    "Do not install it before its archive's owner has explained that; then lock "
+                    "again. No package was changed."
                 )
         return missing
 
@@ -360,7 +408,7 @@ class Applier:
         self.host.run("apt-mark", "manual", *action.data["names"])
 
     def remember(self, key: str, names: List[str], forget: bool = False) -> None:
-        """Keep a record of what was done to things that are not goldnode's, so that it can be undone."""
+        """Record a change to something that goldnode does not own, so that a removal can undo it."""
         record = records.read(self.host)
         known = set(record.get(key, []))
         record[key] = sorted(known - set(names) if forget else known | set(names))
@@ -390,7 +438,7 @@ class Applier:
             raise NodeError(
                 f"update-initramfs fails for {release}; the earlier initramfs is kept. {done.tail()}"
             )
-        if self.part != ABSENT:  # of a node that leaves nothing is kept
+        if self.part != ABSENT:  # a removal leaves no record
             shaping.keep(
                 self.host, [release], (self.document.get("driver") or {}).get("family") or (), before
             )
@@ -401,16 +449,18 @@ class Applier:
     # -- boot
 
     def _hold_boot_entry(self, leave: Sequence[str]) -> None:
-        """Before a kernel arrives or leaves: name the one that runs as the default, so that a run that ends here still boots what worked."""
+        """Make the running kernel the default before a kernel is installed or removed.
+
+        If the run is interrupted afterwards, the node still boots the kernel that works.
+        """
         stays = not any(kernel_release(name) for name in leave)
         if not self.host.live or (stays and self.document["kernel"]["image"] in self._installed()):
             return
         choice = boot_choice(self.host, os.uname().release)
         if choice["entry"] and choice["loader"] == "grub":
             self.host.write(kernel.DROP_IN, kernel.drop_in(choice["entry"]).encode())
-        elif (
-            choice["entry"] and slots.survey(self.host) is None
-        ):  # the entry of a slot has its own kernel on the ESP
+        # The boot entry of a slot has its own copy of the kernel on the ESP and needs no default.
+        elif choice["entry"] and slots.survey(self.host) is None:
             self._loader_default(choice["entry"])
 
     def _installed(self) -> List[str]:
@@ -421,32 +471,38 @@ class Applier:
         self.make_default(action.data["release"])
 
     def boot_slot(self, action: Action) -> Optional[str]:
-        """The entry of the slot that runs boots the class's kernel: copied to the ESP, then named."""
+        """Copy the class's kernel to the ESP for the running slot, and make the slot's entry boot it."""
         return slots.sync(self.host, action.data["release"])
 
     def _loader_default(self, entry: str) -> None:
         done = self.host.run("bootctl", "set-default", entry)
         if done.rc != 0:
             raise NodeError(
-                f"`bootctl set-default {entry}` fails: {done.tail(2)}. Choose the entry yourself, then run again."
+                f"`bootctl set-default {entry}` fails: {done.tail(2)}. Choose the entry yourself, "
+                "then run again."
             )
 
     def _entry(self, release: str) -> str:
-        """The entry of a kernel in grub.cfg, which is made anew where it has none."""
+        """Return the entry of a kernel in grub.cfg. Run update-grub if it is missing."""
         entry = boot_choice(self.host, release)["entry"]
         if not entry:
             self.update_grub()
             entry = boot_choice(self.host, release)["entry"]
         if not entry:
             raise NodeError(
-                f"grub.cfg has no entry for {release}, although its package is installed. Look at `update-grub` on the node."
+                f"grub.cfg has no entry for {release}, although its package is installed. Look at "
+                "`update-grub` on the node."
             )
         return entry
 
     def boot_once(self, action: Action) -> None:
-        """Keep the kernel that runs the default, and have the next boot alone start another; GRUB forgets that wish as it follows it."""
+        """Boot another kernel once, and keep the running kernel the default.
+
+        GRUB clears `next_entry` when it boots it, so a failed boot falls back to the default.
+        """
         release, runs = action.data["release"], os.uname().release
         entry = self._entry(release)
+        # Clear it first: boot_choice would report this entry instead of the default.
         self._environment("unset", "next_entry")
         if boot_choice(self.host, runs)["release"] != runs:
             self.make_default(runs)
@@ -463,7 +519,8 @@ class Applier:
         choice = boot_choice(self.host, release)
         if (choice["release"], choice["via"]) != (release, "next_entry"):
             raise NodeError(
-                f"the next boot is {choice['release'] or 'unknown'} ({choice['reason']}), want {release}, once. "
+                f"the next boot is {choice['release'] or 'unknown'} ({choice['reason']}), want "
+                f"{release}, once. "
                 "Look at `grub-editenv list` on the node."
             )
 
@@ -471,22 +528,28 @@ class Applier:
         done = self.host.run("grub-editenv", "/boot/grub/grubenv", *words)
         if done.rc != 0:
             raise NodeError(
-                f"grub-editenv {' '.join(words)} fails: {done.tail(2)}. Look at /boot/grub/grubenv on the node."
+                f"grub-editenv {' '.join(words)} fails: {done.tail(2)}. Look at /boot/grub/grubenv "
+                "on the node."
             )
 
     def make_default(self, release: str) -> None:
-        """Make a kernel the default of every boot, proved by reading grub.cfg; a trial of another one, or of this one, ends with that."""
+        """Make a kernel the default of every boot, and verify that by reading grub.cfg.
+
+        This ends a trial of this kernel or of another one.
+        """
         now = boot_choice(self.host, release)
         if now["loader"] == "systemd-boot":
             if not now["entry"]:
                 raise NodeError(
-                    f"systemd-boot has no entry for {release}, although its package is installed. Run `kernel-install add` for it."
+                    f"systemd-boot has no entry for {release}, although its package is installed. "
+                    "Run `kernel-install add` for it."
                 )
             self._loader_default(now["entry"])
             choice = boot_choice(self.host, release)
             if choice["release"] != release:
                 raise NodeError(
-                    f"the next boot is {choice['release'] or 'unknown'} ({choice['reason']}), want {release}. Look at `bootctl list`."
+                    f"the next boot is {choice['release'] or 'unknown'} ({choice['reason']}), want "
+                    f"{release}. Look at `bootctl list`."
                 )
             return
         entry = self._entry(release)
@@ -500,7 +563,8 @@ class Applier:
         choice = boot_choice(self.host, release)
         if choice["release"] != release:
             raise NodeError(
-                f"after update-grub the next boot is {choice['release'] or 'unknown'} ({choice['reason']}), want {release}. "
+                f"after update-grub the next boot is {choice['release'] or 'unknown'} "
+                f"({choice['reason']}), want {release}. "
                 "Look at /etc/default/grub.d and at grub-editenv list."
             )
         self.host.remove(TRIAL)
@@ -512,7 +576,7 @@ class Applier:
 
 
 def teller(host: Host) -> Callable[[str], None]:
-    """A `say` that appends to /run/goldnode/progress, where a person can follow a run that takes minutes."""
+    """Return a `say` that appends to /run/goldnode/progress, so that a person can follow a long run."""
 
     def say(text: str) -> None:
         here = host.path(PROGRESS)
@@ -525,7 +589,7 @@ def teller(host: Host) -> Callable[[str], None]:
 
 @contextlib.contextmanager
 def alone(host: Host, wait: float) -> Iterator[None]:
-    """One apply at a time on a node; a run that was killed leaves no lock behind, since the kernel drops it."""
+    """Hold the node's apply lock. The kernel drops it when a run is killed, so there are no stale locks."""
     here = host.path(LOCK)
     here.parent.mkdir(parents=True, exist_ok=True)
     with here.open("a+") as opened:
@@ -538,7 +602,8 @@ def alone(host: Host, wait: float) -> Iterator[None]:
                 if time.monotonic() > end:
                     opened.seek(0)
                     raise NodeError(
-                        f"another goldnode run is at work on this node (process {opened.read().strip() or '?'}). Wait for it and run again."
+                        "another goldnode run is at work on this node (process "
+                        f"{opened.read().strip() or '?'}). Wait for it and run again."
                     ) from None
                 time.sleep(1)
         opened.truncate(0)
@@ -548,9 +613,9 @@ def alone(host: Host, wait: float) -> Iterator[None]:
 
 
 class PartError(NodeError):
-    """A part that could not be taken to its end: the refusals met, or what was done before and what stopped it.
+    """A part that could not be applied completely: a refused plan, or an action that failed.
 
-    :ivar done: rows as :func:`apply` returns them; the last one carries the error when it was an action that failed.
+    :ivar done: rows as :func:`apply` returns them; the last one contains the error if an action failed.
     :ivar refusals: [{code, message, remedy}].
     """
 
@@ -560,7 +625,7 @@ class PartError(NodeError):
 
 
 def refusal_of(plan: Plan) -> PartError:
-    """The error that a refused plan is."""
+    """Return the error for a plan with refusals."""
     lines = " ".join(refusal.line() for refusal in plan.refusals)
     return PartError(
         f"refused before anything was touched: {lines}", [], [asdict(refusal) for refusal in plan.refusals]
@@ -568,10 +633,14 @@ def refusal_of(plan: Plan) -> PartError:
 
 
 def perform(applier: Applier, action: Action, done: List[Dict[str, Any]]) -> None:
-    """Make one change, and add its row to `done` whatever becomes of it: {kind, target, reason, phase, before, after, told, error, seconds}."""
+    """Apply one action, and append its row to `done` whether or not it succeeds.
+
+    A row is {kind, target, reason, phase, before, after, told, error, seconds}.
+    """
     row: Dict[str, Any] = {
         name: getattr(action, name) for name in ("kind", "target", "reason", "phase", "before", "after")
     }
+    # The row is complete before the action starts: if the run is interrupted, the history still shows it.
     row.update(told=None, error="interrupted", seconds=0.0)
     done.append(row)
     begun = time.monotonic()
@@ -582,7 +651,8 @@ def perform(applier: Applier, action: Action, done: List[Dict[str, Any]]) -> Non
         row["error"] = str(problem)
     except OSError as problem:
         row["error"] = (
-            f"{problem.filename or action.target}: {problem.strerror}. Mend that on the node and run again; what was done before stands."
+            f"{problem.filename or action.target}: {problem.strerror}. Mend that on the node and "
+            "run again; what was done before stands."
         )
     finally:
         row["seconds"] = round(time.monotonic() - begun, 2)
@@ -598,12 +668,13 @@ def apply(
     say: Callable[[str], None] = lambda text: None,
     lock_timeout: float = 120,
 ) -> Tuple[List[Dict[str, Any]], Plan, Plan]:
-    """Apply one part. Returns what was done, action by action (see :func:`perform`), the plan before, and the plan after.
+    """Apply one part. Return the applied actions (see :func:`perform`), the plan before, and the plan after.
 
-    A live node keeps a record of it (state/history.py), also where it failed.
+    A live node records the run (state/history.py), even a failed one.
 
-    :raises NodeError: (:class:`PartError`) when the node refuses, an action fails, or the part is not empty afterwards. The journal stays,
-        so that the next run knows that what it finds half done is goldnode's own and may finish it.
+    :raises NodeError: (:class:`PartError`) if the node refuses, an action fails, or the part still differs
+        afterwards. The journal stays in these cases. It shows the next run that half-done changes are
+        goldnode's own and that it may finish them.
     """
     with alone(host, lock_timeout):
         before = plan(host, document, payloads, lock_timeout=lock_timeout)
@@ -626,7 +697,7 @@ def apply(
             error = str(problem) or type(problem).__name__
             raise
         finally:
-            # An image keeps none: the hour at which it was made would make every build another.
+            # An image gets no history: the time of the build would make every build different.
             if done and host.live:
                 try:
                     history.record(host, document, part, done, earlier, time.monotonic() - begun, error, by)
@@ -638,7 +709,10 @@ def apply(
 def settle(
     host: Host, document: Document, part: str, before: Plan, applier: Applier, done: List[Dict[str, Any]]
 ) -> Plan:
-    """Make the changes of one part of a plan and see that nothing of it is left; returns the plan after. Rows go to `done`."""
+    """Apply one part of a plan, and verify that nothing of it is left. Return the plan afterwards.
+
+    Rows are appended to `done`.
+    """
     applier.planned = list(before.part(part))
     if part != ABSENT:
         records.before_files(host, applier.planned)
@@ -650,7 +724,8 @@ def settle(
     after = plan(host, document, applier.payloads)
     left = after.part(part)
     if left and done:
-        # What one pass brings to light (an initramfs made by the transaction) a second settles; a third would mean a quarrel.
+        # The first pass may cause new differences (an initramfs built by the transaction); a second pass
+        # settles them. If a third were necessary, two actions would be undoing each other.
         applier.planned = list(left)
         if part != ABSENT:
             records.before_files(host, applier.planned)
@@ -674,10 +749,12 @@ def withdraw(
     say: Callable[[str], None] = lambda text: None,
     lock_timeout: float = 120,
 ) -> Tuple[List[Dict[str, Any]], Plan, Plan]:
-    """Take goldnode from a node: the whole removal, in its order. Returns what :func:`apply` returns; the reasons for a reboot that the
-    plan afterwards names include those of what was done, since nothing is left on the node to remember them.
+    """Remove goldnode from a node, in the order of the plan. Return values are those of :func:`apply`.
 
-    :raises NodeError: (:class:`PartError`) as :func:`apply` does. A removal that was cut off is finished by the next.
+    The plan afterwards also names the reboot reasons of the applied actions: nothing is left
+    on the node to store them.
+
+    :raises NodeError: (:class:`PartError`) like :func:`apply`. The next removal finishes an interrupted one.
     """
     with alone(host, lock_timeout):
         before = plan_absent(host, lock_timeout)
@@ -688,7 +765,7 @@ def withdraw(
         after = before
         if before.actions:
             host.write(JOURNAL, json.dumps({"part": ABSENT}).encode())
-        for _ in range(2):  # what the first pass brings to light, a second settles
+        for _ in range(2):  # the first pass may uncover more; a second settles it
             for action in after.actions:
                 perform(applier, action, done)
             after = plan_absent(host)
@@ -696,7 +773,8 @@ def withdraw(
                 break
         else:
             raise PartError(
-                f"still there after it was taken away: {'; '.join(action.line() for action in after.actions)}",
+                "still there after it was taken away: "
+                f"{'; '.join(action.line() for action in after.actions)}",
                 done,
                 [],
             )
@@ -706,7 +784,7 @@ def withdraw(
 
 
 def forget_lock(host: Host) -> None:
-    """Take away what the run itself made under /run, where it is all that is there."""
+    """Remove the lock that this run created under /run, and the directory if nothing else is in it."""
     host.remove(LOCK)
     with contextlib.suppress(OSError):
         host.path(LOCK).parent.rmdir()

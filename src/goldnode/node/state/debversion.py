@@ -1,4 +1,4 @@
-"""Order of Debian package versions (Debian Policy, section 5.6.12: epoch, upstream part, revision)."""
+"""Comparison of Debian package versions (Debian Policy, section 5.6.12: epoch, upstream part, revision)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
 
 
 def _weight(text: str) -> List[int]:
-    """Sort key of a non-digit run: `~` before the end, letters before everything else."""
+    """Return the sort key of a non-digit run: `~` before the end, letters before everything else."""
     return [-1 if char == "~" else ord(char) if char.isalpha() else ord(char) + 256 for char in text] + [0]
 
 
 def _head(text: str) -> Tuple[str, int, str]:
-    """The leading non-digit run, the number after it (absent: 0), and the rest."""
+    """Return the leading non-digit run, the number after it (0 if absent), and the rest."""
     start = next((at for at, letter in enumerate(text) if letter in DIGITS), len(text))
     rest = text[start:].lstrip(DIGITS)
     return text[:start], int(text[start : len(text) - len(rest)] or 0), rest
 
 
 def _compare(left: str, right: str) -> int:
-    """Policy's walk: alternately a non-digit run (possibly empty) and a number (possibly absent: 0)."""
+    """Compare as Policy describes: alternately a non-digit run (maybe empty) and a number (0 if absent)."""
     while left or right:
         (a, m, left), (b, n, right) = _head(left), _head(right)
         if (_weight(a), m) != (_weight(b), n):
@@ -30,12 +30,13 @@ def _compare(left: str, right: str) -> int:
 
 
 def compare(left: str, right: str) -> int:
-    """-1, 0 or 1 as the version `left` is older than, equal to or newer than `right`."""
+    """Return -1, 0 or 1 if the version `left` is older than, equal to or newer than `right`."""
 
     def split(version: str) -> Tuple[int, str, str]:
         epoch, colon, rest = version.partition(":")
         if not colon:
             epoch, rest = "0", version
+        # Policy: the revision follows the last hyphen, if there is a hyphen.
         upstream, _, revision = rest.rpartition("-")
         return int(epoch), upstream or rest, revision if upstream else ""
 

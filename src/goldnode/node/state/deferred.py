@@ -1,10 +1,15 @@
-"""One initramfs for one transaction: what packages ask of update-initramfs while apt is at work is kept, and done once at its end.
+"""Deferred initramfs rebuilds: record requests while apt runs, and rebuild once at the end.
 
-apt calls dpkg several times in a transaction of kernel and driver, and each call ends with the trigger that makes the initramfs: four were
-seen for one driver, each of which takes longer than all of its packages. While apt runs, dpkg finds a program of this name first on its
-path. It lets a new kernel have its initramfs at once, since a kernel must never be there without one, and writes down who wants one made
-anew. A run that is killed leaves that list, and the next plan has it done. Where nothing of what goes into an initramfs has changed since a
-new kernel got its own, that one is not made twice; nor is one whose making would give what it is already (:mod:`.shaping`).
+apt calls dpkg several times to install a kernel and a driver. Each call ends with the trigger
+that rebuilds the initramfs. One driver caused four rebuilds, and each took longer than the
+installation of all its packages.
+
+While apt runs, dpkg finds a wrapper named update-initramfs first on its path. The wrapper passes requests for
+new kernels through at once, since a kernel must never lack an initramfs. It records all other requests. If a
+run is killed, the list remains and the next plan includes the rebuild.
+
+Two kinds of requests are dropped. One is for a new kernel whose initramfs has no changed input since it was
+built. The other is for an image that a rebuild would reproduce identically (:mod:`.shaping`).
 """
 
 from __future__ import annotations
@@ -24,14 +29,15 @@ if TYPE_CHECKING:
 PROGRAM = f"{PLACE}/update-initramfs"
 MADE = f"{PLACE}/made"  # a file per new kernel, of the moment at which its initramfs was begun
 REAL = "/usr/sbin/update-initramfs"
-# Where what goes into an initramfs is configured, or added to by scripts of packages; and what changes there without meaning anything: the
-# linker's cache, of which an initramfs has its own (mkinitramfs), and the folder /etc with it.
+# Directories that configure an initramfs, or in which packages add scripts to it. PASSING are changes there
+# that have no effect: mkinitramfs builds its own linker cache inside the image.
 SHAPING = ("/etc", "/usr/share/initramfs-tools", "/lib/modules/{release}")
 PASSING = ("ld.so.cache", "ld.so.cache~")
-# apt gives dpkg this path, whatever its own is (apt.conf(5), DPkg::Path).
+# apt gives dpkg this path instead of its own (apt.conf(5), DPkg::Path).
 OPTIONS = ("-o", f"DPkg::Path={PLACE}:/usr/sbin:/usr/bin:/sbin:/bin")
 
-# With DPKG_MAINTSCRIPT_PACKAGE set, a lone -u only activates the trigger, which costs nothing and leads here again.
+# With DPKG_MAINTSCRIPT_PACKAGE set, a lone -u only activates the trigger. That is cheap, and dpkg calls the
+# wrapper again when it processes the trigger.
 TEXT = f"""#!/bin/sh
 # goldnode: packages that are installed together get one initramfs, made when all of them are there
 case " $* " in
@@ -49,7 +55,11 @@ exec {REAL} "$@"
 
 
 def begin(host: Host) -> None:
-    """Put the program in its place. What an earlier run still owes stays; what it has begun says nothing of this one."""
+    """Install the wrapper.
+
+    Requests left over from an earlier run stay on the list. Its marks of new kernels
+    do not apply to this run.
+    """
     import shutil
 
     shutil.rmtree(host.located(MADE), ignore_errors=True)
@@ -57,12 +67,16 @@ def begin(host: Host) -> None:
 
 
 def settle(host: Host, say: Callable[[str], None], family: Sequence[str] = ()) -> None:
-    """Do what is owed. Raises NodeError where update-initramfs fails: then all of it stays owed.
+    """Run the recorded requests.
 
-    :param family: globs of the packages that are the driver's own: nothing of theirs goes into an initramfs but what :mod:`.shaping` sees.
+    Raises NodeError if update-initramfs fails; all requests then stay recorded.
+
+    :param family: globs of the driver's own packages. They add nothing to an initramfs but
+        what :mod:`.shaping` checks.
     """
-    import shlex  # what only looks does without it
+    import shlex  # start-up time: read-only runs do not need it
 
+    # Digest first: a configuration change during the rebuild makes the record of the new image useless.
     asked = owed(host)
     before = shaping.configuration(host) if asked else None
     made: List[str] = []
@@ -72,12 +86,13 @@ def settle(host: Host, say: Callable[[str], None], family: Sequence[str] = ()) -
             if arguments == "-u" and newest_is_fresh(host):
                 made += releases
                 continue
-        except OSError:  # a file went while it was looked at: in doubt
+        except OSError:  # a file vanished during the scan: rebuild to be safe
             pass
         changed = [shaping.differences(host, release, family) for release in releases]
         if changed and not any(rows is None or rows for rows in changed):
             say(
-                f"the initramfs of {', '.join(releases)} stays: all that shapes it is as it was when it was made"
+                f"the initramfs of {', '.join(releases)} stays: all that shapes it is as it was "
+                "when it was made"
             )
             continue
         why = ", ".join(sorted({name for rows in changed for name in rows or ()}))
@@ -94,9 +109,13 @@ def settle(host: Host, say: Callable[[str], None], family: Sequence[str] = ()) -
 
 
 def meant(host: Host, arguments: str) -> List[str]:
-    """The kernels whose initramfs update-initramfs(8) makes anew when it is called so; none where that is not understood."""
+    """Return the kernels whose initramfs update-initramfs(8) rebuilds for these arguments.
+
+    Empty if goldnode does not understand the arguments.
+    """
     words = arguments.split()
     there = [name[len("/boot/initrd.img-") :] for name in host.glob("/boot", "initrd.img-*")]
+    # A copy such as initrd.img-REL.bak has no modules, and update-initramfs would not rebuild it.
     there = [name for name in there if host.is_dir(f"/lib/modules/{name}")]
     if words == ["-u"]:
         newest = _newest(host)
@@ -107,15 +126,18 @@ def meant(host: Host, arguments: str) -> List[str]:
 
 
 def _newest(host: Host) -> str:
-    """The release that a lone -u means; empty where that cannot be told."""
+    """Return the release that a lone -u selects, or "" if it is unknown."""
     names = [name[len("/boot/initrd.img-") :] for name in host.glob("/boot", "initrd.img-*")]
     found = host.run("linux-version", "sort", "--reverse", *names)
     return (found.out.split() or [""])[0] if found.rc == 0 else ""
 
 
 def newest_is_fresh(host: Host) -> bool:
-    """Whether a lone -u would make again what was made in this transaction: the newest kernel's initramfs was begun when all packages were
-    unpacked, and neither a file below /etc nor a module of that kernel has changed since. Whatever is in doubt is made again."""
+    """Return whether a lone -u would only repeat a build of this transaction.
+
+    The build for the newest kernel must have begun after all packages were unpacked. No file below /etc and
+    no module of that kernel may have changed since. Return False in case of doubt.
+    """
     newest = _newest(host)
     mark = host.path(f"{MADE}/{newest}")
     if not newest or not mark.is_file():
@@ -123,6 +145,7 @@ def newest_is_fresh(host: Host) -> bool:
     begun = mark.stat().st_mtime
     if any(
         entry.name.endswith(".list") and entry.stat().st_mtime >= begun
+        # dpkg writes PACKAGE.list when it unpacks a package.
         for entry in os.scandir(host.located("/var/lib/dpkg/info"))
     ):
         return False
@@ -131,6 +154,8 @@ def newest_is_fresh(host: Host) -> bool:
             here = [where] if where != host.located("/etc") else []
             if any(
                 os.lstat(name).st_ctime >= begun
+                # Every new ld.so.cache changes the timestamp of /etc itself, so the
+                # directory is not compared.
                 for name in (*here, *(f"{where}/{name}" for name in names if name not in PASSING))
             ):
                 return False
@@ -138,7 +163,7 @@ def newest_is_fresh(host: Host) -> bool:
 
 
 def forget(host: Host) -> None:
-    """Nothing is owed any more."""
+    """Delete the list of requests, together with the wrapper."""
     import shutil
 
     shutil.rmtree(host.located(PLACE), ignore_errors=True)

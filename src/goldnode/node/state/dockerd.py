@@ -1,4 +1,4 @@
-"""What the running docker daemon says of itself, over its socket (Docker Engine API). Reads only."""
+"""Reader of the state of the running docker daemon, over its socket (Docker Engine API). Read-only."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 SOCKET = "/var/run/docker.sock"
-SECONDS = (
-    10.0  # a daemon with many containers answers within a second; one that hangs must not hang the check
-)
+# A daemon with many containers answers within a second. One that hangs must not block the check.
+SECONDS = 10.0
 
-# Device files that belong to a GPU: NVIDIA's, and AMD's compute and render nodes.
+# Device files of GPUs: NVIDIA's, and AMD's compute and render nodes.
 GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
 def ask(path: str, where: str = SOCKET) -> Any:
-    """The answer to GET `path`, as data. Raises OSError where there is none."""
-    import http.client  # and the e-mail parser behind it: a node without docker, or with one that does not run, needs neither
+    """Return the JSON answer to GET `path`. Raises OSError if docker does not answer."""
+    # Start-up time: http.client loads the e-mail parser. Nodes without a running docker need neither.
+    import http.client
     import socket
 
     class Connection(http.client.HTTPConnection):
@@ -45,7 +45,7 @@ def ask(path: str, where: str = SOCKET) -> Any:
 
 
 def info() -> Json:
-    """{version, runtimes: name -> program, default, cdi: whether CDI is switched on, or error: why nothing is known}."""
+    """Return {version, runtimes: name -> program, default, cdi: CDI is enabled}, or {error}."""
     try:
         found = ask("/info")
     except OSError as error:
@@ -63,9 +63,10 @@ def info() -> Json:
 
 
 def gpu_containers(default: Optional[str]) -> List[Json]:
-    """Running containers that use a GPU: [{id, name, why}]; one that cannot be looked at counts as one, for it may.
+    """Return the running containers that use a GPU: [{id, name, why}].
 
-    `default` is the daemon's default runtime.
+    A container that cannot be inspected is included, since it may use one. `default` is the
+    daemon's default runtime.
     """
     try:
         rows = ask("/containers/json")
@@ -80,14 +81,14 @@ def gpu_containers(default: Optional[str]) -> List[Json]:
         try:
             why = uses_gpu(ask(f"/containers/{row['Id']}/json"), default)
         except OSError as error:
-            why = None if "404" in str(error) else str(error)  # 404: it has ended meanwhile
+            why = None if "404" in str(error) else str(error)  # 404: the container has exited meanwhile
         if why:
             found.append({"id": row["Id"][:12], "name": name, "why": why})
     return found
 
 
 def uses_gpu(container: Json, default: Optional[str]) -> Optional[str]:
-    """How a container was given a GPU, None where it was not."""
+    """Return how a container got access to a GPU, or None if it has no access."""
     config: Dict[str, Any] = container.get("HostConfig") or {}
     for request in config.get("DeviceRequests") or ():
         if request.get("Driver") == "cdi":
@@ -104,7 +105,8 @@ def uses_gpu(container: Json, default: Optional[str]) -> Optional[str]:
         wanted = dict(
             item.split("=", 1) for item in (container.get("Config") or {}).get("Env") or () if "=" in item
         )
-        # Where the nvidia runtime is the default every container has it, and this variable says which mean it.
+        # If nvidia is the default runtime, every container has it. Only this variable
+        # shows which ones want a GPU.
         if default != "nvidia" or wanted.get("NVIDIA_VISIBLE_DEVICES", "") not in ("", "void", "none"):
             return "runtime nvidia"
     files = [

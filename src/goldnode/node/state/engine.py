@@ -1,4 +1,7 @@
-"""plan(): what a class wants against what a node is. The one computation that nodes, images, the boot check and the tests share."""
+"""plan(): the difference between a class and a node.
+
+Nodes, images, the boot check and the tests share this computation.
+"""
 
 from __future__ import annotations
 
@@ -35,21 +38,27 @@ if TYPE_CHECKING:
 
 Document: TypeAlias = "Mapping[str, Any]"
 
-# Domains that bring everything of theirs themselves; the ones above them, being interwoven by the one transaction, are called by name.
+# Domains with the complete domain interface. The other modules above depend on each other through the one
+# package transaction, so the engine calls their functions by name.
 DOMAINS: Tuple[Domain, ...] = (modules, runtime, policy, tuning, units, serve, slots)
 
 
 def difference(
     document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES
 ) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """The actions that take the node to its class, in the order in which they are applied, what cannot be judged here, and what waits for
-    a drain. Pure."""
-    # Directories first: until they are root's alone, what is written into them can be replaced.
+    """Return the ordered actions that take the node to its class, notes, and changes that wait for a drain.
+
+    Pure.
+
+    Notes are settings that cannot be checked here.
+    """
+    # Directories first: until only root can write to them, users can replace the files in them.
     actions: List[Action] = (
         owners.secure(seen) + packages.repair(document, seen) + runtime.given_back(document, seen)
     )
     transaction = packages.transaction(document, seen)
-    # Whatever shapes an initramfs is written before the transaction, whose triggers make it: so it is made once, and right.
+    # Write everything that affects an initramfs before the transaction. Its triggers then
+    # build the image only once.
     early = transaction.part if transaction else "gpu_driver"
     owned = [
         program.class_file(document),
@@ -65,7 +74,7 @@ def difference(
         *(file for domain in DOMAINS for file in domain.wanted(document, seen)),
     ]
     keep = [kernel.DROP_IN] if payloads.get("program") else [kernel.DROP_IN, program.PROGRAM]
-    if "site" not in document:  # a document that no site has completed says nothing of mirrors
+    if "site" not in document:  # without a site, a document does not declare any mirrors
         keep += [
             path for path in seen.files if path.startswith(("/etc/apt/sources.list.d/", "/etc/apt/keyrings/"))
         ]
@@ -93,7 +102,10 @@ def difference(
 
 
 def reboot_reasons(document: Document, seen: Observed) -> List[str]:
-    """Why the node, as it stands, has to be booted: marks left by applied actions, and what is loaded against what is locked."""
+    """Return why the node needs a reboot in its current state.
+
+    Reasons are the marks of applied actions, and a difference between the loaded and the locked software.
+    """
     reasons = list(seen.reboot_marks)
     release = document["kernel"]["release"]
     if seen.running_kernel and seen.running_kernel != release and release in seen.kernels:
@@ -122,7 +134,10 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
 def judge(
     document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES
 ) -> Plan:
-    """The whole plan from what was seen, refusals included. Pure: a case file states `seen`."""
+    """Return the complete plan, including refusals, from observed facts.
+
+    Pure: a case file provides `seen`.
+    """
     actions, notes, waiting = difference(document, seen, payloads, phases)
     refusals = preflight.identity(document, seen) + owners.refusals(seen, actions)
     if actions:
@@ -143,11 +158,13 @@ def judge(
 
 
 def look(host: Host, document: Document, back: bool = False) -> Observed:
-    """All that a plan or a verdict asks of a node: :func:`observe`, and what each domain reads; `back`: and what a rollback asks. Reads only."""
+    """Collect all facts for a plan or a verdict: :func:`observe`, and the facts of each domain. Reads only.
+
+    `back` adds the facts for a rollback.
+    """
     seen = observe(host, document)
-    for domain in sorted(
-        DOMAINS, key=lambda domain: domain is policy
-    ):  # last: meanwhile the GPU library answers a capture that has begun
+    # `policy` comes last: the GPU library answers a running capture while the other domains observe.
+    for domain in sorted(DOMAINS, key=lambda domain: domain is policy):
         domain.observe(host, document, seen)
     if back:
         from . import applied
@@ -163,10 +180,12 @@ def plan(
     phases: Optional[Sequence[str]] = None,
     lock_timeout: float = 0,
 ) -> Plan:
-    """Observe a host and judge it. Reads only. `phases` default to all on the live machine and to `image` elsewhere.
+    """Observe a host and return its plan. Reads only.
 
-    :param payloads: what travels beside the document; `back` says that the node returns to it.
-    :param lock_timeout: seconds to wait for whoever holds dpkg's lock, where the plan needs it; then the holder is named in a refusal.
+    :param payloads: files that accompany the document; `back` marks a rollback to it.
+    :param phases: default to all phases on the live machine and to `image` elsewhere.
+    :param lock_timeout: seconds to wait for dpkg's lock if the plan needs it. After that, a refusal names
+        the process that holds it.
     """
     phases = phases or (PHASES if host.live else (IMAGE,))
     back = bool((payloads or {}).get("back"))
@@ -176,6 +195,7 @@ def plan(
         found = judge(document, seen, payloads or {}, phases)
         if not found.actions:
             return found
+        # Observing the users of GPUs and dpkg takes time and matters only for a change.
         observe_use(host, document, seen)
         return judge(document, seen, payloads or {}, phases)
 
@@ -183,8 +203,8 @@ def plan(
 
 
 def judge_absent(document: Optional[Document], seen: Observed, known: Mapping[str, Any]) -> Plan:
-    """The plan that takes goldnode away, from what was seen and from its record `known`. Pure."""
-    from . import removal  # and its like: a check neither removes nor returns
+    """Return the plan that removes goldnode, from observed facts and the record `known`. Pure."""
+    from . import removal  # start-up time: a check needs neither removal nor rollback
 
     actions, refusals, notes, waiting = removal.removal(document, seen, known, DOMAINS)
     return Plan(
@@ -200,7 +220,10 @@ def judge_absent(document: Optional[Document], seen: Observed, known: Mapping[st
 
 
 def plan_absent(host: Host, lock_timeout: float = 0) -> Plan:
-    """Observe a host and judge what of goldnode is on it, by the class document and the record that are on it. Reads only."""
+    """Observe a host and return the plan that removes goldnode from it. Reads only.
+
+    The plan is based on the class document and the record on the node.
+    """
     from . import record, removal
 
     def now() -> Plan:
@@ -219,10 +242,11 @@ def plan_absent(host: Host, lock_timeout: float = 0) -> Plan:
 
 
 def unlocked(host: Host, seconds: float, now: Callable[[], Plan]) -> Plan:
-    """What `now` finds once nobody holds dpkg's lock, waiting at most so long for that. Nothing is waited for where no package moves.
+    """Return the result of `now`, after waiting up to `seconds` for dpkg's lock.
 
-    A run whose start was killed works on, with one call of apt after another: the lock may be free for a moment and taken when looked at
-    again, so that what counts is that the plan itself found it free.
+    Does not wait if the plan changes no packages. A run whose parent was killed continues with one apt
+    call after another. The lock may then be free for a moment and taken again, so only a plan that itself
+    found the lock free counts.
     """
     end = time.monotonic() + seconds
     found = now()

@@ -1,4 +1,8 @@
-"""Texts of the container engines' configuration: what is somebody else's is read, and merged with the few keys that are goldnode's. Pure."""
+"""Editors of the container engines' configuration texts.
+
+They parse files that belong to the administrator, and merge in the few keys that
+goldnode needs. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BrokenError(ValueError):
-    """A text that is not of its format: `line` and `column` count from 1."""
+    """A syntax error in a configuration file. `line` and `column` count from 1."""
 
     def __init__(self, message: str, line: int, column: int) -> None:
         super().__init__(message)
@@ -20,14 +24,17 @@ class BrokenError(ValueError):
 
 
 class ConflictError(ValueError):
-    """A setting of the administrator's that says something else than the class."""
+    """A setting of the administrator that contradicts the class."""
 
 
 # -- JSON: docker's daemon.json
 
 
 def read_json(text: str) -> Dict[str, Any]:
-    """A JSON object with its keys in their order. Raises BrokenError; a key that is there twice is broken too, for one of the two would be lost."""
+    """Return a JSON object with its keys in order.
+
+    Raises BrokenError, also for a duplicate key: rewriting the file would lose one of the two values.
+    """
 
     def pairs(rows: List[Tuple[str, Any]]) -> Dict[str, Any]:
         found: Dict[str, Any] = {}
@@ -50,20 +57,22 @@ def read_json(text: str) -> Dict[str, Any]:
 
 
 def position(text: str, at: int) -> Tuple[int, int]:
-    """Line and column, from 1, of an offset."""
+    """Return line and column of an offset, both counted from 1."""
     return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
 
 
 def write_json(value: Mapping[str, Any], like: str) -> str:
-    """`value` as text, indented as the text `like` is (four columns where it shows none)."""
+    """Return `value` as JSON, with the indentation of the text `like` (default: four columns)."""
     found = re.search(r"^([ \t]+)\S", like, re.MULTILINE)
     return json.dumps(value, indent=found.group(1) if found else 4, ensure_ascii=False) + "\n"
 
 
 def merge_daemon(text: str, runtimes: Mapping[str, str], default: Optional[str], cdi: bool) -> str:
-    """daemon.json with the wanted runtimes (name -> program), the default one, and CDI switched on; unchanged where it says all of it.
+    """Return daemon.json with the wanted runtimes (name -> program), the default runtime, and CDI enabled.
 
-    Raises BrokenError and ConflictError. Keys, values and their order stay the administrator's; runtimes of the same program are his too.
+    The text is unchanged if it has all of that already. Keys, values and their order stay
+    the administrator's, and so do existing runtimes that run the same program. Raises
+    BrokenError and ConflictError.
     """
     have = read_json(text)
     result = dict(have)
@@ -101,7 +110,7 @@ def _table(have: Mapping[str, Any], key: str) -> Dict[str, Any]:
 
 
 def toml_reader() -> Optional[ModuleType]:
-    """Python's own reader of TOML: there from 3.11 on."""
+    """Return Python's own TOML parser, which exists since Python 3.11, or None."""
     try:
         return importlib.import_module("tomllib")
     except ImportError:
@@ -109,13 +118,14 @@ def toml_reader() -> Optional[ModuleType]:
 
 
 def read_toml(text: str) -> Dict[str, Any]:
-    """A TOML document. Raises BrokenError. Needs :func:`toml_reader`."""
+    """Parse a TOML document. Raises BrokenError. Requires :func:`toml_reader`."""
     reader = toml_reader()
     if reader is None:
         raise AssertionError("asked only where there is a reader")
     try:
         found: Dict[str, Any] = reader.loads(text)
     except reader.TOMLDecodeError as error:
+        # tomllib reports an error at the end of the document without a position.
         at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         ends = position(text, len(text))
         raise BrokenError(
@@ -125,7 +135,7 @@ def read_toml(text: str) -> Dict[str, Any]:
 
 
 def write_toml(table: Mapping[str, Any], path: Sequence[str] = ()) -> str:
-    """A table as TOML text: its values first, then its tables, each under its full name."""
+    """Return a table as TOML text: its values first, then its subtables, each under its full name."""
     values = "".join(
         f"{_key(key)} = {_value(value)}\n" for key, value in table.items() if not isinstance(value, dict)
     )
@@ -150,7 +160,7 @@ def _key(name: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A basic string: JSON's escapes are TOML's too, but for DEL, which JSON leaves as it is."""
+    """Return a TOML basic string. JSON's escapes are valid in TOML, except that JSON does not escape DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -165,11 +175,11 @@ def _value(value: Any) -> str:
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
-    return str(value.isoformat())  # dates and times: TOML writes them as ISO 8601 does
+    return str(value.isoformat())  # TOML writes dates and times in ISO 8601
 
 
 def deep(base: Mapping[str, Any], over: Mapping[str, Any]) -> Dict[str, Any]:
-    """`over` merged into `base`, tables key by key."""
+    """Return `base` with `over` merged in, tables key by key."""
     result = dict(base)
     for key, value in over.items():
         known = result.get(key)
@@ -177,7 +187,8 @@ def deep(base: Mapping[str, Any], over: Mapping[str, Any]) -> Dict[str, Any]:
     return result
 
 
-# Where the CRI plugin keeps its runtimes, and where its switch for CDI, by version of the configuration (containerd docs/cri/config.md).
+# Plugin that holds the CRI runtimes and the CDI switch, by configuration version
+# (containerd docs/cri/config.md).
 CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 CRI_NAMES = {
     2: ("cri", "io.containerd.grpc.v1.cri"),
@@ -192,10 +203,11 @@ def containerd_drop_in(
     default: bool,
     cdi: bool,
 ) -> str:
-    """The drop-in: the CRI plugin's whole table, the administrator's with ours merged in, for an import replaces a plugin's table.
+    """Return the drop-in: the administrator's CRI plugin table with goldnode's settings merged in.
 
-    `config` is config.toml, `others` what else it imports, in order; the last of them that has the table is what containerd would use.
-    `program` is the GPU runtime, None where CDI alone is wanted. Raises ConflictError.
+    An import replaces the whole table of a plugin, so the drop-in must repeat it. `config` is config.toml,
+    `others` are its other imports in order. The last of them that has the table wins, as in containerd.
+    `program` is the GPU runtime, or None if only CDI is wanted. Raises ConflictError.
     """
     version = config.get("version", 1)
     if version not in CRI:
@@ -213,13 +225,13 @@ def containerd_drop_in(
     ours: Dict[str, Any] = {"containerd": {"runtimes": {}}}
     runc = runtimes.get("runc", {})
     if not runc and known.get("default_runtime_name", "runc") == "runc":
-        # The built-in entry is lost as soon as a table names any other runtime.
+        # containerd drops its built-in runc entry as soon as a table names any other runtime.
         ours["containerd"]["runtimes"]["runc"] = {"runtime_type": "io.containerd.runc.v2"}
     if program is not None:
         have = runtimes.get("nvidia", {}).get("options", {}).get("BinaryName", program)
         if have.rpartition("/")[2] != program.rpartition("/")[2]:
             raise ConflictError(f'runtime "nvidia" runs "{have}", want "{program}"')
-        # The same cgroup driver as runc's, or the kubelet could not place its pods.
+        # runc's options include the cgroup driver. With a different one, the kubelet could not start pods.
         options = {
             **runc.get("options", {}),
             **runtimes.get("nvidia", {}).get("options", {}),
@@ -241,22 +253,26 @@ def containerd_drop_in(
     return f"{HEAD}version = {version}\n" + write_toml({"plugins": {CRI[version]: merged}})
 
 
-HEAD = "# Written by goldnode: the CRI table of config.toml with the GPU runtime merged in, made anew when config.toml changes.\n"
+HEAD = (
+    "# Written by goldnode: the CRI table of config.toml with the GPU runtime merged in, made anew "
+    "when config.toml changes.\n"
+)
 MARK = "# inserted by goldnode"
 _IMPORTS = r"(?m)^imports[ \t]*=[ \t]*\["
 
 
 def with_import(text: str, config: Mapping[str, Any], drop_in: str) -> str:
-    """config.toml that imports `drop_in`, and is otherwise what it was, byte by byte.
+    """Return config.toml with an import of `drop_in` added; everything else stays byte for byte.
 
-    An `imports` that names it, or a pattern that takes it, is enough.
+    The text is unchanged if `imports` names the file already, or has a pattern that matches it.
     """
     if imports(config, drop_in):
         return text
+    # Only the top of the file, before the first table: `imports` is a top-level key.
     top = re.split(r"^[ \t]*\[", text, maxsplit=1, flags=re.MULTILINE)[0]
     found = re.search(_IMPORTS, top)
     if found:
-        # Imports are applied in order and the last one has the plugin's table, so ours comes last.
+        # containerd applies imports in order and the last one defines the plugin's table, so ours comes last.
         end = found.end() + _end_of_list(text[found.end() :])
         inside = text[found.end() : end].rstrip()
         comma = "" if not inside.strip() else " " if inside.endswith(",") else ", "
@@ -271,20 +287,25 @@ def with_import(text: str, config: Mapping[str, Any], drop_in: str) -> str:
         result = (head if not head or head.endswith("\n") else head + "\n") + line + text[at:]
     expected = {**config, "imports": [*config.get("imports", ()), drop_in]}
     if read_toml(result) != expected:
+        # The edit is textual, so parse the result and compare it with the intended document.
         raise ConflictError(
-            f"{json.dumps(drop_in)} cannot be added to `imports` safely: the list has comments or another shape"
+            f"{json.dumps(drop_in)} cannot be added to `imports` safely: the list has comments or "
+            "another shape"
         )
     return result
 
 
 def without_import(text: str, drop_in: str) -> str:
-    """config.toml that does not import `drop_in` by its name."""
+    """Return config.toml without the import of `drop_in` by name."""
     name = re.escape(json.dumps(drop_in))
     return re.sub(rf"[ \t]*{name}[ \t]*,|,?[ \t]*{name}", "", text)
 
 
 def _end_of_list(text: str) -> int:
-    """Offset of the bracket that ends a list of strings; comments and brackets inside strings do not count."""
+    """Return the offset of the bracket that ends a list of strings.
+
+    Brackets in comments and in strings are ignored.
+    """
     for token in re.finditer(r"\"(?:\\.|[^\"\\])*\"|'[^']*'|#[^\n]*|\]", text):
         if token.group() == "]":
             return token.start()
@@ -292,7 +313,7 @@ def _end_of_list(text: str) -> int:
 
 
 def imports(config: Mapping[str, Any], drop_in: str) -> bool:
-    """Whether a config.toml imports a file, by name or by a pattern of its directory."""
+    """Return whether a config.toml imports a file, by name or by a pattern in its directory."""
     directory, _, name = drop_in.rpartition("/")
     for entry in config.get("imports", ()):
         where, _, pattern = str(entry).rpartition("/")
@@ -309,13 +330,13 @@ _SECTION = "[nvidia-container-runtime]"
 
 
 def toolkit_mode(text: str) -> Optional[str]:
-    """`mode` of section nvidia-container-runtime, None where it is not said."""
+    """Return `mode` of the section nvidia-container-runtime, or None if it is not set."""
     found = re.search(r"^\s*mode\s*=\s*[\"']([^\"']*)[\"']", _section(text)[1], re.MULTILINE)
     return found.group(1) if found else None
 
 
 def with_toolkit_mode(text: str, mode: str) -> str:
-    """The text with that one key set; every other line as it was."""
+    """Return the text with that one key set and every other line unchanged."""
     before, section, after = _section(text)
     line = f'mode = "{mode}"'
     if not section:
@@ -334,7 +355,10 @@ def with_toolkit_mode(text: str, mode: str) -> str:
 
 
 def _section(text: str) -> Tuple[str, str, str]:
-    """What stands before the section, the section with its header, and what follows it (sub-tables included)."""
+    """Split the text into the part before the section, the section, and the rest.
+
+    The section includes its header; its sub-tables belong to the rest.
+    """
     start = re.search(rf"^{re.escape(_SECTION)}[ \t]*\n", text, re.MULTILINE)
     if not start:
         return text, "", ""
@@ -347,10 +371,11 @@ def _section(text: str) -> Tuple[str, str, str]:
 
 
 def read_cdi(text: str) -> Dict[str, Any]:
-    """Of a CDI spec, JSON or YAML: {kind, devices, paths}. `paths` are those of the host that it names (CDI specification, section "CDI JSON").
-    JSON of another shape is no spec of any kind: kind None, which engines pass over as well.
+    """Return {kind, devices, paths} of a CDI spec in JSON or YAML.
 
-    YAML is read by line, which the spec's own writers (nvidia-ctk, the CDI libraries) allow: they write one key per line.
+    `paths` are the host paths that it names (CDI specification, section "CDI JSON"). JSON of another shape
+    gets kind None; engines ignore such a file too. YAML is parsed line by line: the programs that write these
+    specs (nvidia-ctk, the CDI libraries) put one key on each line.
     """
     try:
         found = loads(text)
@@ -395,7 +420,11 @@ def _read_cdi_lines(text: str) -> Dict[str, Any]:
 
 
 def amd_cdi(nodes: Sequence[Mapping[str, str]], groups: Sequence[int]) -> str:
-    """A CDI spec for AMD's GPUs: each render node with its card, /dev/kfd for all, groups by number, for names differ between host and image."""
+    """Return a CDI spec for AMD GPUs.
+
+    Each device has its render node and its card, and all have /dev/kfd. Groups are given by number, since
+    group names differ between host and container image.
+    """
     devices = [
         {
             "name": str(index),

@@ -1,7 +1,9 @@
-"""The package family: what dpkg's distributions call the packages that goldnode has to know by name.
+"""Names of distribution packages that goldnode must know, by distribution.
 
-This is the seam. The controller passes the `id` of a stack's or a node's os-release to :func:`family`; on a node the names alone tell.
-Nothing else asks which distribution it is on. Names: Debian's and Ubuntu's own kernel packages.
+This is the only place with such names. The controller passes the `id` from a stack's
+or a node's os-release to
+:func:`family`; on the node, package names alone are enough. No other code distinguishes distributions. Names:
+    the kernel packages of Debian and Ubuntu.
 """
 
 from __future__ import annotations
@@ -15,9 +17,15 @@ if TYPE_CHECKING:
 
 
 class Family(NamedTuple):
-    """What differs between two distributions of the family. `kernel`: the packages of one kernel release, all at one version, the image
-    first and the headers second; `fence`: metapackages that would drag a kernel forward; `archives`: id of archives.yml -> suite, of the
-    distribution's own archives; `found`: whether this machine's own apt may tell their addresses (else only the site does)."""
+    """Properties that differ between the distributions.
+
+    * kernel: the packages of one kernel release, all at one version; the image is
+      first and the headers second
+    * fence: metapackages that would upgrade the kernel
+    * archives: id in archives.yml -> suite, for the distribution's own archives
+    * found: True if the controller's own apt configuration may provide their addresses
+      (otherwise only the site does)
+    """
 
     kernel: Tuple[str, ...]
     fence: Tuple[str, ...]
@@ -32,8 +40,8 @@ FAMILIES: Dict[str, Family] = {
         archives={"debian": "{codename}", "debian-security": "{codename}-security"},
         found=True,
     ),
-    # Ubuntu's image holds the kernel alone. Its modules are a package that the image needs, and a further one that only metapackages need:
-    # without that a server may lack its network or storage driver.
+    # Ubuntu's image package contains only the kernel. It depends on one modules package. Only metapackages
+    # depend on the extra one, without which a server may lack its network or storage driver.
     "ubuntu": Family(
         kernel=(
             "linux-image-{release}",
@@ -54,26 +62,29 @@ FAMILIES: Dict[str, Family] = {
 _KERNEL = r"linux-(?:image(?:-unsigned)?|modules(?:-extra)?)-(\d.*?)(?:-unsigned)?"
 
 
-# What is there only for building modules: all of a kernel but what carries it.
+# Packages of a kernel that serve only to build modules.
 _BUILD = ("linux-headers-", "linux-kbuild-", "linux-compiler-")
 
 
 def builds_modules(package: str) -> bool:
-    """Whether a package of this name belongs to a kernel and serves only to build modules for it."""
+    """Return whether a package belongs to a kernel and serves only to build modules for it."""
     return package.startswith(_BUILD)
 
 
 def family(distribution: str) -> Family:
-    """The family's member with os-release's ID `distribution`; KeyError for one that is not of the family."""
+    """Return the entry for os-release's ID `distribution`.
+
+    Raises KeyError for an unsupported distribution.
+    """
     return FAMILIES[distribution]
 
 
 def kernel_packages(distribution: str, release: str) -> List[str]:
-    """The packages of kernel `release`, the image first and the headers second."""
+    """Return the packages of kernel `release`, the image first and the headers second."""
     return [name.format(release=release) for name in FAMILIES[distribution].kernel]
 
 
 def kernel_release(package: str) -> Optional[str]:
-    """The release of the kernel that a package of this name carries (image or modules, not headers), or None."""
+    """Return the kernel release that a package contains (image or modules, not headers), or None."""
     found = re.fullmatch(_KERNEL, package) if package.startswith(("linux-image-", "linux-modules-")) else None
     return found.group(1) if found else None

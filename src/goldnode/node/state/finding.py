@@ -1,4 +1,4 @@
-"""One declared item held against what was read: the outcomes, and how an item gets one."""
+"""The result of comparing one declared item with the observed value."""
 
 from __future__ import annotations
 
@@ -17,22 +17,27 @@ MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE, DEFERRED, SUPPRESSED = (
     "not_exposed",
     "could_not_read",
     "not_verified_here",
-    "deferred",  # cannot be told while the GPU rests, and nothing speaks against it: it is judged at the next check under load
-    "suppressed",  # differs, and somebody has said why that is accepted, and until when
+    # Cannot be checked while the GPU is idle, but nothing indicates a fault. The next
+    # check under load decides.
+    "deferred",
+    # Differs, but a waiver gives the reason and the date until which that is accepted.
+    "suppressed",
 )
-# Outcomes that speak against no node, whatever the severity: the gate and the trial of a kernel go by them.
+# Outcomes that never count against a node, independent of the severity. The gate and the
+# trial of a kernel use this.
 FINE = (MATCH, NOT_EXPOSED, ELSEWHERE, DEFERRED, SUPPRESSED)
 
-# What a remedy takes along: nothing, what one process does, one GPU with its jobs, the node, hardware that somebody has to touch.
+# Blast radius of a remedy: nothing, one process, one GPU with its jobs, the node, or a visit to the hardware.
 NOTHING, PROCESS, GPU, NODE, HARDWARE = "nothing", "process", "gpu", "node", "hardware"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One declared item: `outcome` is one of those above; `severity` (degraded or drain) is what a mismatch means for the node.
+    """One declared item.
 
-    `subject` is what it is about where that is not the whole node (a PCI address, an interface, a mount); `evidence` are the readings behind it;
-    `blast` is what following the remedy takes along.
+    `outcome` is one of those above. `severity` (degraded or drain) is the effect of a mismatch on the node.
+    `subject` is the object concerned if that is not the whole node (a PCI address, an interface, a mount).
+    `evidence` are the readings behind the outcome. `blast` is the blast radius of the remedy.
     """
 
     id: str
@@ -47,7 +52,7 @@ class Finding:
 
     @property
     def steps(self) -> Tuple[str, ...]:
-        """The steps of the remedy (:mod:`.remedy`)."""
+        """Return the steps of the remedy (:mod:`.remedy`)."""
         return self.remedy.steps if self.remedy is not None else ()
 
 
@@ -59,7 +64,7 @@ def judge_item(
     remedy: Remedy,
     elsewhere: Optional[str] = None,
 ) -> Finding:
-    """match, mismatch, or not_verified_here when `elsewhere` says why this place cannot show it."""
+    """Return a match or a mismatch, or not_verified_here for the reason `elsewhere`."""
     if elsewhere:
         return Finding(name, ELSEWHERE, severity, expected, elsewhere)
     if expected == got:
@@ -68,12 +73,13 @@ def judge_item(
 
 
 def ordered(findings: List[Finding], sets_gpus: bool) -> List[Finding]:
-    """Return the findings with remedies that do no harm together. Pure.
+    """Return the findings with remedies that do no harm when combined. Pure.
 
-    What has to be done before any restart goes first in each remedy that restarts the node or a GPU, whatever finding asks for that. A GPU
-    reset forgets the settings of the GPU, which only a boot applies by itself: they are applied after it.
+    Steps that must precede any restart come first in each remedy that restarts the node or a GPU, even if
+    another finding requires them. A GPU reset clears the GPU's settings, which only a boot applies
+    automatically. They are applied again after a reset.
 
-    :param sets_gpus: whether the class declares settings of its GPUs.
+    :param sets_gpus: True if the class declares GPU settings.
     """
     urgent = [
         item.remedy
@@ -103,7 +109,7 @@ def _in_order(remedy: Remedy, urgent: List[Remedy], sets_gpus: bool) -> Remedy:
 
 
 def place(seen: Observed) -> Optional[str]:
-    """Why kernel and devices cannot be judged from here; None where they are this node's own."""
+    """Return why kernel and devices cannot be checked from here, or None if they are this node's own."""
     if not seen.live:
         return "an image does not run"
     return "a container shows the kernel and devices of its host" if seen.container else None

@@ -1,9 +1,12 @@
-"""Which kernel GRUB boots next, read from ``grub.cfg`` and ``grubenv``: pure functions, nothing is run.
+"""Detection of the kernel that GRUB boots next, from ``grub.cfg`` and ``grubenv``.
 
-``grub.cfg`` is a script, so it is interpreted, as far as what ``grub-mkconfig`` writes needs it: variables, ``if``,
-functions, ``load_env``, ``menuentry`` and ``submenu``. What only the firmware or another file can say is *unknown*,
-both branches of a condition on it are looked at, and a choice that depends on it is reported as undetermined, never
-guessed. The rules of choosing are those of GRUB 2.06's ``normal/menu.c`` (``get_entry_number``, ``menuentry_eq``,
+Pure functions; runs no program.
+
+``grub.cfg`` is a script. It is interpreted as far as the output of ``grub-mkconfig`` requires:
+variables, ``if``, functions, ``load_env``, ``menuentry`` and ``submenu``. Values that come from the
+firmware or from other files are *unknown*. If a condition depends on such a value, both branches are
+evaluated. A choice that depends on one is reported as undetermined, never guessed. The selection rules
+are those of GRUB 2.06: ``normal/menu.c`` (``get_entry_number``, ``menuentry_eq``,
 ``grub_menu_execute_entry``) and ``commands/test.c``.
 """
 
@@ -23,7 +26,7 @@ PREFIX = "/boot/grub"
 _KERNELS = ("vmlinuz-", "vmlinux-")
 _LINUX = ("linux", "linux16", "linuxefi")
 _RESCUE = ("single", "recovery", "rescue", "emergency", "s", "S", "1")
-# Set by the firmware or by commands that are not interpreted.
+# Set by the firmware, or by commands that are not interpreted.
 _UNKNOWN = (
     "root",
     "cmdpath",
@@ -35,7 +38,7 @@ _UNKNOWN = (
     "shim_lock",
     *"?@*#",
 )
-# These read menus from other files, or boot something before any menu is shown.
+# Commands that read menus from other files, or boot before any menu is shown.
 _BLIND = (
     *[
         "source",
@@ -58,40 +61,49 @@ _BLIND = (
 
 
 class GrubError(ValueError):
-    """``grub.cfg`` or ``grubenv`` cannot be read as what it should be; the text says where and why."""
+    """A syntax error in ``grub.cfg`` or ``grubenv``; the text gives location and reason."""
 
 
 class Entry(NamedTuple):
-    """One bootable menu entry. The paths go through submenus and are written as GRUB_DEFAULT takes them (``a>b``)."""
+    """One bootable menu entry. Paths include submenus, in the format of GRUB_DEFAULT (``a>b``)."""
 
-    release: Optional[str]  # of /vmlinuz-RELEASE on its `linux` line; None where there is none
+    release: Optional[str]  # from /vmlinuz-RELEASE on its `linux` line; None if there is no such file
     id_path: str
     title_path: str
     index_path: str
     recovery: bool
     certain: bool  # False: defined under a condition that this file alone does not decide
-    words: Tuple[str, ...] = ()  # the kernel's command line, as this file alone tells it
+    words: Tuple[str, ...] = ()  # the kernel's command line, as far as this file defines it
 
     @property
     def selector(self) -> str:
-        """What to write into GRUB_DEFAULT: the id path, with an index for an id that GRUB would read as a number."""
+        """Return the value for GRUB_DEFAULT: the id path.
+
+        An index replaces an id that GRUB would parse as a number.
+        """
         pairs = zip(_split(self.id_path), self.index_path.split(">"))
         return ">".join(index if _number(name) is not None else _escape(name) for name, index in pairs)
 
 
 class Choice(NamedTuple):
-    """What boots next. `via`: next_entry | saved_entry | default | first; `release` is None when it cannot be told."""
+    """The kernel that boots next, with `release` None if it is unknown.
+
+    `via` is next_entry, saved_entry, default or first.
+    """
 
     release: Optional[str]
     via: str
-    wanted: Optional[str]  # the value of `default` that GRUB acts on; None: not set, or not known
+    wanted: Optional[str]  # the value of `default` that GRUB acts on; None: not set, or unknown
     entry: Optional[Entry]
-    fallback: bool  # `wanted` is not in the menu, so GRUB takes the first entry
+    fallback: bool  # True: `wanted` is not in the menu, so GRUB takes the first entry
     reason: str
 
 
 def environment(grubenv: bytes) -> Dict[str, str]:
-    """The variables of an environment block; no bytes (no file) means none. A wrong signature is a GrubError."""
+    """Return the variables of an environment block; an empty block (no file) has no variables.
+
+    Raises GrubError if the signature is wrong.
+    """
     if not grubenv:
         return {}
     if not grubenv.startswith(SIGNATURE):
@@ -100,7 +112,7 @@ def environment(grubenv: bytes) -> Dict[str, str]:
         )
     values: Dict[str, str] = {}
     text = grubenv[len(SIGNATURE) :].decode("utf-8", "surrogateescape")
-    # A backslash keeps the character after it, also a newline, in the value.
+    # A backslash escapes the next character of a value, even a newline.
     lines = re.findall(r"((?:\\.|[^\\\n])+)(?:\n|$)", text, re.S) if "\\" in text else text.split("\n")
     for line in lines:
         name, equal, value = line.partition("=")
@@ -110,7 +122,10 @@ def environment(grubenv: bytes) -> Dict[str, str]:
 
 
 def entries(grub_cfg: str) -> List[Entry]:
-    """Every menu entry in the menu's order, those of submenus in their place; raises GrubError with the line."""
+    """Return every menu entry in menu order, with the entries of submenus in place.
+
+    Raises GrubError with the line number.
+    """
     found: List[Entry] = []
     for node in _Script(grub_cfg, {}, False, None).menu:
         node.flatten(found)
@@ -118,9 +133,10 @@ def entries(grub_cfg: str) -> List[Entry]:
 
 
 def entry_for(grub_cfg: str, release: str) -> Optional[Entry]:
-    """The entry that boots `release`, not in recovery mode; None when there is none.
+    """Return the entry that boots `release` and is not a recovery entry, or None.
 
-    The top "simple" entry follows whatever kernel is the newest, so an entry whose id names the release goes first.
+    GRUB's first "simple" entry always boots the newest kernel, so an entry whose id names
+    the release is preferred.
     """
     able = [e for e in entries(grub_cfg) if e.release == release and not e.recovery]
     named = [e for e in able if release in _split(e.id_path)[-1]]
@@ -128,10 +144,10 @@ def entry_for(grub_cfg: str, release: str) -> Optional[Entry]:
 
 
 def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Choice:
-    """The release that boots next if nobody touches the menu, and why.
+    """Return the release that boots next if no one uses the menu, and the reason.
 
-    `grubenv`: the bytes of /boot/grub/grubenv, empty when there is no such file; `custom`: the text of
-    /boot/grub/custom.cfg, None when there is no such file. Nothing is raised: `reason` says why `release` is None.
+    `grubenv` holds the bytes of /boot/grub/grubenv, empty if the file does not exist. `custom` is the text of
+    /boot/grub/custom.cfg, or None. Never raises; `reason` explains a missing `release`.
     """
     note = ""
     try:
@@ -169,12 +185,15 @@ def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Ch
 
 
 def _walk(menu: List["_Node"], wanted: str) -> Tuple[Optional[Entry], bool]:
-    """The entry that `wanted` leads to (None: undecided or an empty submenu), and whether GRUB had to fall back."""
+    """Return the entry that `wanted` selects, and whether GRUB had to fall back.
+
+    Without an entry, the choice is undetermined or a submenu is empty.
+    """
     fallback = False
     while menu:
         number = _number(wanted)
         name, _, rest = _cut(wanted)
-        # An entry that may not be there shifts the numbers after it, and only its own name.
+        # An entry that may not exist shifts the index of later ones. By name, it only affects itself.
         doubtful = (
             [node.certain for node in menu].index(False)
             if not all(node.certain for node in menu)
@@ -185,7 +204,8 @@ def _walk(menu: List["_Node"], wanted: str) -> Tuple[Optional[Entry], bool]:
             number = hits[0] if hits else len(menu)
             doubtful = len(menu) if menu[number if hits else 0].certain else 0
         if number >= len(menu):
-            # A submenu is entered with what is left of the path; nothing left is no wish, not a missing one.
+            # The rest of the path selects inside the submenu. An empty rest selects the first
+            # entry without a fallback.
             fallback = fallback or wanted != ""
             number = 0
         if number >= doubtful:
@@ -198,7 +218,10 @@ def _walk(menu: List["_Node"], wanted: str) -> Tuple[Optional[Entry], bool]:
 
 
 def _number(text: str) -> Optional[int]:
-    """strtoul(text, base 0) as GRUB does it: leading digits count, so "2nd kernel" is 2; too large is out of range."""
+    """Parse a number like GRUB's strtoul(text, base 0).
+
+    Leading digits count, so "2nd kernel" is 2. Numbers that are too large are out of range.
+    """
     text = text.lstrip()
     if not "0" <= text[:1] <= "9":
         return None
@@ -210,12 +233,15 @@ def _number(text: str) -> Optional[int]:
 
 
 def _leading(text: str, letters: str) -> str:
-    """What a text begins with, of these letters alone."""
+    """Return the longest prefix of a text that consists of these letters."""
     return text[: len(text) - len(text.lstrip(letters))]
 
 
 def _cut(path: str) -> Tuple[str, str, str]:
-    """First component (unescaped), separator, rest. `>` separates, `>>` is a `>` in a name."""
+    """Split a path into first component (unescaped), separator, and rest.
+
+    `>` is the separator, and `>>` is a `>` in a name.
+    """
     at = path.find(">")
     while at >= 0 and path[at + 1 : at + 2] == ">":
         at = path.find(">", at + 2)
@@ -251,7 +277,7 @@ class _Node:
             node.flatten(into)
 
 
-# The script: a word is a list of (text, is it a variable's name, was it quoted).
+# Syntax tree of the script. A word is a list of parts: (text, is a variable name, was quoted).
 _Part: TypeAlias = "Tuple[str, bool, bool]"
 _Word: TypeAlias = "List[_Part]"
 
@@ -272,7 +298,7 @@ class _Loop(NamedTuple):
 
 
 _Statement: TypeAlias = "Union[_Command, _If, _Loop]"
-_Item: TypeAlias = "Tuple[int, Optional[_Word]]"  # line, word; None ends a command
+_Item: TypeAlias = "Tuple[int, Optional[_Word]]"  # line and word; None ends a command
 
 
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
@@ -280,7 +306,10 @@ _NAME = _FIRST | frozenset("0123456789")
 
 
 def _variable(text: str, at: int) -> Tuple[str, int]:
-    """The variable that `text` names at `at` (``$name``, ``${name}``, ``$1``), and where it ends; no name where there is none."""
+    """Return the variable name in `text` at `at` (``$name``, ``${name}``, ``$1``) and its end.
+
+    The name is empty if there is no variable.
+    """
     if text[at] != "$":
         return "", at
     first = text[at + 1 : at + 2]
@@ -316,6 +345,7 @@ def _lex(text: str) -> List[_Item]:
             at += 1
             continue
         if text.startswith("\\\n", at):
+            # Like a shell, GRUB joins a line that ends with a backslash with the next one.
             at, line = at + 2, line + 1
             continue
         word = [] if word is None else word
@@ -358,13 +388,16 @@ def _lex(text: str) -> List[_Item]:
 
 
 def _assigns(text: str) -> bool:
-    """Whether it begins as an assignment does."""
+    """Return whether a text begins like an assignment."""
     name, equal, _ = text.partition("=")
     return bool(equal) and name[:1] in _FIRST and _NAME.issuperset(name)
 
 
 def _plain(word: Optional[_Word]) -> Optional[str]:
-    """The text of a word without quotes and variables: only such a word can be a keyword or a brace."""
+    """Return the text of a word without quotes and variables.
+
+    Only such a word can be a keyword or a brace.
+    """
     if word is None or any(variable or quoted for _, variable, quoted in word):
         return None
     return "".join(text for text, _, _ in word)
@@ -376,7 +409,10 @@ class _Parser:
         self.functions: Dict[str, List[_Statement]] = {}
 
     def statements(self, *ends: str) -> List[_Statement]:
-        """Up to one of the keywords `ends`, which is left in place; up to the end of the file without any."""
+        """Parse statements up to one of the keywords `ends`, or to the end of the file.
+
+        The keyword is not consumed.
+        """
         found: List[_Statement] = []
         opened = self.tokens[min(self.at, len(self.tokens) - 1)][0] if self.tokens else 1
         while self.at < len(self.tokens):
@@ -411,6 +447,7 @@ class _Parser:
             return _If(branches, otherwise)
         if key in ("while", "until", "for"):
             self.at += 1
+            # Loop words are not evaluated, so parse and discard them.
             self.statements("do")
             self.at += 1
             body = self.statements("done")
@@ -441,7 +478,10 @@ _last: List[Tuple[str, List[_Statement], Dict[str, List[_Statement]]]] = []
 
 
 def _parsed(text: str) -> Tuple[List[_Statement], Dict[str, List[_Statement]]]:
-    """The statements and functions of a script. The last one is kept: what boots next and which entry is wanted are asked of the same text."""
+    """Return the statements and functions of a script.
+
+    The last result is cached, since callers ask for the next boot and for an entry of the same text.
+    """
     if not _last or _last[0][0] != text:
         parser = _Parser(text)
         statements = parser.statements()
@@ -450,7 +490,11 @@ def _parsed(text: str) -> Tuple[List[_Statement], Dict[str, List[_Statement]]]:
 
 
 class _Script:
-    """grub.cfg, interpreted: `env` (None: unknown value), `menu`, `via`, and `blind` when it cannot be followed."""
+    """Interpreter of grub.cfg.
+
+    Results are `env` (None: unknown value), `menu`, `via`, and `blind`, the reason why the
+    script cannot be followed.
+    """
 
     def __init__(self, text: str, values: Dict[str, str], has_env: bool, custom: Optional[str]) -> None:
         self.values, self.custom = values, custom
@@ -458,7 +502,7 @@ class _Script:
         self.env: Dict[str, Optional[str]] = dict.fromkeys(_UNKNOWN)
         self.env.update(prefix=PREFIX, config_directory=PREFIX)
         self.menu: List[_Node] = []
-        self.path: List[List[str]] = [[], [], []]  # ids, titles, indexes of the submenus we are in
+        self.path: List[List[str]] = [[], [], []]  # ids, titles and indexes of the enclosing submenus
         self.via, self.blind, self.maybe, self.depth = "first", "", False, 0
         self.functions: Dict[str, List[_Statement]] = {}
         self.source(text)
@@ -473,14 +517,19 @@ class _Script:
         return None if None in pieces else "".join(piece or "" for piece in pieces)
 
     def value(self, name: str) -> Optional[str]:
-        # Every feature_* of menus exists since GRUB 2.00, older than any system this runs on.
+        # All menu-related feature_* variables exist since GRUB 2.00, which is older
+        # than any supported system.
         return self.env.get(name, "y" if name.startswith("feature_") else "")
 
     def assign(self, name: str, value: Optional[str]) -> None:
+        # After a branch that may not have run, a different value makes the variable unknown.
         self.env[name] = value if not self.maybe or self.value(name) == value else None
 
     def run(self, statements: List[_Statement], maybe: bool = False) -> Optional[bool]:
-        """The status of the last statement; None is unknown. With `maybe` it is not known whether they run at all."""
+        """Run statements, and return the status of the last one; None is unknown.
+
+        With `maybe`, it is unknown whether the statements run at all.
+        """
         before, self.maybe, self.depth = self.maybe, self.maybe or maybe, self.depth + 1
         if self.depth > 40:
             raise GrubError("grub.cfg nests more than 40 deep or calls itself")
@@ -499,6 +548,7 @@ class _Script:
     def branch(self, statement: _If) -> Optional[bool]:
         unknown = False
         for condition, body in statement.branches:
+            # The branch runs, or its condition is unknown; then the following branches may run as well.
             met = self.run(condition, unknown)
             if met is not False:
                 status = self.run(body, unknown or met is None)
@@ -523,7 +573,7 @@ class _Script:
                 used = [piece for piece, variable, _ in raw[0] if variable]
                 self.via = used[0] if used and used[0] in ("next_entry", "saved_entry") else "default"
             return True
-        # An unquoted variable that is empty is no word at all.
+        # An unquoted variable that is empty does not produce a word.
         words = [self.expand(word) for word in command.words if _quoted(word) or self.expand(word) != ""]
         rest = words[1:]
         if first in ("[", "test"):
@@ -561,6 +611,7 @@ class _Script:
         while words[:1] and words[0].startswith("-"):
             option, _, path = words.pop(0).partition("=")
             path = path or (words.pop(0) if words else "")
+            # Another environment file is not available here, so its variables become unknown.
             other = option in ("-f", "--file") and path != PREFIX + "/grubenv"
         for name in words or (["default", "saved_entry", "next_entry"] if other else list(self.values)):
             if other:
@@ -591,7 +642,7 @@ class _Script:
         self.menu.append(node)
         body = command.block or []
         if submenu:
-            # Run now, as GRUB does on entering it, in a scope of its own.
+            # Evaluate the body now, in its own scope. GRUB does so when it enters the submenu.
             outer = self.menu, self.env, self.path, self.via, self.maybe
             self.menu, self.env, self.path, self.maybe = node.menu, dict(self.env), path, not certain
             self.run(body)
@@ -609,11 +660,12 @@ class _Script:
                 for w in expanded[1:]
             )
         joined = [">".join(parts) for parts in path]
+        # Several `linux` lines may name different kernels; then the release is undetermined.
         release = releases.pop() if len(releases) == 1 else None
         node.entry = Entry(release, joined[0], joined[1], joined[2], recovery, certain, tuple(line))
 
     def test(self, words: List[Optional[str]]) -> Optional[bool]:
-        """``[ … ]`` with three values; what is not known here (files, numbers, parentheses) is None."""
+        """Evaluate ``[ … ]`` with three values. Unknown operands (files, numbers, parentheses) yield None."""
         either: Optional[bool] = False
         both: Optional[bool] = True
         invert, words = False, list(words)
@@ -662,7 +714,10 @@ def _quoted(word: _Word) -> bool:
 
 
 def _linux_lines(statements: List[_Statement]) -> List[List[_Word]]:
-    """The `linux` commands of an entry's body, also inside its conditions: they run only when the entry is chosen."""
+    """Return the `linux` commands in the body of an entry, including those in conditions.
+
+    They run only if the entry is chosen.
+    """
     found: List[List[_Word]] = []
     for statement in statements:
         if isinstance(statement, _Command):

@@ -1,4 +1,4 @@
-"""What was done to a node, kept on the node: one small file per apply that changed something, or that failed while it did."""
+"""History of changes to a node: one small file for each apply that changed something or failed halfway."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 HISTORY = "/var/lib/goldnode/history"
 SCHEMA = "goldnode.applied/1"
 KEEP = 50
-TEXT = 300  # characters that are kept of either end of a text; the controller's record has more
+TEXT = 300  # characters stored from each end of a text; the controller's record has more
 
 
 def ends(text: Optional[str]) -> Optional[str]:
-    """A text, or its beginning (what failed) and its end (where programs say why)."""
+    """Return a text, shortened to its beginning and its end.
+
+    The beginning names the failed command, and at the end programs print the reason.
+    """
     return text if text is None or len(text) <= 2 * TEXT else f"{text[:TEXT]} … {text[-TEXT:]}"
 
 
 def earlier_lock(host: Host, digest: str) -> Optional[str]:
-    """Digest of the lock that the node had before the one of `digest`: as the last record says, else the class document that is there.
+    """Return the digest of the lock that was in force before `digest`, or None if there was no other.
 
-    None on a node that has had no other.
+    The last record has it; without records, the class document on the node does.
     """
     names = host.glob(HISTORY, "*.json")
     last = load_json(host, names[-1]) if names else None
@@ -38,6 +41,7 @@ def earlier_lock(host: Host, digest: str) -> Optional[str]:
         before = ((load_json(host, CLASS) or {}).get("lock") or {}).get("digest")
         return None if before == digest else before
     earlier: Optional[str] = last.get("lock_digest")
+    # If the same lock is applied again, its last record names the earlier one.
     return last.get("earlier_lock_digest") if earlier == digest else earlier
 
 
@@ -51,7 +55,10 @@ def record(
     error: Optional[str],
     by: str = "apply",
 ) -> None:
-    """Write one record and drop the oldest. Names count up, so that their order does not hang on the node's clock."""
+    """Write one record and drop the oldest ones.
+
+    File names are numbered, so that their order does not depend on the node's clock.
+    """
     names = [os.path.basename(name) for name in host.glob(HISTORY, "*.json")]
     found = re.match(r"\d+", names[-1]) if names else None
     number = int(found.group()) + 1 if found else 1

@@ -1,7 +1,7 @@
-"""What is inside an initramfs image, without unpacking it and without ``lsinitramfs``.
+"""Reader of initramfs images that neither unpacks them nor needs ``lsinitramfs``.
 
-An image is a chain of cpio archives in the "newc" format; the first ones (microcode, and since Debian 13 also modules
-and firmware) are stored as they are, the last is compressed. Format: the kernel's
+An image is a chain of cpio archives in the "newc" format. The first ones are uncompressed (microcode, and
+since Debian 13 also modules and firmware), and the last one is compressed. Format: the kernel's
 ``Documentation/driver-api/early-userspace/buffer-format.rst`` and ``cpio(5)``.
 """
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 WANTED_LIMIT = 1024 * 1024  # bytes of one wanted file
-_NAME_LIMIT = 4096  # PATH_MAX, which the kernel's own reader keeps to
+_NAME_LIMIT = 4096  # PATH_MAX, the limit of the kernel's own reader
 _MAGIC = (b"070701", b"070702")
 
-# First bytes of what may follow the plain archives, and the program that unpacks it ("" = Python does).
+# Magic bytes of the part after the uncompressed archives, and the program that unpacks it ("": Python does).
 _COMPRESSORS: Tuple[Tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "gzip", ""),
     (b"\xfd7zXZ\x00", "xz", ""),
@@ -42,21 +42,26 @@ _COMPRESSORS: Tuple[Tuple[bytes, str, str], ...] = (
 
 
 class InitramfsError(ValueError):
-    """An image that cannot be read: `FILE: what is wrong. remedy`."""
+    """An initramfs image that cannot be read: `FILE: what is wrong. remedy`."""
 
 
 class Listing(NamedTuple):
-    """`names`: every path in the image, relative, in order; `files`: the content of the wanted regular files."""
+    """Content of an image.
+
+    `names` are all paths in the image, relative and in order. `files` maps wanted
+    regular files to their content.
+    """
 
     names: List[str]
     files: Dict[str, bytes]
 
 
 def contents(path: str, want: Callable[[str], bool] = lambda _: False) -> Listing:
-    """Lists the image at `path`; keeps the content of the regular files that `want(relative path)` accepts.
+    """List the image at `path`, and read the content of the regular files that `want(relative path)` accepts.
 
-    Raises InitramfsError for an image that is truncated, not an initramfs, wants a program that is not installed, or
-    has a wanted file over WANTED_LIMIT; OSError when `path` cannot be opened.
+    Raises InitramfsError for a file that is truncated or not an initramfs, a missing decompression program,
+    and a wanted file larger than WANTED_LIMIT. Raises OSError
+    if `path` cannot be opened.
     """
     listing = Listing([], {})
     with Path(path).open("rb") as image:
@@ -76,7 +81,10 @@ def contents(path: str, want: Callable[[str], bool] = lambda _: False) -> Listin
 
 
 def modules_named(names: Iterable[str], modules: Iterable[str]) -> List[str]:
-    """The paths among `names` that are one of the kernel `modules`, compressed or not; - and _ are the same letter."""
+    """Return the paths in `names` that are one of the kernel `modules`, compressed or not.
+
+    As in module names, - and _ are equivalent.
+    """
     wanted = {module.replace("-", "_") for module in modules}
     found = []
     for name in names:
@@ -111,7 +119,7 @@ def _compressed(
 def _through(
     path: str, program: str, image: IO[bytes], listing: Listing, want: Callable[[str], bool]
 ) -> None:
-    """Unpacks with a program that reads the file itself, from where we stand (its descriptor shares our position)."""
+    """Unpack the rest of the image with a program, which reads the file itself from the current position."""
     with tempfile.TemporaryFile() as said, Path(path).open("rb", buffering=0) as source:
         source.seek(image.tell())
         try:
@@ -121,7 +129,7 @@ def _through(
                 f"{path}: compressed with {program}, which is not installed. Install the package {program}"
             ) from None
         broken = None
-        assert child.stdout is not None  # noqa: S101 - asked for above
+        assert child.stdout is not None  # noqa: S101 - set by stdout=PIPE
         with child.stdout as stream:
             try:
                 _chain(path, stream, listing, want)
@@ -142,7 +150,7 @@ def _through(
 
 
 def _chain(path: str, stream: IO[bytes], listing: Listing, want: Callable[[str], bool]) -> None:
-    """The archives of one unpacked stream, to its very end, so that a truncated one is noticed."""
+    """Read the archives of one unpacked stream to its very end, so that truncation is detected."""
     while True:
         head = _skip_zeros(stream)
         if not head:
@@ -151,7 +159,10 @@ def _chain(path: str, stream: IO[bytes], listing: Listing, want: Callable[[str],
 
 
 def _skip_zeros(stream: IO[bytes]) -> bytes:
-    """The next bytes (at most 16) from the first that is not zero; archives are padded to blocks with zeros."""
+    """Skip zero bytes, and return up to 16 bytes from the first other byte.
+
+    Archives are padded with zeros.
+    """
     head = b""
     while not head:
         block = stream.read(16)
@@ -162,7 +173,7 @@ def _skip_zeros(stream: IO[bytes]) -> bytes:
 
 
 class _Archive:
-    """One newc archive in a stream that cannot go back; `head` was read from it already."""
+    """One newc archive in a stream that cannot seek. `head` holds the bytes that were already read."""
 
     def __init__(
         self, path: str, stream: IO[bytes], listing: Listing, want: Callable[[str], bool], head: bytes = b""
@@ -171,11 +182,13 @@ class _Archive:
         self.at = 0
 
     def read(self) -> None:
-        """Up to and with the archive's trailer."""
+        """Read up to and including the archive's trailer."""
         linked: Dict[Tuple[int, ...], List[str]] = {}
         while True:
             header = self.take(110)
             try:
+                # The header is the magic, then 13 fields of 8 hexadecimal digits
+                # (cpio(5), "New ASCII Format").
                 if header[:6] not in _MAGIC:
                     raise ValueError
                 fields = [int(header[i : i + 8], 16) for i in range(6, 110, 8)]
@@ -191,7 +204,7 @@ class _Archive:
             name = re.sub(r"^(?:\.?/)+", "", name) or "."
             self.listing.names.append(name)
             regular = mode & 0o170000 == 0o100000
-            # Of files linked to each other only the last carries the content, for all of them.
+            # Of several hard links, only the last one has the content, which belongs to all of them.
             group = linked.setdefault((inode, fields[7], fields[8]), []) if regular and links > 1 else []
             group.append(name)
             keep = [one for one in group if regular and self.want(one)]

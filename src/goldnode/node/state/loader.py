@@ -1,10 +1,16 @@
-"""Which kernel systemd-boot starts next, read from the EFI system partition and the loader's variables: nothing is run.
+"""Detection of the kernel that systemd-boot starts next.
 
-Entries (type #1), their counters and their order are those of the Boot Loader Specification
-(https://uapi-group.org/specifications/specs/boot_loader_specification/), versions are compared as the Version Format Specification says
-(https://uapi-group.org/specifications/specs/version_format_specification/), and the choice is that of systemd-boot(7): LoaderEntryOneShot,
-LoaderEntryDefault, `default` of loader.conf, the first entry. What lies beside them (unified kernels, other systems) is not looked at:
-where a wish names none of the entries, what boots is not known.
+Reads the EFI system partition and the loader's variables, and runs no program. Sources of the rules:
+
+* Type #1 entries, their counters and their order: Boot Loader Specification
+  (https://uapi-group.org/specifications/specs/boot_loader_specification/)
+* Comparison of versions: Version Format Specification
+  (https://uapi-group.org/specifications/specs/version_format_specification/)
+* Choice of the entry: systemd-boot(7). The order is LoaderEntryOneShot, LoaderEntryDefault, `default` of
+  loader.conf, the first entry.
+
+Other boot targets (unified kernel images, other systems) are ignored. If a setting names none of the entries,
+the next boot is unknown.
 """
 
 from __future__ import annotations
@@ -22,31 +28,38 @@ if TYPE_CHECKING:
 
     from ..host import Host
 
-# Debian's kernels say what they are at this offset of the file: a word at 0x20e of the setup header, counted from 0x200 (x86/boot.rst).
+# An x86 kernel image has its version string at this offset: the word at 0x20e of the setup header,
+# plus 0x200 (x86/boot.rst).
 HEADER, MAGIC, POINTER = 0x202, b"HdrS", 0x20E
 _COUNTER = re.compile(r"^(.+)\+(\d{1,9})(?:-(\d{1,9}))?(\.conf)$", re.IGNORECASE)
 
 
 class Entry(NamedTuple):
-    """One type #1 entry. `id` is its file name without the counter; `left` and `done` are tries, None where it has no counter."""
+    """One type #1 entry.
+
+    `id` is its file name without the counter. `left` and `done` count tries; without a
+    counter, they are unset (None).
+    """
 
     file: str
     id: str
     left: Optional[int]
     done: Optional[int]
-    fields: Mapping[
-        str, str
-    ]  # sort-key, version, linux …; several lines of a key (initrd, options) are joined by a blank
-    bootable: bool = True  # its kernel is there: systemd-boot passes over an entry without one
+    # sort-key, version, linux …; several lines of one key (initrd, options) are joined with a blank
+    fields: Mapping[str, str]
+    bootable: bool = True  # its kernel exists; systemd-boot skips an entry without one
 
     @property
     def bad(self) -> bool:
-        """Whether all its tries are used up."""
+        """Return whether all its tries are used up."""
         return self.left == 0
 
 
 class Choice(NamedTuple):
-    """The entry that boots next. `via`: LoaderEntryOneShot | LoaderEntryDefault | default | first; None where it cannot be told."""
+    """The entry that boots next, with `entry` None if it is unknown.
+
+    `via` is LoaderEntryOneShot, LoaderEntryDefault, default or first.
+    """
 
     entry: Optional[Entry]
     via: str
@@ -54,7 +67,10 @@ class Choice(NamedTuple):
 
 
 def counter(name: str) -> Tuple[str, Optional[int], Optional[int]]:
-    """File name -> (name without the counter, tries left, tries done): `a+2-1.conf` is (`a.conf`, 2, 1), `a.conf` is (`a.conf`, None, None)."""
+    """Split a file name into (name without the counter, tries left, tries done).
+
+    `a+2-1.conf` is (`a.conf`, 2, 1); `a.conf` is (`a.conf`, None, None).
+    """
     found = _COUNTER.match(name)
     if not found:
         return name, None, None
@@ -62,12 +78,12 @@ def counter(name: str) -> Tuple[str, Optional[int], Optional[int]]:
 
 
 def with_counter(name: str, left: int, done: int = 0) -> str:
-    """The name of an entry's file with a counter."""
+    """Return the file name of an entry with a counter added."""
     return f"{name[: -len('.conf')]}+{left}{f'-{done}' if done else ''}.conf"
 
 
 def fields(text: str) -> Mapping[str, str]:
-    """Keys and values of an entry, or of loader.conf."""
+    """Return the keys and values of an entry, or of loader.conf."""
     found: Dict[str, str] = {}
     for line in text.splitlines():
         key, _, value = line.strip().replace("\t", " ").partition(" ")
@@ -82,7 +98,7 @@ def fields(text: str) -> Mapping[str, str]:
 
 
 def parse(name: str, text: str, bootable: bool = True) -> Entry:
-    """An entry from its file's name and content."""
+    """Return an entry from its file name and content."""
     ident, left, done = counter(name)
     return Entry(name, ident, left, done, fields(text), bootable)
 
@@ -91,11 +107,14 @@ def parse(name: str, text: str, bootable: bool = True) -> Entry:
 
 
 def compare(one: str, other: str) -> int:
-    """-1, 0 or 1: how two versions stand to each other (Version Format Specification, "Version Comparison")."""
+    """Return -1, 0 or 1 for an older, equal or newer version.
+
+    Version Format Specification, section "Version Comparison".
+    """
     a, b = one, other
     while True:
         a, b = (re.sub(r"^[^0-9A-Za-z~\-^.]+", "", text) for text in (a, b))
-        if a[:1] == "~" or b[:1] == "~":  # before everything, also before an end
+        if a[:1] == "~" or b[:1] == "~":  # `~` sorts before everything, even before the end
             if a[:1] != b[:1]:
                 return -1 if a[:1] == "~" else 1
             a, b = a[1:], b[1:]
@@ -120,7 +139,7 @@ def compare(one: str, other: str) -> int:
 
 
 class _Newest:
-    """A text that sorts before its older versions."""
+    """Sort key that puts newer versions first."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -133,12 +152,15 @@ class _Newest:
 
 
 def ordered(entries: Sequence[Entry]) -> List[Entry]:
-    """Entries as systemd-boot lists them (since version 254; before, those that are used up last by the same rule): the first is tried first.
+    """Return entries in the order of systemd-boot's menu; it tries the first one first.
 
-    What has no tries left comes last; then what has a sort key, by that, then the machine id, and the newest version first; then by id.
+    Entries without tries left come last. Before them come those with a sort key, ordered by sort key, machine
+    id and version, newest first. The rest is ordered by id. This is the order since systemd 254; older
+    versions put used-up entries last by the same rule.
     """
 
     def place(entry: Entry) -> Tuple[object, ...]:
+        # The Specification orders entries with a sort key before those without one.
         key = entry.fields.get("sort-key")
         kept = (
             (key, entry.fields.get("machine-id", ""), _Newest(entry.fields.get("version", "")))
@@ -156,8 +178,13 @@ def choose(
     default: Optional[str] = None,
     once: Optional[str] = None,
 ) -> Choice:
-    """What boots next. `conf`: of loader.conf; `default` and `once`: LoaderEntryDefault and LoaderEntryOneShot, None where they are not set."""
+    """Return the entry that boots next.
+
+    `conf` holds the fields of loader.conf. `default` and `once` are LoaderEntryDefault and
+    LoaderEntryOneShot, or None if unset.
+    """
     menu = ordered([entry for entry in entries if entry.bootable])
+    # systemd-boot skips entries whose kernel file is missing.
     wishes = [("LoaderEntryOneShot", once), ("LoaderEntryDefault", default)]
     config = conf.get("default")
     if config and config.startswith("@saved"):
@@ -167,10 +194,11 @@ def choose(
     for via, wish in (*wishes, ("default", config)):
         if not wish:
             continue
-        # The name as it is (with its counter: before version 256) or without.
+        # Match the file name (which contains the counter; used before version 256) or the id.
         for entry in menu:
             if any(fnmatchcase(name.lower(), wish.lower()) for name in (entry.file, entry.id)):
                 return Choice(entry, via, f"{via} is {wish}: entry {entry.file}")
+        # systemd-boot gives names in auto-… to entries that it adds itself; they are not type #1 entries.
         if via != "default" and wish.lower().startswith("auto-"):
             return Choice(None, via, f"{via} is {wish}, which is no entry of a kernel")
     if not menu:
@@ -183,18 +211,21 @@ def choose(
 
 
 def variable(host: Host, name: str) -> Optional[str]:
-    """A variable of the boot loader (UTF-16 after four bytes of attributes); None where it is not set, or where there are none."""
+    """Return a variable of the boot loader, or None if it is unset or the system has no EFI variables.
+
+    The value is UTF-16 after four bytes of attributes.
+    """
     data = host.data(f"{VARIABLES}/{name}-{VENDOR}")
     return None if data is None else data[4:].decode("utf-16-le", "replace").rstrip("\0")
 
 
 def partition(host: Host) -> Optional[str]:
-    """Where the ESP with systemd-boot's entries lies; None where none is seen."""
+    """Return the mount point of the ESP that holds systemd-boot's entries, or None."""
     return next((place for place in PLACES if host.is_dir(f"{place}/loader/entries")), None)
 
 
 def entries(host: Host, place: str) -> List[Entry]:
-    """Every type #1 entry of an ESP."""
+    """Return every type #1 entry of an ESP."""
     found = []
     for name in host.glob(f"{place}/loader/entries", "*"):
         if name.lower().endswith(".conf"):
@@ -206,7 +237,7 @@ def entries(host: Host, place: str) -> List[Entry]:
 
 
 def next_boot(host: Host, place: str) -> Choice:
-    """What systemd-boot starts next from an ESP."""
+    """Return the entry that systemd-boot starts next from an ESP."""
     conf = fields(host.text(f"{place}/loader/loader.conf") or "")
     return choose(
         conf, entries(host, place), variable(host, "LoaderEntryDefault"), variable(host, "LoaderEntryOneShot")
@@ -214,7 +245,11 @@ def next_boot(host: Host, place: str) -> Choice:
 
 
 def release(host: Host, place: str, entry: Entry) -> Optional[str]:
-    """The release of an entry's kernel, as the kernel's own header tells it (x86), else the entry's version where it is a release."""
+    """Return the kernel release of an entry, or None.
+
+    Read it from the header of the kernel image (x86), otherwise from the entry's
+    version if that is a release.
+    """
     here = host.located(place + "/" + entry.fields.get("linux", "").lstrip("/"))
     found = image_release(here)
     version = entry.fields.get("version", "")
@@ -222,7 +257,7 @@ def release(host: Host, place: str, entry: Entry) -> Optional[str]:
 
 
 def image_release(path: str) -> Optional[str]:
-    """The release that an x86 kernel image names (`uname -r` once it runs); None where it is no such image."""
+    """Return the release of an x86 kernel image (`uname -r` once it runs), or None for any other file."""
     try:
         with open(path, "rb") as opened:
             head = opened.read(POINTER + 2)

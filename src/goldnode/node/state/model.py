@@ -1,6 +1,6 @@
-"""The values the engine passes on: what was seen, what is to be done and why, what forbids it.
+"""Data classes of the engine: the observed state, the plan, and the reasons against applying it.
 
-Plain data, so that a plan can be printed, compared with a case file, sent to a controller, and applied.
+All of it is plain data. A plan can be printed, compared with a case file, sent to a controller, and applied.
 """
 
 from __future__ import annotations
@@ -12,30 +12,37 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 
-# Phases of a resource (design, section 3): what can be true in a root filesystem, what needs a running system, what needs the GPU.
+# Phases of a resource (design, section 3). IMAGE needs only a root filesystem, BOOT a
+# running system, DEVICE the GPU.
 IMAGE, BOOT, DEVICE = "image", "boot", "device"
 PHASES = (IMAGE, BOOT, DEVICE)
 
-# Parts of a plan, in the order in which they are applied; each is the work of the role of that name.
+# Parts of a plan in the order in which they are applied. The Ansible role of the same name applies each.
 PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity")
 
-# What a plan takes a node to: what its class says, or what it was before goldnode came.
+# Target of a plan: the state that the class declares, or the state of the node before goldnode.
 PRESENT, ABSENT = "present", "absent"
-# What a controller asks for that takes a node back: its plan is one to a class document, so PRESENT.
+# A controller passes this to roll a node back. The plan targets an earlier class
+# document, so its state is PRESENT.
 EARLIER = "earlier"
 
 PLAN_SCHEMA = "goldnode.plan/1"
 
 
 class NodeError(Exception):
-    """An expected failure: one sentence and a remedy. Anything else that is raised is a fault of goldnode."""
+    """An expected failure: one sentence and a remedy.
+
+    Any other exception is a bug in goldnode.
+    """
 
 
 @dataclass(frozen=True)
 class Action:
-    """One change: `kind` names the handler, `target` what it changes, `reason` why ("want …, have …").
+    """One change to a node.
 
-    `before`/`after` are texts for a diff (None: absent). `reboot` is the reason for which the change needs one. `data` is the handler's.
+    `kind` names the handler, `target` the changed object, `reason` the cause ("want …, have …"). `before` and
+    `after` are the texts for a diff (None: absent). `reboot` is the reason why the change needs a reboot.
+    `data` holds the handler's parameters.
     """
 
     part: str
@@ -49,26 +56,26 @@ class Action:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def line(self) -> str:
-        """One line for a person."""
+        """Return a one-line description for a person."""
         return f"{self.kind} {self.target}: {self.reason}"
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why nothing may be touched: a stable code, one sentence, and what to do."""
+    """A reason not to touch the node: a stable code, one sentence, and what to do about it."""
 
     code: str
     message: str
     remedy: str
 
     def line(self) -> str:
-        """One line for a person."""
+        """Return a one-line description for a person."""
         return f"{self.message} {self.remedy}"
 
 
 @dataclass(frozen=True)
 class Note:
-    """Something that is declared and could not be judged here, and why. Never a pass."""
+    """A declared setting that goldnode could not check here, and why. A note never counts as a pass."""
 
     subject: str
     message: str
@@ -76,8 +83,10 @@ class Note:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A change that is wanted and waits for the node to be drained: what it is, and what it waits for. Its part is not empty-handed:
-    the next run makes the change once nothing is in its way."""
+    """A wanted change that waits for the node to be drained, and what it waits for.
+
+    Its part still has work to do: the next run applies the change once nothing blocks it.
+    """
 
     part: str
     subject: str
@@ -86,38 +95,37 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Plan:
-    """The difference between what a class wants and what a node is."""
+    """The difference between the state that a class declares and the state of a node."""
 
     actions: Tuple[Action, ...]
     refusals: Tuple[Refusal, ...] = ()
     notes: Tuple[Note, ...] = ()
     waiting: Tuple[Waiting, ...] = ()
-    reboot: Tuple[str, ...] = ()  # reasons for which the node, as it is now, has to be booted
+    # Reasons why the node already needs a reboot, before any action of this plan.
+    reboot: Tuple[str, ...] = ()
     class_digest: str = ""
     boot_identity: Optional[str] = None
     state: str = PRESENT
-    held: Tuple[
-        str, ...
-    ] = ()  # what a boot would make wrong, as the node is now: it is not rebooted before that is set right
-    holders: Tuple[
-        Mapping[str, Any], ...
-    ] = ()  # who has a GPU open; looked for only where something is to be changed
-    drain: str = (
-        ""  # the node's own record of a drain by a run (drained.FILE), as it is; the controller judges it
-    )
+    # Problems that a reboot would cause in the node's current state. They block the
+    # reboot until they are fixed.
+    held: Tuple[str, ...] = ()
+    # Processes that have a GPU open. Collected only when the plan changes something.
+    holders: Tuple[Mapping[str, Any], ...] = ()
+    # The node's own record of a drain by a run (drained.FILE), unparsed. The controller evaluates it.
+    drain: str = ""
 
     def part(self, name: str) -> Tuple[Action, ...]:
-        """The actions of one role."""
+        """Return the actions of one part."""
         return tuple(action for action in self.actions if action.part == name)
 
     def reboot_after(self) -> List[str]:
-        """Reasons for a reboot once this plan is applied, those of now included."""
+        """Return the reasons for a reboot after this plan is applied, including those that exist already."""
         return list(
             dict.fromkeys([*self.reboot, *(action.reboot for action in self.actions if action.reboot)])
         )
 
     def to_json(self) -> Dict[str, Any]:
-        """The plan as a JSON document (schema goldnode.plan/1)."""
+        """Return the plan as a JSON document (schema goldnode.plan/1)."""
         return {
             "schema": PLAN_SCHEMA,
             "state": self.state,
@@ -141,27 +149,42 @@ class Plan:
 
 @dataclass
 class Observed:
-    """What a node is, as far as its class can ask. Every field is plain data, so that a case file can state it.
+    """The state of a node, as far as a class can declare it.
 
-    packages: name -> {version, architecture, state, hold}; state is dpkg's ("installed", "half-configured", …).
-    files: managed path -> {content, mode, type, owner, group} or None; what a case file leaves out is as root has it (state/owners.py).
-    folders: directory that goldnode relies on -> the same without content, and what lies `above` it. strays: path -> the same, of what
-    others than root can change in goldnode's own directories. links: path -> target or None.
-    sources: apt entries [{file, line, uri, suite, components, signed_by}]; pins: foreign [{file, line, package, owner}].
-    modules: kernel release -> {version, license, vermagic, signer} of the driver's module, or None. other_modules: name -> what
-    domains/modules.py reads of each further out-of-tree module for the class's kernel, or None. kernels: releases with a /boot/vmlinuz.
-    initramfs: release -> {unwanted: [paths], files: {path: sha256}} or {error}. forced: [{file, line, module}].
-    boot: {loader, release, reason, entry, cmdline, via}. loaded: module -> version of what the kernel holds now.
-    gpus: [{address, id, driver}]. holders: [{pid, command, unit, container}].
-    runtime, gpu_settings, tuning, units, slots: what the domains of that name (gpu_settings: policy) read; each describes its own shape.
-    owed: whether a transaction that was cut off has left an initramfs to be made (state/deferred.py).
-    simulated: whether a hardware simulator is installed on this node.
-    traces: what a removal asks beyond that; :func:`removal.observe_traces` describes its shape.
-    back: what a rollback asks beyond that (:func:`applied.observe_back`); empty for any other plan. trial: a kernel that a boot tries
-    (state/trial.py); empty when there is none.
-    held_by_us: packages that goldnode has put on hold, now or earlier. left_over: those of the driver's `replaces` that goldnode
-    brought and that nothing which stays needs. space: path -> free bytes;
-    filesystems: path -> device number. compiler: {kernel, installed} version texts.
+    Every field is plain data, so that a case file can state it. The fields `runtime`,
+    `gpu_settings` (domain `policy`), `tuning`, `units` and `slots` belong to the domains of these
+    names, which describe their shapes.
+
+    * packages: name -> {version, architecture, state, hold}; state is dpkg's
+      ("installed", "half-configured", …).
+    * files: managed path -> {content, mode, type, owner, group}, or None. Keys that a case file omits default
+      to root's (state/owners.py).
+    * folders: directory that goldnode relies on -> the same without content, plus `above`,
+      the directories above it.
+    * strays: path -> the same, for anything in goldnode's own directories that users
+      other than root can change.
+    * links: path -> target, or None.
+    * sources: apt entries [{file, line, uri, suite, components, signed_by}].
+    * pins: foreign pins [{file, line, package, owner}].
+    * kernels: releases that have a /boot/vmlinuz.
+    * modules: kernel release -> {version, license, vermagic, signer} of the driver's module, or None.
+    * other_modules: name -> the facts that domains/modules.py collects about each further out-of-tree module
+      for the class's kernel, or None.
+    * initramfs: release -> {unwanted: [paths], files: {path: sha256}}, or {error}.
+    * owed: True if an interrupted transaction left an initramfs to rebuild (state/deferred.py).
+    * forced: [{file, line, module}].
+    * boot: {loader, release, reason, entry, cmdline, via}.
+    * loaded: module -> version of the module that the kernel has loaded.
+    * gpus: [{address, id, driver}].
+    * holders: [{pid, command, unit, container}].
+    * space: path -> free bytes. filesystems: path -> device number.
+    * compiler: {kernel, installed}, version texts.
+    * held_by_us: packages that goldnode has put on hold, now or earlier.
+    * left_over: packages of the driver's `replaces` that goldnode installed and no remaining package needs.
+    * simulated: True if a hardware simulator is installed on this node.
+    * traces: additional facts for a removal; see :func:`removal.observe_traces`.
+    * back: additional facts for a rollback (:func:`applied.observe_back`); empty for any other plan.
+    * trial: the kernel that the next boot tries (state/trial.py); otherwise empty.
     """
 
     live: bool = True
@@ -210,6 +233,6 @@ class Observed:
     reboot_marks: List[str] = field(default_factory=list)
 
     def version(self, package: str) -> Optional[str]:
-        """The installed version of a package; None when it is not wholly installed."""
+        """Return the installed version of a package, or None if it is not completely installed."""
         found = self.packages.get(package)
         return str(found["version"]) if found and found["state"] == "installed" else None

@@ -1,9 +1,13 @@
-"""Modes of a GPU that change with the next boot or reset, ECC and MIG: the remedy that follows from current, pending and declared.
+"""Remedies for GPU modes that change with the next boot or reset (ECC and MIG).
 
-Sources: ECC takes effect after the next reboot, and the pending mode is the one that follows it (nvml.h, nvmlDeviceSetEccMode and
-nvmlDeviceGetEccMode). MIG is switched at once where the driver may reset the GPU, which nothing may use then (nvml.h,
-nvmlDeviceSetMigMode); a GPU in use takes it with its next reset or boot. Ampere keeps the MIG mode over a boot, later GPUs do not
-(MIG User Guide): there the boot's `goldnode-policy.service` switches it on again.
+A remedy follows from the current, the pending and the declared mode. Sources:
+
+* ECC takes effect after the next reboot, with the pending mode (nvml.h, nvmlDeviceSetEccMode
+  and nvmlDeviceGetEccMode).
+* MIG changes at once if the driver can reset the GPU, which requires that nothing uses it (nvml.h,
+  nvmlDeviceSetMigMode). A GPU in use changes with its next reset or boot.
+* Ampere GPUs retain the MIG mode across a boot, later GPUs do not (MIG User Guide). For the latter,
+  `goldnode-policy.service` enables it again at boot.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ SETTERS = {ECC: "nvidia-smi -i SUBJECT -e", MIG: "nvidia-smi -i SUBJECT -mig"}
 
 
 class Mode(NamedTuple):
-    """One mode of one GPU: on or off now, on or off after the next restart, and as the class declares it (None: not declared)."""
+    """One mode of one GPU: now, after the next restart, and as declared (None: not declared)."""
 
     gpu: str
     current: bool
@@ -30,22 +34,22 @@ class Mode(NamedTuple):
 
     @property
     def spoiled(self) -> bool:
-        """Whether it is right now, and a restart makes it wrong."""
+        """Return whether the mode is right now, and a restart makes it wrong."""
         return self.current == self.declared != self.pending
 
     @property
     def waits(self) -> bool:
-        """Whether everything is done but the restart."""
+        """Return whether only the restart is missing."""
         return self.pending == self.declared != self.current
 
     @property
     def wrong(self) -> bool:
-        """Whether it is wrong now and stays so."""
+        """Return whether the mode is wrong now and stays wrong."""
         return self.declared is not None and self.current == self.pending != self.declared
 
 
 def remedy(item: str, modes: Sequence[Mode]) -> Optional[Remedy]:
-    """Return the remedy for one mode of all GPUs of a node; None where each is as declared. Pure.
+    """Return the remedy for one mode of all GPUs of a node, or None if each is as declared. Pure.
 
     :param item: `ecc` or `mig`.
     """
@@ -72,10 +76,12 @@ def remedy(item: str, modes: Sequence[Mode]) -> Optional[Remedy]:
         )
     if spoiled or wrong:
         steps.append(POLICY)
+    # Unlike MIG, ECC never changes without a reboot.
     if waits or (wrong and item == ECC):
         then = "Then reboot" if steps else "Reboot"
         texts.append(
-            f"{then} the node in its turn (site.yml with `goldnode_reboot=true`): {name} changes with that boot."
+            f"{then} the node in its turn (site.yml with `goldnode_reboot=true`): {name} changes "
+            "with that boot."
         )
         steps.append(REBOOT)
     elif wrong:
@@ -84,24 +90,28 @@ def remedy(item: str, modes: Sequence[Mode]) -> Optional[Remedy]:
 
 
 def _before(item: str, spoiled: Sequence[Mode], wrong: Sequence[Mode]) -> Optional[str]:
-    """What a restart would do before the policy is applied; None where it does no harm and is not in vain."""
+    """Return the harm of a restart before the policy is applied, or None if it is harmless and useful."""
     parts = [f"it would turn {item.upper()} {_after(spoiled)}"] if spoiled else []
-    # MIG that stays wrong is switched by the boot's own service; ECC would need a second boot.
+    # The service at boot fixes a wrong MIG mode. A wrong ECC mode would need a second boot.
     parts += [f"it would leave {item.upper()} {_after(wrong)}"] if wrong and item == ECC else []
     return " and ".join(parts) or None
 
 
 def spoiling(item: str, modes: Sequence[Mode]) -> Optional[str]:
-    """What the next boot would make wrong; None where it makes nothing wrong."""
+    """Return the modes that the next boot would make wrong, or None."""
     spoiled = [mode for mode in modes if mode.spoiled]
     return f"the next boot would turn {item.upper()} {_after(spoiled)}" if spoiled else None
 
 
 def open_remedy(item: str, mode: Mode) -> Remedy:
-    """The remedy where the class does not declare the mode, and a restart changes it: a person decides which is right."""
+    """Return the remedy for an undeclared mode that a restart would change.
+
+    A person must decide which value is right.
+    """
     setter = f"{SETTERS[item]} {int(mode.current)}"
     return Remedy(
-        f"Declare `policy.{item}` in the class and run site.yml before the next reboot or GPU reset. To keep {item.upper()} as it is, "
+        f"Declare `policy.{item}` in the class and run site.yml before the next reboot or GPU "
+        f"reset. To keep {item.upper()} as it is, "
         f"set it back: `{setter}`.",
         PERSON,
     )
@@ -116,7 +126,7 @@ def _after(modes: Sequence[Mode]) -> str:
 
 
 def _grouped(modes: Sequence[Mode], value: Callable[[Mode], bool]) -> List[str]:
-    """``on for GPU 0, 1``, for each value."""
+    """Return ``on for GPU 0, 1``, for each value."""
     found = []
     for wanted in (True, False):
         gpus = [mode.gpu for mode in modes if value(mode) is wanted]

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def in_family(name: str, globs: Iterable[str]) -> bool:
-    """Whether a package belongs to the driver family: the last glob that matches decides, ``!glob`` takes out."""
+    """Return whether a package belongs to the driver family.
+
+    The last matching glob decides; ``!glob`` excludes.
+    """
     member = False
     bare = name.partition(":")[0]
     for glob in globs:
@@ -21,7 +24,7 @@ def in_family(name: str, globs: Iterable[str]) -> bool:
 
 
 def printable(data: bytes) -> str:
-    """Text as it is, anything else as ``sha256:…``."""
+    """Return text unchanged, and anything else as ``sha256:…``."""
     try:
         return data.decode("utf-8") if b"\0" not in data else digest(data)
     except UnicodeDecodeError:
@@ -29,5 +32,5 @@ def printable(data: bytes) -> str:
 
 
 def digest(data: bytes) -> str:
-    """``sha256:`` and the hexadecimal digest."""
+    """Return ``sha256:`` and the hexadecimal digest."""
     return "sha256:" + sha256(data).hexdigest()

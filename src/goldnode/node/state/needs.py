@@ -1,4 +1,7 @@
-"""Which installed packages can leave because nothing that stays needs them: names only, versions are left to apt."""
+"""Search for installed packages that can be removed because no remaining package needs them.
+
+Compares names only; apt checks versions.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,17 @@ if TYPE_CHECKING:
 
 
 def relations(host: Host) -> Json:
-    """What each installed package needs (its Pre-Depends and Depends), and what it provides, by name: {depends, provides}."""
+    """Return {depends, provides} of each installed package, by name.
+
+    `depends` includes Pre-Depends.
+    """
     fields = "${Package}\t${db:Status-Status}\t${Pre-Depends}, ${Depends}\t${Provides}\n"
     said = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields).out
     depends: Dict[str, List[List[str]]] = {}
     provides: Dict[str, List[str]] = {}
 
     def names(text: str, separator: str) -> List[str]:
+        # Drop version restrictions and architecture qualifiers.
         return [re.split(r"[\s(:\[]", item.strip())[0] for item in text.split(separator) if item.strip()]
 
     for line in said.splitlines():
@@ -31,14 +38,17 @@ def relations(host: Host) -> Json:
 
 
 def bare(name: str) -> str:
-    """The name of a package without its architecture."""
+    """Return the name of a package without its architecture."""
     return name.partition(":")[0]
 
 
 def unneeded(
     leave: Iterable[str], packages: Iterable[str], known: Mapping[str, Any]
 ) -> Tuple[Set[str], Dict[str, str]]:
-    """Those of `leave` that nothing else of `packages` needs, and for each of the others who needs it. Pure."""
+    """Return the packages of `leave` that no other package needs, and a needing package for each other.
+
+    Pure.
+    """
     depends, provides = known.get("depends", {}), known.get("provides", {})
     left = set(leave)
     given: Dict[str, Set[str]] = {}
@@ -51,6 +61,8 @@ def unneeded(
         one = todo.pop()
         for clause in depends.get(bare(one), ()):
             fit: Set[str] = set().union(*(given.get(name, set()) for name in clause)) if clause else set()
+            # All alternatives of the clause would be removed, so one of them stays,
+            # with its own dependencies.
             if fit and fit <= left:
                 stays = sorted(fit)[0]
                 left.discard(stays)

@@ -1,4 +1,7 @@
-"""observe(host, document): what a node is, read in few, batched looks. Reads only; every path lies under the host's root."""
+"""Collection of the state of a node: observe(host, document).
+
+Reads in few batches and changes nothing. Every path lies under the host's root.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 
-# Everything goldnode writes has a name that says so; whatever else lies beside it is somebody else's.
+# Every file that goldnode writes matches one of these patterns. It does not own anything
+# else in these directories.
 MANAGED = (
     ("/etc/goldnode", "class.json"),
     ("/etc/apt/sources.list.d", "goldnode-*.sources"),
@@ -60,7 +64,7 @@ MANAGED = (
     ("/etc/profile.d", "goldnode.sh"),
     ("/etc/update-motd.d", "90-goldnode"),
 )
-# Units goldnode enables: the links that `systemctl enable` would make; and the program's name where a shell finds it.
+# Links that `systemctl enable` would create for goldnode's units, and the program's name in the shell's path.
 LINKS = (
     "/usr/sbin/goldnode-node",
     "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service",
@@ -72,29 +76,34 @@ LINKS = (
     "/etc/systemd/system/boot-complete.target.requires/goldnode-good.service",
     "/etc/systemd/system/emergency.target.wants/goldnode-tries.service",
 )
-# Only a hardware simulator puts this there (tests/simulators/hardware); what it shows is then labelled everywhere.
+# Only a hardware simulator creates this (tests/simulators/hardware). All output is
+# then labelled as simulated.
 SIMULATOR = "/opt/goldnode-simulator"
-# In a PCI tree that a simulator shows instead of the machine's.
+# Exists in the PCI tree that a simulator shows instead of the machine's.
 SIMULATED_BUS = "/sys/bus/pci/goldnode-simulator"
 JOURNAL = "/var/lib/goldnode/journal.json"
-RECORD = "/var/lib/goldnode/state.json"  # what was done to things that are not goldnode's, so that it can be undone
-TRIAL = "/var/lib/goldnode/trial.json"  # a kernel that a boot is to try: see state/trial.py
+# Changes to things that goldnode does not own, so that a removal can undo them
+RECORD = "/var/lib/goldnode/state.json"
+TRIAL = "/var/lib/goldnode/trial.json"  # the kernel that a boot is to try; see state/trial.py
 REBOOT_MARKS = "/run/goldnode/reboot-required"
 INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
-# Daemons of the driver itself: its packages restart them, and they hold the devices of every healthy node. goldnode's own units (the
-# passive check, MPS) are no jobs either: whoever works through MPS has the devices open himself.
+# Daemons of the driver itself. Its packages restart them, and they hold the devices of every
+# healthy node. goldnode's own units (the passive check, MPS) are not jobs either: a job that uses
+# MPS has the devices open itself.
 OWN_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 DPKG = "/var/lib/dpkg"
 SPACE = ("/", "/boot", "/usr", "/var")
 
 
 def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Observed:
-    """All of :class:`Observed` but what only a disruptive plan asks (see :func:`observe_use`).
+    """Return :class:`Observed` without the facts that only a disruptive plan needs.
 
-    :param keep: whether answers that cost time are kept under /run for the next look.
+    For those see :func:`observe_use`.
+
+    :param keep: cache expensive answers under /run for the next observation.
     """
     container = is_container(host)
-    own = host.live and not container  # kernel and devices seen from here are this node's
+    own = host.live and not container  # kernel and devices are those of this node
     seen = Observed(
         live=host.live,
         container=container,
@@ -138,7 +147,7 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         for module in [*document["blacklist"], "nvidia", "amdgpu"]:
             if host.exists(f"/sys/module/{module}/initstate"):
                 seen.loaded[module] = (host.text(f"/sys/module/{module}/version") or "").strip()
-    # A simulator's bus is the container's own; without one it shows the bus of the machine below.
+    # A simulator's PCI tree belongs to the container. Without one, the container shows the bus of its host.
     if own or (host.live and host.exists(SIMULATED_BUS)):
         seen.gpus = gpus(host)
     if driver.get("library"):
@@ -147,11 +156,12 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
 
 
 def observe_use(host: Host, document: Mapping[str, Any], seen: Observed) -> None:
-    """What matters only before something is changed: who holds the GPU or dpkg, free space, the compiler."""
+    """Collect the facts that matter only before a change: GPU and dpkg users, free space, the compiler."""
     if host.live:
         seen.holders = gpu_holders(host)
         seen.lock_holder = dpkg_lock_holder(host)
     for mount in SPACE:
+        # A directory may not exist; its nearest parent shows the free space.
         here = host.path(mount)
         while not here.exists():
             here = here.parent
@@ -162,13 +172,15 @@ def observe_use(host: Host, document: Mapping[str, Any], seen: Observed) -> None
 
 
 def left_over(host: Host, replaced: List[str], seen: Observed) -> List[str]:
-    """Compiler, headers and DKMS on a node whose modules come built: those that goldnode brought and that nothing which stays needs.
+    """Return leftover compilers, headers and DKMS packages of a node whose modules come prebuilt.
 
-    What somebody has asked for since (apt holds it for manual) is theirs, but for members of the stack set, which goldnode itself names.
+    These are packages that goldnode installed and that no remaining package needs. A package that apt has
+    marked as manual since then belongs to the person who installed it. Members of the stack are the
+    exception: goldnode itself names them.
     """
     record = (load_json(host, RECORD) or {}) if replaced else {}
     brought, held = set(record.get("brought", ())), {*record.get("held", ()), *record.get("was_held", ())}
-    # The headers of kernels of earlier locks are in no list of this one's.
+    # This lock does not list the headers of kernels of earlier locks.
     named = {*replaced, *(name for name in held if builds_modules(name))}
     ours = {
         name for name in named & brought if name in seen.packages and (name in seen.automatic or name in held)
@@ -177,7 +189,7 @@ def left_over(host: Host, replaced: List[str], seen: Observed) -> List[str]:
 
 
 def key_fingerprints(data: bytes) -> List[str]:
-    """Fingerprints of the keys in a keyring; none when it is no keyring."""
+    """Return the fingerprints of the keys in a keyring, or an empty list for any other data."""
     try:
         return openpgp.primary_fingerprints(data)
     except openpgp.OpenPGPError:
@@ -185,7 +197,7 @@ def key_fingerprints(data: bytes) -> List[str]:
 
 
 def os_release(text: str) -> Dict[str, str]:
-    """os-release(5) as {id, version, codename}; unquoted."""
+    """Return os-release(5) as {id, version, codename}, unquoted."""
     values = dict(
         line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#")
     )
@@ -198,7 +210,10 @@ def os_release(text: str) -> Dict[str, str]:
 
 
 def secure_boot(host: Host) -> Optional[bool]:
-    """State of UEFI Secure Boot: the fifth byte of its variable (four attribute bytes come first); None without UEFI."""
+    """Return the state of UEFI Secure Boot, or None without UEFI.
+
+    It is the fifth byte of the variable, after four bytes of attributes.
+    """
     for name in host.glob("/sys/firmware/efi/efivars", "SecureBoot-8be4df61-*"):
         data = host.data(name)
         return bool(data and len(data) >= 5 and data[4] == 1)
@@ -206,7 +221,10 @@ def secure_boot(host: Host) -> Optional[bool]:
 
 
 def packages(host: Host) -> Dict[str, Json]:
-    """Every package dpkg knows. Names of another architecture carry it (``libcuda1:i386``)."""
+    """Return every package that dpkg knows.
+
+    Names of a foreign architecture include it (``libcuda1:i386``).
+    """
     rows = status(host) or queried(host)
     native = next((row[1] for row in rows if row[0] == "dpkg"), "")
     result: Dict[str, Json] = {}
@@ -225,8 +243,11 @@ def packages(host: Host) -> Dict[str, Json]:
 
 
 def status(host: Host) -> Optional[List[List[str]]]:
-    """What dpkg's database says, one row per package as :func:`queried` gives them; None for one that only dpkg itself can read: with updates
-    that a transaction has not put into it yet, or not in the form in which dpkg writes it."""
+    """Return the rows of :func:`queried` from dpkg's status file, or None if only dpkg can read it.
+
+    That is the case if a transaction has left updates that are not merged yet, or if the
+    format is not dpkg's own.
+    """
     text = host.text(DPKG + "/status")
     if not text or host.glob(DPKG + "/updates", "*"):
         return None
@@ -245,20 +266,24 @@ def status(host: Host) -> Optional[List[List[str]]]:
 
 
 def queried(host: Host) -> List[List[str]]:
-    """The same from dpkg-query: name, architecture, version, what is wanted, state, flag."""
-    fields = "${Package}\t${Architecture}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\t${db:Status-Eflag}\n"
-    # --admindir instead of a chroot: the answer must not depend on what runs inside the root.
+    """Return rows from dpkg-query: name, architecture, version, wanted state, state, flag."""
+    fields = (
+        "${Package}\t${Architecture}\t${Version}\t"
+        "${db:Status-Want}\t${db:Status-Status}\t${db:Status-Eflag}\n"
+    )
+    # --admindir instead of a chroot: the answer must not depend on a program inside the root.
     found = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields)
     host.commands.append(("dpkg-query",))
-    if found.rc != 0:  # nothing that is planned on no packages at all would be right
+    if found.rc != 0:  # a plan based on an empty package list would be wrong
         raise NodeError(
-            f"dpkg-query cannot tell what is installed: {found.tail(2)}. Put dpkg's database right, then run again."
+            f"dpkg-query cannot tell what is installed: {found.tail(2)}. Put dpkg's database "
+            "right, then run again."
         )
     return [line.split("\t") for line in found.out.splitlines()]
 
 
 def automatic(text: str) -> List[str]:
-    """Names that apt holds to be installed only as somebody's dependency (its extended_states)."""
+    """Return the names that apt marks as installed only as dependencies (its extended_states)."""
     names = []
     for stanza in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line)
@@ -268,9 +293,10 @@ def automatic(text: str) -> List[str]:
 
 
 def managed_files(host: Host) -> Dict[str, Optional[Json]]:
-    """Content, type, owner, group and mode of every file goldnode wrote. No link is followed: goldnode puts none in the place of a file.
+    """Return content, type, owner, group and mode of every file that goldnode wrote.
 
-    Binary content is given as its SHA-256, of a link as where it leads.
+    Links are not followed, since goldnode never puts a link in the place of a file. The content of a binary
+    file is its SHA-256, that of a link its target.
     """
     result: Dict[str, Optional[Json]] = {}
     for directory, pattern in MANAGED:
@@ -292,7 +318,10 @@ def managed_files(host: Host) -> Dict[str, Optional[Json]]:
 
 
 def load_json(host: Host, name: str) -> Any:
-    """A JSON file of goldnode's own; None when absent or torn (it is a record, and the node itself is the truth)."""
+    """Return a JSON file that goldnode wrote, or None if it is absent or damaged.
+
+    Such a file is only a record; the node itself is the source of truth.
+    """
     try:
         return json.loads(host.text(name) or "null")
     except ValueError:
@@ -300,7 +329,10 @@ def load_json(host: Host, name: str) -> Any:
 
 
 def apt_sources(host: Host) -> List[Json]:
-    """Every enabled binary source of apt, in both formats (sources.list(5)), one row per URI and suite."""
+    """Return one row per URI and suite of every enabled binary source of apt.
+
+    Both formats are supported (sources.list(5)).
+    """
     rows: List[Json] = []
     for name in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d", "*.list")]:
         for number, line in enumerate((host.text(name) or "").splitlines(), 1):
@@ -360,13 +392,16 @@ def _source(
 
 
 def paragraphs(text: str) -> List[str]:
-    """A deb822 file by its paragraphs, which lines of nothing but white space part; each as long as it is in the file, but for one such line."""
+    """Split a deb822 file into paragraphs, separated by lines with only white space.
+
+    A paragraph keeps its number of lines, so that callers can count line numbers.
+    """
     rows = [line if line.strip(" \t") else "" for line in text.split("\n")]
     return "\n".join(rows).split("\n\n")
 
 
 def deb822(stanza: str) -> Dict[str, str]:
-    """The fields of one deb822 paragraph, names in lower case, folded lines joined."""
+    """Return the fields of one deb822 paragraph, with names in lower case and folded lines joined."""
     fields: Dict[str, str] = {}
     last = ""
     for line in stanza.splitlines():
@@ -382,7 +417,10 @@ def deb822(stanza: str) -> Dict[str, str]:
 
 
 def apt_pins(host: Host) -> List[Json]:
-    """Package names that somebody else's preferences pin: [{file, line, package, owner}]; owner: the package that ships the file, or None."""
+    """Return packages that foreign apt preferences pin: [{file, line, package, owner}].
+
+    `owner` is the package that ships the file, or None.
+    """
     rows: List[Json] = []
     for name in ["/etc/apt/preferences", *host.glob("/etc/apt/preferences.d", "*")]:
         if name.rpartition("/")[2].startswith("goldnode-"):
@@ -392,7 +430,8 @@ def apt_pins(host: Host) -> List[Json]:
                 rows.extend(
                     {"file": name, "line": number, "package": word} for word in line.split(":", 1)[1].split()
                 )
-    # A package may ship its pins, as NVIDIA's pinning packages do; one that the class installs is no contradiction.
+    # A package may ship its pins, as NVIDIA's pinning packages do. If the class installs that package, the
+    # pins do not contradict it.
     files = sorted({str(row["file"]) for row in rows})
     said = (
         Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-S", *files).out
@@ -404,7 +443,7 @@ def apt_pins(host: Host) -> List[Json]:
 
 
 def modinfo(host: Host, release: str, module: str) -> Optional[Dict[str, str]]:
-    """Version, licence, vermagic and signer of a module built for a kernel; None when modprobe would not find it."""
+    """Return version, license, vermagic and signer of a kernel's module, or None if modprobe finds none."""
     found = Host("/").run("modinfo", "-b", host.root, "-k", release, module)
     host.commands.append(("modinfo", "-k", release, module))
     if found.rc != 0:
@@ -417,7 +456,7 @@ def modinfo(host: Host, release: str, module: str) -> Optional[Dict[str, str]]:
 
 
 def forced_modules(host: Host, unwanted: Iterable[str]) -> List[Json]:
-    """Lines of an administrator that load an unwanted module by name, at boot or inside the initramfs."""
+    """Return configuration lines that load an unwanted module by name, at boot or inside the initramfs."""
     names = {module.replace("-", "_") for module in unwanted}
     rows: List[Json] = []
     for name in ["/etc/initramfs-tools/modules", "/etc/modules", *host.glob("/etc/modules-load.d", "*.conf")]:
@@ -429,22 +468,22 @@ def forced_modules(host: Host, unwanted: Iterable[str]) -> List[Json]:
 
 
 def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Dict[str, Json]:
-    """For each /boot/initrd.img-REL: the unwanted modules in it and the digests of goldnode's files in it.
+    """Return, for each /boot/initrd.img-REL, the unwanted modules and the digests of managed files.
 
-    Unpacking costs a second, so the answer is kept under /run by size, time and inode of the image.
+    Unpacking takes a second, so results are cached under /run by size, mtime and inode of the image.
     """
     cache = load_json(host, INITRAMFS_CACHE) or {}
     result: Dict[str, Json] = {}
     fresh: Dict[str, Json] = {}
     for name in host.glob("/boot", "initrd.img-*"):
-        # What has no modules is a copy of somebody's, or one that is being made (`.bak`, `.dpkg-bak`, `.new`): none that this class can boot,
-        # and to make it anew would destroy it.
+        # An image without modules on disk is a copy or a temporary file (`.bak`, `.dpkg-bak`, `.new`). This
+        # class cannot boot it, and a rebuild would destroy it.
         if not host.is_dir("/lib/modules/" + name[len("/boot/initrd.img-") :]):
             continue
         stat = os.stat(host.located(name))
         key = f"{name}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}:{','.join(unwanted)}"
         if key not in cache:
-            from . import initramfs  # and its decompressors: an image that is known needs none
+            from . import initramfs  # start-up time: cached images need no decompressors
 
             try:
                 listing = initramfs.contents(
@@ -465,13 +504,16 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
 
 
 def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
-    """Which kernel the boot loader starts next, why, and what GRUB_DEFAULT, or the loader's default, has to say for `release` to be it."""
+    """Return which kernel the boot loader starts next, and why.
+
+    `entry` is the value that GRUB_DEFAULT, or the default of systemd-boot, must have to boot `release`.
+    """
     text = host.text("/boot/grub/grub.cfg")
     if any(host.is_dir(f"{place}/loader/entries") for place in PLACES):
         from . import loader
 
         place = loader.partition(host)
-        # Both may lie there: the one that has started this boot has left its name.
+        # Both loaders may be installed. The one that started this boot has set LoaderInfo.
         if place is not None and (
             text is None or (loader.variable(host, "LoaderInfo") or "").startswith("systemd-boot")
         ):
@@ -483,7 +525,7 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
     choice = grub.next_boot(text, host.data("/boot/grub/grubenv") or b"", host.text("/boot/grub/custom.cfg"))
     try:
         wanted = grub.entry_for(text, release)
-    except grub.GrubError:  # next_boot has said what is wrong
+    except grub.GrubError:  # next_boot has reported the error
         wanted = None
     return {
         "loader": "grub",
@@ -496,7 +538,10 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
 
 
 def systemd_boot_choice(host: Host, place: str, release: str) -> Dict[str, Optional[str]]:
-    """:func:`boot_choice` of systemd-boot with its entries on the ESP at `place`; `entry` is the id of one that boots `release`."""
+    """Return :func:`boot_choice` for systemd-boot with its entries on the ESP at `place`.
+
+    `entry` is the id of an entry that boots `release`.
+    """
     from . import loader
 
     chosen = loader.next_boot(host, place)
@@ -527,14 +572,15 @@ def systemd_boot_choice(host: Host, place: str, release: str) -> Dict[str, Optio
 
 
 def gpus(host: Host) -> List[Dict[str, Optional[str]]]:
-    """GPUs on the PCI bus, whatever the class says: NVIDIA's display functions (class 03) and any vendor's processing accelerators (12).
+    """Return all GPUs on the PCI bus, independent of the class.
 
-    Display functions of other vendors are left out: a server's own console is one.
+    These are NVIDIA's display functions (class 03) and processing accelerators of any vendor (class 12).
+    Display functions of other vendors are ignored: a server's own console is one.
     """
     found: List[Dict[str, Optional[str]]] = []
     place = os.path.join(host.root, "sys/bus/pci/devices")
     for address in sorted(os.listdir(place)) if os.path.isdir(place) else ():
-        # A server has hundreds of functions, so the class is read first, and alone of most.
+        # A server has hundreds of PCI functions. For most of them, reading the class alone is enough.
         kind = _attribute(f"{place}/{address}/class")[2:4]
         vendor = _attribute(f"{place}/{address}/vendor")[2:] if kind in ("03", "12") else ""
         if kind == "12" or (vendor == "10de" and kind == "03"):
@@ -551,11 +597,10 @@ def gpus(host: Host) -> List[Dict[str, Optional[str]]]:
 
 
 def _attribute(name: str) -> str:
+    # os.open instead of open(): there are hundreds of attributes, and its overhead exceeds the read itself.
     try:
-        handle = os.open(
-            name, os.O_RDONLY | os.O_CLOEXEC
-        )  # hundreds are read: what open() makes of each costs more than the kernel's answer
-    except FileNotFoundError:  # the device has gone meanwhile
+        handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # the device has been removed in the meantime
         return ""
     try:
         return os.read(handle, 4096).decode("ascii", "replace").strip()
@@ -564,7 +609,7 @@ def _attribute(name: str) -> str:
 
 
 def gpu_holders(host: Host) -> List[Json]:
-    """Processes with a GPU device open, with their unit and container as the cgroup path names them."""
+    """Return the processes that have a GPU device open, with unit and container from the cgroup path."""
     holders = []
     for directory in host.glob("/proc", "[0-9]*"):
         if any(
@@ -588,19 +633,22 @@ def gpu_holders(host: Host) -> List[Json]:
 
 
 def opened_files(host: Host, directory: str) -> List[str]:
-    """What a process has open. A file that it closes meanwhile is left out alone: whoever works opens and closes files all the time."""
+    """Return the files that a process has open. A file that it closes during the scan is skipped."""
     found = []
     try:
         for entry in os.scandir(host.located(directory + "/fd")):
             with suppress(FileNotFoundError):
                 found.append(os.readlink(entry.path))
-    except OSError:  # the process has gone
+    except OSError:  # the process has exited
         return found
     return found
 
 
 def dpkg_lock_holder(host: Host) -> Optional[str]:
-    """Who holds dpkg's or apt's lock, as ``PID (command)``; asked with F_GETLK, so nothing is taken."""
+    """Return the process that holds dpkg's or apt's lock as ``PID (command)``.
+
+    F_GETLK queries it without locking.
+    """
     for name in ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock"):
         here = host.path(name)
         if not here.exists():
@@ -614,7 +662,7 @@ def dpkg_lock_holder(host: Host) -> Optional[str]:
 
 
 def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
-    """The compiler a kernel says it was built with (CONFIG_CC_VERSION_TEXT) and the one dkms would use."""
+    """Return the compiler that built a kernel (CONFIG_CC_VERSION_TEXT), and the one that dkms would use."""
     config = (
         host.text(f"/boot/config-{release}") or host.text(f"/usr/src/linux-headers-{release}/.config") or ""
     )
@@ -633,7 +681,10 @@ def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
 
 
 def library(host: Host, name: str) -> Optional[str]:
-    """The file behind a shared library as the dynamic loader finds it, or None. A simulator's is passed over: packages are judged by theirs."""
+    """Return the file behind a shared library as the dynamic loader resolves it, or None.
+
+    A simulator's library is skipped: packages are compared with the library that they ship.
+    """
     rows = [line.strip() for line in host.run("ldconfig", "-p").out.splitlines() if name in line]
     found = [row.rpartition(" => ")[2] for row in rows if row.startswith(f"{name} ") and " => /" in row]
     own = [path for path in found if not path.startswith(SIMULATOR + "/")]

@@ -13,5 +13,5 @@ OWED = f"{PLACE}/owed"
 
 
 def owed(host: Host) -> List[str]:
-    """What update-initramfs was asked for and has not done: its arguments, a line for each call, without repetitions."""
+    """Return the recorded update-initramfs requests: one line of arguments per call, without duplicates."""
     return list(dict.fromkeys((host.text(OWED) or "").splitlines()))

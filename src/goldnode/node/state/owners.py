@@ -1,12 +1,16 @@
-"""Who can change what root runs and believes on a node: owner, group, type and directories of goldnode's files.
+"""Checks of who can change the files that root runs or trusts.
 
-A row is {type: file, directory, link or other; owner, group: numbers, root's always 0; mode}, with `owner_name` and `group_name` where
-/etc/passwd and /etc/group know them, and `to` of a link. Three kinds of places, three rules:
+They cover owner, group and type of files and of the directories above them.
 
-* goldnode's own files and directories (:data:`OWN`) belong to root, and the engine gives them back to it.
-* Directories of the system above them are judged and left alone. One that a user owns, or that all can write to, is a refusal.
-* Anything else in goldnode's directories that others than root can change (a stray) is reported. In the record it is a refusal,
-  since what is written there decides what a removal or a rollback does as root.
+A row is {type: file, directory, link or other; owner, group: numbers, root's always 0; mode}. It also has
+`owner_name` and `group_name` if /etc/passwd and /etc/group know them, and `to` for a link. There are
+three kinds of locations:
+
+* goldnode's own files and directories (:data:`OWN`) must belong to root, and the engine restores that.
+* System directories above them are checked but never changed. One that a user owns, or that is
+  world-writable, causes a refusal.
+* Anything else in goldnode's directories that users other than root can change (a stray) is reported. In the
+  record it causes a refusal, since the record decides what a removal or a rollback does as root.
 """
 
 from __future__ import annotations
@@ -22,23 +26,24 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 
-# A row as root has it; the mode is that of a file.
+# Defaults of a row: root's values, with the mode of a file.
 ROOTS: Json = {"type": "file", "owner": 0, "group": 0, "mode": 0o644}
 
 RECORD = "/var/lib/goldnode"
 RUN = "/run/goldnode"
-# Directories that hold nothing but goldnode's, and the site's files for it.
+# Directories that contain only goldnode's files, and the site's files for it.
 OWN = ("/etc/goldnode", "/usr/lib/goldnode", "/var/cache/goldnode", RECORD, RUN)
-# Those whose whole content a run writes again: a link or a file in their place makes way for a directory.
+# Directories whose whole content a run regenerates. A link or file in their place may
+# be replaced by a directory.
 REBUILT = ("/etc/goldnode", "/usr/lib/goldnode")
-SHOWN = 4  # how many places a finding or a refusal names
+SHOWN = 4  # maximum number of paths in a finding or a refusal
 
 
-# -- what is seen
+# -- observe
 
 
 def row(host: Host, name: str, found: os.stat_result) -> Json:
-    """Return the row of what lies at `name`, from its status."""
+    """Return the row of the file at `name`, from its status."""
     uid, gid = host.superuser
     kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
     result: Json = {
@@ -54,13 +59,13 @@ def row(host: Host, name: str, found: os.stat_result) -> Json:
     if result["type"] == "link":
         try:
             result["to"] = os.readlink(host.located(name))
-        except OSError:  # gone, or another thing by now
+        except OSError:  # removed, or replaced by another file, in the meantime
             result["to"] = ""
     return result
 
 
 def named(host: Host, table: str, number: int) -> Optional[str]:
-    """Return the name of a user or group in the root's own file. No directory service is asked: it might not answer."""
+    """Return the name of a user or group from the root's own file. A directory service might not answer."""
     for line in (host.text(table) or "").splitlines():
         fields = line.split(":")
         if len(fields) > 2 and fields[2] == str(number):
@@ -69,10 +74,11 @@ def named(host: Host, table: str, number: int) -> Optional[str]:
 
 
 def folders(host: Host, places: Iterable[str]) -> Dict[str, Json]:
-    """Return the rows of the directories `places` and :data:`OWN` and of all above them, as far as they are there.
+    """Return the rows of the directories `places` and :data:`OWN`, and of all existing parents.
 
-    Links are followed inside the root, and the directories on their way are `above` the place too: who can write to one of them
-    decides what the path leads to. One of goldnode's own directories is never a link, and is not followed.
+    Links are followed inside the root. The directories that they pass through also count as `above`: a
+    user who can write to one of them decides where the path leads. goldnode's own directories are never
+    links and are not followed.
     """
     rows: Dict[str, Json] = {}
     found: Dict[str, Json] = {}
@@ -84,11 +90,13 @@ def folders(host: Host, places: Iterable[str]) -> Dict[str, Json]:
 
 
 def _walk(host: Host, place: str, found: Dict[str, Json]) -> List[str]:
-    """Look at each directory and link on the way to `place` and add their rows to `found`. Returns their paths, the last being where `place`
-    itself lies; none where it is not there."""
+    """Add the rows of each directory and link on the path to `place` to `found`, and return their paths.
+
+    The last path is the real location of `place`. Return an empty list if `place` does not exist.
+    """
     todo, current = ["", *place.strip("/").split("/")], ""
     walked: List[str] = []
-    while todo and len(walked) < 200:  # links that lead to each other
+    while todo and len(walked) < 200:  # bounded, since links may form a loop
         name = todo.pop(0)
         if name == "..":
             current = os.path.dirname(current)
@@ -113,8 +121,11 @@ def _walk(host: Host, place: str, found: Dict[str, Json]) -> List[str]:
 
 
 def strays(host: Host, known: Iterable[str]) -> Dict[str, Json]:
-    """Return the rows of what others than root can change in goldnode's directories, without the files in `known`, which are judged
-    one by one. What lies below one of them is not looked at; of /run/goldnode, where a root may be mounted, only the first level is."""
+    """Return the rows of files in goldnode's directories that users other than root can change.
+
+    Files in `known` are checked individually and left out. Nothing below a stray is examined. Only the first
+    level of /run/goldnode is, since a root filesystem may be mounted below it.
+    """
     found: Dict[str, Json] = {}
     skip, todo = set(known), [name for name in OWN if name != "/var/cache/goldnode"]
     while todo:
@@ -124,7 +135,7 @@ def strays(host: Host, known: Iterable[str]) -> Dict[str, Json]:
             continue
         try:
             names = sorted(os.listdir(host.located(directory)))
-        except OSError:  # another user looks, or it has gone
+        except OSError:  # the directory is gone, or not readable for another user
             continue
         for path in (f"{directory}/{name}" for name in names):
             status = None if path in skip else host.lstat(path)
@@ -139,32 +150,36 @@ def strays(host: Host, known: Iterable[str]) -> Dict[str, Json]:
     return found
 
 
-# -- what is wrong with it
+# -- check
 
 
 def who(have: Mapping[str, Any], key: str) -> str:
-    """Return owner or group of a row in words: ``mallory (1000)``."""
+    """Return owner or group of a row as text: ``mallory (1000)``."""
     number = have[key]
     name = "root" if number == 0 else have.get(f"{key}_name")
     return f"{name} ({number})" if name else str(number)
 
 
 def kind(have: Mapping[str, Any]) -> str:
-    """Return the type of a row in words."""
+    """Return the type of a row as text."""
     if have["type"] == "link":
-        return f"a link to {str(have.get('to', ''))[:200]!r}"  # as a user wrote it: nothing of it may act on a terminal
+        # Escaped by repr: a user chose this text, and it must not control the terminal.
+        return f"a link to {str(have.get('to', ''))[:200]!r}"
     return {"file": "a file", "directory": "a directory"}.get(have["type"], "a device, pipe or socket")
 
 
 def faults(have: Mapping[str, Any]) -> List[str]:
-    """Return in words how owner and group differ from root."""
+    """Describe how owner and group differ from root."""
     return [f"{key} is {who(have, key)}, want root (0)" for key in ("owner", "group") if have[key]]
 
 
 def exposed(have: Mapping[str, Any]) -> List[str]:
-    """Return in words why another than root can change what a row is of. An access list shows as the rights of the group."""
+    """Describe why users other than root can change the file of a row.
+
+    An ACL shows as the rights of the group.
+    """
     found = [f"owner is {who(have, 'owner')}, want root (0)"] if have["owner"] else []
-    if have["type"] != "link":  # whose mode means nothing
+    if have["type"] != "link":  # the mode of a link has no meaning
         found += [f"all can write to it (mode {have['mode']:04o})"] if have["mode"] & 0o002 else []
         if have["mode"] & 0o022 == 0o020:
             found.append(f"group {who(have, 'group')} can write to it (mode {have['mode']:04o})")
@@ -172,7 +187,10 @@ def exposed(have: Mapping[str, Any]) -> List[str]:
 
 
 def replaced(path: str, seen: Observed) -> bool:
-    """Whether a file lies below one of goldnode's directories that is none: what is seen of it is seen through a link."""
+    """Return whether goldnode's directory above a file is not a directory.
+
+    The file was then read through a link.
+    """
     return any(path.startswith(name + "/") and _wrong_type(seen, name) for name in OWN)
 
 
@@ -182,12 +200,12 @@ def _wrong_type(seen: Observed, name: str) -> bool:
 
 
 def _folder(seen: Observed, name: str) -> Json:
-    """The row of a directory; what a case file leaves out is as root has it."""
+    """Return the row of a directory. Keys that a case file omits default to root's."""
     return {**ROOTS, "type": "directory", "mode": 0o755, **seen.folders[name]}
 
 
 def own_folder(seen: Observed, name: str) -> List[str]:
-    """Return in words what is wrong with one of goldnode's own directories."""
+    """Describe the faults of a directory that goldnode owns."""
     if name not in seen.folders:
         return []
     have = _folder(seen, name)
@@ -197,7 +215,10 @@ def own_folder(seen: Observed, name: str) -> List[str]:
 
 
 def above(seen: Observed, actions: Sequence[Action]) -> Dict[str, Json]:
-    """Return the rows of the system's directories that goldnode's files lie in, or will after `actions`, and that others can write to."""
+    """Return rows of the system directories above goldnode's files that users other than root can write to.
+
+    This includes the files that `actions` will create.
+    """
     paths = [path for path, have in seen.files.items() if have is not None]
     paths += [path for path, target in seen.links.items() if target is not None]
     paths += [action.target for action in actions if action.kind in ("file.write", "link")]
@@ -208,16 +229,16 @@ def above(seen: Observed, actions: Sequence[Action]) -> Dict[str, Json]:
             places.add(path)
     places |= {path for place in places for path in seen.folders.get(place, {}).get("above", ())}
     rows = {name: _folder(seen, name) for name in sorted(places - set(OWN)) if name in seen.folders}
-    # In a directory that root alone can write to, nobody else can have made or changed a link.
+    # If only root can write to a directory, all links in it are root's, so the directory above suffices.
     return {name: have for name, have in rows.items() if have["type"] == "directory" and exposed(have)}
 
 
 def severe(have: Mapping[str, Any]) -> bool:
-    """Whether a user, or all, can write to a directory; a group may be one of administrators."""
+    """Return whether a user, or everyone, can write to a directory. A group may consist of administrators."""
     return bool(have["owner"] or have["mode"] & 0o002)
 
 
-# -- what is to be done
+# -- actions and refusals
 
 
 def secure(seen: Observed) -> List[Action]:
@@ -227,7 +248,10 @@ def secure(seen: Observed) -> List[Action]:
         wrong = own_folder(seen, name)
         if wrong and not (_wrong_type(seen, name) and name not in REBUILT):
             have = _folder(seen, name)
-            before = f"{kind(have)}, owner {who(have, 'owner')}, group {who(have, 'group')}, mode {have['mode']:04o}\n"
+            before = (
+                f"{kind(have)}, owner {who(have, 'owner')}, group {who(have, 'group')}, mode "
+                f"{have['mode']:04o}\n"
+            )
             mode = 0o755 if have["type"] != "directory" else have["mode"] & ~0o022
             after = f"a directory, owner root (0), group root (0), mode {mode:04o}\n"
             reason = f"root runs and believes what is in it; {'; '.join(wrong)}"
@@ -236,11 +260,14 @@ def secure(seen: Observed) -> List[Action]:
 
 
 def refusals(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """Return why goldnode changes nothing here: a user could replace what it writes, or has written what it would act on."""
+    """Refuse if users could replace files that goldnode writes, or may have written files it acts on."""
     found = []
     for name, have in above(seen, actions).items():
         if severe(have):
-            text = f"{name}: {'; '.join(exposed(have))}. Who can write there can replace what root runs for goldnode."
+            text = (
+                f"{name}: {'; '.join(exposed(have))}. Who can write there can replace what root runs "
+                "for goldnode."
+            )
             remedy = (
                 f"Find out who changed it, then `chown root:root {name} && chmod go-w {name}`, and run again."
             )
@@ -249,7 +276,7 @@ def refusals(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
 
 
 def record_refusals(seen: Observed) -> List[Refusal]:
-    """Return why the record of what goldnode did to this node is not believed."""
+    """Refuse if the record of changes to this node cannot be trusted."""
     found = []
     for name in OWN:
         if _wrong_type(seen, name) and name not in REBUILT:
@@ -264,13 +291,19 @@ def record_refusals(seen: Observed) -> List[Refusal]:
     wrong = {path: have for path, have in seen.strays.items() if path.startswith(RECORD + "/")}
     if wrong:
         text = f"What goldnode noted of this node may have been changed by others: {_listed(wrong)}."
-        remedy = f"Look at them, then `chown -R root:root {RECORD} && chmod -R go-w {RECORD}`, or remove them, and run again."
+        remedy = (
+            f"Look at them, then `chown -R root:root {RECORD} && chmod -R go-w {RECORD}`, or remove "
+            "them, and run again."
+        )
         found.append(Refusal("unsafe-record", text, remedy))
     return found
 
 
 def notes(seen: Observed) -> List[Note]:
-    """Return what lies in goldnode's other directories and others than root can change. The engine removes nothing that it does not know."""
+    """Report strays in goldnode's other directories.
+
+    The engine never removes a file that it does not know.
+    """
     wrong = {path: have for path, have in seen.strays.items() if not path.startswith(RECORD + "/")}
     if not wrong:
         return []
@@ -283,11 +316,14 @@ def _listed(rows: Mapping[str, Json]) -> str:
     return "; ".join(told[:SHOWN]) + (" …" if len(told) > SHOWN else "")
 
 
-# -- what the check says of it
+# -- findings of the check
 
 
 def findings(seen: Observed, actions: Sequence[Action]) -> Tuple[List[str], List[str], bool]:
-    """Return what others than root can change of goldnode's own, the same of the system's directories, and whether the latter is severe."""
+    """Return findings for own files, findings for system directories, and whether the latter are severe.
+
+    Each finding is a file or directory that users other than root can change.
+    """
     own = []
     for path, have in sorted(seen.files.items()):
         if have is not None:

@@ -1,4 +1,7 @@
-"""Reasons to touch nothing. All of them are looked for, so that one run names everything that has to be put right."""
+"""Reasons to refuse all changes.
+
+All of them are collected, so that one run reports everything that must be fixed.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,20 @@ if TYPE_CHECKING:
 
 
 MIB = 1 << 20
-# A kernel image and two copies of its initramfs (update-initramfs writes the new one beside the old); seen: 8 + 2 x 60 MiB.
+# A kernel image and two copies of its initramfs (update-initramfs writes the new one next to the old).
+# Observed: 8 + 2 x 60 MiB.
 BOOT_SPACE = 160 * MIB
-# The build tree of the NVIDIA module with its objects; seen: 620 MiB for 535.
+# The build tree of the NVIDIA module with its objects. Observed: 620 MiB for 535.
 BUILD_SPACE = 1024 * MIB
-# Unpacked size of a .deb, as a multiple of what is downloaded; seen: 3.1 for driver libraries, 4.4 for headers.
+# Unpacked size of a .deb as a multiple of its download size. Observed: 3.1 for driver
+# libraries, 4.4 for headers.
 UNPACK = 5
 
 Document: TypeAlias = "Mapping[str, Any]"
 
 
 def identity(document: Document, seen: Observed) -> List[Refusal]:
-    """Whether this is a node of the class at all: operating system and GPUs."""
+    """Refuse a node that does not belong to the class: operating system and GPUs."""
     found = []
     wanted = document["os"]
     if (seen.os.get("id"), seen.os.get("version")) != (wanted["id"], wanted["version"]):
@@ -32,7 +37,8 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
         found.append(
             Refusal(
                 "wrong-os",
-                f"The node runs {have}; class {document['class']} (stack {document['stack']['name']}) is for {wanted['id']} {wanted['version']}.",
+                f"The node runs {have}; class {document['class']} (stack "
+                f"{document['stack']['name']}) is for {wanted['id']} {wanted['version']}.",
                 "Move the host to a class whose stack is for its release, or reinstall it.",
             )
         )
@@ -40,11 +46,14 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
         found.append(
             Refusal(
                 "simulated-hardware",
-                f"The node's hardware is simulated, and class {document['class']} is of real hardware: what it would prove is not true.",
-                "Use a class with `simulated: true`, or take the simulator (/opt/goldnode-simulator) off the node.",
+                f"The node's hardware is simulated, and class {document['class']} is of real "
+                "hardware: what it would prove is not true.",
+                "Use a class with `simulated: true`, or take the simulator "
+                "(/opt/goldnode-simulator) off the node.",
             )
         )
     gpu = document.get("gpu")
+    # A class with simulated GPUs is checked only if the simulator provides the bus.
     if seen.gpus is not None and (seen.simulated or not document["simulated"]):
         model = f"a {gpu['model']} ({', '.join(gpu['pci_ids'])})" if gpu else "in a class without a GPU"
         foreign = [
@@ -54,9 +63,11 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
             found.append(
                 Refusal(
                     "wrong-gpu",
-                    f"GPU {', '.join(foreign)} is not {model}, which is what class {document['class']} is made of."
+                    f"GPU {', '.join(foreign)} is not {model}, which is what class "
+                    f"{document['class']} is made of."
                     if gpu
-                    else f"GPU {', '.join(foreign)} is {model}: {document['class']} would leave it without its driver.",
+                    else f"GPU {', '.join(foreign)} is {model}: {document['class']} would leave it "
+                    "without its driver.",
                     "Move the host to the class of its GPUs (`goldnode classes` lists them).",
                 )
             )
@@ -64,15 +75,17 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
             found.append(
                 Refusal(
                     "gpu-count",
-                    f"The PCI bus shows {len(seen.gpus)} {gpu['model']}; class {document['class']} has {gpu['count']}.",
-                    "Look at lspci and the BMC for a GPU that fell off the bus, or correct `count` in the class.",
+                    f"The PCI bus shows {len(seen.gpus)} {gpu['model']}; class {document['class']} "
+                    f"has {gpu['count']}.",
+                    "Look at lspci and the BMC for a GPU that fell off the bus, or correct `count` "
+                    "in the class.",
                 )
             )
     return found
 
 
 def notes(document: Document, seen: Observed) -> List[Note]:
-    """What the class declares and this place cannot show."""
+    """Return notes on declared settings that cannot be checked here."""
     found = []
     if document.get("gpu") and seen.gpus is None:
         found.append(
@@ -94,17 +107,17 @@ def notes(document: Document, seen: Observed) -> List[Note]:
     return found
 
 
-# What of a class's `baseline` the verdict judges (verdict/hardware.py, links.py, hostside.py).
+# Sections of a class's `baseline` that the verdict checks (verdict/hardware.py, links.py, hostside.py).
 _JUDGED = ("gpu", "cpu", "memory", "network", "infiniband", "storage", "modules", "services")
 
 
 def unread(document: Document) -> List[str]:
-    """What the class declares and this version of goldnode does not look at: a section of the baseline that a newer one knows."""
+    """Return the baseline sections that this version does not check. A newer version wrote them."""
     return [f"baseline.{key}" for key in sorted(document.get("baseline") or {}) if key not in _JUDGED]
 
 
 def readiness(document: Document, seen: Observed, actions: List[Action]) -> List[Refusal]:
-    """Whether the changes planned can be made now without harm."""
+    """Refuse if the planned changes would do harm now."""
     found = list(apt.refusals(document, seen))
     kinds = {action.kind for action in actions}
     transaction = next((action for action in actions if action.kind == "packages.transact"), None)
@@ -115,10 +128,12 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
         return found
     driver = document.get("driver") or {}
     unsigned = [driver["module"]] if driver and not driver.get("in_tree") and not driver.get("signed") else []
+    # Packages whose modules share the driver's signature: no package of their own, or
+    # the driver's prebuilt one.
     ours = (
         None,
         driver.get("package"),
-    )  # of the driver's own packages, or of the one that brings all modules built
+    )
     unsigned += [
         row["name"]
         for row in document.get("modules") or ()
@@ -128,15 +143,18 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
         found.append(
             Refusal(
                 "secure-boot",
-                f"Secure Boot is on and stack {document['stack']['name']} has unsigned modules: the kernel would refuse {', '.join(unsigned)}.",
-                "Switch Secure Boot off in the firmware, or use a stack with signed modules; what works now is left as it is.",
+                f"Secure Boot is on and stack {document['stack']['name']} has unsigned modules: "
+                f"the kernel would refuse {', '.join(unsigned)}.",
+                "Switch Secure Boot off in the firmware, or use a stack with signed modules; what "
+                "works now is left as it is.",
             )
         )
     if seen.runfile and driver.get("vendor") == "nvidia":
         found.append(
             Refusal(
                 "runfile",
-                f"{seen.runfile} shows a driver installed by NVIDIA's .run file, which packages would mix with.",
+                f"{seen.runfile} shows a driver installed by NVIDIA's .run file, which packages "
+                "would mix with.",
                 "Run `nvidia-uninstall` on the node first.",
             )
         )
@@ -146,34 +164,37 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
 
 
 def broken_by_others(seen: Observed) -> List[Refusal]:
-    """A dpkg that somebody else has left in the middle; what goldnode itself left there, it finishes."""
+    """Refuse if dpkg was interrupted by another program. goldnode finishes its own interrupted runs."""
     broken = broken_packages(seen)
     if not broken or seen.journal is not None:
         return []
     return [
         Refusal(
             "dpkg-broken",
-            f"dpkg is in the middle of something that is not goldnode's: {', '.join(broken[:5])}{' …' if len(broken) > 5 else ''} not wholly installed.",
-            "Run `dpkg --configure -a` and `apt-get -f install` on the node, look at what they say, and run again.",
+            "dpkg is in the middle of something that is not goldnode's: "
+            f"{', '.join(broken[:5])}{' …' if len(broken) > 5 else ''} not wholly installed.",
+            "Run `dpkg --configure -a` and `apt-get -f install` on the node, look at what they "
+            "say, and run again.",
         )
     ]
 
 
 def locked(seen: Observed) -> List[Refusal]:
-    """A dpkg that is at work for somebody else."""
+    """Refuse if another process holds dpkg's lock."""
     if not seen.lock_holder:
         return []
     return [
         Refusal(
             "dpkg-locked",
             f"dpkg is locked by process {seen.lock_holder}.",
-            "Wait for it, or stop what started it (`systemctl status apt-daily-upgrade`), and run again; never remove the lock file.",
+            "Wait for it, or stop what started it (`systemctl status apt-daily-upgrade`), and run "
+            "again; never remove the lock file.",
         )
     ]
 
 
 def in_use(seen: Observed) -> List[Refusal]:
-    """GPUs that processes have open."""
+    """Refuse if processes have a GPU open."""
     if not seen.holders:
         return []
     who = "; ".join(_holder(holder) for holder in seen.holders)
@@ -194,7 +215,7 @@ def _holder(holder: Mapping[str, Any]) -> str:
 
 
 def _space(document: Document, seen: Observed, transaction: Optional[Action], build: bool) -> List[Refusal]:
-    """Free space for what the transaction brings; an archive's own figures for the rest."""
+    """Check the free space for the transaction, from the package sizes in the lock."""
     coming = 0
     needs = {"/boot": 0, "/usr": 0, "/var": 0}
     if transaction is not None:
@@ -209,7 +230,7 @@ def _space(document: Document, seen: Observed, transaction: Optional[Action], bu
     needs["/var"] = coming + (BUILD_SPACE if build else 0)
     found = []
     for mount, need in needs.items():
-        # Paths of one filesystem share its free space.
+        # Directories on the same filesystem share its free space.
         device = seen.filesystems.get(mount)
         together = [
             other
@@ -234,7 +255,10 @@ def _space(document: Document, seen: Observed, transaction: Optional[Action], bu
 
 
 def _compiler(seen: Observed, kinds: Any) -> List[Refusal]:
-    """A module has to be built by the compiler of its kernel: a plugin or flag of another major version breaks it."""
+    """Refuse to build a module with a compiler that does not match the kernel's.
+
+    Plugins and flags of another major version break the build.
+    """
     if "module.build" not in kinds:
         return []
     built, installed = (_major(seen.compiler.get(key)) for key in ("kernel", "installed"))
@@ -242,7 +266,8 @@ def _compiler(seen: Observed, kinds: Any) -> List[Refusal]:
         return [
             Refusal(
                 "compiler",
-                f"The kernel was built by {seen.compiler['kernel']}, the node's compiler is {seen.compiler['installed']}.",
+                f"The kernel was built by {seen.compiler['kernel']}, the node's compiler is "
+                f"{seen.compiler['installed']}.",
                 f"Install gcc-{built}, or put back the default compiler of the release.",
             )
         ]

@@ -1,4 +1,7 @@
-"""What a boot, or a driver that is loaded anew, forgets: set again on the node itself, from the class document that lies there."""
+"""Reapplication of volatile settings: everything that a boot or a driver reload resets.
+
+Runs on the node, with the class document that is stored there.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,17 @@ Document: TypeAlias = "Mapping[str, Any]"
 
 PARTS = ("gpu_policy", "host_tuning")
 DOMAINS = (policy, tuning)
-# The kernel tells of a module before its initialisation has ended; on eight GPUs that takes seconds.
+# The kernel lists a module before its initialization is complete. With eight GPUs, that takes seconds.
 LOADING = 60.0
 
 
 def reapply(host: Host, document: Document, say: Callable[[str], None]) -> Tuple[List[Action], List[Finding]]:
-    """Make GPU policy and host tuning what the class says, as far as a running system forgets them: phases `boot` and `device`.
+    """Reapply GPU policy and host tuning, as far as a running system loses them: phases `boot` and `device`.
 
-    Files and links are left to site.yml. Returns what was changed, and the findings of both domains afterwards.
+    Files and links are left to site.yml. Return the applied changes, and the findings
+    of both domains afterwards.
 
-    :raises NodeError: when the node is not of the class, a value is out of range, or something cannot be set.
+    :raises NodeError: if the node is not of the class, a value is out of range, or a setting fails.
     """
     with alone(host, 120):
         settled(host, document)
@@ -43,7 +47,7 @@ def reapply(host: Host, document: Document, say: Callable[[str], None]) -> Tuple
             raise NodeError(
                 "refused before anything was touched: " + " ".join(refusal.line() for refusal in refusals)
             )
-        for _ in range(2):  # a GPU that was reset for MIG has forgotten the rest
+        for _ in range(2):  # the reset of a GPU for MIG clears its other settings
             applier = Applier(host, document, {}, say)
             applier.planned = actions
             for action in actions:
@@ -54,29 +58,28 @@ def reapply(host: Host, document: Document, say: Callable[[str], None]) -> Tuple
                 break
             seen, actions = outstanding(host, document)
         found = judged(document, seen)
-        if (seen.gpu_settings.get("mps") or {}).get(
-            "job"
-        ):  # it starts when this has ended; the check comes after it, and judges it
+        # MPS starts after this unit. The check runs even later and evaluates MPS then.
+        if (seen.gpu_settings.get("mps") or {}).get("job"):
             found = [finding for finding in found if finding.id != "policy.sharing"]
         return applied, found
 
 
 def outstanding(host: Host, document: Document) -> Tuple[Observed, List[Action]]:
-    """What is seen, and what of both parts a running system would have to set."""
+    """Return the observed state, and the actions of both parts that a running system needs."""
     seen = look(host, document)
     if any(action.part in PARTS for action in difference(document, seen, {}, (BOOT, DEVICE))[0]):
-        observe_use(host, document, seen)  # what would disturb those who use a GPU waits
+        observe_use(host, document, seen)  # changes that would disturb GPU users must wait
     actions, _, _ = difference(document, seen, {}, (BOOT, DEVICE))
     return seen, [action for action in actions if action.part in PARTS]
 
 
 def judged(document: Document, seen: Observed) -> List[Finding]:
-    """The findings of both domains."""
+    """Return the findings of both domains."""
     return [finding for domain in DOMAINS for finding in domain.findings(document, seen)]
 
 
 def settled(host: Host, document: Document) -> None:
-    """Wait for the GPU's module where it is being loaded right now."""
+    """Wait until the GPU's module has finished loading."""
     gpu = document.get("gpu")
     state = f"/sys/module/{policy.MODULES.get(gpu['vendor'], '')}/initstate" if gpu else ""
     end = time.monotonic() + LOADING

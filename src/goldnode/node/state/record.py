@@ -1,16 +1,21 @@
-"""The record: what goldnode did to things that are not its own, so that it can be undone. Written before the deed, kept on the node.
+"""The record of changes to things that goldnode does not own, so that a removal can undo them.
 
-A JSON mapping in :data:`observe.RECORD`; a key that is missing says that nothing of the kind was done.
+It is stored on the node and written before each change. It is a JSON mapping in :data:`observe.RECORD`; a
+missing key means that nothing of that kind was done.
 
-first: how the node was when goldnode came: {holds: [package], kernel: the release that ran or None, directories: [path],
-sources: [{file, uri, suite}]}. Missing on a node that an older goldnode has made: then who brought what is not known.
-held, was_held: packages that goldnode holds, and those it has let go again.
-brought: packages that were not there before, dependencies included. was: package -> {from, to}: version before goldnode's first change
-of it, and the one goldnode gave it last. automatic: packages apt held for a dependency before goldnode named them.
-residual: packages of which configuration files alone were there. removed: package -> version, of what goldnode took away.
-commented: files in which goldnode has commented lines out. merged: path -> {before, after}: texts of a file of somebody else's that
-goldnode has added to (before: None where there was no file). links: path -> {before, after}: what such a link led to.
-parts: path -> part of the class that wrote it (:data:`.model.PARTS`), by which a removal takes it away.
+* first: the state of the node before goldnode: {holds: [package], kernel: the running release or None,
+  directories: [path], sources: [{file, uri, suite}]}. It is missing on a node that an older goldnode set up;
+  then the origin of packages is unknown.
+* held, was_held: packages that goldnode holds, and those that it has released again.
+* brought: packages that goldnode installed, including dependencies.
+* was: package -> {from, to}: the version before goldnode's first change, and the version that it set last.
+* automatic: packages that apt had marked as dependencies before goldnode requested them by name.
+* residual: packages of which only configuration files existed.
+* removed: package -> version of packages that goldnode removed.
+* commented: files in which goldnode has commented out lines.
+* merged: path -> {before, after}: texts of a foreign file that goldnode has added to
+  (before: None for a new file).
+* links: path -> {before, after}: targets of a foreign link that goldnode has changed.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
     from .model import Action
 
 
-# Places where goldnode may make a directory; those that were there before stay when they are empty.
+# Directories that goldnode may create. Those that existed before goldnode stay even when they are empty.
 _BESIDE = (
     {directory for directory, _ in MANAGED} | {os.path.dirname(name) for name in LINKS} | {"/etc/docker"}
 )
@@ -39,18 +44,21 @@ PLACES = tuple(sorted(_BESIDE | {os.path.dirname(name) for name in _BESIDE}))
 
 
 def read(host: Host) -> Json:
-    """The record; empty when there is none."""
+    """Return the record, or an empty mapping."""
     found = load_json(host, RECORD)
     return found if isinstance(found, dict) else {}
 
 
 def write(host: Host, record: Mapping[str, Any]) -> None:
-    """Keep the record, atomically."""
+    """Write the record atomically."""
     host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
 
 
 def first_contact(host: Host) -> None:
-    """Note how the node was, before the first change ever. Where goldnode has been before, it is too late to know."""
+    """Record the original state of the node, before the first change ever.
+
+    Does nothing if goldnode has changed the node before: the original state is then lost.
+    """
     if host.exists(RECORD) or managed_files(host):
         return
     sources = [{key: row[key] for key in ("file", "uri", "suite")} for row in apt_sources(host)]
@@ -64,8 +72,10 @@ def first_contact(host: Host) -> None:
 
 
 def before_transaction(host: Host, simulated: str, named: Iterable[str]) -> None:
-    """Note what an apt transaction is about to do to packages, from its simulation. `named`: packages given to apt by name, which it
-    marks as asked for."""
+    """Record the package changes of an apt transaction from its simulation.
+
+    `named` are the packages that apt is given by name. apt marks those as manually installed.
+    """
     record = read(host)
     states = residual_states(host)
     extended = automatic(host.text("/var/lib/apt/extended_states") or "")
@@ -80,11 +90,11 @@ def extended_record(
     auto: Iterable[str],
     residual: Iterable[str],
 ) -> Json:
-    """The record with the transaction added whose simulation is given. Pure."""
+    """Return the record with a simulated transaction added. Pure."""
     here = {
         name for name, package in have.items() if package["state"] not in ("config-files", "not-installed")
     }
-    # What an earlier run meant to bring and never did is nobody's.
+    # An earlier run may have been interrupted before it installed these.
     brought: Set[str] = set(record.get("brought", ())) & (here | set(residual))
     was: Dict[str, Dict[str, str]] = dict(record.get("was", {}))
     removed: Dict[str, str] = dict(record.get("removed", {}))
@@ -95,14 +105,17 @@ def extended_record(
             brought.add(name)
             left |= {name} & set(residual)
         elif name not in brought and have[name]["version"] != version:
+            # Over several updates, `from` stays the version before goldnode.
             was[name] = {
                 "from": was[name]["from"] if name in was else str(have[name]["version"]),
                 "to": version,
             }
     for name in removed_by(simulated):
+        # A package that goldnode itself installed needs no restoring.
         if name not in brought and name in have:
             removed[name] = was.pop(name, {}).get("from", str(have[name]["version"]))
     marks = set(record.get("automatic", ())) | ((set(named) & set(auto)) - brought)
+    # apt marks packages that are requested by name as manual; remember those that were automatic.
     return {
         **record,
         "brought": sorted(brought),
@@ -114,7 +127,7 @@ def extended_record(
 
 
 def residual_states(host: Host) -> List[str]:
-    """Packages of which configuration files alone are there."""
+    """Return the packages of which only configuration files are left."""
     fields = "${Package}\t${db:Status-Status}\n"
     found = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields)
     rows = [line.split("\t") for line in found.out.splitlines()]
@@ -122,9 +135,10 @@ def residual_states(host: Host) -> List[str]:
 
 
 def unmerge(before: Any, after: Any, now: Any) -> Any:
-    """What `now` is without the change from `before` to `after`: what goldnode gave and nobody has changed since goes back, all else stays.
+    """Return `now` without the change from `before` to `after`.
 
-    Three JSON values; a mapping is taken key by key. None stands for a key (or file) that is not there.
+    Values that goldnode set and that are unchanged since are restored; everything else stays. All three are
+    JSON values, and mappings are handled key by key. None means that the key (or file) does not exist.
     """
     if isinstance(after, dict) and isinstance(now, dict):
         old = before if isinstance(before, dict) else {}
@@ -134,6 +148,7 @@ def unmerge(before: Any, after: Any, now: Any) -> Any:
             if value is not None:
                 result[key] = value
         return result if result or isinstance(before, dict) else None
+    # A list that changed since: remove only the items that goldnode added.
     if isinstance(after, list) and isinstance(now, list) and now != after:
         old_items = before if isinstance(before, list) else []
         added = [item for item in after if item not in old_items]
@@ -152,16 +167,15 @@ def before_files(host: Host, actions: Iterable[Action]) -> None:
 
 
 def before_merge(host: Host, name: str, content: str) -> None:
-    """Note that a file of somebody else's is about to get this content, which has goldnode's settings merged into it."""
+    """Record that goldnode is about to write this content, with its settings merged in, to a foreign file."""
     record = read(host)
     now = host.text(name)
     before = now
     known = record.setdefault("merged", {}).get(name)
     if known and now is not None:
         try:
-            before = unmerged_text(
-                name, known["before"], known["after"], now
-            )  # what has become of it without goldnode
+            # The current text without goldnode's settings: the administrator may have edited the file since.
+            before = unmerged_text(name, known["before"], known["after"], now)
         except ValueError:
             before = known["before"]
     elif known:
@@ -171,7 +185,7 @@ def before_merge(host: Host, name: str, content: str) -> None:
 
 
 def before_link(host: Host, name: str, target: str) -> None:
-    """Note where a link that is not goldnode's own leads, before it is made to lead elsewhere."""
+    """Record the target of a foreign link before it is changed."""
     record = read(host)
     known = record.setdefault("links", {})
     have = os.readlink(host.located(name)) if host.is_link(name) else None
@@ -180,11 +194,12 @@ def before_link(host: Host, name: str, target: str) -> None:
 
 
 def unmerged_text(name: str, before: Optional[str], after: str, now: str) -> Optional[str]:
-    """The text of a file without goldnode's settings; None: the file goes, since nothing else is in it. Untouched since: as it was.
+    """Return the text of a file without goldnode's settings, or None if nothing else is in it.
 
-    JSON is taken key by key, any other text line by line.
+    A file that is unchanged since gets its original text. JSON is handled key by key,
+    any other text line by line.
 
-    :raises ValueError: when one of the texts of a file that is called JSON is not JSON.
+    :raises ValueError: if one of the texts of a .json file is not JSON.
     """
     if now == after:
         return before
@@ -199,24 +214,27 @@ def unmerged_text(name: str, before: Optional[str], after: str, now: str) -> Opt
 
 
 def _json(text: str) -> Any:
-    """A JSON value; an empty file, which docker takes for an empty object, is one."""
+    """Parse a JSON value. Like docker, treat an empty file as an empty object."""
     return json.loads(text) if text.strip() else {}
 
 
 def removed_by(simulated: str) -> Set[str]:
-    """The packages that an apt transaction takes away, from its simulation."""
+    """Return the packages that an apt transaction removes, from its simulation."""
     return set(re.findall(r"^(?:Remv|Purg) (\S+)", simulated, re.MULTILINE))
 
 
 def forget_versions(host: Host, names: Iterable[str]) -> None:
-    """Earlier versions of packages are owed no more: apt cannot put them back."""
+    """Drop recorded earlier versions that apt can no longer install."""
     record = read(host)
     record["was"] = {name: row for name, row in record.get("was", {}).items() if name not in set(names)}
     write(host, record)
 
 
 def unmerged_lines(before: List[str], after: List[str], now: List[str]) -> str:
-    """`now` with each run of lines that goldnode put in given back for what was there, where somebody has not changed it since."""
+    """Return `now` with the lines that goldnode inserted replaced by the original ones.
+
+    Lines that were changed since stay.
+    """
     result = list(now)
     start = 0
     for kind, old_from, old_to, new_from, new_to in difflib.SequenceMatcher(
@@ -225,6 +243,7 @@ def unmerged_lines(before: List[str], after: List[str], now: List[str]) -> str:
         ours = after[new_from:new_to]
         if kind == "equal" or not ours:
             continue
+        # Runs of lines are restored in order, so search after the last one.
         places = [
             at for at in range(start, len(result) - len(ours) + 1) if result[at : at + len(ours)] == ours
         ]

@@ -1,7 +1,8 @@
-"""removal(): what takes goldnode away from a node again, so that the node is what it was before.
+"""removal(): the plan that removes goldnode from a node and restores the node's original state.
 
-Judged by what the node itself shows and by goldnode's record on it, never by the catalog of the day: a class that was changed or deleted
-meanwhile leaves nothing behind. Each action vanishes from the plan once it is done, so a removal that was killed is finished by the next.
+It depends only on the node and on goldnode's record there, never on the current catalog. A class that was
+changed or deleted in the meantime therefore leaves nothing behind. Each action disappears from the plan once
+it is done, so the next run finishes an interrupted removal.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 
 Document: TypeAlias = "Mapping[str, Any]"
 
-# Directories that hold nothing but goldnode's; the record goes last of those that outlive a boot.
+# Directories that contain only goldnode's files. Of those that survive a boot, the record is removed last.
 OWN = ("/usr/lib/goldnode", "/var/cache/goldnode", "/var/lib/goldnode", "/run/goldnode")
 # Files in which a line that loads a module, or names a swap device, may have been commented out.
 COMMENTED = ("/etc/initramfs-tools/modules", "/etc/modules", "/etc/fstab")
 MARK = "# goldnode: "
 
-# What observe() asks of a class document, for a node that has none.
+# Default class document with every key that observe() reads, for a node without one.
 NO_CLASS: Json = {
     "schema": "goldnode.class/1",
     "class": "",
@@ -77,26 +78,37 @@ PART_OF_PATH_IN_0_1 = (
 
 
 def own_document(host: Host) -> Optional[Json]:
-    """The class document that goldnode left on the node; None when there is none, or a torn one."""
+    """Return the class document on the node, or None if it is missing or damaged."""
     found = load_json(host, program.CLASS)
     return found if isinstance(found, dict) and found.get("schema") == NO_CLASS["schema"] else None
 
 
 def completed(document: Optional[Document]) -> Json:
-    """The document with every key that a reader may ask for, whatever version of goldnode wrote it."""
+    """Return the document with every key that readers expect, for documents of any goldnode version."""
     return {**NO_CLASS, **(document or {})}
 
 
-# -- what is seen
+# -- observe
 
 
 def observe_traces(host: Host, document: Optional[Document], record: Mapping[str, Any]) -> Observed:
-    """All of :class:`Observed`, and in its `traces` what a removal asks beyond that. Reads only.
+    """Return all of :class:`Observed`, and in `traces` the additional facts for a removal. Reads only.
 
-    traces: {units: [goldnode units that systemd runs], gate: whether it has decided anything, marks: [{file, line, text}] lines commented
-    out, depends: package -> [[alternative]], provides: package -> [name], residual: [package], offered: package -> [version], directories:
-    path -> [entry], packaged: [directories of a package], own: [directories of goldnode's], merged: path -> text or None, links: path ->
-    target, unfiled: [modules loaded without a file on disk]}.
+    The keys of `traces`:
+
+    * units: goldnode units that systemd runs
+    * gate: True if the gate has stored a decision
+    * marks: [{file, line, text}], lines that goldnode commented out
+    * depends: package -> [[alternative]]
+    * provides: package -> [name]
+    * residual: [package]
+    * offered: package -> [version]
+    * directories: path -> [entry]
+    * packaged: [directories that belong to a package]
+    * own: [directories that belong to goldnode]
+    * merged: path -> text or None
+    * links: path -> target
+    * unfiled: [modules that are loaded without a file on disk]
     """
     seen = observe(host, completed(document), keep=False)
     brought = list(record.get("brought", ()))
@@ -135,7 +147,7 @@ def observe_traces(host: Host, document: Optional[Document], record: Mapping[str
 
 
 def running_units(host: Host) -> List[str]:
-    """goldnode's units that systemd has started, or that failed; first those that would start the others again."""
+    """Return goldnode's units that run or have failed. Units that would start others come first."""
     if not host.live:
         return []
     listed = host.run(
@@ -147,7 +159,7 @@ def running_units(host: Host) -> List[str]:
 
 
 def marks(host: Host, record: Mapping[str, Any]) -> List[Json]:
-    """Lines of an administrator that goldnode has commented out."""
+    """Return lines of the administrator that goldnode has commented out."""
     places = [*COMMENTED, *host.glob("/etc/modules-load.d", "*.conf"), *record.get("commented", ())]
     return [
         {"file": name, "line": number, "text": line[len(MARK) :]}
@@ -159,7 +171,7 @@ def marks(host: Host, record: Mapping[str, Any]) -> List[Json]:
 
 
 def packaged(host: Host, directories: Iterable[str]) -> List[str]:
-    """Those of the directories that some package has."""
+    """Return those of the directories that belong to a package."""
     names = list(directories)
     if not names:
         return []
@@ -168,23 +180,28 @@ def packaged(host: Host, directories: Iterable[str]) -> List[str]:
 
 
 def offered(host: Host, names: Sequence[str]) -> Dict[str, List[str]]:
-    """The versions of packages that apt could fetch now."""
+    """Return the versions of packages that apt can download now."""
     result: Dict[str, List[str]] = {}
     for line in host.run("apt-cache", "madison", *names).out.splitlines() if names else ():
         fields = [field.strip() for field in line.split("|")]
+        # madison also lists source packages.
         if len(fields) > 2 and "Packages" in fields[2]:
             result.setdefault(fields[0], []).append(fields[1])
     return result
 
 
-# -- what is wanted
+# -- plan
 
 
 def removal(
     document: Optional[Document], seen: Observed, record: Mapping[str, Any], domains: Sequence[Any] = ()
 ) -> Tuple[List[Action], List[Refusal], List[Note], List[Waiting]]:
-    """The actions that take goldnode from the node, in order, what forbids them, what there is to be told, and what waits for a reboot.
-    Pure. `domains` may each have a function ``absent(document, seen, record)``, which gives further actions."""
+    """Return the ordered actions that remove goldnode, refusals, notes, and changes that wait for a reboot.
+
+    Pure.
+
+    Each of `domains` may have a function ``absent(document, seen, record)`` that returns further actions.
+    """
     leave, told = leaving(seen, record)
     waiting = pending(seen, record)
     notes = told + unknown(document, seen, record) + staying(seen, record, leave)
@@ -208,7 +225,8 @@ def removal(
         actions.append(settle(seen))
     for name in seen.traces.get("own", ()):
         if name == "/run/goldnode" and not actions:
-            continue  # a run that finds nothing to do has made it itself
+            continue  # the run itself has created it
+        # The run after the reboot still needs the record.
         if not (waiting and name == "/var/lib/goldnode"):
             actions.append(
                 Action(
@@ -221,6 +239,7 @@ def removal(
                     None,
                 )
             )
+    # Reverse order of the parts: the health check stops before the files it checks are removed.
     actions = sorted(actions, key=lambda action: -PARTS.index(action.part))
     refusals += refused(seen, actions)
     if any(action.kind == "packages.leave" for action in actions) and leave:
@@ -235,7 +254,10 @@ def removal(
         re.search(r"/sysctl\.d/|/limits\.d/|/udev/|goldnode-(policy|tuning)|/fstab:|\.swap$", name)
         for name in changed
     ):
-        text = "what runs now keeps the settings that were made (sysctl, governor, MTU, swap, GPU): they go with a reboot"
+        text = (
+            "what runs now keeps the settings that were made (sysctl, governor, MTU, swap, GPU): they "
+            "go with a reboot"
+        )
         notes.append(Note("settings.live", text))
     return actions, refusals, notes, waiting
 
@@ -249,7 +271,7 @@ def part_of(path: str, record: Mapping[str, Any]) -> str:
 
 
 def stop(seen: Observed) -> List[Action]:
-    """goldnode's units, before the files that they run leave."""
+    """Return actions that stop goldnode's units before their programs are removed."""
     names = list(seen.traces.get("units", ()))
     text = "".join(f"{name}\n" for name in names)
     data = {"names": names}
@@ -261,7 +283,7 @@ def stop(seen: Observed) -> List[Action]:
 
 
 def open_gate(seen: Observed) -> List[Action]:
-    """What the gate has drained is resumed, and what it keeps down starts, while its program is still there."""
+    """Return actions that resume a drained node and start blocked units, while the gate's program exists."""
     if not seen.traces.get("gate"):
         return []
     return [
@@ -272,7 +294,7 @@ def open_gate(seen: Observed) -> List[Action]:
 
 
 def own_files(seen: Observed, record: Mapping[str, Any], keep: Sequence[str] = ()) -> List[Action]:
-    """Everything that has a name of goldnode's, and the links that enable units."""
+    """Return actions that remove every file with a goldnode name, and the links that enable units."""
     found = [
         (path, have["content"])
         for path, have in sorted(seen.files.items())
@@ -298,7 +320,7 @@ def own_files(seen: Observed, record: Mapping[str, Any], keep: Sequence[str] = (
 
 
 def uncomment(seen: Observed) -> List[Action]:
-    """Lines of an administrator that goldnode had commented out speak again."""
+    """Return actions that restore lines of the administrator that goldnode commented out."""
     return [
         Action(
             "gpu_driver",
@@ -316,7 +338,10 @@ def uncomment(seen: Observed) -> List[Action]:
 
 
 def unmerge(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[Action], List[Refusal]]:
-    """Files of somebody else's lose the keys that goldnode added; what was changed in them since stays."""
+    """Return actions that remove goldnode's settings from foreign files, and refusals.
+
+    Later changes by others stay. A file that is no longer valid JSON is refused.
+    """
     actions: List[Action] = []
     refusals: List[Refusal] = []
     for path, texts in sorted(record.get("merged", {}).items()):
@@ -357,7 +382,7 @@ def unmerge(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[Action], Li
 
 
 def relink(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
-    """Links of somebody else's lead where they led before goldnode, unless somebody has changed them since."""
+    """Return actions that restore the original target of foreign links that are unchanged since."""
     actions = []
     for path, known in sorted(record.get("links", {}).items()):
         if seen.traces.get("links", {}).get(path) != known["after"]:
@@ -381,10 +406,10 @@ def relink(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
 
 
 def release(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Action]:
-    """Holds: those of goldnode's go, those that were there before goldnode stay or come back."""
+    """Return actions that release goldnode's holds, and restore holds from before goldnode."""
     before = set((record.get("first") or {}).get("holds", ()))
     ours = set(record.get("held", ()))
-    if not record and document:  # an older goldnode held the whole set, and kept no record
+    if not record and document:  # an older goldnode held the whole set and had no record
         ours |= {package["name"] for package in document.get("packages", ())} | set(document.get("fence", ()))
     held = {name for name, package in seen.packages.items() if package["hold"]}
     actions = []
@@ -423,13 +448,16 @@ def release(document: Optional[Document], seen: Observed, record: Mapping[str, A
 
 
 def kernels_brought(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]:
-    """Package -> release, of every kernel that goldnode brought and that is installed."""
+    """Return package -> release for every installed kernel package that goldnode installed."""
     found = {name: kernel_release(name) for name in record.get("brought", ()) if name in seen.packages}
     return {name: release for name, release in found.items() if release}
 
 
 def way_home(seen: Observed, record: Mapping[str, Any]) -> Optional[str]:
-    """The kernel to go back to: the one that ran when goldnode came, or the newest that goldnode did not bring; it must have an initramfs."""
+    """Return the kernel to go back to. It must have an initramfs.
+
+    This is the kernel that ran before goldnode, otherwise the newest one that goldnode did not install.
+    """
     ours = set(kernels_brought(seen, record).values())
     others = [
         name
@@ -446,7 +474,10 @@ def way_home(seen: Observed, record: Mapping[str, Any]) -> Optional[str]:
 
 
 def kept_kernels(seen: Observed, record: Mapping[str, Any]) -> List[str]:
-    """Packages of kernels that goldnode brought and that must not leave now: the one that runs, and all where there is no other."""
+    """Return goldnode's kernel packages that must stay for now.
+
+    These are those of the running kernel, or all if no other kernel is installed.
+    """
     ours = kernels_brought(seen, record)
     if seen.container:
         return []
@@ -456,7 +487,7 @@ def kept_kernels(seen: Observed, record: Mapping[str, Any]) -> List[str]:
 
 
 def pending(seen: Observed, record: Mapping[str, Any]) -> List[Waiting]:
-    """The kernel that runs and would leave: once another has been booted."""
+    """Report the running kernel as waiting: it can be removed after another one was booted."""
     target = way_home(seen, record)
     if target is None:
         return []
@@ -471,7 +502,7 @@ def pending(seen: Observed, record: Mapping[str, Any]) -> List[Waiting]:
 
 
 def next_boot(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
-    """While the class's kernel runs: the kernel to go back to is the default of the next boot."""
+    """Return the action that makes the kernel to go back to the default, while the class's kernel runs."""
     target = way_home(seen, record)
     if target is None or seen.boot.get("loader") != "grub":
         return []
@@ -480,7 +511,10 @@ def next_boot(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
     if seen.boot.get("release") == target and entry and before == kernel.drop_in(str(entry)):
         return []
     after = kernel.drop_in(str(entry)) if entry else f"(entry of {target})\n"
-    why = f"want {target} as the next boot, have {seen.boot.get('release') or 'unknown'}: the class's kernel can leave only while another runs"
+    why = (
+        f"want {target} as the next boot, have {seen.boot.get('release') or 'unknown'}: the class's "
+        "kernel can leave only while another runs"
+    )
     return [Action("kernel", "boot.entry", target, why, BOOT, before, after, None, {"release": target})]
 
 
@@ -488,7 +522,7 @@ def next_boot(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
 
 
 def leaving(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[str], List[Note]]:
-    """The packages that leave: what goldnode brought, less what must stay and what that, or anybody else, needs."""
+    """Return the packages to remove: those that goldnode installed and that no remaining package needs."""
     brought = {name for name in record.get("brought", ()) if name in seen.packages}
     keep = set(kept_kernels(seen, record))
     leave = brought - keep
@@ -506,22 +540,30 @@ def leaving(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[str], List[
         notes.append(
             Note(
                 "kernel.next",
-                f"which kernel boots next cannot be set here: choose {way_home(seen, record)} yourself, and {name} can leave",
+                f"which kernel boots next cannot be set here: choose {way_home(seen, record)} "
+                f"yourself, and {name} can leave",
             )
         )
     leave, needed = unneeded(leave, seen.packages, seen.traces)
     for name, by in sorted(needed.items()):
+        # Follow the chain of dependencies to the package that ultimately keeps this one.
         root = by
         while root in needed:
             root = needed[root]
         if root not in keep:
-            text = f"{name} stays: {root} needs it, which goldnode did not bring. Without {root}: apt-get purge {name}"
+            text = (
+                f"{name} stays: {root} needs it, which goldnode did not bring. Without {root}: apt-get "
+                f"purge {name}"
+            )
             notes.append(Note("packages.needed", text))
     return sorted(leave), notes
 
 
 def unknown(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Note]:
-    """Packages of the stack of which nobody noted whether goldnode brought them: an older goldnode kept no such record."""
+    """Return a note on stack packages of unknown origin.
+
+    An older goldnode did not record which ones it installed.
+    """
     if not document or "first" in record:
         return []
     brought = set(record.get("brought", ()))
@@ -531,13 +573,16 @@ def unknown(document: Optional[Document], seen: Observed, record: Mapping[str, A
     names = [name for name in names if name not in brought]
     if not names:
         return []
-    text = f"{len(names)} packages of the stack stay, since an older goldnode did not note which of them it brought. "
+    text = (
+        f"{len(names)} packages of the stack stay, since an older goldnode did not note which of them "
+        "it brought. "
+    )
     text += f"To take them away: apt-get purge {' '.join(names)}"
     return [Note("packages.unknown", text)]
 
 
 def put_back(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]:
-    """Package -> version from before goldnode, where goldnode's change was the last one and apt still offers the version."""
+    """Return package -> original version, if goldnode changed it last and apt still offers that version."""
     rows = record.get("was", {})
     return {
         name: str(row["from"])
@@ -547,7 +592,7 @@ def put_back(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]:
 
 
 def staying(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> List[Note]:
-    """Packages that cannot become what they were: their earlier version is offered no more, or goldnode took them away."""
+    """Return notes on packages that stay changed: apt no longer offers them, or goldnode removed them."""
     back = put_back(seen, record)
     notes = [
         Note(
@@ -576,7 +621,8 @@ def staying(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> 
 def packages(
     document: Optional[Document], seen: Observed, record: Mapping[str, Any], leave: Sequence[str]
 ) -> List[Action]:
-    """One transaction: what was brought leaves with its configuration, what was moved goes back to its version."""
+    """Return one transaction: purge packages that goldnode installed, and restore versions of others."""
+    # Configuration files from before goldnode stay, so these packages are removed but not purged.
     keep_configuration = set(record.get("residual", ()))
     residue = [
         name
@@ -585,6 +631,7 @@ def packages(
     ]
     back = put_back(seen, record)
     actions = []
+    # A broken package that is removed anyway needs no repair.
     foreign = [name for name in broken_packages(seen) if name not in leave]
     if foreign and seen.journal is not None:
         why = (
@@ -643,7 +690,7 @@ def packages(
 
 
 def initramfs(seen: Observed, leave: Sequence[str]) -> List[Action]:
-    """Each initramfs that stays and holds files of goldnode's is made anew without them."""
+    """Return actions that rebuild each remaining initramfs that contains files from goldnode."""
     gone = {kernel_release(name) for name in leave}
     return [
         Action(
@@ -663,7 +710,7 @@ def initramfs(seen: Observed, leave: Sequence[str]) -> List[Action]:
 
 
 def apt_marks(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> List[Action]:
-    """Packages that were there as dependencies only are that again."""
+    """Return actions that restore apt's automatic mark of packages that were dependencies before goldnode."""
     names = [
         name
         for name in record.get("automatic", ())
@@ -678,17 +725,19 @@ def apt_marks(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -
     ]
 
 
-# -- the end
+# -- cleanup
 
 
 def empty_directories(seen: Observed, record: Mapping[str, Any], gone: Set[str]) -> List[Action]:
-    """Directories that goldnode made and that nothing is in once its files have left."""
+    """Return actions that remove goldnode's directories that are empty once its files are gone."""
     first = record.get("first") or {}
     kept = {*first.get("directories", ()), *seen.traces.get("packaged", ()), *OWN}
     actions = []
     removed = set(gone)
     found = seen.traces.get("directories", {})
+    # Deepest first, so that a parent counts as empty once its subdirectories are removed.
     for name in sorted(found, key=lambda path: (-path.count("/"), path)):
+        # Without a record of the original directories, only remove those named after goldnode.
         if name in kept or not ("first" in record or "goldnode" in name):
             continue
         if all(f"{name}/{entry}" in removed for entry in found[name]):
@@ -708,7 +757,7 @@ def empty_directories(seen: Observed, record: Mapping[str, Any], gone: Set[str])
 
 
 def settle(seen: Observed) -> Action:
-    """What has read the files that left reads anew."""
+    """Return the action that makes systemd and GRUB read their configuration again."""
     who = [
         text for text, true in (("systemd", seen.live), ("GRUB", seen.boot.get("loader") == "grub")) if true
     ]
@@ -726,16 +775,16 @@ def settle(seen: Observed) -> Action:
 
 
 def refused(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """Whether the node can be changed now without harm."""
+    """Refuse if a change would do harm now."""
     packaging = any(action.kind.startswith("packages.") for action in actions)
     found = owners.record_refusals(seen) if actions else []
     found += broken_by_others(seen) if packaging else []
     found += locked(seen) if packaging else []
-    # Drivers move, and even a daemon-reload takes the GPUs from containers that run.
+    # The driver changes, and even a daemon-reload takes the GPUs from running containers.
     return found + (in_use(seen) if actions else [])
 
 
 def reboot_reasons(seen: Observed, waiting: Sequence[Waiting]) -> List[str]:
-    """Why the node, as it stands, has to be booted."""
+    """Return why the node needs a reboot in its current state."""
     reasons = [f"the class's kernel {seen.running_kernel} still runs" for _ in waiting[:1]]
     return reasons + [f"{name} is loaded, and its files have left" for name in seen.traces.get("unfiled", ())]

@@ -1,7 +1,8 @@
-"""The way back: a plan that takes a node to a class document that it has had, by what the node itself has kept; no catalog is asked.
+"""Rollback: a plan that returns a node to an earlier class document, using only data stored on the node.
 
-It is the plan that the document has on any node, and two things more: packages that came with what is left leave in the same transaction,
-and a kernel that does not run is booted once, to be tried (state/trial.py).
+The catalog is not consulted. The plan is the one that the document has on any node, with two additions.
+Packages that came with the current document are removed in the same transaction. A kernel that is not running
+is booted once as a trial (state/trial.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FIELDS = ("document", "class", "class_digest", "lock_digest", "stack", "release"
 
 
 def chosen(host: Host, to: str) -> Tuple[Json, Json]:
-    """The document to return to, and {to, left, again} for whoever asks. Raises applied.GoneError."""
+    """Return the document to return to, and {to, left, again} for the report. Raises applied.GoneError."""
     choice = applied.earlier(applied.rows(host), to)
     about = {"to": _fields(choice.to), "left": _fields(choice.left), "again": choice.again}
     return applied.read(host, choice.to), about
@@ -39,7 +40,10 @@ def _fields(row: Json) -> Json:
 
 
 def planned(host: Host, to: str, payloads: Mapping[str, Any], lock_timeout: float) -> Dict[str, Any]:
-    """{plan, rollback}: what would be done; a node that cannot return is a plan of refusals alone. Reads only."""
+    """Return {plan, rollback}: the changes that a rollback would make. Read-only.
+
+    If the node cannot return, the plan consists of refusals only.
+    """
     try:
         document, about = chosen(host, to)
     except applied.GoneError as problem:
@@ -59,8 +63,11 @@ def planned(host: Host, to: str, payloads: Mapping[str, Any], lock_timeout: floa
 
 
 def obtainable(host: Host, document: Document, install: List[str], remove: List[str]) -> List[Refusal]:
-    """Whether apt could still bring the earlier packages, byte for byte: asked of the archives of that document as they are now, with
-    indexes, sources and pins in a directory of its own. The node's own apt is not touched."""
+    """Refuse if apt can no longer install the earlier packages with identical content.
+
+    The check uses the current archives of that document, with indexes, sources and pins in a temporary
+    directory. The node's own apt state is not touched.
+    """
     from . import apply as applying
 
     base = host.path("/run/goldnode")
@@ -73,7 +80,7 @@ def obtainable(host: Host, document: Document, install: List[str], remove: List[
         try:
             wanted = {f"{package['name']}={package['version']}": package for package in document["packages"]}
             lost = applying.Applier(host, document, {}, lambda text: None).missing(install, wanted, options)
-        except NodeError as problem:  # other bytes under a locked version
+        except NodeError as problem:  # different content under a locked version
             return [
                 Refusal(
                     "not-obtainable",
@@ -94,7 +101,10 @@ def obtainable(host: Host, document: Document, install: List[str], remove: List[
                 return []
             what = f"apt finds no way to install them: {done.tail(3)}"
         else:
-            what = f"{len(lost)} packages are in no archive of it any more: {', '.join(lost[:4])}{' …' if len(lost) > 4 else ''}"
+            what = (
+                f"{len(lost)} packages are in no archive of it any more: "
+                f"{', '.join(lost[:4])}{' …' if len(lost) > 4 else ''}"
+            )
             errors = [line for line in updated.err.splitlines() if line.startswith(("E:", "W: Failed"))]
             what += f" ({errors[0]})" if errors else ""
     finally:
@@ -102,19 +112,24 @@ def obtainable(host: Host, document: Document, install: List[str], remove: List[
     return [
         Refusal(
             "not-obtainable",
-            f"The packages of lock {applied.short(document['lock']['digest'])} ({document['stack']['name']}) cannot be had: {what}.",
-            "Only a mirror keeps what its archive has dropped: see `goldnode mirror`, and `mirror:` in the site file. Nothing was changed.",
+            f"The packages of lock {applied.short(document['lock']['digest'])} "
+            f"({document['stack']['name']}) cannot be had: {what}.",
+            "Only a mirror keeps what its archive has dropped: see `goldnode mirror`, and "
+            "`mirror:` in the site file. Nothing was changed.",
         )
     ]
 
 
 def _isolated(host: Host, document: Document, place: str) -> List[str]:
-    """apt's options for a configuration in `place`: the node's own sources, and the archives of the document instead of goldnode's."""
+    """Return apt options for a configuration in `place`.
+
+    It has the node's own sources, and the archives of the document instead of the current ones.
+    """
     seen = look(host, document)
     only = bool(document.get("site", {}).get("only"))
     for name in ("sources", "preferences", "lists/partial", "cache/archives/partial"):
         os.makedirs(f"{place}/{name}")
-    # apt asks an archive only for what has changed since.
+    # Copy the indexes: apt then downloads only those that have changed.
     host.run("cp", "-a", "--reflink=auto", "/var/lib/apt/lists/.", f"{place}/lists/", timeout=120)
     for directory, target in (
         ("/etc/apt/sources.list.d", "sources"),
@@ -124,6 +139,7 @@ def _isolated(host: Host, document: Document, place: str) -> List[str]:
             base = name.rpartition("/")[2]
             if not base.startswith("goldnode-") and not (only and target == "sources"):
                 shutil.copy(host.real(name), f"{place}/{target}/{base}")
+    # With `only`, the document's archives are the only sources, so none of the node's sources count.
     if only:
         seen = replace(seen, sources=[])
     keys = {file.path: file for file in apt.keys(document)}
@@ -140,6 +156,7 @@ def _isolated(host: Host, document: Document, place: str) -> List[str]:
         "Dir::Etc::PreferencesParts": f"{place}/preferences",
         "Dir::State::Lists": f"{place}/lists",
         "Dir::Cache": f"{place}/cache",
+        # The user _apt cannot read this private directory.
         "APT::Sandbox::User": "root",
         **({"Dir::Etc::SourceList": "/dev/null"} if only else {}),
     }

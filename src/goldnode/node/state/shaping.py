@@ -1,17 +1,20 @@
-"""What shapes an initramfs, as digests: kept when goldnode has had one made, and looked at before packages have it made anew.
+"""Digests of the inputs of an initramfs, to skip rebuilds that would produce the same image.
 
-Debian's driver packages ask for a new initramfs at each update, though none of the driver is in it: its modules are for a GPU that is needed
-long after the root filesystem is there, and goldnode keeps them and their rivals out. mkinitramfs takes 20 to 30 s of CPU for the same
-image. It is spared where all of this is as it was when the image that lies in /boot was made:
+Debian's driver packages request a new initramfs at each update, although it contains no part of the driver.
+The GPU is needed only long after the root filesystem, and goldnode keeps the driver's modules and their
+rivals out of the image. mkinitramfs takes 20 to 30 s of CPU time to produce the same image. The rebuild is
+skipped if all of these are unchanged since the image in /boot was built:
 
-* ``configuration``: /etc, without what no script of initramfs-tools reads (:data:`PASSING`); initramfs-tools' own scripts; modprobe.d
+* ``configuration``: /etc without the parts that no initramfs-tools script reads (:data:`PASSING`), the
+  scripts of initramfs-tools, and modprobe.d
 * ``contents``: every file of the node that is in the image
-* ``modules``: which modules are there to be taken, and which ones those in the image need
-* ``firmware``: which firmware the modules in the image ask for, and which of it is there
-* ``names``: programs and udev's files, for scripts that take a program where there is one
-* ``packages``: name and version of all packages but the driver's own
+* ``modules``: the modules that could be included, and the dependencies of those in the image
+* ``firmware``: the firmware that modules in the image request, and which of it is installed
+* ``names``: programs and udev files, since scripts include some programs if they are installed
+* ``packages``: name and version of all packages except the driver's own
 
-Anything else that is found (another image, no record, a look that fails) is a doubt, and then it is made. Only initramfs-tools is understood.
+In case of doubt (another image, no record, a file that cannot be read) the image is rebuilt. Only
+initramfs-tools is supported.
 """
 
 from __future__ import annotations
@@ -33,35 +36,41 @@ FILE = "/var/lib/goldnode/initramfs.json"  # release -> {image, parts}
 TOOLS = "/usr/share/initramfs-tools"
 MAKER = "/usr/sbin/mkinitramfs"
 CONFIGURATION = ("/etc", TOOLS, "/usr/lib/modprobe.d", "/lib/modprobe.d", "/run/modprobe.d")
-# Below /etc: what initramfs-tools makes itself, what packages' managers and goldnode write, and the driver's own folder, of which links in
-# /etc/modprobe.d show what counts. The links are followed.
+# Parts of /etc that initramfs-tools generates itself or that package managers and goldnode write,
+# and the driver's own directory. The relevant files of the latter are linked from
+# /etc/modprobe.d, and links are followed.
 PASSING = (
-    "/etc/ld.so.cache", "/etc/ld.so.cache~", "/etc/goldnode", "/etc/apt", "/etc/kernel", "/etc/nvidia", "/etc/systemd/system", "/etc/cdi",
-    "/etc/default/grub.d", "/etc/update-motd.d", "/etc/profile.d", "/etc/mtab",
+    "/etc/ld.so.cache", "/etc/ld.so.cache~", "/etc/goldnode", "/etc/apt", "/etc/kernel", "/etc/nvidia",
+    "/etc/systemd/system", "/etc/cdi", "/etc/default/grub.d", "/etc/update-motd.d",
+    "/etc/profile.d", "/etc/mtab",
 )  # fmt: skip
 NAMES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/lib/udev", "/lib/udev", "/usr/lib/systemd/network")
 FIRMWARE = ("/lib/firmware", "/usr/lib/firmware")
-# Of a kernel's modules.*, mkinitramfs copies those that come with the kernel; depmod makes the others anew inside the image.
+# mkinitramfs copies only these modules.* files, which come with the kernel. depmod
+# regenerates the others in the image.
 COPIED = ("modules.builtin", "modules.order")
-PACKED = ("", ".xz", ".zst", ".gz")  # how a module may lie on the node that is unpacked in the image
+PACKED = ("", ".xz", ".zst", ".gz")  # suffixes of a module on the node; in the image it is uncompressed
 
 
 def keep(host: Host, releases: Iterable[str], family: Sequence[str], configuration: Optional[str]) -> None:
-    """Record what the images of `releases` were made from. `configuration`: its digest before they were made; None: it cannot be told."""
+    """Record the inputs of the images of `releases`.
+
+    `configuration` is its digest from before the build, or None if it is unknown.
+    """
     known: Dict[str, Any] = {
         name: row for name, row in (load_json(host, FILE) or {}).items() if host.exists(_image(name))
     }
     for release in releases:
         known.pop(release, None)
         found = parts(host, release, family)
-        # What was changed while it was made may be in it, or not.
+        # A change during the build may or may not be in the image, so such an image gets no record.
         if found is not None and configuration == found["configuration"]:
             known[release] = {"image": _identity(host, release), "parts": found}
     host.write(FILE, (json.dumps(known, sort_keys=True) + "\n").encode(), 0o600)
 
 
 def differences(host: Host, release: str, family: Sequence[str]) -> Optional[List[str]]:
-    """The parts that are not what the image of a release was made from; None where that cannot be told."""
+    """Return the parts that changed since the image of a release was built, or None if that is unknown."""
     known = (load_json(host, FILE) or {}).get(release)
     if not isinstance(known, dict) or known.get("image") != _identity(host, release):
         return None
@@ -74,7 +83,7 @@ def differences(host: Host, release: str, family: Sequence[str]) -> Optional[Lis
 
 
 def parts(host: Host, release: str, family: Sequence[str]) -> Optional[Dict[str, str]]:
-    """Digest of each part for the image of a release, as the node is now; None where one cannot be looked at."""
+    """Return the current digest of each part for the image of a release, or None if one cannot be read."""
     try:
         configured = configuration(host)
         inside = initramfs.contents(host.located(_image(release))).names
@@ -105,7 +114,10 @@ def parts(host: Host, release: str, family: Sequence[str]) -> Optional[Dict[str,
 
 
 def configuration(host: Host) -> Optional[str]:
-    """The digest of the part of that name; None where this is not initramfs-tools, or cannot be read."""
+    """Return the digest of the part `configuration`.
+
+    None if it cannot be read or initramfs-tools is not installed.
+    """
     if not host.exists(MAKER) or not host.exists(f"{TOOLS}/hook-functions"):
         return None
     try:
@@ -126,7 +138,10 @@ def _image(release: str) -> str:
 
 
 def _identity(host: Host, release: str) -> Optional[str]:
-    """What tells an image from one that takes its place: its content, for a disk is built twice with one record, and its files are copies."""
+    """Return the digest of an image.
+
+    Timestamps and inodes would not do: two disks built from one record contain copies of the same files.
+    """
     try:
         return _hashed(host.located(_image(release)))
     except OSError:
@@ -142,7 +157,10 @@ def _hashed(real: str) -> str:
 
 
 def _walk(host: Host, place: str) -> Iterator[str]:
-    """Paths of the node below a folder, in order; PASSING ones are left out. Of a link to a folder (/bin) nothing: it is there under its own."""
+    """Return the paths below a directory in order, without PASSING.
+
+    A link to a directory (/bin) yields nothing: its target is listed under its own path.
+    """
     top = host.located(place)
     if os.path.islink(top):
         return
@@ -156,7 +174,7 @@ def _walk(host: Host, place: str) -> Iterator[str]:
 
 
 def _file(host: Host, path: str) -> str:
-    """A path with what it is: mode and digest of a file, where a link leads, and what is there."""
+    """Return a path with its state: mode and digest of a file, or target of a link and the file behind it."""
     here = host.located(path)
     link = os.readlink(here) if os.path.islink(here) else ""
     real = host.real(path)
@@ -170,7 +188,7 @@ def _file(host: Host, path: str) -> str:
 
 
 def _contents(host: Host, inside: Sequence[str], release: str) -> Iterator[str]:
-    """The node's files that are in the image; modules unpacked there are found under their packed names."""
+    """Return the node's files that are in the image. Modules are uncompressed there, so try each suffix."""
     for name in sorted(inside):
         path = f"/{name}"
         base = name.rpartition("/")[2]
@@ -184,7 +202,7 @@ def _contents(host: Host, inside: Sequence[str], release: str) -> Iterator[str]:
 
 
 def _modules(host: Host, release: str, inside: Set[str]) -> Iterator[str]:
-    """The modules of the kernel's own tree, and of those in the image what they need (modules.dep(5))."""
+    """Return the kernel's own modules, and the dependencies of those in the image (modules.dep(5))."""
     found = []
     for line in (host.text(f"/lib/modules/{release}/modules.dep") or "").splitlines():
         path = line.partition(":")[0]
@@ -201,7 +219,7 @@ def _modules(host: Host, release: str, inside: Set[str]) -> Iterator[str]:
 
 
 def _firmware(host: Host, release: str, wanted: Iterable[str]) -> Iterator[str]:
-    """Which firmware is asked for, and where there is some."""
+    """Return the requested firmware files, each with the paths at which it is installed."""
     for name in sorted(set(filter(None, wanted))):
         there = [
             f"{place}{inner}{packed}"

@@ -1,7 +1,8 @@
-"""A kernel that is booted once, to be tried: it becomes the default only when the check of that boot finds nothing against it.
+"""Trial boot of a kernel: it becomes the default only if the check after that boot finds no fault.
 
-TRIAL is {release, selector: its GRUB entry, boot_identity: of the boot that armed it, class_digest, failed: why it is not the default, or
-None}. Until it is settled the default stays what it was, so that the boot after a bad one returns to that by itself.
+TRIAL is {release, selector: its GRUB entry, boot_identity: of the boot that armed the trial,
+class_digest, failed: why it is not the default, or None}. Until the trial ends the default is unchanged,
+so a failed boot falls back to it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from typing import Any, List, Mapping, Optional, Sequence
 
 
-# Findings that only say that it is not the default yet.
+# Findings that only report that the kernel is not the default yet.
 OWN = ("boot.next", "boot.trial")
 
 
 def against(verdict: Mapping[str, Any]) -> List[str]:
-    """What a verdict has against a kernel that is tried: everything for which the gate would drain the node."""
+    """Return the faults in a verdict that rule out a kernel: those for which the gate drains the node."""
     rows: Sequence[Mapping[str, Any]] = verdict["findings"]
     bad = [
         row
@@ -33,8 +34,10 @@ def against(verdict: Mapping[str, Any]) -> List[str]:
 
 
 def settle(host: Host, document: Mapping[str, Any], verdict: Mapping[str, Any]) -> Optional[str]:
-    """After a check: make the kernel that is tried the default, or note why not. Returns what there is to tell; None where nothing is tried
-    or its boot has not come yet."""
+    """Finish a trial after a check: make the kernel the default, or record why not.
+
+    Return a message, or None if there is no trial or the node has not rebooted since.
+    """
     trial = load_json(host, TRIAL)
     if (
         not trial
@@ -42,9 +45,10 @@ def settle(host: Host, document: Mapping[str, Any], verdict: Mapping[str, Any]) 
         or trial["boot_identity"] == boot_identity(host)
     ):
         return None
+    # Start-up time: most checks have no trial to finish.
     from . import (
         apply as applying,
-    )  # a check that has nothing to settle does not wait for the import of what writes
+    )
 
     release, runs = trial["release"], verdict_kernel(host)
     bad = against(verdict) if runs == release else [f"the boot that tried it came up with {runs}"]
@@ -64,5 +68,5 @@ def settle(host: Host, document: Mapping[str, Any], verdict: Mapping[str, Any]) 
 
 
 def verdict_kernel(host: Host) -> str:
-    """The kernel that runs."""
+    """Return the release of the running kernel."""
     return (host.text("/proc/sys/kernel/osrelease") or "unknown").strip()

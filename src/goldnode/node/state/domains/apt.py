@@ -1,4 +1,4 @@
-"""apt: sources with pinned keys, pins of the stack set, and the fence that keeps unattended upgrades off it."""
+"""Domain of apt: sources with pinned keys, version pins, and protection from unattended upgrades."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ if TYPE_CHECKING:
     from typing import Any, List, Mapping, TypeAlias
 
 
-# Places in a URI that only a GPU vendor's package repository has (layout: compat facts, distros.yml, repositories).
+# URI parts that occur only in a GPU vendor's package repository (layout: compat facts,
+# distros.yml, repositories).
 VENDOR_PATHS = ("/compute/cuda/repos/", "repo.radeon")
 
 Document: TypeAlias = "Mapping[str, Any]"
 
 
 def archives(document: Document) -> List[Mapping[str, Any]]:
-    """The archives of the stack as this site serves them."""
+    """Return the archives of the stack as this site serves them."""
     return list(document.get("site", {}).get("archives", ()))
 
 
 def only(document: Document) -> List[str]:
-    """Options that let apt see the site's mirror and no other source, where the site says that the stack comes from there alone.
+    """Return options that restrict apt to the site's mirror, if the site file sets `only`.
 
-    Indexes of the node's own sources stay as they are.
+    The indexes of the node's own sources are not deleted.
     """
     return from_file(_file(archives(document)[0])) if document.get("site", {}).get("only") else []
 
 
 def from_file(name: str) -> List[str]:
-    """Options that let apt see the sources in one file and no others."""
+    """Return options that restrict apt to the sources in one file."""
     settings = {
         "Dir::Etc::sourcelist": name,
         "Dir::Etc::sourceparts": "/dev/null",
+        # Otherwise `apt-get update` deletes the indexes of all other sources.
         "APT::Get::List-Cleanup": "0",
     }
     return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
@@ -48,15 +50,16 @@ def _file(archive: Mapping[str, Any]) -> str:
 
 
 def sources(document: Document, seen: Observed) -> List[Wanted]:
-    """One deb822 file per archive, with what the node's own sources do not already give.
+    """Return one deb822 file per archive, with the components that the node's own sources lack.
 
-    apt refuses two entries for one URI and suite whose Signed-By differ, so an entry of the node's own decides it for ours too.
+    apt refuses two entries for the same URI and suite with different Signed-By values. An existing entry of
+    the node therefore determines Signed-By for goldnode's entry.
     """
     wanted = []
     for archive in archives(document):
         peers = _peers(archive, seen)
         given = {component for peer in peers for component in peer["components"]}
-        # A mirror that is all that apt may see has to be in a file of its own.
+        # If apt may use nothing but the mirror, it must be in a file by itself.
         missing = [
             component for component in archive["components"] if component not in given or only(document)
         ]
@@ -83,7 +86,7 @@ def sources(document: Document, seen: Observed) -> List[Wanted]:
 
 
 def keys(document: Document) -> List[Wanted]:
-    """The signing keys a site ships, each at its Signed-By path."""
+    """Return the signing keys that the site provides, each at its Signed-By path."""
     wanted = []
     for archive in archives(document):
         if archive["key"]:
@@ -103,7 +106,10 @@ def keys(document: Document) -> List[Wanted]:
 
 
 def pins(document: Document) -> Wanted:
-    """apt_preferences(5): the stack set at its locked versions (1001: also downwards), the metapackages at no version."""
+    """Return apt_preferences(5) for the stack.
+
+    Locked versions get priority 1001, which allows downgrades. Metapackages get no version at all (-1).
+    """
     lines = [f"# goldnode: the locked packages of stack {document['stack']['name']}"]
     for package in document["packages"]:
         lines += [
@@ -126,11 +132,18 @@ def pins(document: Document) -> Wanted:
 
 
 def fence(document: Document) -> Wanted:
-    """Unattended-Upgrade::Package-Blacklist from the stack set itself: whole names, since ``^nvidia-`` misses libnvidia-*."""
+    """Return Unattended-Upgrade::Package-Blacklist for the stack.
+
+    It lists complete names, since a pattern such as ``^nvidia-`` misses libnvidia-*.
+    """
     names = sorted({package["name"] for package in document["packages"]} | set(document["fence"]))
-    # The entries are Python regular expressions, matched at the start of a name; what a name of a package may hold of their signs is + and .
+    # The entries are Python regular expressions, matched at the start of a name. Of their special characters,
+    # package names may contain only + and .
     items = "".join('  "' + name.replace("+", "\\+").replace(".", "\\.") + '$";\n' for name in names)
-    text = f"// goldnode: the stack set moves only with its lock\nUnattended-Upgrade::Package-Blacklist {{\n{items}}};\n"
+    text = (
+        "// goldnode: the stack set moves only with its lock\nUnattended-Upgrade::Package-Blacklist "
+        f"{{\n{items}}};\n"
+    )
     return Wanted(
         "/etc/apt/apt.conf.d/52goldnode-fence",
         text,
@@ -140,7 +153,10 @@ def fence(document: Document) -> Wanted:
 
 
 def refusals(document: Document, seen: Observed) -> List[Refusal]:
-    """Sources, pins and keys of somebody else that contradict the class. They are named, never removed."""
+    """Refuse foreign sources, pins and keys that contradict the class.
+
+    goldnode names them, but never removes them.
+    """
     found: List[Refusal] = []
     ours = {(archive["uri"].rstrip("/"), archive["suite"]) for archive in archives(document)}
     names = {package["name"] for package in document["packages"]}
@@ -160,11 +176,12 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
                 Refusal(
                     "foreign-source",
                     f"{where}: apt source {row['uri']} offers GPU packages and is not {whose}.",
-                    f"Remove the file if nothing else needs it{instead}; goldnode removes only what it wrote.",
+                    f"Remove the file if nothing else needs it{instead}; goldnode removes only "
+                    "what it wrote.",
                 )
             )
     for pin in seen.pins:
-        if pin.get("owner") in names:  # of a package of the stack, whose pins the lock's outrank
+        if pin.get("owner") in names:  # from a package of the stack; the pins of the lock outrank it
             continue
         if any(like(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(
             pin["package"], family
@@ -180,7 +197,7 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
         path, wanted = archive["signed_by"], archive["fingerprints"]
         have = seen.keyrings.get(path)
         if archive["key"] or not wanted:
-            continue  # a shipped key was compared with its fingerprints when the class was compiled, and is written as shipped
+            continue  # a key from the site was verified when the class was compiled
         if have is None:
             found.append(
                 Refusal(
@@ -193,8 +210,10 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
             found.append(
                 Refusal(
                     "wrong-key",
-                    f"{path}: holds none of the keys pinned for archive {archive['id']} (want one of {', '.join(wanted)}; have {', '.join(have) or 'no key'}).",
-                    "If the archive changed its key, update the fingerprints in the catalog or the site file after checking them with its owner.",
+                    f"{path}: holds none of the keys pinned for archive {archive['id']} (want one "
+                    f"of {', '.join(wanted)}; have {', '.join(have) or 'no key'}).",
+                    "If the archive changed its key, update the fingerprints in the catalog or the "
+                    "site file after checking them with its owner.",
                 )
             )
     return found
@@ -205,7 +224,7 @@ def _is_ours(row: Mapping[str, Any]) -> bool:
 
 
 def _peers(archive: Mapping[str, Any], seen: Observed) -> List[Mapping[str, Any]]:
-    """Entries of the node's own for the archive's URI and suite."""
+    """Return the node's own entries for the archive's URI and suite."""
     return [
         row
         for row in seen.sources

@@ -1,4 +1,4 @@
-"""The GPU's kernel module: the wanted one proved for the locked kernel, the unwanted ones kept out for good."""
+"""Domain of the GPU's kernel module: verify the wanted one for the locked kernel, block unwanted ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ exit 0
 
 
 def initramfs_hook(document: Document, part: str) -> List[Wanted]:
-    """The hook of initramfs-tools that takes unwanted modules out again, under either spelling of their names."""
+    """Return the initramfs-tools hook that removes unwanted modules, under both spellings of a name."""
     if not document["blacklist"]:
         return []
     names = sorted(
@@ -41,7 +41,10 @@ def initramfs_hook(document: Document, part: str) -> List[Wanted]:
 
 
 def module_files(document: Document, part: str) -> List[Wanted]:
-    """modprobe.d(5) files: `blacklist` stops loading by alias, `install … /bin/false` also loading by name or dependency."""
+    """Return modprobe.d(5) files.
+
+    `blacklist` prevents loading by alias; `install … /bin/false` also prevents loading by name or dependency.
+    """
     wanted = []
     if document["blacklist"]:
         lines = ["# goldnode: these drivers must not bind a GPU of this class"]
@@ -72,7 +75,7 @@ def module_files(document: Document, part: str) -> List[Wanted]:
 
 
 def forced(seen: Observed, part: str) -> List[Action]:
-    """Lines of an administrator that load an unwanted module are commented out, in place and marked."""
+    """Return actions that comment out lines of the administrator that load an unwanted module."""
     return [
         Action(
             part,
@@ -90,7 +93,7 @@ def forced(seen: Observed, part: str) -> List[Action]:
 
 
 def module(document: Document, seen: Observed) -> List[Action]:
-    """What modinfo says of the module for the locked kernel must be the lock's version and that kernel's."""
+    """Return the action that builds or restores the module, unless modinfo shows the locked one."""
     driver = document.get("driver")
     if not driver or driver["in_tree"]:
         return []
@@ -122,7 +125,7 @@ def module(document: Document, seen: Observed) -> List[Action]:
 
 
 def restored(document: Document, name: str, why: str) -> Action:
-    """A module that its package brings built is not the wanted one: the package is put there, or put there anew."""
+    """Return the action that reinstalls the package of a prebuilt module that is missing or wrong."""
     driver, release = document["driver"], document["kernel"]["release"]
     after = f"{name} of {driver['package']} for {release}\n"
     data = {"module": name, "release": release, "package": driver["package"]}
@@ -140,7 +143,7 @@ def restored(document: Document, name: str, why: str) -> Action:
 
 
 def module_fault(document: Document, have: Optional[Mapping[str, str]]) -> Optional[str]:
-    """What is wrong with a module as modinfo shows it; None when it is the locked one for the locked kernel."""
+    """Return the fault that modinfo shows, or None for the locked module of the locked kernel."""
     driver = document["driver"]
     release = document["kernel"]["release"]
     if have is None:
@@ -149,6 +152,7 @@ def module_fault(document: Document, have: Optional[Mapping[str, str]]) -> Optio
         return f"want version {driver['version']}, have {have['version'] or 'none'}"
     if have["vermagic"].split(" ")[0] != release:
         return f"want vermagic {release}, have {have['vermagic'] or 'none'}"
+    # NVIDIA's open modules have the license "Dual MIT/GPL"; the proprietary ones have "NVIDIA".
     is_open = "GPL" in have["license"]
     if is_open != (driver["flavour"] == "open"):
         return f"want the {driver['flavour']} flavour, have licence {have['license'] or 'none'}"
@@ -158,9 +162,13 @@ def module_fault(document: Document, have: Optional[Mapping[str, str]]) -> Optio
 
 
 def initramfs(document: Document, seen: Observed) -> List[Action]:
-    """Rebuild an initramfs only when what lies in it contradicts the class (see :func:`initramfs_faults`), or a run that was cut off owes it."""
+    """Return actions that rebuild images that contradict the class or that an interrupted run requested.
+
+    See :func:`initramfs_faults`.
+    """
     actions = []
     images = dict(seen.initramfs)
+    # The class's kernel without any initramfs needs one too.
     if document["kernel"]["release"] in seen.kernels:
         images.setdefault(document["kernel"]["release"], {"absent": True})
     for release, inside in sorted(images.items()):
@@ -170,6 +178,7 @@ def initramfs(document: Document, seen: Observed) -> List[Action]:
                 "packages that were installed have asked for it, and their run did not come to that"
             )
         if reasons:
+            # The handler deletes the list of requests after the last rebuild.
             owed = ("last" if release == max(images) else "yes") if seen.owed else ""
             actions.append(
                 Action(
@@ -180,6 +189,7 @@ def initramfs(document: Document, seen: Observed) -> List[Action]:
                     IMAGE,
                     "".join(f"{name}\n" for name in inside.get("unwanted", ())),
                     "",
+                    # A reboot is needed only if the old image may have loaded an unwanted module.
                     "the initramfs was rebuilt" if inside.get("unwanted") else None,
                     {"release": release, "owed": owed},
                 )
@@ -188,7 +198,10 @@ def initramfs(document: Document, seen: Observed) -> List[Action]:
 
 
 def initramfs_faults(document: Document, inside: Mapping[str, Any]) -> List[str]:
-    """Why an initramfs (as `observe` shows it) is not what the class wants: an unwanted module in it, or an older modprobe file."""
+    """Return why an initramfs contradicts the class: an unwanted module, or an older modprobe file.
+
+    `inside` is one entry of :attr:`Observed.initramfs`.
+    """
     if "absent" in inside:
         return ["there is none, and the kernel would not find its root"]
     if "error" in inside:

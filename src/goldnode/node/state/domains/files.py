@@ -1,4 +1,4 @@
-"""Files that are goldnode's own: regular files of root's with the wanted content and mode, or gone."""
+"""Files that goldnode owns: regular files of root with the wanted content and mode, or absent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A file as the class wants it. `content` is what :func:`observe.printable` gives for it; `show` replaces it in diffs."""
+    """A file that the class wants.
+
+    `content` has the format of :func:`observe.printable`; `show` replaces it in diffs.
+    """
 
     path: str
     content: str
@@ -21,19 +24,22 @@ class Wanted:
     why: str
     mode: int = 0o644
     show: Optional[str] = None
-    payload: Optional[str] = (
-        None  # name of the payload that holds the bytes, where they travel beside the document
-    )
-    base64: Optional[str] = None  # the bytes themselves, where they may not be text
+    # Name of the payload with the file's bytes, if they are not part of the document.
+    payload: Optional[str] = None
+    base64: Optional[str] = None  # the file's bytes, if they may not be text
     reboot: Optional[str] = None
 
 
 def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> List[Action]:
-    """Actions that make goldnode's files exactly the wanted ones. `keep` names files another domain judges."""
+    """Return actions that make goldnode's files exactly the wanted ones.
+
+    `keep` lists files that another domain manages.
+    """
     actions: List[Action] = []
     names = set(keep)
     for file in wanted:
         names.add(file.path)
+        # A file below a replaced directory was read through a link, so it counts as missing.
         have = None if owners.replaced(file.path, seen) else seen.files.get(file.path)
         wrong = ["the file is not there"] if have is None else differences(file, have)
         if not wrong:
@@ -82,7 +88,7 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
 
 
 def differences(file: Wanted, have: Mapping[str, Any]) -> List[str]:
-    """Return in words how what is there differs from the wanted file; nothing where it does not."""
+    """Describe how an existing file differs from the wanted one; empty if it does not."""
     row = {**owners.ROOTS, **have}
     if row["type"] != "file":
         return [f"it is {owners.kind(row)}, want a file"]

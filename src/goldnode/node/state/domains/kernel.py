@@ -1,4 +1,4 @@
-"""The kernel of the next boot: the hook that speaks up for a kernel without a module, and the boot entry."""
+"""Domain of the next boot's kernel: a hook that warns about kernels without modules, and the boot entry."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ DROP_IN = "/etc/default/grub.d/90-goldnode.cfg"
 Document: TypeAlias = "Mapping[str, Any]"
 
 HOOK = """#!/bin/sh
-# goldnode: runs after dkms whenever a kernel arrives, and says so for each module of the stack that it would boot without.
-# It never fails: a failing hook would break apt, and the class's boot entry keeps this kernel from being the default.
+# goldnode: runs after dkms whenever a kernel arrives, \
+and says so for each module of the stack that it would boot without.
+# It never fails: a failing hook would break apt, \
+and the class's boot entry keeps this kernel from being the default.
 release=$1
 [ -n "$release" ] || exit 0
 missing() {{
@@ -38,15 +40,16 @@ exists() {{
 
 
 def _word(text: str) -> str:
-    """A text as one word of a shell."""
+    """Quote a text as one word for a shell."""
     plain = text and all(letter.isascii() and (letter.isalnum() or letter in "_@%+=:,./-") for letter in text)
     return text if plain else shlex.quote(text)
 
 
 def hook(document: Document, part: str) -> List[Wanted]:
-    """The postinst hook; only where the stack has a module of its own to be missed."""
+    """Return the postinst hook, if the stack has out-of-tree modules that could be missing."""
     driver = document.get("driver")
     lines = []
+    # An in-tree module comes with every kernel.
     if driver and not driver["in_tree"]:
         lines.append(f"version {_word(driver['module'])} {_word(driver['version'])} 'its GPUs'")
     for row in document.get("modules") or ():
@@ -70,16 +73,19 @@ def hook(document: Document, part: str) -> List[Wanted]:
 
 
 def drop_in(entry: str) -> str:
-    """Content of the GRUB drop-in that makes `entry` (as `Entry.selector` gives it) the default."""
+    """Return the GRUB drop-in that makes `entry` (see `Entry.selector`) the default."""
     return f'# goldnode: the kernel of the node class is the default of every boot\nGRUB_DEFAULT="{entry}"\n'
 
 
 def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[Note]]:
-    """Make the class's kernel the default of the next boot; judged only where a boot loader that is known is seen."""
+    """Return actions that make the class's kernel the default of the next boot, and notes.
+
+    Requires a boot loader that goldnode can read.
+    """
     release = document["kernel"]["release"]
     driver = document.get("driver")
     out_of_tree = bool(driver and not driver["in_tree"]) or bool(document.get("modules"))
-    part = "gpu_driver" if out_of_tree else "kernel"  # after every module is proved
+    part = "gpu_driver" if out_of_tree else "kernel"  # after every module is verified
     loader = seen.boot.get("loader")
     if not seen.live:
         return [], [
@@ -103,6 +109,7 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
         return once(document, seen, part)
     before = (seen.files.get(DROP_IN) or {}).get("content")
     if seen.boot.get("release") == release:
+        # Without the drop-in, the next kernel that is installed would become the default.
         if seen.boot.get("entry") and before == drop_in(str(seen.boot["entry"])):
             return [], []
         reason = f"{release} boots next, and nothing keeps it the default when another kernel arrives"
@@ -115,9 +122,12 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
 
 
 def systemd_boot(document: Document, seen: Observed, part: str) -> Tuple[List[Action], List[Note]]:
-    """The entry of the slot that runs boots the class's kernel, as this root has it; elsewhere the class's kernel is the loader's default.
+    """Return actions that make the running slot's entry boot the class's kernel, and notes.
 
-    While an image is tried, or is to be with the next boot, nothing is changed: the kernel of that boot is that image's matter.
+    Without slots, make the kernel the loader's default.
+
+    Nothing is changed during a trial of an image, or if the next boot will try one: that
+    image brings its own kernel.
     """
     release, have = document["kernel"]["release"], seen.boot.get("release")
     survey = seen.slots.get("survey")
@@ -163,12 +173,16 @@ def systemd_boot(document: Document, seen: Observed, part: str) -> Tuple[List[Ac
 
 
 def tried(document: Document, seen: Observed) -> bool:
-    """Whether the class's kernel is booted once first, and made the default by the check of that boot: on a way back, to a kernel that does
-    not run and is not the default already. Forward it is not: there the module is proved before, and a node that somebody boots twice
-    before its check has ended must come up in its class's kernel both times."""
+    """Return whether a trial boot must precede making the class's kernel the default.
+
+    This applies to a rollback to a kernel that is neither running nor the default. It does not apply to an
+    upgrade: there the modules are verified before the boot. Also, a node that is rebooted twice before its
+    check has finished must start the class's kernel both times.
+    """
     release = document["kernel"]["release"]
     if seen.trial.get("release") == release:
         return True
+    # `next_entry` holds for one boot only, so it does not count as the default.
     stands = seen.boot.get("release") == release and seen.boot.get("via") != "next_entry"
     return (
         bool(seen.back)
@@ -179,9 +193,13 @@ def tried(document: Document, seen: Observed) -> bool:
 
 
 def once(document: Document, seen: Observed, part: str) -> Tuple[List[Action], List[Note]]:
-    """Have the next boot try the class's kernel. What the check of that boot has to settle is no action of a plan's."""
+    """Return actions that make the next boot try the class's kernel, and notes.
+
+    The check of that boot finishes the trial; no action of the plan does.
+    """
     release = document["kernel"]["release"]
     failed = seen.trial.get("failed")
+    # The trial boot is running, and its check decides.
     if seen.running_kernel == release:
         text = f"{release} becomes the default with a check that finds nothing against it"
         return [], [Note("boot.entry", f"{text}; the last one found: {failed}" if failed else text)]
@@ -191,7 +209,10 @@ def once(document: Document, seen: Observed, part: str) -> Tuple[List[Action], L
         and seen.boot.get("via") == "next_entry"
     ):
         return [], []
-    reason = f"{release} is to be tried by one boot; the default stays what it is until the check of that boot finds nothing against it"
+    reason = (
+        f"{release} is to be tried by one boot; the default stays what it is until the check of that "
+        "boot finds nothing against it"
+    )
     if failed:
         reason += f" (tried before: {failed})"
     entry = seen.boot.get("entry") or f"(entry of {release}, once it is installed)"

@@ -1,7 +1,10 @@
-"""Other out-of-tree kernel modules of the stack: built, ordered and proved like the driver's own.
+"""Domain of the stack's further out-of-tree kernel modules.
 
-A stack lists them in the order of loading. A module with a package has a tree of its own; one without comes from the driver's tree. What
-compiles against another module's symbols (`after`) is stale once that other one was put there anew, and is then built again.
+They are built, ordered and verified like the driver's own.
+
+The stack lists them in load order. A module with a package has its own source tree; one without belongs to
+the driver's tree. A module that is compiled against another one's symbols (`after`) is outdated once the
+other one is replaced, and is then rebuilt.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ FIELDS = ("version", "license", "vermagic", "signer", "name", "srcversion")
 
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """Read every module of the stack as it lies there for the locked kernel, in one modinfo, and what the kernel holds of them."""
+    """Read every module of the stack for the locked kernel, and those that the kernel has loaded.
+
+    One modinfo call reads all of them.
+    """
     rows = document.get("modules") or []
     if not rows:
         return
@@ -49,13 +55,17 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
 
 
 def inner_name(name: str, info: Optional[Mapping[str, Any]]) -> str:
-    """What the kernel calls a module: Debian's nvidia-current-peermem is nvidia_peermem inside."""
+    """Return the kernel's name of a module: Debian's nvidia-current-peermem is nvidia_peermem inside."""
     return str((info or {}).get("name") or name).replace("-", "_")
 
 
 def survey(host: Host, release: str, names: Sequence[str]) -> Dict[str, Optional[Json]]:
-    """For each module what modinfo says of it, the identity of its file (size and time), its own identity and those of what it
-    was built against as goldnode has recorded them ({module: identity}), and the file's time in ns; None where modprobe would not find it."""
+    """Return the facts about each module, or None if modprobe would not find it.
+
+    They are the fields of modinfo, and `identity` (size and mtime of the file) and `time` (mtime
+    in ns). `against` is the recorded identity of the module and of those that it was built
+    against ({module: identity}).
+    """
     found: Dict[str, Optional[Json]] = dict.fromkeys(names)
     if not host.exists(f"/lib/modules/{release}"):
         return found
@@ -76,25 +86,26 @@ def survey(host: Host, release: str, names: Sequence[str]) -> Dict[str, Optional
         try:
             stat = os.stat(fields["filename"])
             info["identity"], info["time"] = f"{stat.st_size}:{stat.st_mtime_ns}", stat.st_mtime_ns
-        except OSError:  # built into the kernel, or gone meanwhile
+        except OSError:  # built into the kernel, or removed in the meantime
             info["identity"], info["time"] = "", 0
         info["against"] = record.get(name)
         found[name] = info
     return found
 
 
-# -- what is wrong with a module
+# -- faults of a module
 
 
 def fault(
     document: Document, row: Mapping[str, Any], found: Mapping[str, Optional[Mapping[str, Any]]]
 ) -> Optional[str]:
-    """What is wrong with one of the stack's other modules; None when it is the wanted one for the locked kernel."""
+    """Return the fault of one of the stack's further modules, or None if it is as wanted."""
     release, info = document["kernel"]["release"], found.get(row["name"])
     if info is None:
         return f"modinfo -k {release} finds no {row['name']}"
     if info["vermagic"].split(" ")[0] != release:
         return f"want vermagic {release}, have {info['vermagic'] or 'none'}"
+    # The version of a package need not match the version field of its module.
     if row["package"] is None and info["version"] and info["version"] != row["version"]:
         return f"want version {row['version']}, have {info['version']}"
     return stale(document, row, found)
@@ -103,12 +114,14 @@ def fault(
 def stale(
     document: Document, row: Mapping[str, Any], found: Mapping[str, Optional[Mapping[str, Any]]]
 ) -> Optional[str]:
-    """Whether a module that is built on the node was built against an earlier file of a module it depends on."""
+    """Return the reason if a module built on the node was built against an older file of a dependency."""
     info = found.get(row["name"])
     if info is None or tree(document, row) is None:
         return None
     against = info.get("against") or {}
-    recorded = against.get(row["name"]) == info["identity"]  # and not of a build before this one
+    # The record is of this build, not of an earlier one.
+    # Without a valid record, file times decide below.
+    recorded = against.get(row["name"]) == info["identity"]
     for name in foreign(document, row):
         other = found.get(name)
         if other is None:
@@ -123,7 +136,7 @@ def stale(
 
 
 def foreign(document: Document, row: Mapping[str, Any]) -> List[str]:
-    """The modules of `after` that come from another source tree: those of one tree are compiled together."""
+    """Return the modules of `after` from other source trees. Modules of one tree are compiled together."""
     trees = {other["name"]: tree(document, other) for other in document["modules"]}
     driver = document.get("driver") or {}
     if driver.get("dkms"):
@@ -132,7 +145,7 @@ def foreign(document: Document, row: Mapping[str, Any]) -> List[str]:
 
 
 def tree(document: Document, row: Mapping[str, Any]) -> Optional[str]:
-    """The name under which dkms knows the module's source; None where its package brings it built."""
+    """Return dkms's name of the module's source, or None if its package provides it prebuilt."""
     if row["package"] is not None:
         return str(row["dkms"]) if row["dkms"] else None
     dkms = document["driver"].get("dkms")
@@ -143,8 +156,11 @@ def tree(document: Document, row: Mapping[str, Any]) -> Optional[str]:
 
 
 def builds(document: Document, seen: Observed) -> List[Action]:
-    """Every module that has to be built, the driver's own among them, in the order of the stack: first what the driver is built after,
-    then the driver's tree, then the rest. What depends on one that is built anew is built anew as well. Pure."""
+    """Return actions for every module to build, including the driver's own, in the stack's order. Pure.
+
+    Modules that the driver is built against come first, then the driver's tree, then the rest. A module that
+    depends on a rebuilt one is rebuilt too.
+    """
     rows, found = document.get("modules") or [], seen.other_modules
     anew: List[str] = []
     actions: List[Action] = []
@@ -161,9 +177,8 @@ def builds(document: Document, seen: Observed) -> List[Action]:
     def build(row: Mapping[str, Any]) -> None:
         why = reason(row)
         source = tree(document, row)
-        if (
-            why and source and source in [action.data["dkms"] for action in actions]
-        ):  # one build gives all of a tree
+        # One build provides all modules of a tree.
+        if why and source and source in [action.data["dkms"] for action in actions]:
             anew.append(row["name"])
         elif why:
             ours = prebuilt(document) and row["package"] == document["driver"]["package"]
@@ -199,13 +214,16 @@ def builds(document: Document, seen: Observed) -> List[Action]:
 
 
 def prebuilt(document: Document) -> bool:
-    """Whether the modules of the stack come built, in a package of the site's mirror."""
+    """Return whether the modules of the stack come prebuilt, in a package from the site's mirror."""
     return bool((document.get("driver") or {}).get("built") == "prebuilt")
 
 
 def _action(document: Document, row: Mapping[str, Any], why: str) -> Action:
     release = document["kernel"]["release"]
-    after = f"{row['name']} of {row['package'] or document['driver']['dkms']['package']} {row['version']} for {release}\n"
+    after = (
+        f"{row['name']} of {row['package'] or document['driver']['dkms']['package']} {row['version']} "
+        f"for {release}\n"
+    )
     data = {
         "module": row["name"],
         "version": row["version"],
@@ -227,7 +245,7 @@ def _action(document: Document, row: Mapping[str, Any], why: str) -> Action:
 
 
 def of_tree(document: Document, name: str) -> List[Mapping[str, Any]]:
-    """The rows that one build of the dkms source `name` has to give."""
+    """Return the rows of modules that one build of the dkms source `name` must provide."""
     return [row for row in document.get("modules") or () if tree(document, row) == name]
 
 
@@ -235,7 +253,7 @@ def of_tree(document: Document, name: str) -> List[Mapping[str, Any]]:
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
-    """The files of goldnode's own that this domain wants. Pure."""
+    """Return the files of goldnode that this domain wants. Pure."""
     rows = document.get("modules") or []
     driver, files = document.get("driver") or {}, []
     load = [row["name"] for row in rows if row["load"]]
@@ -261,7 +279,10 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """Builds are planned with the driver's own (see `builds`), before the boot entry; here only what cannot be judged is told. Pure."""
+    """Return notes on modules that cannot be checked here. Pure.
+
+    The driver's domain plans the builds (see `builds`), before the boot entry.
+    """
     elsewhere, load = place(seen), [row["name"] for row in document.get("modules") or () if row["load"]]
     return (
         [],
@@ -273,14 +294,20 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """A module that nobody on the node can build, and its package does not bring for this kernel. Pure."""
+    """Refuse a module that cannot be built on the node and that its package does not provide for this kernel.
+
+    Pure.
+    """
+    # A pending transaction may still install a package that provides the module.
     arrives = any(action.kind == "packages.transact" for action in actions)
     stuck = [action for action in actions if action.kind == "module.build" and action.data["dkms"] is None]
     return [
         Refusal(
             "module-not-built",
-            f"{action.data['module']}: {action.reason}, and its package {action.data['package']} brings it built.",
-            f"Put a build for kernel {action.data['release']} into the archive and lock again, or name the package's `dkms` in the stack.",
+            f"{action.data['module']}: {action.reason}, and its package {action.data['package']} "
+            "brings it built.",
+            f"Put a build for kernel {action.data['release']} into the archive and lock again, or "
+            "name the package's `dkms` in the stack.",
         )
         for action in stuck
         if not arrives
@@ -288,7 +315,8 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
 
 
 def reboot(document: Document, seen: Observed) -> List[str]:
-    """Modules that the kernel holds in another build than lies on disk. Pure."""
+    """Return the modules of which the kernel has loaded a different build than the installed one. Pure."""
+    # The reboot into the class's kernel loads the installed modules anyway.
     if seen.running_kernel != document["kernel"]["release"]:
         return []
     found = []
@@ -300,7 +328,7 @@ def reboot(document: Document, seen: Observed) -> List[str]:
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
-    """One finding per item this domain's part of the class declares. Pure."""
+    """Return one finding per item that the class declares in this domain. Pure."""
     release, found = document["kernel"]["release"], []
     for row in document.get("modules") or ():
         item = f"modules.{row['name']}"
@@ -314,7 +342,8 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         if row["load"]:
             have = "loaded" if inner_name(row["name"], info) in seen.loaded else "not loaded"
             remedy = Remedy(
-                f"See why it is not: `journalctl -b -u systemd-modules-load`, `modprobe {row['name']}`, dmesg.",
+                "See why it is not: `journalctl -b -u systemd-modules-load`, `modprobe "
+                f"{row['name']}`, dmesg.",
                 PERSON,
             )
             found.append(judge_item(f"{item}.loaded", "loaded", have, "drain", remedy, place(seen)))

@@ -1,4 +1,4 @@
-"""The stack set in dpkg: one transaction to the locked versions, whole, and held."""
+"""Domain of the stack's packages: one transaction to the locked versions, and holds."""
 
 from __future__ import annotations
 
@@ -25,16 +25,22 @@ Document: TypeAlias = "Mapping[str, Any]"
 
 
 def repair(document: Document, seen: Observed) -> List[Action]:
-    """After an interrupted or failed run of goldnode: let dpkg finish what it had begun. (Broken by others: preflight refuses.)
+    """Return the action that lets dpkg finish an interrupted or failed run of goldnode.
 
-    What an earlier lock had begun to bring and this one does not want leaves instead: it may be just what cannot be finished.
+    Preflight refuses if another program caused it.
+
+    Packages of an earlier lock that this lock does not want are removed instead: they may be the
+    ones that cannot be finished.
     """
     broken = broken_packages(seen)
     if not broken or seen.journal is None:
         return []
     wanted = {package["name"] for package in document["packages"]}
     leave = [name for name in broken if name in seen.held_by_us and name not in wanted]
-    reason = f"an earlier run was interrupted ({seen.journal.get('part', '?')}); {len(broken)} packages are half done: {', '.join(broken[:5])}"
+    reason = (
+        f"an earlier run was interrupted ({seen.journal.get('part', '?')}); {len(broken)} packages are "
+        f"half done: {', '.join(broken[:5])}"
+    )
     if leave:
         reason += f"; of these {', '.join(leave)} leave again"
     return [
@@ -53,16 +59,16 @@ def repair(document: Document, seen: Observed) -> List[Action]:
 
 
 def broken_packages(seen: Observed) -> List[str]:
-    """Packages that dpkg has neither installed nor removed."""
+    """Return the packages that dpkg has neither installed nor removed completely."""
     fine = ("installed", "config-files", "not-installed")
     return sorted(name for name, package in seen.packages.items() if package["state"] not in fine)
 
 
 def transaction(document: Document, seen: Observed) -> Optional[Action]:
-    """The one apt transaction that takes the stack set to its lock; None when it is there.
+    """Return the one apt transaction that installs the locked stack, or None if nothing is to do.
 
-    It is the work of the first role concerned: when kernel and driver move together they move in one go, so that no moment has a
-    kernel without the module that belongs to it.
+    It belongs to the first role concerned. Kernel and driver always change in one transaction, so that there
+    is never a kernel without its module.
     """
     wanted = {package["name"]: package for package in document["packages"]}
     lines: List[str] = []
@@ -119,6 +125,7 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     )
     driver = document.get("driver") or {}
     reboot = None
+    # One reboot reason is enough, and a new kernel covers the others.
     if new_kernel:
         reboot = f"kernel {document['kernel']['release']} is installed and has to be booted"
     elif moved_driver and driver.get("version"):
@@ -132,15 +139,17 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
         for name in sorted({*install, *remove} & set(seen.packages))
     )
     after = "".join(f"{name} {wanted[name]['version']}\n" for name in install)
-    # What has no configuration that anybody could want again leaves no trace: what built modules, and the packages of built ones.
+    # Purge packages without any configuration worth keeping: build dependencies of modules, and
+    # packages of prebuilt ones.
     known = {*seen.left_over, *(document.get("driver") or {}).get("replaces", ())}
     data: Dict[str, Any] = {
+        # Request every locked package, not only the changed ones, so that apt cannot move any of them.
         "install": [f"{p['name']}={p['version']}" for p in document["packages"]],
         "remove": remove,
         "purge": [name for name in remove if name in known or re.search(r"-modules-\d", name)],
         "lines": lines,
     }
-    if seen.back:  # so that nothing of it is left, as if it had not been here
+    if seen.back:  # a rollback leaves nothing of the current stack behind
         data["purge"] = [name for name in remove if name not in seen.back["residual"]]
     return Action(
         part, "packages.transact", document["stack"]["name"], counts, IMAGE, before, after, reboot, data
@@ -148,7 +157,10 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
 
 
 def way_back_modules(document: Document, seen: Observed, name: str) -> bool:
-    """Whether a package is that of the built modules of the same driver for the kernel that runs: it keeps the way back its GPUs."""
+    """Return whether a package has the prebuilt modules of the same driver for the running kernel.
+
+    Without it, the running kernel, which is the way back, would have no GPUs.
+    """
     driver = document.get("driver") or {}
     if (
         driver.get("built") != "prebuilt"
@@ -160,7 +172,7 @@ def way_back_modules(document: Document, seen: Observed, name: str) -> bool:
 
 
 def holds(document: Document, seen: Observed) -> List[Action]:
-    """apt-mark hold on every package of the stack set, and on fenced metapackages that are installed."""
+    """Return actions that put the stack's packages and installed metapackages of the fence on hold."""
     free: Dict[str, List[str]] = {}
     for package in document["packages"]:
         have = seen.packages.get(package["name"])
@@ -187,9 +199,9 @@ def holds(document: Document, seen: Observed) -> List[Action]:
 
 
 def let_go(document: Document, seen: Observed) -> List[Action]:
-    """Holds that goldnode set for an earlier lock and that would now stand in the way of this one.
+    """Return the action that releases holds of an earlier lock, since they would block this one.
 
-    The packages of the kernel that runs stay held: it is the way back.
+    The packages of the running kernel stay on hold: it is the way back.
     """
     wanted = {package["name"] for package in document["packages"]} | set(document["fence"])
     running = seen.running_kernel
@@ -213,7 +225,7 @@ def let_go(document: Document, seen: Observed) -> List[Action]:
 
 
 def way_back(seen: Observed) -> List[Action]:
-    """The kernel that runs now stays: apt must not see it as nobody's dependency and offer it to autoremove."""
+    """Return actions that mark the running kernel as manual, so that apt's autoremove does not remove it."""
     if not seen.running_kernel:
         return []
     found = [

@@ -1,13 +1,15 @@
-"""What is set on the GPUs: persistence, clocks, power, ECC, compute mode, MIG, sharing.
+"""Domain of GPU settings: persistence, clocks, power, ECC, compute mode, MIG, sharing.
 
-Field `gpu_settings` of what was seen: {} where the class declares nothing of this, else
+`seen.gpu_settings` is {} if the class declares none of these. Otherwise it has these keys:
 
-    vendor: nvidia or amd.  error: why nothing could be read, or null.
-    gpus: as :mod:`goldnode.node.device` gives them.
-    record: uuid -> field -> {value, rc, text, parts?, at}: what the setters said since this driver was loaded. It speaks where the driver
-        has no getter: locked clocks always, application clocks on branches that no longer have them.
-    persistenced: {exec: its unit's ExecStart or null, arguments: of the daemon that runs, or null}.
-    mps: {installed, active, job: whether systemd is about to start it}, where the class shares by MPS.
+* vendor: nvidia or amd
+* error: the reason why nothing could be read, or null
+* gpus: as :mod:`goldnode.node.device` returns them
+* record: uuid -> field -> {value, rc, text, parts?, at}, the results of the setters since the driver was
+  loaded. It is used where the driver has no getter: always for locked clocks, and for application clocks on
+  branches that dropped them.
+* persistenced: {exec: ExecStart of its unit or null, arguments: those of the running daemon, or null}
+* mps: {installed, active, job: systemd is about to start it}, if the class shares GPUs by MPS
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ if TYPE_CHECKING:
 Document: TypeAlias = "Mapping[str, Any]"
 
 PART = "gpu_policy"
-# Order of setting. Persistence first, or the driver forgets the rest when the last client leaves; then what may reset a GPU.
+# Order of setting. Persistence comes first, or the driver resets the rest when its last client exits. Then
+# come the settings that may reset a GPU.
 ORDER = ("persistence_mode", "ecc", "mig", "performance_level", "power_limit_watts", "clocks", "compute_mode")
 DRAIN = ("ecc", "mig")
 RECORD = "/run/goldnode/policy.json"
 RECORD_SCHEMA = "goldnode.policy/1"
 MODULES = {"nvidia": "nvidia", "amd": "amdgpu"}
 SIMULATED_MEMORY = "/run/goldnode-simulator/state"
-# NVML_ERROR_NOT_SUPPORTED and NVML_ERROR_FUNCTION_NOT_FOUND: the driver does not have it.
+# NVML_ERROR_NOT_SUPPORTED and NVML_ERROR_FUNCTION_NOT_FOUND: the driver does not support the setting.
 ABSENT = (3, 13)
 
 UNIT = "/etc/systemd/system/goldnode-policy.service"
@@ -57,15 +60,17 @@ PERSISTENCED = tuple(
     for where in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 )
 
-# In a container GPUs and kernel are its host's, and nothing is set from there; only a simulator's are its own.
-# Not RemainAfterExit: a restart, and a start by the rule below, must really set everything again.
-UNIT_TEXT = """# goldnode: sets the policy of the node class at every boot and whenever the GPU driver is loaded
+# A container shows the GPUs and kernel of its host, so the unit sets nothing there, except on simulated GPUs.
+# Not RemainAfterExit: a restart, and a start by the rule below, must set everything again.
+UNIT_TEXT = """\
+# goldnode: sets the policy of the node class at every boot and whenever the GPU driver is loaded
 [Unit]
 Description=goldnode policy of the node class
 ConditionPathExists=/etc/goldnode/class.json
 ConditionVirtualization=|!container
 ConditionPathExists=|{simulator}
-{wants}After=local-fs.target systemd-modules-load.service nvidia-persistenced.service nvidia-fabricmanager.service
+{wants}After=local-fs.target systemd-modules-load.service nvidia-persistenced.service \
+nvidia-fabricmanager.service
 Before=goldnode-sanity.service docker.service containerd.service slurmd.service kubelet.service
 
 [Service]
@@ -79,13 +84,14 @@ WantedBy=multi-user.target
 
 # --no-block: udev's worker must not wait for the GPUs.
 RULES_TEXT = """# goldnode: what is set on a GPU is gone when its driver is loaded anew
-ACTION=="add", SUBSYSTEM=="module", KERNEL=="{module}", RUN+="/bin/systemctl --no-block restart goldnode-policy.service"
+ACTION=="add", SUBSYSTEM=="module", KERNEL=="{module}", \
+RUN+="/bin/systemctl --no-block restart goldnode-policy.service"
 """
 
-# The daemon opens the driver, so it is not started where there is none: either sign of the driver will do, since who makes the device node
-# differs between packages, and the daemon itself can.
-# A daemon that found no device has been seen to say that it shuts down and never to end: its package's installation, docker and the policy
-# wait behind it, so that it gets no minute and a half for that. The kernel gives the devices back in either case.
+# The daemon opens the driver, so do not start it without one. Either sign of the driver is enough: some
+# packages do not create the device node, but the daemon itself can. A daemon without a device was observed to
+# announce its shutdown and then never exit. The installation of its package, docker and the policy wait for
+# it, so the stop timeout is short. The kernel releases the devices in any case.
 DROP_IN_TEXT = """# goldnode: persistence from the daemon's start, under the user that its package gives it
 [Unit]
 ConditionPathExists=|/dev/nvidiactl
@@ -110,32 +116,32 @@ WantedBy=multi-user.target
 """
 
 
-# -- what the class says
+# -- declaration
 
 
 def keys(policy: Mapping[str, Any]) -> List[str]:
-    """The GPU settings that a policy, or an override, names, in the order of setting."""
+    """Return the GPU settings that a policy, or an override, declares, in the order of setting."""
     return [key for key in ORDER if key in policy]
 
 
 def declares(document: Document) -> bool:
-    """Whether the class says anything of its GPUs' settings."""
+    """Return whether the class declares any GPU settings."""
     policy = document.get("policy") or {}
     return bool(document.get("gpu") and (keys(policy) or "sharing" in policy or policy.get("overrides")))
 
 
 def has_unit(document: Document) -> bool:
-    """Whether something has to be set at every boot: on the GPUs, or on the host (domain tuning)."""
+    """Return whether anything must be set at every boot, on the GPUs or on the host (domain tuning)."""
     return declares(document) or bool((document.get("policy") or {}).get("host"))
 
 
 def vendor(document: Document) -> str:
-    """Whose GPUs they are."""
+    """Return the vendor of the class's GPUs."""
     return str(document["gpu"]["vendor"])
 
 
 def fits(override: Mapping[str, Any], gpu: Mapping[str, Any]) -> bool:
-    """Whether an override is meant for this GPU."""
+    """Return whether an override applies to this GPU."""
     return (
         gpu.get("uuid") == override["uuid"]
         if "uuid" in override
@@ -144,15 +150,20 @@ def fits(override: Mapping[str, Any], gpu: Mapping[str, Any]) -> bool:
 
 
 def effective(document: Document, gpu: Mapping[str, Any]) -> Json:
-    """The settings wanted of one GPU: the class's, then those of its model, then its own. Clocks are merged, anything else replaced."""
+    """Return the wanted settings of one GPU: the class's, overridden by its model, then by its UUID.
+
+    Clocks are merged, anything else is replaced.
+    """
     policy = document["policy"]
     found: Json = {key: policy[key] for key in keys(policy)}
     mode = {"exclusive": "exclusive_process", "mps": "exclusive_process", "none": "default"}.get(
         policy.get("sharing", "")
     )
     if mode:
+        # An explicit compute_mode takes precedence over the one that `sharing` implies.
         found.setdefault("compute_mode", mode)
     overrides = [override for override in policy.get("overrides", ()) if fits(override, gpu)]
+    # False sorts first: overrides by model, then the more specific ones by UUID.
     for override in sorted(overrides, key=lambda override: "uuid" in override):
         for key in keys(override):
             found[key] = {**found.get(key, {}), **override[key]} if key == "clocks" else override[key]
@@ -160,7 +171,7 @@ def effective(document: Document, gpu: Mapping[str, Any]) -> Json:
 
 
 def items(document: Document) -> List[str]:
-    """Names of what the class declares, as its findings are called: persistence_mode, clocks.graphics_mhz …"""
+    """Return the names of the declared items, as in finding ids: persistence_mode, clocks.graphics_mhz …"""
     found = []
     policies = [document["policy"], *document["policy"].get("overrides", ())]
     for key in ORDER:
@@ -176,11 +187,11 @@ def items(document: Document) -> List[str]:
     return found + (["sharing"] if "sharing" in document["policy"] else [])
 
 
-# -- what is there
+# -- observe
 
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """Ask for the GPUs' settings, where they are this node's, and read what the setters said. Reads only."""
+    """Query the GPUs' settings if they are this node's, and read the results of the setters. Reads only."""
     if not declares(document):
         return
     found: Json = {"vendor": vendor(document), "error": None, "gpus": {}, "record": {}}
@@ -205,7 +216,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
 
 
 def elsewhere(document: Document, seen: Observed) -> Optional[str]:
-    """Why this place cannot show the GPUs of the node; None where it can."""
+    """Return why the node's GPUs are not visible here, or None if they are."""
     if seen.live and seen.simulated:
         return None
     return place(seen) or (
@@ -214,10 +225,10 @@ def elsewhere(document: Document, seen: Observed) -> Optional[str]:
 
 
 def driver_load(host: Host) -> str:
-    """A text that is new after each boot and each load of the driver, which is when it forgets what was set.
+    """Return an identifier that changes with each boot and each load of the driver, which reset all settings.
 
-    sysfs gives every directory that it makes a new inode number, so that a module that was loaded again has another one. The simulated
-    driver notes when it was loaded.
+    sysfs assigns a new inode number to each directory that it creates, so a reloaded module has a different
+    one. The simulated driver records the time of its load.
     """
     if host.exists(SIMULATOR):
         lines = (host.text(SIMULATED_MEMORY) or "").splitlines()
@@ -229,26 +240,25 @@ def driver_load(host: Host) -> str:
 
 
 def persistenced(host: Host) -> Json:
-    """How the package starts the persistence daemon, and how the one that runs was started."""
+    """Return how the package starts the persistence daemon, and how the running one was started."""
     text = next((text for text in (host.text(name) for name in PERSISTENCED) if text is not None), "")
     starts = [line.partition("=")[2].strip() for line in text.splitlines() if line.startswith("ExecStart=")]
     arguments = None
     if host.live:
         for name in host.glob("/proc", "[0-9]*"):
-            if (
-                host.text(f"{name}/comm") or ""
-            ).strip() == "nvidia-persiste":  # the kernel keeps fifteen characters
+            # The kernel truncates comm to fifteen characters.
+            if (host.text(f"{name}/comm") or "").strip() == "nvidia-persiste":
                 arguments = (host.text(f"{name}/cmdline") or "").split("\0")[:-1]
     return {"exec": starts[-1] if starts else None, "arguments": arguments}
 
 
 def is_fault(value: Any) -> bool:
-    """Whether a value stands for one that could not be had."""
+    """Return whether a value is an error in place of a reading."""
     return isinstance(value, dict) and "rc" in value
 
 
 def name_of(index: str, gpu: Mapping[str, Any]) -> str:
-    """How a person is told of a GPU."""
+    """Return the name of a GPU in messages."""
     return f"GPU {index} ({gpu['uuid']})" if isinstance(gpu.get("uuid"), str) else f"GPU {index}"
 
 
@@ -256,7 +266,7 @@ def name_of(index: str, gpu: Mapping[str, Any]) -> str:
 
 
 class Judged(NamedTuple):
-    """How one item of one GPU stands: outcome, what is wanted and what is there, as text."""
+    """Comparison of one item of one GPU: outcome, and the wanted and the observed value as text."""
 
     outcome: str
     want: str
@@ -264,7 +274,7 @@ class Judged(NamedTuple):
 
 
 def say(item: str, value: Any) -> str:
-    """A value as a person reads it."""
+    """Format a value for a person."""
     if item == "power_limit_watts":
         return f"{value} W"
     if item.startswith("clocks."):
@@ -283,7 +293,7 @@ def say(item: str, value: Any) -> str:
 def judge_value(
     item: str, want: Any, gpu: Mapping[str, Any], record: Mapping[str, Any], mode: str = "application"
 ) -> Judged:
-    """Hold one item of one GPU against what is wanted."""
+    """Compare one item of one GPU with the wanted value."""
     wanted = say(item, want)
     if is_fault(gpu):
         return Judged(UNREAD, wanted, _fault(gpu))
@@ -312,7 +322,7 @@ def _fault(value: Mapping[str, Any]) -> str:
 
 
 def judge_mode(item: str, want: Any, have: Mapping[str, Any]) -> Judged:
-    """ECC and MIG: what is active, and what the next boot brings."""
+    """Compare ECC or MIG: the active mode, and the mode after the next boot."""
     wanted = say(item, want)
     on = want if item == "ecc" else want["enabled"]
     there: Any = have["current"]
@@ -335,7 +345,7 @@ def judge_mode(item: str, want: Any, have: Mapping[str, Any]) -> Judged:
 
 
 def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[str, Any], mode: str) -> Judged:
-    """A clock: by its getter where there is one, else by what its setter said."""
+    """Compare a clock by its getter if the driver has one, otherwise by the result of its setter."""
     wanted = f"{want} MHz"
     if mode == "application":
         have = gpu["clocks"]["application"][part.partition("_")[0]]
@@ -349,6 +359,7 @@ def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[st
                 if have == want
                 else Judged(MISMATCH, wanted, f"{have} MHz{note}")
             )
+        # Only a missing getter is replaced by the record. Any other error is a failed read.
         if have["rc"] not in ABSENT:
             return Judged(UNREAD, wanted, _fault(have))
     said = record.get("clocks")
@@ -361,11 +372,12 @@ def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[st
         return Judged(MISMATCH, wanted, "not set since the driver was loaded")
     result = said["parts"][part]
     told = f"set at {said['at']}" if result["rc"] == 0 else f"tried at {said['at']}: {_fault(result)}"
+    # Success of the setter does not prove the current value, so this is never a match.
     return Judged(NOT_EXPOSED if result["rc"] in (0, *ABSENT) else MISMATCH, wanted, told)
 
 
 def settings(document: Document, seen: Observed) -> Iterator[Tuple[str, Mapping[str, Any], str, Any]]:
-    """(index, GPU, key, wanted value) of everything to be held against the class, in the order of setting."""
+    """Yield (index, GPU, key, wanted value) for each declared setting, in the order of setting."""
     for key in ORDER:
         for index, gpu in sorted(seen.gpu_settings.get("gpus", {}).items(), key=lambda row: int(row[0])):
             wanted = effective(document, gpu)
@@ -374,7 +386,11 @@ def settings(document: Document, seen: Observed) -> Iterator[Tuple[str, Mapping[
 
 
 def clock_target(gpu: Mapping[str, Any], want: Mapping[str, Any]) -> Json:
-    """What is asked of the driver for `clocks`. Application clocks come as a pair: what the class leaves open stays as it is, or is the highest."""
+    """Return the request for `clocks` to the driver.
+
+    Application clocks are set as a pair. The one that the class leaves open stays
+    unchanged, or becomes the highest.
+    """
     mode = want.get("mode", "application")
     found: Json = {"mode": mode}
     for name in ("graphics", "memory"):
@@ -390,7 +406,7 @@ def clock_target(gpu: Mapping[str, Any], want: Mapping[str, Any]) -> Json:
 def judged(
     gpu: Mapping[str, Any], key: str, want: Any, record: Mapping[str, Any]
 ) -> Iterator[Tuple[str, Judged]]:
-    """(item, how it stands) of one setting: clocks are two items, anything else is one."""
+    """Yield (item, comparison) for one setting. Clocks are two items, anything else is one."""
     if key != "clocks":
         yield key, judge_value(key, want, gpu, record)
         return
@@ -402,11 +418,11 @@ def judged(
             )
 
 
-# -- what is to be done
+# -- plan
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
-    """The units and the rule; nothing where the class says nothing of its GPUs. Pure."""
+    """Return the units and the udev rule, if the class declares GPU settings. Pure."""
     if not has_unit(document):
         return []
     gpus = declares(document)
@@ -429,7 +445,10 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
 
 
 def daemon(document: Document, seen: Observed, part: str) -> List[Wanted]:
-    """The persistence daemon's drop-in, which is there before its package is: that starts the daemon at once, without a device. Pure."""
+    """Return the persistence daemon's drop-in. Pure.
+
+    It is written before the package is installed, which starts the daemon at once, without a device.
+    """
     if not document.get("gpu") or vendor(document) != "nvidia":
         return []
     start = (seen.gpu_settings.get("persistenced") or {}).get("exec")
@@ -454,12 +473,12 @@ def daemon(document: Document, seen: Observed, part: str) -> List[Wanted]:
 
 
 def without_refusal(start: str) -> str:
-    """A command line of the persistence daemon without what tells it to do nothing."""
+    """Return a command line of the persistence daemon without the option that disables persistence mode."""
     return " ".join(word for word in start.split() if word != "--no-persistence-mode")
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """Links of the units, and one setting of one GPU per action. Pure."""
+    """Return the links of the units, and one action per setting and GPU. Pure."""
     actions: List[Action] = []
     for link, unit, want in (
         (WANTS, UNIT, has_unit(document)),
@@ -483,7 +502,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         return actions, [Note("policy", f"{names}: {why}")], still
     changes, waiting = _changes(document, seen)
     waiting = still + waiting
-    first: List[Action] = []  # a daemon that starts anew lets go of GPUs, which forget what was set
+    first: List[Action] = []  # a restarted daemon releases GPUs, which resets their settings
     last: List[Action] = []
     daemon = seen.gpu_settings.get("persistenced") or {}
     if document["policy"].get("persistence_mode") and "--no-persistence-mode" in (
@@ -496,7 +515,8 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
             )
         )
     mps = seen.gpu_settings.get("mps")
-    # At boot its start waits for the unit that applies the policy, and whoever waited for it in there would wait for himself.
+    # At boot, MPS starts after the unit that applies the policy. To wait for it in that
+    # unit would be a deadlock.
     if mps and mps["installed"] and not mps["active"] and not mps.get("job"):
         last.append(
             Action(
@@ -509,8 +529,12 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         for row in seen.runtime.get("gpu_containers") or []
     ]
     if users:
-        # To start a changed unit systemd is reloaded, which takes the devices away from containers of the toolkit's legacy mode.
-        text = f"a restart waits until nothing uses the GPU ({', '.join(users[:3])}{' …' if len(users) > 3 else ''})"
+        # Starting a changed unit needs a daemon-reload, which takes the devices away from containers in
+        # the toolkit's legacy mode.
+        text = (
+            "a restart waits until nothing uses the GPU "
+            f"({', '.join(users[:3])}{' …' if len(users) > 3 else ''})"
+        )
         return (
             actions + changes,
             [],
@@ -520,13 +544,16 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
 
 
 def mps_left(document: Document, seen: Observed) -> bool:
-    """Whether the control daemon runs that an earlier class wanted, and this one does not."""
+    """Return whether an MPS daemon of an earlier class still runs that this class does not want."""
     runs = ((seen.units.get("loaded") or {}).get(MPS_NAME) or {}).get("ActiveState") == "active"
     return runs and not (declares(document) and document["policy"].get("sharing") == "mps")
 
 
 def _mps_of_an_earlier_class(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
-    """A control daemon that runs goes on sharing the GPUs, whatever has become of its unit."""
+    """Return actions that stop the MPS daemon of an earlier class.
+
+    A running daemon shares the GPUs even after its unit is removed.
+    """
     if not mps_left(document, seen):
         return [], []
     name = MPS_NAME
@@ -557,7 +584,10 @@ def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Wai
                 if f"pid {holder['pid']}" not in holders
             ]
             if holders:
-                text = f"want {rows[0][1].want}, have {rows[0][1].have}; {', '.join(holders)} would lose the GPU. Drain the node."
+                text = (
+                    f"want {rows[0][1].want}, have {rows[0][1].have}; {', '.join(holders)} would lose "
+                    "the GPU. Drain the node."
+                )
                 waiting.append(Waiting(PART, f"mig of {name_of(index, gpu)}", text))
                 continue
         target = f"{key} of {name_of(index, gpu)}"
@@ -575,7 +605,7 @@ def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Wai
                 DEVICE,
                 "".join(f"{item}: {row.have}\n" for item, row in rows),
                 "".join(f"{item}: {row.want}\n" for item, row in rows),
-                # A pending mode that is set back to the current one needs no boot.
+                # Setting a pending mode back to the current one needs no reboot.
                 "ECC becomes active at the next boot"
                 if key == "ecc" and gpu["ecc"]["current"] != want
                 else None,
@@ -592,7 +622,7 @@ def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Wai
 
 
 def _pending(key: str, want: Any, gpu: Mapping[str, Any]) -> bool:
-    """Whether all is done but the boot that ECC or MIG waits for."""
+    """Return whether only the reboot for ECC or MIG is missing."""
     if key not in DRAIN:
         return False
     mode = gpu[key]
@@ -602,7 +632,7 @@ def _pending(key: str, want: Any, gpu: Mapping[str, Any]) -> bool:
 
 
 def modes_of(document: Document, seen: Observed, item: str) -> List[modes.Mode]:
-    """ECC or MIG of each GPU on which it is declared and can be read."""
+    """Return ECC or MIG of each GPU that has it declared and readable."""
     found = []
     for index, gpu, key, want in settings(document, seen) if declares(document) and item in DRAIN else ():
         mode = None if is_fault(gpu) else gpu.get(item)
@@ -616,12 +646,15 @@ def modes_of(document: Document, seen: Observed, item: str) -> List[modes.Mode]:
 
 
 def held(document: Document, seen: Observed) -> List[str]:
-    """What the next boot would make wrong on the GPUs, as they are now: the node is not rebooted before that is set back. Pure."""
+    """Return the GPU modes that the next boot would make wrong.
+
+    The node must not reboot before they are fixed. Pure.
+    """
     return [text for item in DRAIN for text in [modes.spoiling(item, modes_of(document, seen, item))] if text]
 
 
 def _hopeless(key: str, value: Any, record: Mapping[str, Any]) -> bool:
-    """Whether this driver has already said that it has no such setter; asking again would change nothing."""
+    """Return whether this driver has reported that it has no such setter. Another attempt would not help."""
     said = record.get(key)
     if not said or said["value"] != value:
         return False
@@ -629,7 +662,7 @@ def _hopeless(key: str, value: Any, record: Mapping[str, Any]) -> bool:
 
 
 def reboot_reasons(document: Document, seen: Observed) -> List[str]:
-    """What waits for the next boot. Pure."""
+    """Return the settings that become active at the next boot. Pure."""
     found = []
     for _, gpu, key, want in settings(document, seen) if declares(document) else ():
         if (
@@ -642,11 +675,11 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
     return list(dict.fromkeys(found))
 
 
-# -- reasons to touch nothing
+# -- refusals
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """Values that a board cannot take, all of them, before anything is set. Pure."""
+    """Refuse values that a board does not support. All of them are collected before anything is set. Pure."""
     faults: Dict[str, Dict[Tuple[str, str], List[str]]] = {}
     for index, gpu, key, want in settings(document, seen) if declares(document) else ():
         if is_fault(gpu):
@@ -656,8 +689,11 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
     found = []
     for key, rows in faults.items():
         right = next(iter(rows))[1]
-        remedy = f"Correct policy.{key} in class {document['class']}, or give these GPUs an override: the nearest right value is {right}."
-        # Boards of one model say one thing: it is told once.
+        remedy = (
+            f"Correct policy.{key} in class {document['class']}, or give these GPUs an override: the "
+            f"nearest right value is {right}."
+        )
+        # Boards of one model have the same fault, so report it once.
         said = [
             f"{names[0] if len(names) == 1 else f'each of {len(names)} GPUs'} {text}"
             for (text, _), names in rows.items()
@@ -668,7 +704,10 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
 
 
 def _out_of_range(key: str, want: Any, gpu: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
-    """(what is wrong, nearest right value) of one setting of one GPU; nothing where the board does not say what it can."""
+    """Yield (fault, nearest valid value) for one setting of one GPU.
+
+    A board that does not report its range has no faults.
+    """
     if key == "power_limit_watts":
         low, high = gpu["power"]["min"], gpu["power"]["max"]
         if not is_fault(low) and not is_fault(high) and not low <= want <= high:
@@ -680,7 +719,7 @@ def _out_of_range(key: str, want: Any, gpu: Mapping[str, Any]) -> Iterator[Tuple
         for profile in want.get("profiles", ()) if known else ():
             if profile not in known:
                 same = [name for name in known if name.partition(".")[0] == profile.partition(".")[0]]
-                import difflib  # rarely needed
+                import difflib  # start-up time: rarely needed
 
                 near = difflib.get_close_matches(profile, same or known, 1, 0)[0]
                 yield f"has no MIG profile {profile} (it has {', '.join(known)})", near
@@ -688,6 +727,7 @@ def _out_of_range(key: str, want: Any, gpu: Mapping[str, Any]) -> Iterator[Tuple
 
 def _wrong_clocks(want: Mapping[str, Any], gpu: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
     supported = gpu["clocks"]["supported"]
+    # Without a list of supported clocks, only the maximum can be checked.
     if is_fault(supported) or not supported:
         for name in ("graphics", "memory"):
             top, value = gpu["clocks"]["max"][name], want.get(f"{name}_mhz")
@@ -714,18 +754,18 @@ def _wrong_clocks(want: Mapping[str, Any], gpu: Mapping[str, Any]) -> Iterator[T
 
 
 def clocks_of(runs: Sequence[Sequence[Sequence[int]]]) -> List[int]:
-    """The clocks that runs of (first, last, step) stand for, sorted."""
+    """Return the sorted clocks that runs of (first, last, step) describe."""
     found: Set[int] = set()
     for first, last, step in (run for some in runs for run in some):
         found.update(range(first, last + 1, step or 1))
     return sorted(found)
 
 
-# -- the verdict
+# -- findings
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
-    """One finding per declared item, over all GPUs. Pure."""
+    """Return one finding per declared item, over all GPUs. Pure."""
     if not declares(document):
         return []
     why = elsewhere(document, seen)
@@ -762,13 +802,14 @@ UNREAD_REMEDY = Remedy(
     REBOOT,
 )
 REMEDY = Remedy(
-    "Run site.yml for this host, or `goldnode-node policy apply` on it: it sets what the class says and reads it back.",
+    "Run site.yml for this host, or `goldnode-node policy apply` on it: it sets what the class "
+    "says and reads it back.",
     POLICY,
 )
 
 
 def _declared(document: Document, item: str) -> str:
-    """What the class says of an item, whatever an override says."""
+    """Return the class's value of an item, without its overrides."""
     key, _, part = item.partition(".")
     value = document["policy"].get(key)
     if isinstance(value, dict) and part:
@@ -784,7 +825,10 @@ def _over_gpus(
     missing: int,
     seen: Observed,
 ) -> Finding:
-    """One finding of all GPUs. A fault that is certain and drains the node outranks what could not be read, and that outranks the rest."""
+    """Return one finding over all GPUs.
+
+    A certain fault that drains the node outranks a value that could not be read, which outranks the rest.
+    """
     expected = _declared(document, item)
     wants = sorted({row.want for _, row in rows})
     if len(wants) > 1:
@@ -829,7 +873,10 @@ def _over_gpus(
 
 
 def _overrides(document: Document, seen: Observed) -> List[Finding]:
-    """An override for a model of which the node has none. (One for a UUID is of one node, and speaks of no GPU on all others.)"""
+    """Report overrides for models that the node does not have.
+
+    Overrides for a UUID are not reported: each belongs to one node, and applies to no GPU on all others.
+    """
     models = [override for override in document["policy"].get("overrides", ()) if "model" in override]
     if not models:
         return []

@@ -1,4 +1,4 @@
-"""What stays on the node: the class document, the on-node program, and the unit that runs it at boot."""
+"""Domain of the permanent files on the node: class document, on-node program, unit of the boot check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 CLASS = "/etc/goldnode/class.json"
-# Exit status of the program that is asked for a plan as another program, or of another class document: see node/resident.py.
+# Exit status if the requested plan is for another program version, or for another class
+# document: see node/resident.py.
 OTHER, OTHER_CLASS = 10, 11
 UNIT = "/etc/systemd/system/goldnode-sanity.service"
 COMMAND = "/usr/sbin/goldnode-node"
@@ -23,12 +24,14 @@ WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service"
 
 Document: TypeAlias = "Mapping[str, Any]"
 
-# Ordering only: the check may find the node bad, and it must never be the check that keeps a runtime from starting.
+# Ordering only: the check may find faults, but must never be the cause that a
+# container runtime does not start.
 UNIT_TEXT = f"""# goldnode: holds this boot against the node class
 [Unit]
 Description=goldnode boot check of the node class
 ConditionPathExists={CLASS}
-After=local-fs.target systemd-modules-load.service systemd-udev-settle.service nvidia-persistenced.service goldnode-policy.service
+After=local-fs.target systemd-modules-load.service systemd-udev-settle.service \
+nvidia-persistenced.service goldnode-policy.service
 Before=docker.service containerd.service slurmd.service kubelet.service
 
 [Service]
@@ -46,21 +49,24 @@ WantedBy=multi-user.target
 
 
 def document_digest(document: Document) -> str:
-    """The digest that a class document must carry: SHA-256 of its canonical JSON without `digest` and `site`."""
+    """Return the digest of a class document: SHA-256 of its canonical JSON without `digest` and `site`."""
     inner = {key: value for key, value in document.items() if key not in ("digest", "site")}
     text = json.dumps(inner, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + sha256(text.encode()).hexdigest()
 
 
 def class_file(document: Document) -> Wanted:
-    """The class document, with the site's mirrors: what the boot check judges by."""
+    """Return the class document with the site's mirrors, which the boot check compares with the node."""
     content = by_lines(document, ordered=True) + "\n"
-    show = f"class {document['class']} {document['digest']}\nstack {document['stack']['name']} lock {document['lock']['digest']}\n"
+    show = (
+        f"class {document['class']} {document['digest']}\nstack {document['stack']['name']} lock "
+        f"{document['lock']['digest']}\n"
+    )
     return Wanted(CLASS, content, "node_class", f"this node is of class {document['class']}", show=show)
 
 
 def files(payloads: Mapping[str, Any]) -> List[Wanted]:
-    """The program (its bytes travel as payload ``program``: {sha256, content}) and its unit."""
+    """Return the program and its unit. The program's bytes are the payload ``program``: {sha256, content}."""
     wanted = [Wanted(UNIT, UNIT_TEXT, "sanity", "the node is checked at every boot")]
     if "program" in payloads:
         digest = payloads["program"]["sha256"]
@@ -71,8 +77,10 @@ def files(payloads: Mapping[str, Any]) -> List[Wanted]:
 
 
 def links(seen: Observed) -> List[Action]:
-    """What leads to the program: its name where a shell finds it, and `systemctl enable` as the link it makes (true in an image too, and no
-    daemon-reload)."""
+    """Return links to the program: its name in the shell's path, and the link of `systemctl enable`.
+
+    Creating the link directly also works in an image, and needs no daemon-reload.
+    """
     wanted = (
         ("node_class", COMMAND, PROGRAM, "the on-node program has no name that a shell finds"),
         ("sanity", WANTS, UNIT, "the boot check is not enabled"),

@@ -1,19 +1,29 @@
-"""The container engine with the GPU toolkit: configured by merging, proved by asking the engine.
+"""Domain of the container engine with the GPU toolkit.
 
-What this domain reads into `seen.runtime` (nothing where the class has no engine):
+Merges the configuration, and verifies it by asking the engine.
 
-daemon, config, toolkit_config: text of docker's daemon.json, containerd's config.toml, the toolkit's config.toml; None when absent.
-ours: {before, after}, texts of daemon.json around what goldnode merged into it last; None where it did not.
-imported: the other files config.toml imports, in order, as [{file, text}]. tomllib: whether this Python reads TOML.
-unit: {load, active, enabled, result, pid, job (whether systemd is about to start it), kept (whether the gate has refused it), started
-(seconds since the epoch, or None)} of the engine's unit; None where nobody can be asked.
-info: what the running docker says, see `dockerd.info`. flags: docker's command line. written: when containerd's files last changed.
-hook: when the toolkit's hook was installed. seconds since the epoch.
-gpu_containers: running containers that use a GPU, [{id, name, why}]. holders: processes that hold one; only where a restart is wanted.
-specs: CDI specs of the class's vendor in the order of their precedence, [{file, kind, devices, missing, driver} or {file, error}].
-refresh: unit of the toolkit that refreshes its spec -> {unit: path of the unit file or None, enabled}.
-left: files that an earlier class had settings in and this one has none: path -> {before, after, now}, texts as `record` keeps them.
-gpus: whether GPUs can be asked for here. amd: {kfd, nodes: [{render, card}], groups: numbers}.
+`seen.runtime` has these keys (it is empty if the class has no engine):
+
+* daemon, config, toolkit_config: text of docker's daemon.json, containerd's config.toml, and the toolkit's
+  config.toml; None if absent
+* ours: {before, after}, texts of daemon.json around goldnode's last merge; None if there was no merge
+* imported: the other files that config.toml imports, in order, as [{file, text}]
+* tomllib: True if this Python can parse TOML
+* unit: {load, active, enabled, result, pid, job (systemd is about to start it), kept (the gate has refused
+  it), started (seconds since the epoch, or None)} of the engine's unit; None without systemd
+* info: state of the running docker, see `dockerd.info`
+* flags: docker's command line
+* written: time of the last change of containerd's files, in seconds since the epoch
+* hook: time at which the toolkit's hook was installed, in seconds since the epoch
+* gpu_containers: running containers that use a GPU, [{id, name, why}]
+* holders: processes that use a GPU; only if a restart is wanted
+* specs: CDI specs for the class's vendor in order of precedence, [{file, kind, devices, missing,
+  driver} or {file, error}]
+* refresh: unit of the toolkit that refreshes its spec -> {unit: path of the unit file or None, enabled}
+* left: files with settings of an earlier class, in which this class has no settings: path -> {before, after,
+  now}, texts as in `record`
+* gpus: True if GPUs can be queried here
+* amd: {kfd, nodes: [{render, card}], groups: numbers}
 """
 
 from __future__ import annotations
@@ -46,28 +56,29 @@ CONTAINERD, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/gol
 PODMAN = "/etc/containers/containers.conf.d/50-goldnode.conf"
 TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
 AMD_SPEC = "/etc/cdi/goldnode-amd.json"
-# The runtime and the hook of NVIDIA's toolkit, as its packages install them.
+# The runtime and the hook of the NVIDIA toolkit, as its packages install them.
 PROGRAM, HOOK = "/usr/bin/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime-hook"
-# Later directories take precedence (CDI specification, "CDI Spec directories"); the toolkit's own units write the first name here.
+# Highest precedence first: the default order is /etc/cdi, /var/run/cdi, and later directories win (CDI
+# specification, "CDI Spec directories"). The toolkit's own units write SPEC.
 SPEC, SPECS = "/var/run/cdi/nvidia.yaml", ("/var/run/cdi", "/etc/cdi")
 REFRESH = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 UNITS = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
 KIND = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
-# The first docker that has `dockerd --validate` (Docker Engine release notes, 23.0).
+# The first docker with `dockerd --validate` (Docker Engine release notes, 23.0).
 VALIDATES = (23, 0)
 
 
 def unit_name(document: Document) -> Optional[str]:
-    """The unit of the class's engine; None for podman, which has no daemon."""
+    """Return the unit of the class's engine, or None for podman, which has no daemon."""
     engine = (document.get("runtime") or {}).get("engine")
     return {"docker": "docker.service", "containerd": "containerd.service"}.get(engine or "")
 
 
-# -- reading
+# -- observe
 
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """Read what this domain judges into its field of `seen`. Reads only."""
+    """Fill `seen.runtime`. Reads only."""
     runtime = document.get("runtime")
     left = _left(host, document)
     if left:
@@ -102,7 +113,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     unit = unit_name(document)
     found["unit"] = _unit(host, unit) if host.live and unit else None
     if runtime["engine"] == "docker" and found["unit"] and found["unit"]["active"] == "active":
-        # Only a daemon that runs is asked: its socket would start one that does not.
+        # Query only a running daemon: a connection to its socket would start a stopped one.
         found["info"] = dockerd.info()
         found["flags"] = (
             (host.data(f"/proc/{found['unit']['pid']}/cmdline") or b"")
@@ -130,6 +141,7 @@ def _unit(host: Host, name: str) -> Dict[str, Any]:
         for line in host.run("systemctl", "show", name, "-p", keys).out.splitlines()
         if "=" in line
     )
+    # systemd's monotonic microseconds become wall clock time, to compare them with file times.
     began = int(rows.get("ExecMainStartTimestampMonotonic") or 0)
     started = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) + began / 1e6 if began else None
     return {
@@ -145,7 +157,7 @@ def _unit(host: Host, name: str) -> Dict[str, Any]:
 
 
 def _imported(host: Host, config: Optional[str]) -> List[Dict[str, str]]:
-    """What config.toml imports beside the drop-in, in the order in which containerd reads it."""
+    """Return the files that config.toml imports besides the drop-in, in containerd's reading order."""
     if config is None or text_of.toml_reader() is None:
         return []
     try:
@@ -170,6 +182,7 @@ def _specs(host: Host, kind: str) -> List[Dict[str, Any]]:
             spec = text_of.read_cdi(host.text(name) or "")
             if spec["kind"] != kind:
                 continue
+            # A spec shows its driver version only in the names of library files.
             versions = {
                 match.group(1)
                 for path in spec["paths"]
@@ -198,7 +211,7 @@ def _wants(name: str) -> str:
 
 
 def _amd(host: Host) -> Dict[str, Any]:
-    """Render nodes that amdgpu made, with the card of the same device, and the numbers of the groups that may open them."""
+    """Return amdgpu's render nodes, each with its device's card, and the groups that may open them."""
     nodes = []
     for name in host.glob("/sys/class/drm", "renderD*"):
         driver = f"{name}/device/driver"
@@ -215,11 +228,11 @@ def _amd(host: Host) -> Dict[str, Any]:
     return {"kfd": host.exists("/dev/kfd"), "nodes": nodes, "groups": groups}
 
 
-# -- what is wanted
+# -- wanted state
 
 
 def configured(document: Document) -> Sequence[str]:
-    """Files of somebody else's that this class has settings in."""
+    """Return the foreign files in which this class has settings."""
     runtime = document.get("runtime")
     if not runtime or not runtime["toolkit"]:
         return ()
@@ -228,24 +241,28 @@ def configured(document: Document) -> Sequence[str]:
 
 
 def without_ours(path: str, texts: Mapping[str, Any], now: str) -> Optional[str]:
-    """The text of a file without what goldnode has merged into it; None: nothing else is in it. Raises ValueError where it is broken.
+    """Return the text of a file without goldnode's settings, or None if nothing else is in it.
 
-    containerd does not start when a file that it imports is not there, so that import goes whatever else has become of its line.
+    containerd does not start if an imported file is missing. The import is therefore removed even if its line
+    was edited since. Raises ValueError if the file is broken.
     """
-    from .. import record as records  # rarely needed
+    from .. import record as records  # start-up time: rarely needed
 
     text = records.unmerged_text(path, texts["before"], texts["after"], now)
     return text_of.without_import(text, DROP_IN) if text is not None and path == CONTAINERD else text
 
 
 def given_back(document: Document, seen: Observed) -> List[Action]:
-    """Settings of an earlier class leave files that this one has none in. They go before the files that they name, so that an engine that
-    is started in between finds what its configuration says. Pure."""
+    """Return actions that remove an earlier class's settings from files that this class does not use. Pure.
+
+    This happens before the files that those settings refer to are removed. An engine that starts in between
+    then still finds every file that its configuration names.
+    """
     actions = []
     for path, texts in sorted(seen.runtime.get("left", {}).items()):
         try:
             text = None if texts["now"] is None else without_ours(path, texts, texts["now"])
-        except ValueError:  # refused
+        except ValueError:  # reported as a refusal
             continue
         if text != texts["now"]:
             reason = "holds settings of an earlier class, and this one has none in it"
@@ -266,30 +283,30 @@ def given_back(document: Document, seen: Observed) -> List[Action]:
 
 
 def runtimes(document: Document) -> Dict[str, str]:
-    """GPU runtimes that the class gives its engine: name -> program."""
+    """Return the GPU runtimes that the class adds to its engine: name -> program."""
     toolkit = document["runtime"]["toolkit"] or {}
     return {"nvidia": PROGRAM.rpartition("/")[2]} if toolkit.get("vendor") == "nvidia" else {}
 
 
 def default(document: Document) -> Optional[str]:
-    """The engine's default runtime, where the class says that it is the GPU's."""
+    """Return the engine's default runtime, if the class makes the GPU runtime the default."""
     return "nvidia" if document["runtime"]["default"] and runtimes(document) else None
 
 
 def cdi(document: Document) -> bool:
-    """Whether containers of this class get their GPUs by CDI."""
+    """Return whether containers of this class get their GPUs through CDI."""
     return (document["runtime"]["toolkit"] or {}).get("mode") == "cdi"
 
 
 def daemon_json(document: Document, seen: Observed) -> Optional[str]:
-    """daemon.json as the class wants it; None where there is nothing to say. Raises BrokenError and ConflictError."""
+    """Return the wanted daemon.json, or None if no file is needed. Raises BrokenError and ConflictError."""
     have, ours = seen.runtime.get("daemon"), seen.runtime.get("ours")
     if have is None or not ours:
         result = text_of.merge_daemon(have or "", runtimes(document), default(document), cdi(document))
         return None if have is None and not result else result
     from .. import record as records
 
-    # What goldnode gave for an earlier class, and this one does not want, leaves.
+    # Settings that goldnode added for an earlier class and that this one does not want are removed.
     there = text_of.read_json(have)
     base = records.unmerged_text(DAEMON, ours["before"], ours["after"], have)
     want = text_of.read_json(
@@ -299,8 +316,9 @@ def daemon_json(document: Document, seen: Observed) -> Optional[str]:
 
 
 def containerd_config(document: Document, seen: Observed) -> Tuple[str, str]:
-    """config.toml and the drop-in as the class wants them. Raises BrokenError and ConflictError."""
+    """Return the wanted config.toml and drop-in. Raises BrokenError and ConflictError."""
     have = seen.runtime.get("config")
+    # containerd 2 uses version 3 of the configuration format.
     major = 3 if re.match(r"(\d+:)?([2-9]|\d\d)\.", document["runtime"]["version"]) else 2
     text = have if have is not None else f"version = {major}\n"
     config = text_of.read_toml(text)
@@ -310,7 +328,8 @@ def containerd_config(document: Document, seen: Observed) -> Tuple[str, str]:
             others.append(text_of.read_toml(entry["text"]))
         except text_of.BrokenError as broken:
             raise text_of.ConflictError(
-                f"{entry['file']}:{broken.line}:{broken.column}, which it imports, is no TOML ({broken.message})"
+                f"{entry['file']}:{broken.line}:{broken.column}, which it imports, is no TOML "
+                f"({broken.message})"
             ) from None
     wanted_text = text_of.with_import(text, config, DROP_IN)
     drop_in = text_of.containerd_drop_in(
@@ -320,16 +339,15 @@ def containerd_config(document: Document, seen: Observed) -> Tuple[str, str]:
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
-    """The files of goldnode's own that this domain wants. Pure."""
+    """Return the files of goldnode that this domain wants. Pure."""
     runtime = document.get("runtime")
     if not runtime or not runtime["toolkit"]:
         return []
     found = []
     engine = runtime["engine"]
     if engine == "containerd":
-        drop_in = (seen.files.get(DROP_IN) or {}).get(
-            "content", ""
-        )  # stays, where a refusal says why nothing can be merged
+        # If nothing can be merged, a refusal explains it and the drop-in stays.
+        drop_in = (seen.files.get(DROP_IN) or {}).get("content", "")
         with suppress(ValueError):
             if seen.runtime.get("tomllib", True):
                 drop_in = containerd_config(document, seen)[1]
@@ -356,23 +374,24 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
                     "names the GPUs to the engine (CDI)",
                 )
             )
-        elif have:  # GPUs that are gone are a finding; the file is theirs all the same
+        elif have:  # missing GPUs are a finding, but no reason to delete the file
             found.append(
                 Wanted(AMD_SPEC, have["content"], PART, "names the GPUs to the engine (CDI)", have["mode"])
             )
     return found
 
 
-# -- the difference
+# -- differences
 
 
 def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
-    """What the running engine does not know yet: what only a restart tells it, and what a reload does."""
+    """Return why the running engine needs a restart, and why a reload is enough, as two lists."""
     runtime, found = document["runtime"], seen.runtime
     unit, toolkit = found.get("unit"), document["runtime"]["toolkit"]
     if not unit or unit["active"] != "active" or not toolkit:
         return [], []
     if runtime["engine"] == "containerd":
+        # containerd does not report its configuration, so compare the times of the files and of its start.
         late = found.get("written") and unit["started"] and found["written"] > unit["started"]
         return (["its configuration changed after it was started"] if late else []), []
     info = found.get("info") or {}
@@ -382,10 +401,11 @@ def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
     if cdi(document) and not info["cdi"]:
         restart.append("the running daemon has CDI switched off")
     if runtimes(document) and found.get("hook") and unit["started"] and found["hook"] > unit["started"]:
-        # docker looks for the hook once, when it starts, and knows `--gpus` from then on (moby, daemon/nvidia_linux.go).
+        # docker looks for the hook only when it starts, and supports `--gpus` from then on
+        # (moby, daemon/nvidia_linux.go).
         restart.append("it was started before the toolkit was installed, and knows no `--gpus`")
     if info["default"] in runtimes(document) and not default(document) and not _says_default(seen):
-        # A reload sets what is said, and forgets nothing (moby, daemon/reload_unix.go).
+        # A reload applies new settings, but never resets removed ones (moby, daemon/reload_unix.go).
         restart.append(
             f"the running daemon's default runtime is {info['default']}, which nobody wants any more"
         )
@@ -398,7 +418,7 @@ def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
 
 
 def _says_default(seen: Observed) -> bool:
-    """Whether docker is told its default runtime: by daemon.json or by its command line."""
+    """Return whether daemon.json or docker's command line sets a default runtime."""
     try:
         told = text_of.read_json(seen.runtime.get("daemon") or "")
     except text_of.BrokenError:
@@ -407,7 +427,7 @@ def _says_default(seen: Observed) -> bool:
 
 
 def in_use(seen: Observed) -> str:
-    """Containers and processes that use a GPU, in words; empty when there are none."""
+    """Return the containers and processes that use a GPU, as text; empty if there are no such users."""
     who = [
         f"container {item['name']} ({item['id']}, {item['why']})"
         for item in seen.runtime.get("gpu_containers", ())
@@ -420,7 +440,10 @@ def in_use(seen: Observed) -> str:
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """Changes beyond those files, what cannot be judged here, and what waits for a drain. Pure."""
+    """Return changes besides the files, notes, and changes that wait for a drain. Pure.
+
+    Notes are items that cannot be checked here.
+    """
     runtime = document.get("runtime")
     if not runtime:
         return [], [], []
@@ -440,7 +463,8 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
             notes.append(
                 Note(
                     "runtime.cdi",
-                    f"{toolkit['why']}: containers get AMD's GPUs by --device /dev/kfd --device /dev/dri only",
+                    f"{toolkit['why']}: containers get AMD's GPUs by --device /dev/kfd --device "
+                    "/dev/dri only",
                 )
             )
     engine_actions, waiting = _engine(document, seen)
@@ -457,7 +481,10 @@ def _unseen() -> Note:
 
 
 def _configuration(document: Document, seen: Observed) -> List[Action]:
-    """The engine's own configuration, where it is the administrator's file. What is refused plans nothing."""
+    """Return changes to the engine's own configuration, which belongs to the administrator.
+
+    Refused changes are omitted.
+    """
     engine = document["runtime"]["engine"]
     try:
         if engine == "docker":
@@ -515,7 +542,10 @@ def _toolkit(document: Document, seen: Observed) -> List[Action]:
 
 
 def spec_fault(document: Document, seen: Observed) -> Optional[str]:
-    """What is wrong with the CDI spec that the engine would use: the first found takes precedence."""
+    """Return the fault of the CDI spec that the engine would use, or None.
+
+    The first spec found takes precedence.
+    """
     specs = seen.runtime.get("specs") or []
     if not specs:
         return f"no CDI spec of {KIND[document['runtime']['toolkit']['vendor']]}"
@@ -523,7 +553,10 @@ def spec_fault(document: Document, seen: Observed) -> Optional[str]:
     driver = (document.get("driver") or {}).get("version")
     if spec["missing"]:
         names = ", ".join(spec["missing"][:3])
-        return f"{spec['file']} names {len(spec['missing'])} paths that do not exist ({names}{' …' if len(spec['missing']) > 3 else ''})"
+        return (
+            f"{spec['file']} names {len(spec['missing'])} paths that do not exist "
+            f"({names}{' …' if len(spec['missing']) > 3 else ''})"
+        )
     if spec["driver"] and driver and spec["driver"] != driver:
         return f"{spec['file']} is of driver {spec['driver']}, want {driver}"
     if not spec["devices"]:
@@ -532,19 +565,29 @@ def spec_fault(document: Document, seen: Observed) -> Optional[str]:
 
 
 def gate_closed(seen: Observed) -> str:
-    """Why the gate would keep an engine that is restarted from starting; empty where it would not, or where the restart is what opens it."""
+    """Return why the gate would block a restarted engine; empty if it would not.
+
+    Faults of the runtime itself do not count, since the restart fixes them.
+    """
     state = seen.units.get("gate") or {}
     others = [text for text in state.get("reasons", ()) if not str(text).startswith("runtime.")]
     return "; ".join(others[:2]) if state.get("mode") == gate.BLOCK and state.get("open") is False else ""
 
 
 def kept_down(unit: Mapping[str, Any]) -> bool:
-    """Whether the gate keeps the engine down. It takes its mark away when it opens, and what is still down then somebody else has stopped."""
+    """Return whether the gate keeps the engine stopped.
+
+    The gate removes its mark when it opens. An engine that is still stopped then was
+    stopped by a person or program.
+    """
     return bool(unit["result"] == "exec-condition" and unit.get("kept", True))
 
 
 def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
-    """The engine started, reloaded or restarted: whatever disturbs least, and a restart only while no GPU is in use."""
+    """Return actions that start, reload or restart the engine, whichever disrupts least.
+
+    A restart waits until no GPU is in use.
+    """
     name, unit = unit_name(document), seen.runtime.get("unit")
     engine = document["runtime"]["engine"]
     if not name or not unit or unit["load"] != "loaded" or unit["enabled"] == "masked":
@@ -557,6 +600,7 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
     if unit["active"] == "active":
         restart, reload = reasons(document, seen)
         users = in_use(seen)
+        # Do not stop an engine that the gate would not allow to start again.
         closed = gate_closed(seen)
         if restart and not users and not closed:
             actions.append(Action(PART, "runtime.restart", name, "; ".join([*restart, *reload]), BOOT))
@@ -572,14 +616,18 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
             )
             return actions, [Waiting(PART, name, text)]
         if restart and closed:
-            text = f"{'; '.join(restart)}. {engine} restarts once the gate is open, which would keep it down now: {closed}"
+            text = (
+                f"{'; '.join(restart)}. {engine} restarts once the gate is open, which would keep it "
+                f"down now: {closed}"
+            )
             return actions, [Waiting(PART, name, text)]
     elif kept_down(unit):
         return actions, [
             Waiting(
                 PART,
                 name,
-                f"{engine} is kept down by a condition of its unit (the gate of a bad verdict); the check starts it",
+                f"{engine} is kept down by a condition of its unit (the gate of a bad verdict); "
+                "the check starts it",
             )
         ]
     elif unit["active"] != "activating" and not unit["job"]:
@@ -591,14 +639,17 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """Reasons of this domain to touch nothing. Pure."""
+    """Return the reasons of this domain to refuse all changes. Pure."""
     runtime = document.get("runtime")
     found: List[Refusal] = []
     for path, texts in sorted(seen.runtime.get("left", {}).items()):
         try:
             without_ours(path, texts, texts["now"] or "{}")
         except ValueError as problem:
-            message = f"{path}: not JSON ({problem}), so the settings of an earlier class cannot be taken out of it."
+            message = (
+                f"{path}: not JSON ({problem}), so the settings of an earlier class cannot be taken "
+                "out of it."
+            )
             found.append(Refusal("merged-file", message, "Correct the file, or delete it, and run again."))
     if not runtime:
         return found
@@ -609,7 +660,8 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
         found.append(
             Refusal(
                 "gpu-container",
-                f"Containers use the GPU, and the packages that are to be changed restart their engine: {users}.",
+                "Containers use the GPU, and the packages that are to be changed restart their "
+                f"engine: {users}.",
                 "Drain the node (stop those containers), then run again.",
             )
         )
@@ -618,7 +670,8 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
             Refusal(
                 "engine-masked",
                 f"{unit_name(document)} is masked: somebody has seen to it that it does not start.",
-                f"Find out why, then `systemctl unmask {unit_name(document)}`, or use a class without a container engine.",
+                f"Find out why, then `systemctl unmask {unit_name(document)}`, or use a class "
+                "without a container engine.",
             )
         )
     return found + (_unmergeable(document, seen) if runtime["toolkit"] else [])
@@ -633,7 +686,8 @@ def _unmergeable(document: Document, seen: Observed) -> List[Refusal]:
         return [
             Refusal(
                 "no-toml",
-                f"This node's Python reads no TOML (3.11 is the first that does), so {CONTAINERD} cannot be merged with care.",
+                f"This node's Python reads no TOML (3.11 is the first that does), so {CONTAINERD} "
+                "cannot be merged with care.",
                 "Use an OS release with Python 3.11 or newer, or a stack whose engine is docker or podman.",
             )
         ]
@@ -660,6 +714,7 @@ def _unmergeable(document: Document, seen: Observed) -> List[Refusal]:
                 "Remove that setting from the file, or declare it in the stack; it was left as it is.",
             )
         ]
+    # dockerd refuses to start if a setting is both on its command line and in daemon.json.
     flags = [
         flag for flag in ("--add-runtime", "--default-runtime") if f"{flag}" in seen.runtime.get("flags", "")
     ]
@@ -667,18 +722,19 @@ def _unmergeable(document: Document, seen: Observed) -> List[Refusal]:
         return [
             Refusal(
                 "engine-config-conflict",
-                f"dockerd is started with {' and '.join(flags)}, and refuses to start when {DAEMON} says it too.",
+                f"dockerd is started with {' and '.join(flags)}, and refuses to start when "
+                f"{DAEMON} says it too.",
                 f"Move these settings from the command line (`systemctl cat docker`) into {DAEMON}.",
             )
         ]
     return []
 
 
-# -- the check
+# -- findings
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
-    """One finding per item this domain's part of the class declares. Pure."""
+    """Return one finding per item that the class declares in this domain. Pure."""
     runtime = document.get("runtime")
     if not runtime:
         return []
@@ -703,7 +759,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
 
 
 def _numbers(version: Optional[str]) -> str:
-    """The leading numbers of a version: what a package and the program in it share."""
+    """Return the leading numbers of a version, which a package and its program have in common."""
     match = re.match(r"(?:\d+:)?([0-9]+(?:\.[0-9]+)*)", version or "")
     return match.group(1) if match else "unknown"
 
@@ -742,7 +798,10 @@ def _engine_finding(document: Document, seen: Observed) -> Finding:
 
 
 def _not_yet(unit: Optional[Mapping[str, Any]]) -> Optional[str]:
-    """Why an engine that does not run is no fault of the node: else a gate that keeps it down would never open again."""
+    """Return why an engine that is not running is no fault of the node, or None.
+
+    If it were a fault, a gate that blocks the engine could never open again.
+    """
     if not unit or unit["active"] == "active":
         return None
     if unit["active"] == "activating" or unit["job"]:
@@ -751,7 +810,10 @@ def _not_yet(unit: Optional[Mapping[str, Any]]) -> Optional[str]:
 
 
 def _config_finding(document: Document, seen: Observed) -> Finding:
-    """Whether the engine that runs knows the GPU runtime: asked of docker, by the order of times of containerd, by the file of podman."""
+    """Report whether the running engine knows the GPU runtime.
+
+    docker is asked, containerd is judged by timestamps, and podman by its file.
+    """
     parts = [f"runtime {name}" for name in runtimes(document)]
     parts += ["default"] if default(document) else []
     parts += ["CDI"] if cdi(document) else []

@@ -1,8 +1,10 @@
-"""What a class lets a node tell others (`serve`): the socket of the diagnostics endpoint, and small programs for schedulers.
+"""Domain of `serve`, which publishes a node's state: diagnostics endpoint and scheduler plugins.
 
-Of the socket, domain `units` reads what systemd has (:data:`gate.PROPERTIES`). `seen.units["serve"]` = {textfile: the file that
-:mod:`...serve.publish` has put into a collector's directory, None where there is none; drained: the reason for which slurm-health has drained
-the node, None where it has not}.
+Domain `units` collects the socket's state in systemd (:data:`gate.PROPERTIES`).
+`seen.units["serve"]` has two keys:
+
+* textfile: the file that :mod:`...serve.publish` wrote to a collector's directory, or None
+* drained: the reason for which slurm-health drained the node, or None
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ Backlog=32
 WantedBy=sockets.target
 """
 
-# It gets its socket from systemd, so that it needs no network, no user and nothing to write.
+# systemd passes the socket, so the service needs no network, no user and no writable directory.
 SERVICE_TEXT = f"""# goldnode: answers from the files of the last check, and ends when nobody asks
 [Unit]
 Description=goldnode diagnostics endpoint
@@ -82,13 +84,13 @@ CPUWeight=20
 
 
 def declared(document: Document) -> Mapping[str, Any]:
-    """The class's `serve`; empty where it has none."""
+    """Return the class's `serve`; empty if it has no such section."""
     found = document.get("serve")
     return found if isinstance(found, dict) else {}
 
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """What has been put elsewhere than into files of goldnode's own."""
+    """Collect goldnode's traces outside its own files."""
     textfile = (host.text(publish.MEMORY) or "").strip() or None
     if textfile and not (os.path.isfile(host.located(textfile)) and textfile.endswith(f"/{publish.NAME}")):
         textfile = None
@@ -97,7 +99,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
-    """The units of the endpoint, and the programs that schedulers run."""
+    """Return the units of the endpoint, and the programs for schedulers."""
     serve = declared(document)
     found = []
     if serve.get("listen"):
@@ -120,7 +122,10 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """The socket enabled and listening where the class says, or stopped and gone; and no metrics left where no class wants them. Pure."""
+    """Return actions that start the socket if the class has an endpoint, and otherwise remove it. Pure.
+
+    Metrics in a directory that the class does not declare are removed.
+    """
     listen = declared(document).get("listen")
     actions: List[Action] = []
     have, to = seen.links.get(LINK), f"{units.FOLDER}/{SOCKET}"
@@ -134,9 +139,9 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     state = (seen.units.get("loaded") or {}).get(SOCKET)
     active = state is not None and state["ActiveState"] == "active"
     if state is not None and not listen and active:
-        names = [
-            "goldnode-serve.*"
-        ]  # what of the two is loaded: systemctl does not stop a service whose file has gone, and that never ran
+        # A pattern matches loaded units only. By name, stopping fails for a service
+        # without a file that never ran.
+        names = ["goldnode-serve.*"]
         why = "the class has no endpoint any more"
         actions.insert(
             0,
@@ -157,9 +162,8 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
             else f"it is {state['ActiveState'] or 'unknown'}"
         )
         users = units.gpu_users(seen)
-        if (
-            active and users
-        ):  # its changed file is read by a reload, which could take the devices away from containers
+        # A changed socket file needs a daemon-reload, which could take the devices away from containers.
+        if active and users:
             waiting.append(
                 Waiting("sanity", SOCKET, f"{reason}; it is started anew once nothing uses the GPU ({users})")
             )
@@ -178,7 +182,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
 
 
 def release(seen: Observed) -> List[Action]:
-    """A drain of slurm-health's, which nobody would take back once that is not run any more."""
+    """Return the action that resumes a node drained by slurm-health, which will no longer do so itself."""
     text = (seen.units.get("serve") or {}).get("drained")
     reason = "slurm-health has drained the node, and will not be there to resume it"
     return (
@@ -194,22 +198,26 @@ def _is_wanted(document: Document, path: str) -> bool:
 
 
 def address(state: Mapping[str, str]) -> str:
-    """Where systemd's socket listens: `Listen=127.0.0.1:9478 (Stream)`."""
+    """Return the address on which systemd listens, from `Listen=127.0.0.1:9478 (Stream)`."""
     return state["Listen"].split(" (", 1)[0].strip()
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """None: what is told stands in the way of nothing."""
+    """Return no refusals: publishing state never blocks a change."""
     return []
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
-    """Whether the socket listens where the class says. Nothing where it says nothing."""
+    """Report whether the socket listens on the declared address.
+
+    Without a declaration there is no finding.
+    """
     listen = declared(document).get("listen")
     if not listen:
         return []
     remedy = Remedy(
-        f"Run site.yml; where it is masked, `systemctl unmask {SOCKET}` first. See `systemctl status {SOCKET}`.",
+        f"Run site.yml; where it is masked, `systemctl unmask {SOCKET}` first. See `systemctl "
+        f"status {SOCKET}`.",
         SITE,
     )
     state = (seen.units.get("loaded") or {}).get(SOCKET)
@@ -227,8 +235,10 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
 
 
 def absent(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Action]:
-    """The metrics in a collector's directory go with goldnode, or they would grow old there and alert for ever; what the health check program
-    has drained is resumed."""
+    """Return actions that remove the collector's metrics, and resume a node that slurm-health drained.
+
+    Outdated metrics would otherwise raise alerts forever.
+    """
     left = (seen.units.get("serve") or {}).get("textfile")
     gone = (
         [Action("sanity", "file.remove", left, "goldnode wrote it", IMAGE, "metrics\n", None)] if left else []

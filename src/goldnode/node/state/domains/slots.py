@@ -1,7 +1,9 @@
-"""A disk with two slots: the units that judge a boot and give it up, the hooks that keep the ESP, and what is told of the other slot.
+"""Domain of disks with two slots: boot assessment, ESP updates, and findings about the other slot.
 
-`seen.slots` = {marker: whether the root was made for such a disk, survey: :func:`slots.survey` or None, stale: what of the kernel on the ESP is
-not as in this root, or None}.
+Units decide whether a boot on trial is good, or reboot out of it. Hooks copy a changed kernel to the ESP.
+
+`seen.slots` = {marker: True if the root was built for such a disk, survey: :func:`slots.survey` or None,
+stale: differences between the kernel on the ESP and the one in this root, or None}.
 """
 
 from __future__ import annotations
@@ -26,11 +28,15 @@ LINKS = {
     f"{FOLDER}/boot-complete.target.requires/{GOOD}": f"{FOLDER}/{GOOD}",
     f"{FOLDER}/emergency.target.wants/{TRIES}": f"{FOLDER}/{TRIES}",
 }
-COUNTED = f"{VARIABLES}/LoaderBootCountPath-{VENDOR}"  # set by systemd-boot when the entry that it starts has a counter
-LIMIT = 900  # seconds until a boot that is tried has to be complete
+# Set by systemd-boot if the entry that it starts has a counter
+COUNTED = f"{VARIABLES}/LoaderBootCountPath-{VENDOR}"
+LIMIT = 900  # seconds until a boot on trial must be complete
 
-# After multi-user.target, so that container engines have been started, and judged. It runs where a boot is tried, and is asked for by nothing else.
-GOOD_TEXT = f"""# goldnode: whether the image that this boot tries is good; systemd-bless-boot then takes the counter from its entry
+# After multi-user.target, so that container engines have been started and checked. It runs only in a boot on
+# trial: only boot-complete.target requires it.
+GOOD_TEXT = f"""\
+# goldnode: whether the image that this boot tries is good; \
+systemd-bless-boot then takes the counter from its entry
 [Unit]
 Description=goldnode judgement of the image that this boot tries
 ConditionPathExists={COUNTED}
@@ -48,7 +54,7 @@ TimeoutStartSec=600
 RequiredBy=boot-complete.target
 """
 
-# The job of boot-complete.target is there from the start of a boot that is tried, and in no other.
+# boot-complete.target has a job from the start of a boot on trial, and in no other boot.
 TARGET_TEXT = f"""# goldnode: a boot that is tried has so long to complete
 [Unit]
 OnFailure={TRIES}
@@ -70,15 +76,19 @@ TimeoutStartSec=120
 FailureAction=reboot-force
 """
 
-# After its rename an entry is empty on the disk until the file itself is flushed, and not its directory alone (docs/disk-slots.md).
+# After a rename, flushing the directory is not enough: the entry would be empty on the disk until the file
+# itself is flushed (docs/disk-slots.md).
 BLESS_TEXT = f"""# goldnode: an entry that systemd-bless-boot has renamed is flushed to the disk
 [Service]
-ExecStartPost=-/bin/sh -c 'for esp in {" ".join(PLACES)}; do [ ! -d $$esp/loader/entries ] || sync $$esp/loader/entries/* $$esp/loader/entries; done'
+ExecStartPost=-/bin/sh -c 'for esp in {" ".join(PLACES)}; do [ ! -d $$esp/loader/entries ] || \
+sync $$esp/loader/entries/* $$esp/loader/entries; done'
 """
 
-# Plain shell: it has to work where the program does not. An entry that was found good has no counter, and systemd-bless-boot says `good`.
+# Plain shell: it must work even if the program does not. A good entry has lost its counter, and
+# systemd-bless-boot reports `good`.
 SCRIPT_TEXT = f"""#!/bin/sh
-# goldnode: reboot, while this boot tries an image and that was not found good; systemd-boot then takes the next try, or the other slot
+# goldnode: reboot, while this boot tries an image and that was not found good; \
+systemd-boot then takes the next try, or the other slot
 [ -e {COUNTED} ] || exit 0
 for bless in /usr/lib/systemd/systemd-bless-boot /lib/systemd/systemd-bless-boot; do
     [ -x $bless ] && break
@@ -99,7 +109,8 @@ KERNEL_HOOK = f"""#!/bin/sh
 exit 0
 """
 
-# Status 77: kernel-install has no more to do (kernel-install(8)). Its own entries would not be of a slot.
+# Status 77 ends kernel-install successfully (kernel-install(8)). Entries that it writes
+# would not belong to a slot.
 PLUGIN = """#!/bin/sh
 # goldnode: the entries of a disk with two slots are goldnode's
 exit 77
@@ -107,10 +118,10 @@ exit 77
 
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """The slots of a live node, and whether a root was made for them."""
+    """Collect the slots of a live node, and whether its root was built for them."""
     seen.slots = {"marker": (host.text(LAYOUT) or "").strip() == "ab", "survey": None, "stale": None}
     if host.live and not seen.container and "root=PARTLABEL=root-" in (host.text("/proc/cmdline") or ""):
-        from ... import slots  # what reads them is of no use on any other disk
+        from ... import slots  # start-up time: other disks do not need it
 
         found = slots.survey(host)
         seen.slots.update(
@@ -119,7 +130,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
 
 
 def files() -> List[Wanted]:
-    """What a root for such a disk holds. `disks/firstboot` puts the same there."""
+    """Return the files of a root for such a disk. `disks/firstboot` installs the same files."""
     why = "a boot that tries an image is judged"
     copies = "the ESP follows the kernel of this root"
     return [
@@ -158,12 +169,12 @@ def files() -> List[Wanted]:
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
-    """The files, where the root was made for slots. Pure."""
+    """Return the files if the root was built for slots. Pure."""
     return files() if seen.slots.get("marker") else []
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """The links of `systemctl enable`. Pure."""
+    """Return the links that `systemctl enable` would create. Pure."""
     if not seen.slots.get("marker"):
         return [], [], []
     return (
@@ -188,12 +199,17 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """None."""
+    """Return no refusals: slots never block a change."""
     return []
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
-    """Whether a newer image has failed here, and whether the ESP holds the kernel of this root. Nothing of a disk without slots. Pure."""
+    """Report whether a newer image failed on this node, and whether the ESP has the kernel of this root.
+
+    Pure.
+
+    A disk without slots has no findings.
+    """
     survey = seen.slots.get("survey")
     newest, copies = "the newest image runs", "kernel and initramfs of this root"
     if not survey:
@@ -209,7 +225,8 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
             Finding("boot.copies", ELSEWHERE, "degraded", copies, why),
         ]
     remedy = Remedy(
-        "See what it says, build an image without it, and write that: `goldnode disks update`. Until then this one runs.",
+        "See what it says, build an image without it, and write that: `goldnode disks update`. "
+        "Until then this one runs.",
         PERSON,
     )
     return [

@@ -1,8 +1,9 @@
-"""What is set on the host: governor, swap, huge pages, NUMA balancing, kernel command line, memlock, MTU.
+"""Domain of host tuning: governor, swap, huge pages, NUMA balancing, kernel command line, memlock, MTU.
 
-Each has a lasting form (a file of goldnode's own, or a marked line in somebody else's) and a live value. What has no lasting form
-(governor, transparent huge pages) is set at every boot by the unit that applies the policy. In an image only files are written; in a
-container the kernel is its host's, so nothing of it is read or set.
+Each setting has a persistent form (a file of goldnode, or a marked line in a foreign file) and a live value.
+Settings without a persistent form (governor, transparent huge pages) are set at every boot by the unit that
+applies the policy. In an image, only files are written. In a container the kernel is the host's, so kernel
+settings are neither read nor set.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ CMDLINE = "/etc/default/grub.d/91-goldnode-cmdline.cfg"
 UDEV = "/etc/udev/rules.d/90-goldnode-net.rules"
 FSTAB = "/etc/fstab"
 UNITS = "/etc/systemd/system"
-TRIED = "/run/goldnode/tuning.json"  # what this boot could not give, though it was asked: {name: {want, got}}
+# Values that this boot could not provide although it was asked: {name: {want, got}}
+TRIED = "/run/goldnode/tuning.json"
 MARK = "# goldnode: "
 
 CPUS = "/sys/devices/system/cpu"
@@ -39,10 +41,11 @@ BALANCING = "/proc/sys/kernel/numa_balancing"
 PAGES = "/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages"
 PAGE_KIB = {"2M": 2048, "1G": 1048576}
 
-# Services that switch swap on by themselves, past swap.target (packages zram-tools, zram-config, dphys-swapfile).
+# Services that enable swap without swap.target (packages zram-tools, zram-config, dphys-swapfile).
 SWAP_SERVICES = ("zramswap.service", "zram-config.service", "dphys-swapfile.service")
-# Words for the IOMMU (the kernel's kernel-parameters.txt). On x86 both vendors' stand together, since each driver ignores the other's
-# and an image is built without knowing its CPU; AMD's is on unless told otherwise. Arm's SMMU cannot be switched off by a word.
+# IOMMU parameters (the kernel's kernel-parameters.txt). On x86 the parameters of both vendors are set: each
+# driver ignores the other's, and an image is built without knowing its CPU. AMD's IOMMU is on by default. No
+# parameter turns Arm's SMMU off.
 IOMMU_WORDS: Mapping[str, Mapping[str, Tuple[str, ...]]] = {
     "amd64": {
         "pt": ("intel_iommu=on", "iommu=pt"),
@@ -51,42 +54,51 @@ IOMMU_WORDS: Mapping[str, Mapping[str, Tuple[str, ...]]] = {
     },
     "arm64": {"pt": ("iommu.passthrough=1",), "on": ("iommu.passthrough=0",), "off": ()},
 }
-# What undoes them in an administrator's own words, beyond another value of the same word.
+# Parameters of the administrator that defeat these, in addition to another value of the same parameter.
 IOMMU_AGAINST: Mapping[str, Tuple[str, ...]] = {
     "pt": ("iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=0", "iommu.strict=1"),
     "on": ("iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=1"),
     "off": ("iommu=force",),
 }
 PAGE_WORDS = ("hugepages", "hugepagesz", "default_hugepagesz")
+# Parameters that may occur more than once.
 REPEATED = (
     *PAGE_WORDS,
     "console",
     "earlycon",
     "module_blacklist",
     "modprobe.blacklist",
-)  # words that may stand more than once
+)
 
 Document: TypeAlias = "Mapping[str, Any]"
-# A live value: its text, None where the machine has no such thing, {error} where it could not be read.
+# A live value: text, None if the machine does not have it, or {error} if it could not be read.
 Read: TypeAlias = "Union[str, Json, None]"
 
 
 def policy(document: Document) -> Mapping[str, Any]:
-    """What the class says of the host; empty where it says nothing."""
+    """Return the class's host policy, or an empty mapping."""
     return (document.get("policy") or {}).get("host") or {}
 
 
-# -- observing
+# -- observe
 
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """Read what the class declares of the host, and what an earlier class left that is not a file of goldnode's own.
+    """Read the declared host settings, and leftovers of an earlier class outside goldnode's files.
 
-    seen.tuning: swap {fstab: [{line, first, text}], marked: [{line, text}], units: {name: masked|free|own}, masked_by_us, active: [{name,
-    used}] KiB}, foreign [{file, line, word}] words of GRUB's configuration, cmdline (of this boot), recorded (words put there by
-    goldnode), later [{file, line, key, value}] settings that override goldnode's, memlock {default, hard, may}, memory {total, available}
-    KiB, tried {name: {want, got}}, and live values by name: governor {cpu: value}, governors, transparent_hugepages, numa_balancing,
-    hugepages.SIZE, network.IF.mtu, iommu_groups {type: count}. What was not asked for, or cannot be seen from here, is not in it.
+    `seen.tuning` has these keys. Values that were not requested or are not visible from here are missing.
+
+    * swap: {fstab: [{line, first, text}], marked: [{line, text}], units: {name:
+      masked|free|own}, masked_by_us}
+    * swap_active: [{name, used}] in KiB
+    * foreign: [{file, line, word}], words of GRUB's configuration
+    * cmdline: command line of this boot; recorded: words that goldnode added to it
+    * later: [{file, line, key, value}], settings that override goldnode's
+    * memlock: {default, hard, may}
+    * memory: {total, available} in KiB
+    * tried: {name: {want, got}}
+    * live values by name: governor {cpu: value}, governors, transparent_hugepages, numa_balancing,
+      hugepages.SIZE, network.IF.mtu, iommu_groups {type: count}
     """
     wanted = policy(document)
     record = load_json(host, RECORD) or {}
@@ -140,7 +152,7 @@ def _live(host: Host, wanted: Mapping[str, Any]) -> Json:
 
 
 def read(host: Host, name: str) -> Read:
-    """A kernel's value as text; None where there is no such file, {error} where it cannot be read."""
+    """Return a kernel value as text, None if the file does not exist, or {error} if it cannot be read."""
     try:
         text = host.text(name)
     except OSError as problem:
@@ -149,7 +161,7 @@ def read(host: Host, name: str) -> Read:
 
 
 def chosen(value: Read) -> Read:
-    """The chosen one of ``always [madvise] never``."""
+    """Return the selected value of a text such as ``always [madvise] never``."""
     found = re.search(r"\[(\w+)\]", value) if isinstance(value, str) else None
     return found.group(1) if found else value
 
@@ -184,8 +196,11 @@ def _swap(host: Host, wanted: Mapping[str, Any], record: Json) -> Json:
 
 
 def _memlock(host: Host) -> Json:
-    """systemd's default, and whether this machine may raise the limit at all: a container mostly may not, and pam_limits then refuses
-    every login (it denies the session when setrlimit fails)."""
+    """Return systemd's default limit, the hard limit, and whether this machine may raise it.
+
+    Most containers may not. pam_limits would then refuse every login, since it denies the
+    session if setrlimit fails.
+    """
     default: Read = None
     if host.live and host.exists("/run/systemd/system"):
         shown = host.run("systemctl", "show", "--property=DefaultLimitMEMLOCK", "--value")
@@ -196,12 +211,13 @@ def _memlock(host: Host) -> Json:
         )
     hard = re.search(r"^Max locked memory\s+\S+\s+(\S+)", host.text("/proc/1/limits") or "", re.MULTILINE)
     mask = re.search(r"^CapBnd:\s*([0-9a-f]+)", host.text("/proc/1/status") or "", re.MULTILINE)
-    may = not host.live or mask is None or bool(int(mask.group(1), 16) >> 24 & 1)  # CAP_SYS_RESOURCE is 24
+    # Bit 24 is CAP_SYS_RESOURCE
+    may = not host.live or mask is None or bool(int(mask.group(1), 16) >> 24 & 1)
     return {"default": default, "hard": hard.group(1) if hard and host.live else None, "may": may}
 
 
 def grub_words(host: Host) -> List[Json]:
-    """The words that others put on the kernel's command line, from GRUB's configuration: [{file, line, word}]."""
+    """Return foreign words of the kernel command line in GRUB's configuration: [{file, line, word}]."""
     rows: List[Json] = []
     for name in ["/etc/default/grub", *host.glob("/etc/default/grub.d", "*.cfg")]:
         if name == CMDLINE:
@@ -212,7 +228,7 @@ def grub_words(host: Host) -> List[Json]:
                 continue
             try:
                 text = " ".join(shlex.split(found.group(1), comments=True))
-            except ValueError:  # a value over several lines; its first one is looked at
+            except ValueError:  # a value over several lines; use the first line
                 text = found.group(1).strip("\"'")
             rows += [
                 {"file": name, "line": number, "word": word}
@@ -223,15 +239,19 @@ def grub_words(host: Host) -> List[Json]:
 
 
 def _later(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
-    """Settings of others that are read after goldnode's files and so win: {file, line, key, value, want}."""
+    """Yield foreign settings that override goldnode's, since their files are read later.
+
+    Each is {file, line, key, value, want}.
+    """
     sysctl = sysctls(wanted)
     names: Dict[str, str] = {}
+    # Directories of sysctl.d(5). A file in a later one replaces a file of the same name.
     for directory in (
         "/usr/lib/sysctl.d",
         "/usr/local/lib/sysctl.d",
         "/run/sysctl.d",
         "/etc/sysctl.d",
-    ):  # sysctl.d(5)
+    ):
         names.update({name.rpartition("/")[2]: name for name in host.glob(directory, "*.conf")})
     for file in sorted(names) if sysctl else ():
         if file > SYSCTL.rpartition("/")[2]:
@@ -247,9 +267,8 @@ def _later(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
                         "want": sysctl[key],
                     }
     if "memlock" in wanted:
-        for name in host.glob(
-            "/etc/security/limits.d", "*.conf"
-        ):  # limits.conf(5): in the order of the C locale, the last one wins
+        # limits.conf(5): files are read in the order of the C locale, and the last one wins.
+        for name in host.glob("/etc/security/limits.d", "*.conf"):
             for number, line in enumerate((host.text(name) or "").splitlines(), 1):
                 fields = line.split("#")[0].split()
                 if (
@@ -279,12 +298,15 @@ def _later(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
                     }
 
 
-# -- lasting form
+# -- persistent form
 
 
 def sysctls(wanted: Mapping[str, Any]) -> Dict[str, str]:
-    """Kernel parameters of the class. vm.nr_hugepages counts pages of the default size, which is 2M wherever no word says otherwise;
-    larger ones are reserved by the command line, before memory is in pieces."""
+    """Return the kernel parameters of the class.
+
+    vm.nr_hugepages counts pages of the default size, which is 2M unless a kernel parameter changes it. Larger
+    pages are reserved on the command line, before memory is fragmented.
+    """
     found = {}
     if "2M" in wanted.get("hugepages", {}):
         found["vm.nr_hugepages"] = str(wanted["hugepages"]["2M"])
@@ -294,12 +316,12 @@ def sysctls(wanted: Mapping[str, Any]) -> Dict[str, str]:
 
 
 def systemd_limit(memlock: Any) -> str:
-    """A limit of locked memory (KiB, or unlimited) as systemd takes it."""
+    """Return a locked-memory limit (KiB, or unlimited) in systemd's format."""
     return "infinity" if memlock == "unlimited" else f"{memlock}K"
 
 
 def cmdline_words(document: Document) -> List[str]:
-    """The words that the class wants on the kernel's command line, in their order."""
+    """Return the words that the class wants on the kernel command line, in order."""
     wanted = policy(document)
     found = list(IOMMU_WORDS[document["os"]["architecture"]].get(wanted.get("iommu", ""), ()))
     if wanted.get("hugepages", {}).get("1G"):
@@ -308,7 +330,7 @@ def cmdline_words(document: Document) -> List[str]:
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
-    """The files of goldnode's own that this domain wants. Pure."""
+    """Return the files of goldnode that this domain wants. Pure."""
     wanted = policy(document)
     files = []
 
@@ -324,9 +346,11 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
         limit = wanted["memlock"]
         own(
             LIMITS,
+            # The wildcard does not apply to root (limits.conf(5)).
             [f"{who} {kind} memlock {limit}" for who in ("*", "root") for kind in ("soft", "hard")],
             "limit of locked memory",
         )
+        # pam_limits covers logins only. Services get systemd's default.
         own(
             SYSTEMD,
             ["[Manager]", f"DefaultLimitMEMLOCK={systemd_limit(limit)}"],
@@ -342,7 +366,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     if wanted.get("network"):
         rules = []
         for name, values in sorted(wanted["network"].items()):
-            # NAME is empty where the kernel's own name is kept.
+            # NAME is empty if the interface has the kernel's own name.
             for match in (f'NAME=="{name}"', f'NAME=="", KERNEL=="{name}"'):
                 rules.append(f'ACTION=="add", SUBSYSTEM=="net", {match}, ATTR{{mtu}}="{values["mtu"]}"')
         own(UDEV, rules, "MTU of interfaces, set after they are named")
@@ -350,33 +374,43 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
 
 
 def raises(wanted: Mapping[str, Any], seen: Observed) -> Optional[str]:
-    """Why the limit of locked memory must be left alone here: this place may not raise it, and logins would be refused."""
+    """Return why the locked-memory limit must not be changed here, or None.
+
+    If this machine may not raise it, pam_limits would refuse logins.
+    """
     have = seen.tuning.get("memlock") or {}
     hard = have.get("hard")
     if have.get("may", True) or hard in (None, "unlimited"):
         return None
     if wanted["memlock"] != "unlimited" and int(wanted["memlock"]) * 1024 <= int(hard):
         return None
-    return f"its hard limit is {int(hard) // 1024} KiB and CAP_SYS_RESOURCE is missing, so that pam_limits would refuse every login"
+    return (
+        f"its hard limit is {int(hard) // 1024} KiB and CAP_SYS_RESOURCE is missing, so that "
+        "pam_limits would refuse every login"
+    )
 
 
 # -- live values
 
 
 class Setting(NamedTuple):
-    """One live value: what is wanted, what is (None: `absent` says why there is none; {error}), and the files that set it."""
+    """One live value: the wanted value, the current one, and the files that set it.
+
+    If the value does not exist, `got` is None and `absent` gives the reason. `got` is
+    {error} if reading failed.
+    """
 
     name: str
     want: str
     got: Read
     files: Tuple[str, ...]
     absent: str
-    outcome: str = NOT_EXPOSED  # of a value that is absent
+    outcome: str = NOT_EXPOSED  # used if the value does not exist
     remedy: Remedy = Remedy("Run site.yml, or `goldnode-node policy apply` on the node.", POLICY)
 
 
 def settings(document: Document, seen: Observed) -> List[Setting]:
-    """The live values that the class declares, where this place shows them. Pure."""
+    """Return the live values that the class declares and that are visible here. Pure."""
     wanted, live = policy(document), seen.tuning
     found = []
     if "governor" in wanted and "governor" in live:
@@ -400,9 +434,8 @@ def settings(document: Document, seen: Observed) -> List[Setting]:
         )
     if "numa_balancing" in wanted and "numa_balancing" in live:
         got = live["numa_balancing"]
-        if (
-            isinstance(got, str) and got.isdigit()
-        ):  # bit 0; the second bit is memory tiering, which is another matter
+        # Bit 0 only: bit 1 is memory tiering, which is a separate feature.
+        if isinstance(got, str) and got.isdigit():
             got = str(int(got) & 1)
         want = "1" if wanted["numa_balancing"] else "0"
         found.append(Setting("numa_balancing", want, got, (BALANCING,), "this kernel has no NUMA balancing"))
@@ -447,22 +480,22 @@ def _governors(want: str, cpus: Mapping[str, Any], other: Mapping[str, Any]) -> 
 
 
 def _short(setting: Setting, seen: Observed) -> bool:
-    """Whether this boot was already asked for exactly this and gave what is there now: asking again gives no more."""
+    """Return whether this boot was asked for this value already and could only provide the current one."""
     tried = seen.tuning.get("tried", {}).get(setting.name)
     return bool(tried) and (tried["want"], tried["got"]) == (setting.want, setting.got)
 
 
-# -- planning
+# -- plan
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """Changes beyond those files, what cannot be judged here, and what waits for a drain. Pure."""
+    """Return changes besides the files, notes, and changes that wait for a drain. Pure."""
     wanted = policy(document)
     actions, notes, waiting = _lasting_swap(wanted, seen), _notes(document, seen), []
     for setting in settings(document, seen):
         if not isinstance(setting.got, str) or setting.got == setting.want:
             continue
-        if _short(setting, seen):  # this boot has no more to give; the reasons for a reboot say so
+        if _short(setting, seen):  # a reboot reason reports this
             continue
         reason = f"want {setting.want}, have {setting.got}"
         data = {"name": setting.name, "files": list(setting.files), "value": setting.want}
@@ -481,8 +514,12 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         )
     for area in seen.tuning.get("swap_active", ()) if wanted.get("swap") is False else ():
         free = seen.tuning["memory"]["available"]
+        # swapoff has to read everything back into memory.
         if area["used"] > free:
-            text = f"it holds {area['used'] // 1024} MiB and memory has room for {free // 1024} MiB: it waits for the node to be drained"
+            text = (
+                f"it holds {area['used'] // 1024} MiB and memory has room for {free // 1024} MiB: it "
+                "waits for the node to be drained"
+            )
             waiting.append(Waiting(PART, f"swap {area['name']}", text))
         else:
             reason = "swap is on, and the class switches it off"
@@ -507,7 +544,10 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
             data = {"want": want}
             users = gpu_users(seen)
             if users:
-                text = f"{reason}; `systemctl daemon-reload`, which could take the devices away from them, waits until nothing uses the GPU"
+                text = (
+                    f"{reason}; `systemctl daemon-reload`, which could take the devices away from "
+                    "them, waits until nothing uses the GPU"
+                )
                 waiting.append(Waiting(PART, "memlock", f"{text} ({users})"))
             else:
                 actions.append(
@@ -527,13 +567,16 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
 
 
 def systemd_bytes(memlock: Any) -> str:
-    """A limit of locked memory as `systemctl show` tells it."""
+    """Return a locked-memory limit in the format of `systemctl show`."""
     return "infinity" if memlock == "unlimited" else str(int(memlock) * 1024)
 
 
 def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
-    """Swap stays off over a boot: fstab's lines commented, swap.target and what goes past it masked. What an earlier class had so
-    treated is given back when the class no longer switches swap off."""
+    """Return actions that disable swap permanently.
+
+    They comment out fstab's lines, and mask swap.target and the units that bypass it. If the class no
+    longer disables swap, they restore the changes of an earlier class.
+    """
     swap = seen.tuning.get("swap")
     if not swap:
         return []
@@ -576,7 +619,7 @@ def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
 
 
 def carries(line: Sequence[str], word: str) -> bool:
-    """Whether a command line has the word, or one of its key whose list of values holds it (``intel_iommu=on,sm_on``)."""
+    """Return whether a command line has the word, or its value in a list (``intel_iommu=on,sm_on``)."""
     key, _, value = word.partition("=")
     return any(
         have == word or (have.startswith(f"{key}=") and value in have.partition("=")[2].split(","))
@@ -585,13 +628,16 @@ def carries(line: Sequence[str], word: str) -> bool:
 
 
 def missing_words(document: Document, line: Optional[str]) -> List[str]:
-    """The class's words that a command line lacks."""
+    """Return the class's words that a command line lacks."""
     have = (line or "").split()
     return [word for word in cmdline_words(document) if not carries(have, word)]
 
 
 def _stale_words(document: Document, seen: Observed) -> List[str]:
-    """Words an earlier class put on the next boot's command line, that neither this one nor the administrator wants there."""
+    """Return the words of an earlier class on the next boot's command line that are no longer wanted.
+
+    Words that the administrator has configured too are not included.
+    """
     kept = {*cmdline_words(document), *(row["word"] for row in seen.tuning.get("foreign", ()))}
     have = (seen.boot.get("cmdline") or "").split()
     return [word for word in seen.tuning.get("recorded", ()) if word in have and word not in kept]
@@ -667,12 +713,15 @@ def _notes(document: Document, seen: Observed) -> List[Note]:
 
 
 def _unset(document: Document, seen: Observed) -> Optional[str]:
-    """Why the next boot's command line cannot be judged or set; None where it can, or where nothing is wanted of it."""
+    """Return why the next boot's command line cannot be checked or set, or None.
+
+    None also if nothing is declared.
+    """
     if not cmdline_words(document):
         return None
     loader = seen.boot.get("loader")
     if not seen.live:
-        # No loader is there yet; which one it will be its package says.
+        # No boot loader is installed yet; its package shows which one it will be.
         where = (
             "systemd-boot's entries get the words"
             if "systemd-boot-efi" in seen.packages
@@ -696,7 +745,7 @@ def _unset(document: Document, seen: Observed) -> Optional[str]:
 
 
 def reboot(document: Document, seen: Observed) -> List[str]:
-    """Why the host's policy needs a boot, as the node stands. Pure."""
+    """Return why the host policy needs a reboot in the node's current state. Pure."""
     found = []
     if place(seen) is None and "cmdline" in seen.tuning:
         lacking = missing_words(document, seen.tuning["cmdline"])
@@ -710,11 +759,11 @@ def reboot(document: Document, seen: Observed) -> List[str]:
     return found
 
 
-# -- refusing
+# -- refusals
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """Reasons of this domain to touch nothing. Pure."""
+    """Return the reasons of this domain to refuse all changes. Pure."""
     wanted, found = policy(document), []
     fights = [row for row in seen.tuning.get("foreign", ()) if _fights(document, row["word"])]
     if fights:
@@ -722,7 +771,8 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
         found.append(
             Refusal(
                 "cmdline-conflict",
-                f"The class wants {' '.join(cmdline_words(document))} on the kernel's command line, and the node's GRUB configuration has {rows}.",
+                f"The class wants {' '.join(cmdline_words(document))} on the kernel's command "
+                f"line, and the node's GRUB configuration has {rows}.",
                 "Take those words out of that file, or change `policy.host` of the class.",
             )
         )
@@ -732,7 +782,8 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
         found.append(
             Refusal(
                 "host-override",
-                f"What the class sets would be undone at the next boot by files that are read after goldnode's: {rows}.",
+                "What the class sets would be undone at the next boot by files that are read "
+                f"after goldnode's: {rows}.",
                 "Take those lines out, or change `policy.host` of the class.",
             )
         )
@@ -743,7 +794,8 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
         found.append(
             Refusal(
                 "swap-unit",
-                f"The class keeps swap off, and {', '.join(f'{UNITS}/{unit}' for unit in own)} is the administrator's own and switches it on.",
+                f"The class keeps swap off, and {', '.join(f'{UNITS}/{unit}' for unit in own)} is "
+                "the administrator's own and switches it on.",
                 "Disable the unit and remove its file, or leave `swap` out of the class.",
             )
         )
@@ -752,7 +804,8 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
         found.append(
             Refusal(
                 "governor",
-                f"The CPUs offer the governors {', '.join(offered)}, and the class wants {wanted['governor']}.",
+                f"The CPUs offer the governors {', '.join(offered)}, and the class wants "
+                f"{wanted['governor']}.",
                 "Choose one of those in `policy.host.governor`, or another cpufreq driver.",
             )
         )
@@ -762,7 +815,8 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
         found.append(
             Refusal(
                 "hugepages",
-                f"The class reserves {asked >> 20} GiB of huge pages, and the node has {total >> 20} GiB of memory.",
+                f"The class reserves {asked >> 20} GiB of huge pages, and the node has "
+                f"{total >> 20} GiB of memory.",
                 "Lower `policy.host.hugepages`, or look for a DIMM that is missing.",
             )
         )
@@ -770,9 +824,10 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
 
 
 def _fights(document: Document, word: str) -> bool:
-    """Whether somebody else's word contradicts what the class wants of the command line."""
+    """Return whether a foreign word contradicts the class's command line."""
     wanted, ours = policy(document), cmdline_words(document)
     key = word.partition("=")[0]
+    # These words depend on their order, so any foreign one is a conflict.
     if wanted.get("hugepages") and key in PAGE_WORDS:
         return word not in ours
     if any(carries([word], mine) for mine in ours):
@@ -781,11 +836,11 @@ def _fights(document: Document, word: str) -> bool:
     return word in against or any(key == mine.partition("=")[0] and key not in REPEATED for mine in ours)
 
 
-# -- judging
+# -- findings
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
-    """One finding per item this domain's part of the class declares. Pure."""
+    """Return one finding per item that the class declares in this domain. Pure."""
     wanted, elsewhere = policy(document), place(seen)
     found = []
     shown = {setting.name: setting for setting in settings(document, seen)}
@@ -818,7 +873,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
 
 
 def _declared(wanted: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
-    """Names of the declared live values, with what is wanted."""
+    """Yield the names of the declared live values, with the wanted values."""
     for name in ("governor", "transparent_hugepages"):
         if name in wanted:
             yield name, str(wanted[name])
@@ -879,7 +934,7 @@ def _judged_line(document: Document, seen: Observed, elsewhere: Optional[str]) -
         [f"the next boot lacks {' '.join(later)}"] if later else []
     )
     if faults:
-        # Words that are only missing from the next boot need none, and must be there before it.
+        # If only the next boot lacks words, no reboot is needed, but site.yml must run before the next one.
         remedy = (
             Remedy("Run site.yml, then reboot the node in its turn.", SITE, REBOOT)
             if now
@@ -904,7 +959,10 @@ def _judged_line(document: Document, seen: Observed, elsewhere: Optional[str]) -
 
 
 def _judged_iommu(want: str, seen: Observed, elsewhere: Optional[str]) -> Finding:
-    """What the IOMMU does, from the domains its groups are in: `identity` is passthrough, any other type translates."""
+    """Judge the IOMMU by the domain types of its groups.
+
+    Type `identity` is passthrough; any other type translates.
+    """
     groups = seen.tuning.get("iommu_groups", {})
     if elsewhere:
         return Finding("policy.host.iommu", ELSEWHERE, "degraded", want, elsewhere)

@@ -1,7 +1,11 @@
-"""The gate and the passive check: units, drop-ins and timers, and what systemd has loaded of them.
+"""Domain of the gate and the passive check: units, drop-ins and timers, and their state in systemd.
 
-`seen.units` = {loaded: unit -> what systemd has of it (:data:`gate.PROPERTIES`), None in an image and where systemd is not PID 1;
-gate: what the gate says of itself (:data:`gate.STATE`), None before its first decision; hook: whom a drain tells (:func:`gate.hook`)}.
+`seen.units` has these keys:
+
+* loaded: unit -> its properties in systemd (:data:`gate.PROPERTIES`); None in an image
+  or if systemd is not PID 1
+* gate: the gate's own state (:data:`gate.STATE`); None before its first decision
+* hook: the command that a drain calls (:func:`gate.hook`)
 """
 
 from __future__ import annotations
@@ -26,12 +30,13 @@ Document: TypeAlias = "Mapping[str, Any]"
 
 FOLDER = "/etc/systemd/system"
 WATCH, TIMER = "goldnode-watch.service", "goldnode-watch.timer"
-SOCKET = "goldnode-serve.socket"  # of domain serve: asked for in the same call
+SOCKET = "goldnode-serve.socket"  # belongs to domain serve; queried in the same call
 LINK = f"{FOLDER}/timers.target.wants/{TIMER}"
 EVENTS = "goldnode-events.service"
 EVENTS_LINK = f"{FOLDER}/multi-user.target.wants/{EVENTS}"
 MOTD = "/etc/update-motd.d/90-goldnode"
-# Units that goldnode brings or puts drop-ins on; one `systemctl show` asks for all of them and those its files name.
+# Units that goldnode installs or adds drop-ins to. One `systemctl show` queries these
+# and the units of its files.
 UNITS = (
     "goldnode-sanity.service",
     "goldnode-policy.service",
@@ -45,7 +50,9 @@ UNITS = (
     *gate.RUNTIMES,
 )
 
-WATCH_TEXT = f"""# goldnode: holds the node against its class while it works: a GPU lost at hour six is not healthy because the boot was
+WATCH_TEXT = f"""\
+# goldnode: holds the node against its class while it works: \
+a GPU lost at hour six is not healthy because the boot was
 [Unit]
 Description=goldnode passive check of the node class
 After=goldnode-sanity.service
@@ -63,7 +70,8 @@ CPUWeight=20
 IOSchedulingPriority=7
 """
 
-# After the end of the last check, so that checks never pile up; with a random part, so that a fleet does not act in step.
+# The interval starts when the last check ends, so that checks never pile up. The
+# random delay spreads a fleet.
 TIMER_TEXT = f"""# goldnode: runs the passive check; a verdict holds for {current.LIMIT} s
 [Unit]
 Description=goldnode passive check, every {current.PERIOD // 60} minutes
@@ -78,9 +86,10 @@ RandomizedDelaySec=30
 WantedBy=timers.target
 """
 
-# In a container /dev/kmsg is the log of its host, or not there: skipped, and not failed. It reads one device and asks systemd for one thing,
-# which wants CAP_SYS_ADMIN of whoever asks where there is no polkit.
-EVENTS_TEXT = f"""# goldnode: has the node checked when the kernel tells of a fault, between two runs of the timer
+# In a container, /dev/kmsg is the host's log or missing, so the unit is skipped rather than failed. Without
+# polkit, systemd requires CAP_SYS_ADMIN from a client that starts a unit.
+EVENTS_TEXT = f"""\
+# goldnode: has the node checked when the kernel tells of a fault, between two runs of the timer
 [Unit]
 Description=goldnode watch of the kernel log
 ConditionPathExists={CLASS}
@@ -115,7 +124,7 @@ DeviceAllow=/dev/kmsg r
 WantedBy=multi-user.target
 """
 
-# Reads what the last check wrote, in the form in which it wrote it: one key per line.
+# Parses the last verdict line by line: the check writes one key per line.
 MOTD_TEXT = f"""#!/bin/sh
 # goldnode: one line at login when this node is not healthy
 verdict={current.VERDICT} state={gate.STATE}
@@ -125,7 +134,8 @@ tell() {{ echo "goldnode: $*. See: {PROGRAM} check"; exit 0; }}
 [ -r "$verdict" ] || tell "this node has not been checked since it booted"
 read now rest </proc/uptime
 at=$(field uptime)
-[ $((${{now%%.*}} - ${{at%%.*}})) -le {current.LIMIT} ] 2>/dev/null || tell "the last verdict is too old, nothing watches this node"
+[ $((${{now%%.*}} - ${{at%%.*}})) -le {current.LIMIT} ] 2>/dev/null || \
+tell "the last verdict is too old, nothing watches this node"
 if grep -q '^ "open": false' "$state" 2>/dev/null; then
     tell "the gate is closed: $(sed 's/^goldnode gate: //' {gate.REASON} 2>/dev/null)"
 fi
@@ -135,9 +145,10 @@ status=$(field status)
 
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
-    """What systemd has loaded, what the gate last decided, and whom it would tell. One systemctl call."""
+    """Collect the loaded units, the gate's last decision, and the drain hook. One systemctl call."""
     loaded: Optional[Dict[str, Dict[str, str]]] = None
     if host.live and host.exists("/run/systemd/system"):
+        # The verdict checks these services; query them in the same call.
         stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
         named = {
             name if "." in name else f"{name}.service"
@@ -155,7 +166,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
 
 
 def _unit(path: str) -> Optional[str]:
-    """The unit that a file of goldnode's defines or adds to."""
+    """Return the unit that a file from goldnode defines or extends, or None."""
     if not path.startswith(FOLDER + "/"):
         return None
     name, _, inner = path[len(FOLDER) + 1 :].partition("/")
@@ -165,7 +176,7 @@ def _unit(path: str) -> Optional[str]:
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
-    """The passive check, the line at login and, for `gate: block`, the drop-ins of the container runtimes."""
+    """Return the passive check, the login message and, for `gate: block`, drop-ins for the runtimes."""
     found = [
         Wanted(f"{FOLDER}/{WATCH}", WATCH_TEXT, "sanity", "the node is checked while it works"),
         Wanted(
@@ -195,15 +206,15 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
 
 
 def watches(document: Document) -> bool:
-    """Whether the kernel's log is watched: where there is a GPU to tell of."""
+    """Return whether to watch the kernel log: only if there is a GPU that can report faults."""
     return bool(document.get("gpu"))
 
 
 def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], List[Waiting]]:
-    """`systemctl daemon-reload`, where systemd has units as they were before goldnode changed them, or will have after `actions`.
+    """Return a `systemctl daemon-reload` if systemd has outdated units, or will have after `actions`.
 
-    Not while GPU containers run or anything holds the GPU: in the toolkit's legacy mode a reload takes the devices away from containers
-    that run. Pure.
+    It waits while containers or processes use a GPU. In the toolkit's legacy mode, a reload takes the devices
+    away from running containers. Pure.
     """
     changing = {_unit(action.target) for action in actions if action.kind in ("file.write", "file.remove")}
     loaded = seen.units.get("loaded") or {}
@@ -218,7 +229,8 @@ def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], Lis
     users = gpu_users(seen)
     if users:
         text = (
-            f"systemd still has {', '.join(names)} as before: `systemctl daemon-reload` waits until nothing uses the GPU "
+            f"systemd still has {', '.join(names)} as before: `systemctl daemon-reload` waits "
+            "until nothing uses the GPU "
             f"({users}), since it could take the devices away from running containers"
         )
         return [], [Waiting("sanity", "units.reload", text)]
@@ -227,14 +239,14 @@ def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], Lis
 
 
 def gpu_users(seen: Observed) -> str:
-    """The first containers and processes that use a GPU, in words; empty when there are none."""
+    """Return the first containers and processes that use a GPU, as text; empty if there are no such users."""
     users = [f"container {item['name']}" for item in seen.runtime.get("gpu_containers", ())]
     users += [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders]
     return ", ".join(users[:3]) + (" …" if len(users) > 3 else "")
 
 
 def stale(seen: Observed) -> List[str]:
-    """Units that goldnode touches and that systemd has loaded as they were before."""
+    """Return the units with files from goldnode that changed after systemd loaded them."""
     return sorted(
         name
         for name, unit in (seen.units.get("loaded") or {}).items()
@@ -247,7 +259,7 @@ def stale(seen: Observed) -> List[str]:
 
 
 def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
-    """The timer and the watch of the log enabled and started, and a drain that has somebody to tell. Pure."""
+    """Return actions that start the timer and the log watch, and a note on a missing drain hook. Pure."""
     actions: List[Action] = []
     have = seen.links.get(LINK)
     to = f"{FOLDER}/{TIMER}"
@@ -255,6 +267,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         reason = "the passive check is not enabled" if have is None else f"it points at {have}"
         actions.append(Action("sanity", "link", LINK, reason, IMAGE, have, to, None, {"to": to}))
     timer = (seen.units.get("loaded") or {}).get(TIMER)
+    # A masked timer is a decision of the administrator. The check reports it.
     if timer and timer["ActiveState"] != "active" and timer["LoadState"] != "masked":
         reason = f"the passive check has to run; the timer is {timer['ActiveState'] or 'unknown'}"
         actions.append(Action("sanity", "units.start", TIMER, reason, BOOT))
@@ -266,8 +279,10 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
 
 
 def _events(document: Document, seen: Observed) -> List[Action]:
-    """The watch of the kernel's log: enabled and started where the class has a GPU, else stopped and disabled. In a container it is skipped by
-    its own conditions, so that there is nothing to start."""
+    """Return actions that start the log watch if the class has a GPU, and otherwise stop it.
+
+    In a container its conditions skip it, so it is not started.
+    """
     actions: List[Action] = []
     have, to = seen.links.get(EVENTS_LINK), f"{FOLDER}/{EVENTS}"
     unit = (seen.units.get("loaded") or {}).get(EVENTS) or {}
@@ -307,12 +322,12 @@ def _events(document: Document, seen: Observed) -> List[Action]:
 
 
 def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """None: the gate stands in the way of work, never of a change."""
+    """Return no refusals: the gate blocks workloads, never changes."""
     return []
 
 
 def findings(document: Document, seen: Observed) -> List[Finding]:
-    """The gate as it is (for information), whether it can tell, what systemd has loaded, and whether the passive check runs."""
+    """Report the gate's state (for information), its drain hook, outdated units, and the check's timer."""
     mode = str(document.get("gate") or gate.REPORT)
     state = seen.units.get("gate") or {}
     elsewhere = "an image does not run" if not seen.live else None
@@ -324,7 +339,8 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         if mode == gate.DRAIN:
             error = state.get("error") if seen.units.get("hook") else gate.NOBODY
             remedy = Remedy(
-                "Put right what it says, or name commands in the site file: `gate: {drain: […], resume: […]}`, and run site.yml.",
+                "Put right what it says, or name commands in the site file: `gate: {drain: […], "
+                "resume: […]}`, and run site.yml.",
                 PERSON,
             )
             found.append(

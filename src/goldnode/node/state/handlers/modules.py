@@ -1,4 +1,7 @@
-"""Building kernel modules with dkms: the driver's own and the stack's others. Proved by modinfo, never by an exit status."""
+"""Handlers that build kernel modules with dkms: the driver's own and the stack's others.
+
+modinfo verifies each result; exit statuses are not trusted.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ if TYPE_CHECKING:
     from ..contract import Handler, Writer
     from ..model import Action
 
-BUILD_TIME = 3600.0  # seconds; minutes on a small node
+BUILD_TIME = 3600.0  # seconds; a small node needs minutes
 
 
 def build(applier: Writer, action: Action) -> str:
-    """Let dkms build one source tree for the locked kernel, when the package's own scripts have not already done so."""
+    """Build one source tree for the locked kernel with dkms, unless the package's scripts have done so."""
     host, data = applier.host, action.data
     why = _fault(applier, data["dkms"], data["module"])
     if why is None:
@@ -30,7 +33,8 @@ def build(applier: Writer, action: Action) -> str:
         return "built by the package's own scripts"
     if data["dkms"] is None:
         raise NodeError(
-            f"{data['module']}: {why}, and its package {data['package']} brings no source for dkms. Lock a package that does."
+            f"{data['module']}: {why}, and its package {data['package']} brings no source for "
+            "dkms. Lock a package that does."
         )
     release, source = data["release"], data["dkms"]
     built, installed = (
@@ -38,30 +42,33 @@ def build(applier: Writer, action: Action) -> str:
     )
     if built and installed and built.group(1) != installed.group(1):
         raise NodeError(
-            f"kernel {release} was built by gcc {built.group(1)} and the node's compiler is gcc {installed.group(1)}. "
+            f"kernel {release} was built by gcc {built.group(1)} and the node's compiler is gcc "
+            f"{installed.group(1)}. "
             f"Install gcc-{built.group(1)}, then run again."
         )
     if not host.exists(f"/lib/modules/{release}/build"):
         raise NodeError(
-            f"the headers of {release} are not installed, so no module can be built. Lock the stack again: it names them."
+            f"the headers of {release} are not installed, so no module can be built. Lock the "
+            "stack again: it names them."
         )
     version = source_version(applier, source, data["version"], data.get("package"))
     applier.say(f"building {data['module']} {version} for {release}")
     which = ("-m", source, "-v", version, "-k", release)
-    if _stale(applier, source):  # dkms has a build of this version, and would go on using it
+    if _stale(applier, source):  # dkms would use its existing build of this version
         host.run("dkms", "build", "--force", *which, timeout=BUILD_TIME)
     done = host.run("dkms", "install", "--force", *which, timeout=BUILD_TIME)
     why = _fault(applier, source, data["module"])
     if why is not None:
         raise NodeError(
-            f"{data['module']} {version} does not build for kernel {release} ({why}). {make_log(applier, source, version) or done.tail()}"
+            f"{data['module']} {version} does not build for kernel {release} ({why}). "
+            f"{make_log(applier, source, version) or done.tail()}"
         )
     _record(applier)
     return "built by dkms"
 
 
 def source_version(applier: Writer, source: str, version: str, package: Optional[str]) -> str:
-    """The version under which dkms knows a source: the driver's own, or what the package has put into /usr/src."""
+    """Return dkms's version of a source: the driver's own, or that of the package's tree in /usr/src."""
     if package is None:
         return version
     offered = [
@@ -69,26 +76,28 @@ def source_version(applier: Writer, source: str, version: str, package: Optional
     ]
     offered = [item for item in offered if applier.host.exists(f"/usr/src/{source}-{item}/dkms.conf")]
     plain = version.partition(":")[2] or version
+    # The directory in /usr/src may lack the epoch and the Debian revision of the package version.
     fits = [
         item for item in offered if plain == item or plain.startswith((f"{item}-", f"{item}+", f"{item}~"))
     ] or offered
     if len(fits) != 1:
         has = f"the sources {', '.join(offered)}" if offered else "no source"
         raise NodeError(
-            f"package {package} {version} should bring the dkms source {source}, and /usr/src has {has}. Correct `dkms` in the stack."
+            f"package {package} {version} should bring the dkms source {source}, and /usr/src has "
+            f"{has}. Correct `dkms` in the stack."
         )
     return fits[0]
 
 
 def make_log(applier: Writer, source: str, version: str) -> str:
-    """The end of dkms's make.log, where a build has failed."""
+    """Return the end of dkms's make.log after a failed build."""
     name = f"/var/lib/dkms/{source}/{version}/build/make.log"
     text = applier.host.text(name)
     return f"end of {name}:\n" + "\n".join(text.strip().splitlines()[-15:]) if text else ""
 
 
 def _fault(applier: Writer, source: Optional[str], module: str) -> Optional[str]:
-    """What is wrong with the modules that one source gives; None when all are as wanted."""
+    """Return the fault of the modules from one source, or None if all are as wanted."""
     document, release = applier.document, applier.document["kernel"]["release"]
     rows = (
         modules.of_tree(document, source)
@@ -106,7 +115,7 @@ def _fault(applier: Writer, source: Optional[str], module: str) -> Optional[str]
 
 
 def _stale(applier: Writer, source: str) -> bool:
-    """Whether a source has to be compiled again, since what it was compiled against has changed."""
+    """Return whether a source must be compiled again because a dependency has changed."""
     rows = modules.of_tree(applier.document, source)
     found = (
         modules.survey(applier.host, applier.document["kernel"]["release"], _names(applier)) if rows else {}
@@ -121,7 +130,10 @@ def _names(applier: Writer) -> List[str]:
 
 
 def _record(applier: Writer) -> None:
-    """Write down of each module that is as wanted which file it is, and which files it was built against: those that are there now."""
+    """Record the identity of each correct module and of the files that it was built against.
+
+    The files that exist now are those that the build used.
+    """
     document, release = applier.document, applier.document["kernel"]["release"]
     rows = [
         row
@@ -137,6 +149,7 @@ def _record(applier: Writer) -> None:
             files = [(name, found.get(name)) for name in (row["name"], *modules.foreign(document, row))]
             kept[row["name"]] = {name: str(info["identity"]) for name, info in files if info}
         else:
+            # This module is not as wanted, so its old record stays.
             kept[row["name"]] = (found[row["name"]] or {}).get("against") or {}
     record = load_json(applier.host, RECORD) or {}
     record["built_against"] = {release: kept}
@@ -144,7 +157,7 @@ def _record(applier: Writer) -> None:
 
 
 def restore(applier: Writer, action: Action) -> str:
-    """See that the package of the built modules brings what is wanted, and install it anew where its files are not what it brought."""
+    """Reinstall the package of the prebuilt modules if its files are missing or were changed."""
 
     package = action.data["package"]
     if _package_fault(applier) is None:
@@ -170,7 +183,7 @@ def restore(applier: Writer, action: Action) -> str:
 
 
 def _package_fault(applier: Writer) -> Optional[str]:
-    """What is wrong with the modules that come built; None when all are as wanted."""
+    """Return the fault of the prebuilt modules, or None if all are as wanted."""
     document, release = applier.document, applier.document["kernel"]["release"]
     driver = document["driver"]
     faults = [driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"]))]

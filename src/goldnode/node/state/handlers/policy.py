@@ -1,4 +1,7 @@
-"""Handlers of the actions that domain `policy` plans: each takes the applier and one action, makes the change, and may tell more."""
+"""Handlers for the actions of domain `policy`.
+
+Each takes the applier and one action, applies the change, and may return a message.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,15 @@ if TYPE_CHECKING:
 
 MIG_PARTED = "/usr/bin/nvidia-mig-parted"
 MIG_CONFIG = "/run/goldnode/mig-parted.json"
-# A reset of eight GPUs with their instances made anew; NVML initialises every GPU first.
+# Resetting eight GPUs and recreating their MIG instances; NVML first initializes every GPU.
 LIMIT = 240.0
 
 
 def set_gpu(applier: Writer, action: Action) -> Optional[str]:
-    """Set one thing on one GPU. The first of a plan sets all of them, in one process: loading the GPU library is what takes long."""
+    """Apply one setting of one GPU.
+
+    The first action of a plan applies all of them in one process, since loading the GPU library is slow.
+    """
     key = (action.data["uuid"], action.data["field"])
     if key not in applier.told:
         todo = [planned for planned in applier.planned if planned.kind == "gpu.set"]
@@ -34,7 +40,8 @@ def set_gpu(applier: Writer, action: Action) -> Optional[str]:
     absent = said["rc"] in ABSENT
     if said["rc"] != 0 and not absent:
         raise NodeError(
-            f"{action.target} cannot be set to {action.data['value']}: {said['text']} (return code {said['rc']}). "
+            f"{action.target} cannot be set to {action.data['value']}: {said['text']} (return code "
+            f"{said['rc']}). "
             "Look at dmesg and at `goldnode-node check` on the node."
         )
     return (
@@ -47,14 +54,18 @@ def set_gpu(applier: Writer, action: Action) -> Optional[str]:
 
 
 def _set(applier: Writer, actions: List[Action]) -> Dict[Tuple[str, str], Json]:
-    """Set all of them; what was said to each, which is recorded as well: some of it no call reads back."""
+    """Apply all settings, and return the result of each.
+
+    The results are also recorded, since some settings cannot be read back.
+    """
     host = applier.host
     results: List[Json] = []
     rows = [{key: action.data[key] for key in ("uuid", "field", "value")} for action in actions]
     parted = host.exists(MIG_PARTED)
     layouts = [action for action in actions if action.data["field"] == "mig" and parted]
     if layouts:
-        # Before anything that a reset of the GPU would take away again, and after ECC, whose pending mode survives one.
+        # A change of MIG may reset the GPU. Apply it before the settings that a reset clears, and after ECC,
+        # whose pending mode survives a reset.
         early = [row for row in rows if row["field"] in ("persistence_mode", "ecc")]
         results += _ask(applier, actions[0], early) if early else []
         said: Json = _mig_parted(applier, layouts)
@@ -73,13 +84,17 @@ def _ask(applier: Writer, first: Action, rows: List[Json]) -> List[Json]:
     )
     if "error" in answer:
         raise NodeError(
-            f"the GPUs cannot be set: {answer['error']}. Look at dmesg on the node; if the driver hangs, reboot it."
+            f"the GPUs cannot be set: {answer['error']}. Look at dmesg on the node; if the driver "
+            "hangs, reboot it."
         )
     return list(answer["results"])
 
 
 def _mig_parted(applier: Writer, actions: List[Action]) -> Json:
-    """The layout through NVIDIA's mig-parted, which knows placements and resets better than this program."""
+    """Apply the MIG layout with NVIDIA's mig-parted.
+
+    It handles placements and resets better than this program.
+    """
     devices = [
         {
             "devices": [action.data["index"]],
@@ -103,7 +118,7 @@ def _mig_parted(applier: Writer, actions: List[Action]) -> Json:
 
 
 def _remember(applier: Writer, results: List[Json]) -> None:
-    """Write down what the setters said, for this boot and this load of the driver."""
+    """Record the results of the setters, for this boot and this load of the driver."""
     host = applier.host
     load = driver_load(host)
     record = load_json(host, RECORD) or {}
@@ -112,9 +127,8 @@ def _remember(applier: Writer, results: List[Json]) -> None:
     for row in results:
         told: Json = {key: row[key] for key in ("value", "rc", "text", "parts") if key in row}
         told["at"] = now
-        if (
-            row["field"] == "mig"
-        ):  # a switch of the mode resets the GPU, which forgets clocks that no call reads back
+        # Switching the MIG mode resets the GPU. That clears its clocks, which cannot be read back.
+        if row["field"] == "mig":
             said.get(row["uuid"], {}).pop("clocks", None)
         said.setdefault(row["uuid"], {})[row["field"]] = told
     host.write(
@@ -126,12 +140,13 @@ def _remember(applier: Writer, results: List[Json]) -> None:
 
 
 def restart_unit(applier: Writer, action: Action) -> None:
-    """Restart a unit whose files have just been written: systemd has to read them first."""
+    """Restart a unit whose files have just been written. systemd must read them first."""
     for argv in (("systemctl", "daemon-reload"), ("systemctl", "restart", action.target)):
         done = applier.host.run(*argv, timeout=180)
         if done.rc != 0:
             raise NodeError(
-                f"{' '.join(argv)} fails: {done.tail(5)}. Look at `journalctl -u {action.target}` on the node."
+                f"{' '.join(argv)} fails: {done.tail(5)}. Look at `journalctl -u {action.target}` "
+                "on the node."
             )
 
 

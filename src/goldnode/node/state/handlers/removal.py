@@ -1,4 +1,7 @@
-"""Handlers of the actions that only a removal plans: each takes the applier and one action, makes the change, and may tell more."""
+"""Handlers for actions that only a removal plans.
+
+Each takes the applier and one action, applies the change, and may return a message.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +25,26 @@ if TYPE_CHECKING:
     from ..model import Action
 
 
-# Debian's docker.io leaves this script in its state when it is removed, and a purge runs it: it deletes everybody's volumes.
+# Debian's docker.io leaves this script behind when it is removed. A purge runs it,
+# and it deletes all volumes.
 DOCKER = "/var/lib/docker"
 NUKE = f"{DOCKER}/nuke-graph-directory.sh"
 
 
 def stop_units(applier: Writer, action: Action) -> None:
-    """Stop goldnode's units, and let systemd forget those that failed."""
+    """Stop goldnode's units, and clear the state of those that failed."""
     names = list(action.data["names"])
     done = applier.host.run("systemctl", "stop", *names, timeout=300)
     if done.rc != 0:
         raise NodeError(
-            f"systemctl cannot stop {', '.join(names)}: {done.tail(3)}. Look at their state with `systemctl status` and run again."
+            f"systemctl cannot stop {', '.join(names)}: {done.tail(3)}. Look at their state with "
+            "`systemctl status` and run again."
         )
     applier.host.run("systemctl", "reset-failed", *names)
 
 
 def release_gate(applier: Writer, action: Action) -> str:
-    """Resume what the gate has drained, and start what it keeps down."""
+    """Resume the node if the gate drained it, and start the units that the gate blocks."""
     try:
         return "\n".join(gate.release(applier.host))
     except gate.HookError as problem:
@@ -49,7 +54,7 @@ def release_gate(applier: Writer, action: Action) -> str:
 
 
 def uncomment(applier: Writer, action: Action) -> None:
-    """Put the administrator's line back in the place of the comment, if the comment is still that one."""
+    """Replace goldnode's comment by the administrator's line, unless the comment was changed."""
     name, text = action.data["file"], action.data["text"]
     lines = applier.host.lines(name)
     at = int(action.data["line"]) - 1
@@ -59,34 +64,37 @@ def uncomment(applier: Writer, action: Action) -> None:
 
 
 def unmerge(applier: Writer, action: Action) -> None:
-    """Write a file of somebody else's without goldnode's settings; it goes when nothing else is in it."""
+    """Remove our settings from a file that we do not own. Delete the file if nothing else is left."""
     host = applier.host
     content = action.data["content"]
     if content is None:
         host.remove(action.target)
     else:
-        here = host.real(action.target)  # a link stays one: what it leads to is changed
+        here = host.real(action.target)  # a link stays a link: change its target
         host.write("/" + os.path.relpath(here, host.root), content.encode(), os.stat(here).st_mode & 0o7777)
     record = records.read(host)
     record.get("merged", {}).pop(action.target, None)
     records.write(host, record)
     if action.target == DAEMON and host.live:
-        # SIGHUP: dockerd forgets runtimes that leave, and no container stops. One that does not run has nothing to forget.
+        # SIGHUP: dockerd drops removed runtimes, and no container stops. The result is not checked: a stopped
+        # dockerd has nothing to drop.
         host.run("systemctl", "reload", "docker.service", timeout=60)
 
 
 def leave(applier: Writer, action: Action) -> Optional[str]:
-    """Packages leave: with apt, which must want to remove nothing beside them; dpkg then takes their configuration."""
+    """Remove packages with apt, which must not remove any others, and purge their configuration with dpkg."""
 
     host, data = applier.host, action.data
     remove, purge, back = list(data["remove"]), list(data["purge"]), list(data["back"])
     told = []
     if data["broken"]:
-        # Half unpacked by a run that was killed: apt would fetch them again to finish them. The set needs nobody's leave but its own.
+        # An interrupted run left them half unpacked. apt would download them again to finish them, so use
+        # dpkg; no remaining package depends on the set.
         done = host.run("dpkg", "--remove", "--force-remove-reinstreq", *remove, timeout=APT_TIME)
         if done.rc != 0:
             raise NodeError(
-                f"dpkg cannot remove what an earlier run left half done: {done.tail()}. Put that right, then run again."
+                f"dpkg cannot remove what an earlier run left half done: {done.tail()}. Put that "
+                "right, then run again."
             )
         remove = []
     if remove or back:
@@ -114,25 +122,28 @@ def leave(applier: Writer, action: Action) -> Optional[str]:
                 else f"is refused by apt: {simulated.tail()}"
             )
             raise NodeError(
-                f"removing what goldnode brought {what}. Look at those packages, then run again; no package was changed."
+                f"removing what goldnode brought {what}. Look at those packages, then run again; "
+                "no package was changed."
             )
         if remove or "remove" not in request:
             applier.say(f"removing {len(remove)} packages")
             done = host.run(*request, timeout=APT_TIME)
             if done.rc != 0:
                 raise NodeError(
-                    f"apt cannot remove what goldnode brought: {done.tail(12)}. Put that right, then run again."
+                    f"apt cannot remove what goldnode brought: {done.tail(12)}. Put that right, "
+                    "then run again."
                 )
     if "docker.io" in purge and host.exists(DOCKER):
         told.append(
-            f"{DOCKER} stays: containers, images and volumes in it are whoever's made them. To take them away: rm -r {DOCKER}"
+            f"{DOCKER} stays: containers, images and volumes in it are whoever's made them. To "
+            f"take them away: rm -r {DOCKER}"
         )
     purge_configuration(applier, purge)
     return "\n".join([*told, *data["lines"]])
 
 
 def purge_configuration(applier: Writer, names: Sequence[str]) -> None:
-    """Take away the configuration of packages that were removed; what docker's containers have stored stays."""
+    """Purge the configuration of removed packages. The data of docker containers stays."""
 
     host = applier.host
     host.remove(NUKE)
@@ -146,20 +157,25 @@ def purge_configuration(applier: Writer, names: Sequence[str]) -> None:
 
 
 def automatic(applier: Writer, action: Action) -> None:
-    """Give apt's marks back."""
+    """Restore apt's automatic marks."""
     done = applier.host.run("apt-mark", "auto", *action.data["names"])
     if done.rc != 0:
         raise NodeError(
-            f"apt-mark cannot mark {', '.join(action.data['names'])}: {done.tail(3)}. Put that right, then run again."
+            f"apt-mark cannot mark {', '.join(action.data['names'])}: {done.tail(3)}. Put that "
+            "right, then run again."
         )
 
 
 def settle(applier: Writer, action: Action) -> None:
-    """Have systemd and GRUB read anew what has changed under them. The journal goes last: until then this is owed."""
+    """Make systemd and GRUB read their configuration again.
+
+    Delete the journal last: until then the removal is unfinished.
+    """
     host = applier.host
     if action.data["systemd"]:
         host.run("systemctl", "daemon-reload")
-        # A service of a package that has left may have failed (persistenced without a GPU does); nothing else would let systemd forget it.
+        # A service of a removed package may have failed (persistenced does without a GPU).
+        # Clear that state explicitly.
         listed = host.run(
             "systemctl", "list-units", "--all", "--failed", "--plain", "--no-legend", "--full"
         ).out
@@ -174,12 +190,15 @@ def settle(applier: Writer, action: Action) -> None:
 
 
 def remove_directory(applier: Writer, action: Action) -> None:
-    """A directory of goldnode's own with all in it; one that it made in somebody else's only while it is empty."""
+    """Remove a directory that goldnode owns with its content.
+
+    Remove a directory elsewhere only if it is empty.
+    """
     here = applier.host.path(action.target)
-    if applier.host.is_link(action.target):  # a user's, in the place of a directory of goldnode's
+    if applier.host.is_link(action.target):  # a user has replaced the directory by a link
         os.unlink(here)
     elif action.target in OWN:
-        # The record of a run that has the node out of service goes when it returns the node: until then it is the way back.
+        # Keep the record of a run that has drained the node: it is needed to return the node to service.
         with contextlib.suppress(OSError):
             for inner in here.iterdir():
                 if inner.is_dir() and not inner.is_symlink():

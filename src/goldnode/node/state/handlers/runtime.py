@@ -1,4 +1,7 @@
-"""Handlers of the actions that domain `runtime` plans: each takes the applier and one action, makes the change, and may tell more."""
+"""Handlers for the actions of domain `runtime`.
+
+Each takes the applier and one action, applies the change, and may return a message.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,15 @@ if TYPE_CHECKING:
     from ..model import Action
 
 BACKUPS = "/var/lib/goldnode/backup"
-SECONDS = 20.0  # docker reads its configuration anew within a second; a node that builds modules meanwhile is slower
+# Docker reloads its configuration within a second; a node that builds modules at the same time is slower
+SECONDS = 20.0
 
 
 def keep_original(applier: Writer, name: str) -> None:
-    """Before the first change of a file that is not goldnode's: its bytes and mode are kept, and RECORD says where.
+    """Back up a foreign file with its mode before its first change, and record the backup in RECORD.
 
-    RECORD: originals -> {path: {backup, mode}, or null where there was no file}. Its texts are kept by :func:`record.before_merge`.
+    RECORD: originals -> {path: {backup, mode}, or null if there was no file}.
+    :func:`record.before_merge` stores the texts.
     """
     record = load_json(applier.host, RECORD) or {}
     originals, data = record.setdefault("originals", {}), applier.host.data(name)
@@ -42,12 +47,15 @@ def keep_original(applier: Writer, name: str) -> None:
 
 
 def config(applier: Writer, action: Action) -> Optional[str]:
-    """Write a merged file with the mode it has, and prove that its program reads it; else what was there is put back."""
+    """Write a merged file with its existing mode, and verify that its program can read it.
+
+    Otherwise restore the old file.
+    """
     host, name = applier.host, action.target
     before = host.data(name)
     keep_original(applier, name)
     place, mode = name, 0o644
-    if before is not None:  # a link stays one: what it leads to is changed
+    if before is not None:  # a link stays a link: change its target
         place, mode = (
             "/" + os.path.relpath(host.real(name), host.root),
             os.stat(host.real(name)).st_mode & 0o7777,
@@ -61,12 +69,13 @@ def config(applier: Writer, action: Action) -> Optional[str]:
     else:
         host.write(place, before, mode)
     raise NodeError(
-        f"{name} would not be read after the change, and is what it was before: {fault} Look at the file, and run again."
+        f"{name} would not be read after the change, and is what it was before: {fault} Look at "
+        "the file, and run again."
     )
 
 
 def unreadable(applier: Writer, name: str) -> Optional[str]:
-    """What is wrong with a file that was just written, as a parser or its own program tells it."""
+    """Return the fault that a parser or the file's own program finds in a new file, or None."""
     text = applier.host.text(name) or ""
     try:
         if name == runtime.DAEMON:
@@ -87,7 +96,7 @@ def unreadable(applier: Writer, name: str) -> Optional[str]:
 
 
 def enable(applier: Writer, action: Action) -> None:
-    """The links that start the unit at boot. --no-reload: a daemon-reload takes the GPUs from running containers."""
+    """Enable a unit at boot. --no-reload: a daemon-reload takes the GPUs away from running containers."""
     _systemctl(applier, "--no-reload", "enable", action.target)
 
 
@@ -101,7 +110,10 @@ def restart(applier: Writer, action: Action) -> None:
 
 
 def reload(applier: Writer, action: Action) -> None:
-    """docker reads runtimes and the default runtime anew on SIGHUP; no container stops. It does so after systemctl has returned."""
+    """Reload docker. On SIGHUP it reads its runtimes and the default runtime again, and no container stops.
+
+    docker does so after systemctl has returned, so wait until it reports the new values.
+    """
     _systemctl(applier, "reload", action.target)
     end = time.monotonic() + SECONDS
     want = runtime.default(applier.document)
@@ -124,12 +136,13 @@ def _systemctl(applier: Writer, *words: str) -> None:
             "journalctl", "-u", words[-1], "-n", "12", "--no-pager", "-o", "cat"
         ).out.strip()
         raise NodeError(
-            f"systemctl {' '.join(words)} fails: {done.tail(3)}\n{log}\nPut right what it says, and run again."
+            f"systemctl {' '.join(words)} fails: {done.tail(3)}\n{log}\nPut right what it says, "
+            "and run again."
         )
 
 
 def generate(applier: Writer, action: Action) -> Optional[str]:
-    """The toolkit's own program asks the driver and writes the spec, where the toolkit's refresh unit would."""
+    """Generate the CDI spec with the toolkit's own program, at the path of the toolkit's refresh unit."""
     done = applier.host.run("nvidia-ctk", "cdi", "generate", f"--output={action.data['output']}", timeout=120)
     if done.rc != 0:
         raise NodeError(

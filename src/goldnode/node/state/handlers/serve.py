@@ -1,4 +1,4 @@
-"""Handlers of the actions that domain `serve` plans."""
+"""Handlers for the actions of domain `serve`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ if TYPE_CHECKING:
 
 
 def start(applier: Writer, action: Action) -> None:
-    """Start the socket anew. One that listens already keeps its address until it is stopped, and the service keeps the socket."""
+    """Restart the socket.
+
+    systemd changes the address only after the socket is stopped, and a running service holds the socket.
+    """
     host = applier.host
     host.run("systemctl", "stop", action.target, action.target.replace(".socket", ".service"))
     done = host.run("systemctl", "start", action.target)
     if done.rc != 0:
         raise NodeError(
-            f"{action.target} does not start: {done.tail(3)}. Is its address in use? See `systemctl status {action.target}`."
+            f"{action.target} does not start: {done.tail(3)}. Is its address in use? See "
+            f"`systemctl status {action.target}`."
         )
 
 
 def release(applier: Writer, action: Action) -> str:
-    """Resume the node, unless somebody has another reason for its drain by now."""
+    """Resume the node, unless it is drained for another reason by now."""
     try:
         resumed = gate.resume(applier.host, str(action.data["reason"]))
     except gate.HookError as problem:
         raise NodeError(
-            f"slurm-health has drained this node, and it cannot be resumed: {problem}. Put that right, then run again."
+            f"slurm-health has drained this node, and it cannot be resumed: {problem}. Put that "
+            "right, then run again."
         ) from None
     applier.host.remove(shims.MEMORY)
     return "resumed" if resumed else "it is not drained for that reason any more, and stays as it is"

@@ -1,4 +1,7 @@
-"""Handlers of the actions that domain `tuning` plans: each takes the applier and one action, makes the change, and may tell more."""
+"""Handlers for the actions of domain `tuning`.
+
+Each takes the applier and one action, applies the change, and may return a message.
+"""
 
 from __future__ import annotations
 
@@ -18,49 +21,59 @@ if TYPE_CHECKING:
 
 
 def set_value(applier: Writer, action: Action) -> Optional[str]:
-    """Write a value of the kernel's, and read it back: what was asked for is what is there, or the difference is told."""
+    """Write a kernel value and read it back.
+
+    A difference is an error, except for huge pages, where it is recorded.
+    """
     host, want = applier.host, str(action.data["value"])
     for name in action.data["files"]:
         try:
-            # In place: such a file takes a value, and cannot be replaced by another file.
+            # Written in place: a kernel file cannot be replaced by a rename.
             with open(host.real(name), "w") as opened:
                 opened.write(f"{want}\n")
         except OSError as problem:
             raise NodeError(
-                f"{name} does not take {want} ({problem.strerror}). Look at dmesg for why, or change `policy.host` of the class."
+                f"{name} does not take {want} ({problem.strerror}). Look at dmesg for why, or "
+                "change `policy.host` of the class."
             ) from None
     got = {str(tuning.chosen(tuning.read(host, name))) for name in action.data["files"]} - {want}
     if not got:
         return f"reads back {want}"
     have = ", ".join(sorted(got))
+    # Fragmented memory may provide fewer huge pages than requested. That is not an error.
     if not action.data["name"].startswith("hugepages."):
         raise NodeError(
-            f"{action.target} reads back {have} after {want} was written. Another program sets it: find it, or change the class."
+            f"{action.target} reads back {have} after {want} was written. Another program sets it: "
+            "find it, or change the class."
         )
     tried = load_json(host, tuning.TRIED) or {}
     tried[action.data["name"]] = {"want": want, "got": have}
     host.write(tuning.TRIED, json.dumps(tried).encode())
-    return f"{have} of {want} pages could be reserved: memory is fragmented or in use, and a reboot gives the rest"
+    return (
+        f"{have} of {want} pages could be reserved: memory is fragmented or in use, and a reboot gives "
+        "the rest"
+    )
 
 
 def swap_off(applier: Writer, action: Action) -> Optional[str]:
-    """swapoff, proved by /proc/swaps. It reads everything back into memory, which takes its time."""
+    """Run swapoff, and verify it in /proc/swaps. It is slow, since it reads everything back into memory."""
     name = action.data["name"]
     done = applier.host.run("swapoff", name, timeout=1800)
     rows = (applier.host.text("/proc/swaps") or "").splitlines()[1:]
+    # /proc/swaps escapes blanks as \040.
     if any(row.split()[:1] == [name.replace(" ", "\\040")] for row in rows):
         raise NodeError(f"swap {name} stays on ({done.tail(2)}). Free memory on the node, then run again.")
     return "off"
 
 
 def mask(applier: Writer, action: Action) -> None:
-    """`systemctl mask`, as the link it makes, and the record of it."""
+    """Create the link that `systemctl mask` would create, and record it."""
     applier.link(action)
     applier.remember("masked", [action.data["unit"]])
 
 
 def unmask(applier: Writer, action: Action) -> None:
-    """Take away a mask of goldnode's own; whatever else stands there by now is somebody's."""
+    """Remove goldnode's mask. Leave anything else that is there by now."""
     here = applier.host.path(action.target)
     if here.is_symlink() and str(here.readlink()) == "/dev/null":
         here.unlink()
@@ -68,7 +81,7 @@ def unmask(applier: Writer, action: Action) -> None:
 
 
 def uncomment(applier: Writer, action: Action) -> None:
-    """Give a line back that goldnode had commented out."""
+    """Restore a line that goldnode commented out."""
     name, at = action.data["file"], int(action.data["line"]) - 1
     lines = applier.host.lines(name)
     if at < len(lines) and lines[at].startswith(tuning.MARK):
@@ -77,12 +90,13 @@ def uncomment(applier: Writer, action: Action) -> None:
 
 
 def systemd_defaults(applier: Writer, action: Action) -> Optional[str]:
-    """systemd reads its own configuration again: units that start from now on have the new limit."""
+    """Make systemd read its configuration again. Units that start from now on get the new limit."""
     done = applier.host.run("systemctl", "daemon-reload", timeout=120)
     shown = applier.host.run("systemctl", "show", "--property=DefaultLimitMEMLOCK", "--value")
     if shown.out.strip() != action.data["want"]:
         raise NodeError(
-            f"systemd has DefaultLimitMEMLOCK {shown.out.strip() or 'unknown'} after it read its configuration, want {action.data['want']}. "
+            f"systemd has DefaultLimitMEMLOCK {shown.out.strip() or 'unknown'} after it read its "
+            f"configuration, want {action.data['want']}. "
             f"Look at `systemd-analyze cat-config systemd/system.conf`. {done.tail(2)}"
         )
     return "services that run keep their limit until they are restarted"
@@ -96,8 +110,10 @@ def command_line(applier: Writer, action: Action) -> Optional[str]:
     lacking = [word for word in action.data["words"] if not tuning.carries(have, word)]
     if lacking:
         raise NodeError(
-            f"after update-grub the next boot's command line lacks {' '.join(lacking)} ({choice['cmdline']}). "
-            "A file of /etc/default/grub.d that is read later sets GRUB_CMDLINE_LINUX anew: make it append instead."
+            f"after update-grub the next boot's command line lacks {' '.join(lacking)} "
+            f"({choice['cmdline']}). "
+            "A file of /etc/default/grub.d that is read later sets GRUB_CMDLINE_LINUX anew: make "
+            "it append instead."
         )
     applier.remember("cmdline", list(action.data["stale"]), forget=True)
     applier.remember("cmdline", list(action.data["words"]))
@@ -105,7 +121,7 @@ def command_line(applier: Writer, action: Action) -> Optional[str]:
 
 
 def slot_command_line(applier: Writer, action: Action) -> Optional[str]:
-    """The words in the entry of the slot that runs."""
+    """Set the words in the entry of the running slot."""
     slots.words(applier.host, action.data["words"], action.data["stale"])
     applier.remember("cmdline", list(action.data["stale"]), forget=True)
     applier.remember("cmdline", list(action.data["words"]))

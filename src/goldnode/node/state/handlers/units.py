@@ -1,4 +1,7 @@
-"""Handlers of the actions that domain `units` plans: each takes the applier and one action, makes the change, and may tell more."""
+"""Handlers for the actions of domain `units`.
+
+Each takes the applier and one action, applies the change, and may return a message.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def reload(applier: Writer, action: Action) -> None:
-    """systemd reads its units again; nothing that runs is restarted."""
+    """Make systemd read its units again. Running services are not restarted."""
     done = applier.host.run("systemctl", "daemon-reload")
     if done.rc != 0:
         raise NodeError(
@@ -22,11 +25,12 @@ def reload(applier: Writer, action: Action) -> None:
 
 
 def start(applier: Writer, action: Action) -> None:
-    """Start a unit of goldnode's own."""
+    """Start a unit that belongs to goldnode."""
     done = applier.host.run("systemctl", "start", action.target)
     if done.rc != 0:
         raise NodeError(
-            f"{action.target} does not start: {done.tail(3)}. Look at `systemctl status {action.target}` on the node."
+            f"{action.target} does not start: {done.tail(3)}. Look at `systemctl status "
+            f"{action.target}` on the node."
         )
 
 
