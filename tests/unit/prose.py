@@ -59,7 +59,7 @@ CONSTRUCTIONS = (
     _construction(
         "nobody, somebody, whoever, whatever", r"(?i)\b(?:nobody|somebody|whoever|whatever|whichever)\b", 0.22
     ),
-    _construction('"is none", "are none"', r"(?i)\b(?:is|are|was|were|has|have) none\b(?! of)", 0.1),
+    _construction('"is none", "are none"', r"\b(?:is|are|was|were|has|have) none\b(?! of)", 0.44),
     _construction(
         '"stands" for "is" or "is stored"', r"(?i)\b(?:stands?|stood) (?!alone|by\b|still\b|up\b)", 0.02
     ),
