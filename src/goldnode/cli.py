@@ -1,7 +1,7 @@
-"""`goldnode …`: every command is one call into the package.
+"""Entry point of `goldnode …`: every command is one call into the package.
 
-An expected error, and a file that the system does not let us read or write, is one line on stderr and exit 2; anything else is a fault of
-goldnode and keeps its trace.
+An expected error, or a file that cannot be read or written, prints one line to stderr and exits 2. Anything
+else is a bug in goldnode and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import click
 from goldnode.commands import LazyGroup
 from goldnode.core.errors import GoldnodeError
 
-# Commands in files of their own, `goldnode.commands.NAME`, with the line that the list of commands shows.
+# Commands with a module of their own (`goldnode.commands.NAME`) and their line in `goldnode --help`. The
+# module is imported when the command runs.
 _ELSEWHERE = {
     "images": "Lock, build, inspect, smoke, publish and promote the container images.",
     "disks": "Lock, build, boot, update and publish the disk images of node classes.",
@@ -35,7 +36,7 @@ _ELSEWHERE = {
 
 
 class _Commands(LazyGroup):
-    """A group that turns GoldnodeError, and what the system says of a file, into one line."""
+    """A group that prints a GoldnodeError, or an OSError about a file, as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(super().list_commands(ctx))
@@ -51,12 +52,12 @@ class _Commands(LazyGroup):
             ctx.exit(2)
 
 
-# What the system says of reading and writing alone, without the name of the file.
+# Errors of reading and writing that the kernel reports without a file name.
 _OF_FILES = {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 
 
 def _of_a_file(problem: OSError) -> GoldnodeError | None:
-    """The error of a file that cannot be used; None for what is about no file."""
+    """Return the error for a file that cannot be used; None if `problem` is not about a file."""
     if isinstance(problem.filename, str | bytes | Path):
         name = (
             problem.filename.decode(errors="backslashreplace")
@@ -104,11 +105,12 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 )
 @click.option("--debug", is_flag=True, help="Show the trace of an error.")
 def main(debug: bool) -> None:
-    """One declared GPU node class into running nodes and images that carry the same locked stack."""
-    # What whoever started this may have left to it. The modes of what is made (a node's files in an image, a published directory) are no matter of
-    # their umask; what is secret is made with a mode of its own.
+    """Turn one declared GPU node class into running nodes and images that carry the same locked stack."""
+    # Do not inherit the caller's umask: files for nodes, images and published directories need fixed modes.
+    # Secret files are created with an explicit mode.
     os.umask(0o022)
-    # While it is ignored the kernel tells nobody how a program has ended, and `subprocess` takes it for a success.
+    # If SIGCHLD is ignored, the kernel discards exit statuses, and `subprocess` reports success for every
+    # program.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
@@ -224,7 +226,7 @@ def adopt(
     from_file: Path | None,
     keep: Path | None,
 ) -> None:
-    """Look at HOST, read-only, and propose a class and a stack for review."""
+    """Inspect HOST, read-only, and propose a class and a stack for review."""
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.fleet import adopt as adopting
@@ -246,7 +248,8 @@ def adopt(
     for note in proposal.notes:
         click.echo(f"review: {note}", err=True)
     click.echo(
-        f"Nothing was changed on {host}. Next: review, then `goldnode lock {proposal.stack}` and `goldnode check-catalog`.",
+        f"Nothing was changed on {host}. Next: review, then `goldnode lock {proposal.stack}` and `goldnode "
+        "check-catalog`.",
         err=True,
     )
 
@@ -260,9 +263,10 @@ def adopt(
     help="Directory to write all schemas to; with markdown, the file to write.",
 )
 def schema(kind: str | None, form: str, out: Path | None) -> None:
-    """Print the JSON Schema of one KIND of file, or write all of them (default: into the catalog). Or say in markdown what every key means.
+    """Print the JSON Schema of one KIND of file, or write all schemas (default: into the catalog).
 
-    With --format markdown docs/reference.md is printed or written, or of it what is about KIND.
+    With --format markdown: print or write docs/reference.md, which documents every key, or only the section
+    about KIND.
     """
     from goldnode.catalog.load import builtin_catalog
     from goldnode.commands import reference
@@ -293,9 +297,11 @@ def schema(kind: str | None, form: str, out: Path | None) -> None:
     help="End with 1 where a class cannot be applied yet, because its stack has no lock.",
 )
 def check_catalog(require_lock: bool) -> None:
-    """Check every file of the catalog, the site file with what it names, the facts, every class as `goldnode check` does, and every stack's lock.
+    """Check the catalog, the site file, the facts, every class and every stack's lock.
 
-    Of each file the first error is shown. Exit status: 0 no errors, 1 with --require-lock alone: a stack of a class has no lock, 2 errors.
+    Classes are checked as `goldnode check` does, and the files that the site file names must exist. Of each
+    file the first error is shown. Exit status: 0 no errors, 1 with --require-lock alone: a stack of a class
+    has no lock, 2 errors.
     """
     from goldnode.commands.check_catalog import check
     from goldnode.compat.report import not_applicable
@@ -309,8 +315,8 @@ def check_catalog(require_lock: bool) -> None:
         sys.exit(2)
     catalog = found.catalog
     click.echo(
-        f"{len(catalog.classes)} classes, {len(catalog.stacks)} stacks, {len(catalog.platforms)} platforms and "
-        f"{len(catalog.archives)} archives: no errors. {not_applicable(found.unlocked)}".rstrip(". ")
+        f"{len(catalog.classes)} classes, {len(catalog.stacks)} stacks, {len(catalog.platforms)} platforms "
+        f"and {len(catalog.archives)} archives: no errors. {not_applicable(found.unlocked)}".rstrip(". ")
     )
     if require_lock and found.unlocked:
         sys.exit(1)

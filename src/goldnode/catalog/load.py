@@ -1,7 +1,7 @@
-"""Reading a catalog: one directory of goldnode's own, and those a user names, as one set of names.
+"""Loader for catalogs: goldnode's own directory and those that a user names form one namespace.
 
-A catalog directory holds `archives.yml` and the folders `stacks`, `platforms` and `classes` with one file per name.
-Every error names file and line. A name defined in two files is refused, naming both.
+A catalog directory holds `archives.yml` and the folders `stacks`, `platforms` and `classes` with one file per
+name. Every error has a file and line. A name defined in two files is refused; the error names both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOLDERS = ("stacks", "platforms", "classes")
 
 @dataclass(frozen=True)
 class Entry(Generic[Item]):
-    """One named thing of the catalog, with the file it was read from and the lines of its keys."""
+    """One named item of the catalog, with its file and the lines of its keys."""
 
     name: str
     item: Item
@@ -36,11 +36,11 @@ class Entry(Generic[Item]):
 
     @property
     def file(self) -> Path:
-        """The file it was read from."""
+        """The file that defines the item."""
         return self.source.file
 
     def error(self, message: str, *path: str | int, remedy: str | None = None) -> CatalogError:
-        """Return the error about the value at `path` of this file."""
+        """Return an error about the value at `path` of this file."""
         return CatalogError(message, file=self.file, line=self.source.line(path), remedy=remedy)
 
 
@@ -55,21 +55,24 @@ class Catalog:
     classes: dict[str, Entry[models.NodeClass]] = field(default_factory=dict)
 
     def stack(self, name: str) -> Entry[models.Stack]:
-        """Return a stack. Raises CatalogError with the nearest right spelling."""
+        """Return a stack. Raises CatalogError with the nearest valid spelling."""
         return _named("stack", name, self.stacks)
 
     def node_class(self, name: str) -> Entry[models.NodeClass]:
-        """Return a node class. Raises CatalogError with the nearest right spelling."""
+        """Return a node class. Raises CatalogError with the nearest valid spelling."""
         return _named("class", name, self.classes)
 
 
 def builtin_catalog() -> Path:
-    """Return goldnode's own catalog directory, beside its sources."""
+    """Return goldnode's own catalog directory, next to its sources."""
     return Path(__file__).resolve().parents[3] / "catalog"
 
 
 def catalog_directories() -> list[Path]:
-    """Return goldnode's own catalog and those of $GOLDNODE_CATALOG. Raises CatalogError for one that is absent."""
+    """Return goldnode's own catalog and those of $GOLDNODE_CATALOG.
+
+    Raises CatalogError for a missing directory.
+    """
     own = builtin_catalog()
     found = [own] if own.is_dir() else []
     for part in os.environ.get("GOLDNODE_CATALOG", "").split(os.pathsep):
@@ -90,7 +93,10 @@ def catalog_directories() -> list[Path]:
 
 
 def _check_folders(path: Path) -> None:
-    """Refuse a directory that is no catalog, or of which a folder is misspelt: it would be read as an empty one."""
+    """Refuse a directory that is not a catalog or has a misspelt folder.
+
+    It would be read as an empty catalog.
+    """
     there = [item.name for item in path.iterdir() if item.is_dir()]
     for name in there:
         close = difflib.get_close_matches(name.casefold(), FOLDERS, n=1, cutoff=0.8)
@@ -109,8 +115,9 @@ def _check_folders(path: Path) -> None:
 def read_catalog(directories: Sequence[Path] | None, faults: Faults) -> Catalog:
     """Read the catalog in `directories`, or the one that the environment names, without judging it.
 
-    `goldnode.classdoc.load.load_catalog` also checks it against the facts. `faults` decides whether the first fault is raised
-    as CatalogError, or the first one of each file collected.
+    Date-dependent checks (end of life, waivers) run when a class is used: see `checks.check_use`. Raises
+    CatalogError for the first fault. If `faults` is given, the first fault of each file is appended to it
+    instead, and the returned catalog lacks the items with faults.
     """
     places = tuple(directories if directories is not None else catalog_directories())
     catalog = Catalog(places)
@@ -124,7 +131,7 @@ def read_catalog(directories: Sequence[Path] | None, faults: Faults) -> Catalog:
 
 
 class Faults:
-    """Where errors go: out, or into a list, with what they are in out of the catalog."""
+    """Fault handler: raise errors, or collect them and drop the item with the fault from the catalog."""
 
     def __init__(self, faults: list[GoldnodeError] | None) -> None:
         self.faults = faults
@@ -132,7 +139,7 @@ class Faults:
 
     @contextmanager
     def of(self, what: tuple[str, str | None], where: dict[str, Entry[Item]] | None = None) -> Iterator[None]:
-        """Errors of the thing `what` (kind, name), which is in `where`."""
+        """Collect errors of the item `what` (kind, name), which is in `where`."""
         try:
             yield
         except GoldnodeError as error:
@@ -153,7 +160,8 @@ def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
         if name in into:
             other = into[name]
             raise CatalogError(
-                f'archive "{name}" is defined twice, also in {other.file}:{other.source.line(("archives", name))}',
+                f'archive "{name}" is defined twice, also in '
+                f"{other.file}:{other.source.line(('archives', name))}",
                 file=path,
                 line=source.line(("archives", name)),
                 remedy="rename or remove one of them",
@@ -193,6 +201,7 @@ def _read_one(path: Path, model: type[Item], key: str, into: dict[str, Entry[Ite
 def _files(folder: Path) -> Iterator[Path]:
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
+            # Locks and records of modules are stored next to their stacks.
             if path.suffix in (".yml", ".yaml") and not path.name.endswith((LOCK_SUFFIX, MODULES_SUFFIX)):
                 yield path
 

@@ -1,6 +1,6 @@
-"""What the catalog's files may say: stack, platform, node class, archive. Unknown keys are errors everywhere.
+"""Models of the catalog's files: stack, platform, node class, archive. Unknown keys are errors everywhere.
 
-The models hold what one file can be judged by alone; what needs the facts or another file is in `catalog.checks`.
+The models validate each file on its own. `catalog.checks` covers rules that need the facts or another file.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pydantic_core import CoreSchema
 Backend = Literal["cuda", "rocm", "oneapi", "cpu"]
 Vendor = Literal["nvidia", "amd"]
 
+# Names of classes are names of Ansible groups.
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_]*$")
 _PACKAGE = re.compile(r"^[a-z0-9][a-z0-9.+-]+$")
 
@@ -34,7 +35,8 @@ _PACKAGE = re.compile(r"^[a-z0-9][a-z0-9.+-]+$")
 def _name(value: str) -> str:
     if not _NAME.match(value):
         raise ValueError(
-            f'"{value}" is not a name | use lower-case letters, digits and "_": an Ansible group must be able to carry it'
+            f'"{value}" is not a name | use lower-case letters, digits and "_": an Ansible group must be '
+            "able to carry it"
         )
     return value
 
@@ -46,7 +48,7 @@ def _package(value: str) -> str:
 
 
 def _formed(pattern: str, fault: str) -> Any:
-    """A check of text against `pattern`, whose error says in words what is wrong with it: "what it is not | remedy"."""
+    """Return a validator for text that must match `pattern`. `fault` is its error: "description | remedy"."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -78,7 +80,8 @@ Version = Annotated[
     Field(json_schema_extra={"pattern": _VERSION}),
 ]
 
-# What is written into files that modprobe, dkms, the kernel's hook and GRUB read: each is one word there, and stays one.
+# Text that ends up in files read by modprobe, dkms, the kernel's hook and GRUB. Each value is one word there,
+# so no value may contain a separator or quote.
 _MODULE, _TREE = r"^[A-Za-z0-9][A-Za-z0-9_-]*$", r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 _OPTION, _OPTION_VALUE = r"^[A-Za-z0-9_]+$", r"^[^\s\"'\\]*$"
 _WORD, _UUID = r"^[A-Za-z0-9_.-]+(=[^\s\"'$`\\]*)?$", r"^GPU-[0-9a-f-]{36}$"
@@ -109,8 +112,8 @@ CmdlineWord = Annotated[
     str,
     _formed(
         _WORD,
-        "not one word of the kernel command line | write key or key=value, without spaces, quotes, dollar signs and backslashes, "
-        "which a shell would read in GRUB's configuration",
+        "not one word of the kernel command line | write key or key=value, without spaces, quotes, dollar "
+        "signs and backslashes, which a shell would read in GRUB's configuration",
     ),
     Field(json_schema_extra={"pattern": _WORD}),
 ]
@@ -142,8 +145,9 @@ GpuUuid = Annotated[
 
 
 class Strict(BaseModel):
-    """Base of all catalog models: no unknown key, no silent conversion of types, not changed after reading."""
+    """Base of all catalog models: no unknown keys, no silent type conversion, immutable."""
 
+    # defer_build: a run uses few of these models, and building all validators delays its start.
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, populate_by_name=True, defer_build=True
     )
@@ -159,7 +163,10 @@ class OperatingSystem(Strict):
 
 
 class Kernel(Strict):
-    """Which kernel: the newest release of a series whose image and headers both exist, or one exact release."""
+    """The kernel of a stack: one exact release, or the newest release of a series.
+
+    Both image and headers of the newest release must exist.
+    """
 
     series: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = Field(
         default=None, description='Mainline series, for instance "6.1".'
@@ -183,7 +190,7 @@ class Kernel(Strict):
 
 
 class Dkms(Strict):
-    """How DKMS knows the module's source."""
+    """Name and package of a module's source in DKMS."""
 
     name: DkmsName = Field(description="Name in `dkms status`.")
     package: Package = Field(description="Package that ships the source.")
@@ -201,7 +208,7 @@ class Flavour(Strict):
 
 
 class FabricManager(Strict):
-    """NVSwitch's daemon; installed only where the platform has NVSwitch."""
+    """The NVSwitch daemon; installed only if the platform has NVSwitch."""
 
     package: Package = Field(description="Its package, as the facts call it for the driver's branch.")
 
@@ -215,7 +222,10 @@ class Driver(Strict):
     )
     flavour: Literal["open", "proprietary", "auto"] | None = Field(
         default=None,
-        description="Flavour of NVIDIA's kernel modules. auto: by the GPU's architecture, for packages that carry both.",
+        description=(
+            "Flavour of NVIDIA's kernel modules. auto: by the GPU's architecture, for packages that carry "
+            "both."
+        ),
     )
     version: str | None = Field(
         default=None, description="Exact upstream version; null: the newest of the branch that is complete."
@@ -233,19 +243,23 @@ class Driver(Strict):
     )
     family: list[str] = Field(
         min_length=1,
-        description="Globs of all packages of this vendor's drivers; the last match decides, a leading ! takes out.",
+        description=(
+            "Globs of all packages of this vendor's drivers; the last match decides, a leading ! takes out."
+        ),
     )
     fabric_manager: FabricManager | None = Field(
         default=None, description="NVSwitch's daemon; installed only where the platform has NVSwitch."
     )
     other_flavours: dict[Literal["open", "proprietary"], Flavour] = Field(
         default_factory=dict,
-        description="Flavours the archive also has; never installed, only built by `goldnode modules matrix`.",
+        description=(
+            "Flavours the archive also has; never installed, only built by `goldnode modules matrix`."
+        ),
     )
 
     @property
     def in_tree(self) -> bool:
-        """Whether the module comes with the kernel."""
+        """Return whether the module comes with the kernel."""
         return self.dkms is None
 
     @model_validator(mode="after")
@@ -269,14 +283,14 @@ class Driver(Strict):
 
 
 class EndOfLife(Strict):
-    """The last day on which the stack is supported, and who says so."""
+    """The last day on which the stack is supported, and the source of that date."""
 
     date: IsoDate = Field(description="The last day of support; after it the stack needs a waiver.")
     source: Sentence = Field(description="Who says so, and where.")
 
 
 class Waiver(Strict):
-    """Leave to use a stack past its end of life."""
+    """Permission to use a stack past its end of life."""
 
     reason: Sentence = Field(description="Why the stack is still used.")
     owner: Sentence = Field(description="Who has decided it.")
@@ -285,12 +299,15 @@ class Waiver(Strict):
 
 
 class Toolkit(Strict):
-    """What lets containers see the GPUs."""
+    """The packages that give containers access to the GPUs."""
 
     vendor: Vendor = Field(description="Whose GPUs containers see; the driver's vendor.")
     packages: list[Package] = Field(
         default_factory=list,
-        description="All of its packages; they carry one version. AMD's GPUs need none: goldnode writes their CDI spec.",
+        description=(
+            "All of its packages; they carry one version. AMD's GPUs need none: goldnode writes their CDI "
+            "spec."
+        ),
     )
     version: str | None = Field(
         default=None, description="Exact upstream version; null: the newest at or above the safe floor."
@@ -308,7 +325,7 @@ class Toolkit(Strict):
 
 
 class Runtime(Strict):
-    """The container engine of a stack, and its way to the GPUs."""
+    """The container engine of a stack and its GPU support."""
 
     engine: Literal["docker", "containerd", "podman"] = Field(description="The container engine.")
     package: Package = Field(description="The package whose version is the engine's.")
@@ -326,7 +343,7 @@ class Runtime(Strict):
 
 
 class KernelModule(Strict):
-    """Another out-of-tree module, in the order of loading."""
+    """Another out-of-tree module. The list is in load order."""
 
     name: ModuleName = Field(description="Name modinfo knows it by.")
     package: Package | None = Field(
@@ -344,7 +361,7 @@ class KernelModule(Strict):
 
 
 class Stack(Strict):
-    """Kernel, driver, container engine and toolkit for one OS release: intent, which a lock makes exact."""
+    """Kernel, driver, container engine and toolkit for one OS release. A lock pins exact versions."""
 
     stack: Name = Field(
         description="Name of the stack: small letters, digits and _; the file is called so as well."
@@ -352,7 +369,10 @@ class Stack(Strict):
     description: str | None = Field(default=None, description="What it is, for readers of the file.")
     os: OperatingSystem = Field(description="The OS release it is for.")
     exercised: Literal["debian-archive", "local-archive", "none"] = Field(
-        description="What it was installed from in tests: the real archive, a local one of the same shapes, or nothing."
+        description=(
+            "What it was installed from in tests: the real archive, a local one of the same shapes, or "
+            "nothing."
+        )
     )
     archives: list[str] = Field(min_length=1, description="Archive ids of archives.yml.")
     kernel: Kernel = Field(description="Which kernel: `series` with `flavour`, or one exact `release`.")
@@ -384,7 +404,8 @@ class Stack(Strict):
         vendor = self.driver.vendor if self.driver is not None else None
         if toolkit is not None and toolkit.vendor != vendor:
             raise ValueError(
-                f"a container toolkit for {toolkit.vendor} on a stack whose driver is {vendor or 'none'} | use one vendor"
+                f"a container toolkit for {toolkit.vendor} on a stack whose driver is {vendor or 'none'} | "
+                "use one vendor"
             )
         return self
 
@@ -397,7 +418,7 @@ class Slots(Strict):
 
 
 class Platform(Strict):
-    """A server model. What it does not say here is not declared, and nothing is checked against it."""
+    """A server model. Undeclared properties are not checked."""
 
     platform: Name = Field(
         description="Name of the platform: small letters, digits and _; the file is called so as well."
@@ -421,8 +442,12 @@ class Gpu(Strict):
 
 
 class Clocks(Strict):
-    """Clocks in MHz. `application` clocks are a target the driver keeps to and gives back when asked; `locked` ones hold, and no call of
-    the driver reads them back. Branches that no longer have application clocks say so when they are set."""
+    """Clocks in MHz.
+
+    `application` clocks are a target, which the driver reports when queried. `locked` clocks are enforced,
+    and no driver call reads them back. Driver branches that dropped application clocks report this when they
+    are set.
+    """
 
     graphics_mhz: PositiveInt | None = Field(
         default=None, description="Graphics clock, MHz; null: stays as it is."
@@ -432,12 +457,15 @@ class Clocks(Strict):
     )
     mode: Literal["application", "locked"] = Field(
         default="application",
-        description="application: a target that the driver keeps to. locked: the clocks hold; no call of the driver reads them back.",
+        description=(
+            "application: a target that the driver keeps to. locked: the clocks hold; no call of the "
+            "driver reads them back."
+        ),
     )
 
 
 class Mig(Strict):
-    """Partitioning of every GPU of the node."""
+    """MIG partitioning of every GPU of the node."""
 
     enabled: bool = Field(description="Whether MIG is on; where the board needs it, from the next boot.")
     profiles: list[str] = Field(
@@ -452,7 +480,7 @@ class Mig(Strict):
 
 
 class GpuPolicy(Strict):
-    """What can be set per GPU; null means not touched."""
+    """Settings per GPU; null means unmanaged."""
 
     persistence_mode: bool | None = Field(
         default=None, description="Whether the driver keeps idle GPUs initialised. NVIDIA only."
@@ -475,7 +503,7 @@ class GpuPolicy(Strict):
 
 
 class GpuOverride(GpuPolicy):
-    """Other values for the GPUs of one model or one UUID; what it does not say stays as the class says."""
+    """Different values for the GPUs of one model or one UUID. Other settings are those of the class."""
 
     model: str | None = Field(
         default=None, description="GPUs of this model, a name in facts/gpus.yml; this or `uuid`."
@@ -494,20 +522,22 @@ class GpuOverride(GpuPolicy):
 
 
 class HostInterface(Strict):
-    """What is set on a network interface."""
+    """Settings of a network interface."""
 
     mtu: Annotated[int, Field(ge=68, le=65535)] = Field(description="MTU, bytes; set and judged.")
 
 
 class HostPolicy(Strict):
-    """What is set on the host; null means not touched."""
+    """Settings of the host; null means unmanaged."""
 
     governor: Literal["performance", "powersave", "schedutil", "ondemand", "conservative"] | None = Field(
         default=None, description="cpufreq's governor of every CPU."
     )
     swap: bool | None = Field(
         default=None,
-        description="false: swap is switched off and stays off. true: some has to be on; goldnode makes none.",
+        description=(
+            "false: swap is switched off and stays off. true: some has to be on; goldnode makes none."
+        ),
     )
     hugepages: dict[Literal["2M", "1G"], Annotated[int, Field(ge=0)]] = Field(
         default_factory=dict,
@@ -534,15 +564,21 @@ class HostPolicy(Strict):
 
 
 class Policy(GpuPolicy):
-    """What is set on the GPUs and the host of a class; null means not touched."""
+    """Settings of the GPUs and the host of a class; null means unmanaged."""
 
     sharing: Literal["none", "exclusive", "mps"] | None = Field(
         default=None,
-        description="none: compute mode default. exclusive: one process per GPU. mps: NVIDIA's Multi-Process Service. NVIDIA only.",
+        description=(
+            "none: compute mode default. exclusive: one process per GPU. mps: NVIDIA's Multi-Process "
+            "Service. NVIDIA only."
+        ),
     )
     overrides: list[GpuOverride] = Field(
         default_factory=list,
-        description="Other values for GPUs of one model, or one GPU, which go before its model's; null: as the class says.",
+        description=(
+            "Other values for GPUs of one model, or one GPU, which go before its model's; null: as the "
+            "class says."
+        ),
     )
     module_options: dict[OptionName, OptionValue] = Field(
         default_factory=dict,
@@ -562,7 +598,7 @@ class Policy(GpuPolicy):
 
 
 class PcieLink(Strict):
-    """A PCIe link as it has to be."""
+    """Expected properties of a PCIe link."""
 
     gen: Annotated[int, Field(ge=1, le=7)] | None = Field(
         default=None, description="PCIe generation under load."
@@ -581,7 +617,7 @@ class MaxClocks(Strict):
 
 
 class GpuHealth(Strict):
-    """What a healthy GPU shows; null: the facts decide where they know it, and else nothing is held against it."""
+    """Expected properties of a healthy GPU. null: the facts decide; without a fact it is not checked."""
 
     vbios: list[Sentence] = Field(default_factory=list, description="VBIOS versions that are right.")
     subsystem_ids: list[PciId] = Field(default_factory=list, description="PCI subsystem ids that are right.")
@@ -600,7 +636,7 @@ class GpuHealth(Strict):
 
 
 class GpuHealthAt(GpuHealth):
-    """What is otherwise, by design, at one PCI address."""
+    """Expected properties of the GPU at one PCI address that differ by design."""
 
     address: PciAddress = Field(description="PCI address as sysfs writes it.")
     reason: Sentence = Field(description="Why this is right.")
@@ -615,14 +651,16 @@ class GpuHealthAt(GpuHealth):
 
 
 class GpuBaseline(GpuHealth):
-    """What the GPUs of a healthy node show."""
+    """Expected properties of the GPUs of a healthy node."""
 
     reason: Sentence | None = Field(
         default=None, description="Why it is not what the facts say of the model: 12 of 18 links, x8 slots."
     )
     numa: dict[PciAddress, Annotated[int, Field(ge=-1)]] = Field(
         default_factory=dict,
-        description="NUMA node of each GPU, by PCI address (`0000:18:00.0`); -1 where the firmware gives none.",
+        description=(
+            "NUMA node of each GPU, by PCI address (`0000:18:00.0`); -1 where the firmware gives none."
+        ),
     )
     overrides: list[GpuHealthAt] = Field(
         default_factory=list, description="What is otherwise, by design, at single PCI addresses."
@@ -639,7 +677,7 @@ class GpuBaseline(GpuHealth):
 
 
 class Interface(Strict):
-    """A network interface as it should be."""
+    """Expected properties of a network interface."""
 
     mtu: PositiveInt | None = Field(
         default=None, description="MTU, bytes; only judged: `policy.host.network` sets it."
@@ -652,7 +690,7 @@ class Interface(Strict):
 
 
 class InfinibandDevice(Strict):
-    """An InfiniBand or RoCE device as it should be; each of its ports active."""
+    """Expected properties of an InfiniBand or RoCE device; each of its ports must be active."""
 
     rate_gbps: PositiveInt | None = Field(default=None, description="Rate of each port, Gb/s, exactly.")
     firmware: list[Sentence] = Field(default_factory=list, description="Firmware versions that are right.")
@@ -660,7 +698,7 @@ class InfinibandDevice(Strict):
 
 
 class Mount(Strict):
-    """A filesystem that is there and writable."""
+    """A filesystem that must be mounted and writable."""
 
     free_gib: PositiveInt | None = Field(
         default=None, description="Least free space, GiB; null: the facts' limit."
@@ -669,21 +707,21 @@ class Mount(Strict):
 
 
 class StorageDevices(Strict):
-    """The node's own disks."""
+    """The local disks of a node."""
 
     count: PositiveInt | None = Field(default=None, description="How many.")
     models: list[Sentence] = Field(default_factory=list, description="Models that are right.")
 
 
 class StoragePath(Strict):
-    """A path that work reads from, and how quick it has to be. Reading is bounded, and harmless."""
+    """A path that workloads read from, and its required speed. A check measures it with a bounded read."""
 
     latency_ms: PositiveInt | None = Field(default=None, description="Most that a small read takes, ms.")
     read_mb_s: PositiveInt | None = Field(default=None, description="Least throughput, MB/s.")
 
 
 class Storage(Strict):
-    """The storage of a healthy node."""
+    """Expected storage of a healthy node."""
 
     mounts: dict[AbsolutePath, Mount] = Field(
         default_factory=dict,
@@ -692,12 +730,15 @@ class Storage(Strict):
     devices: StorageDevices | None = Field(default=None, description="The node's own disks.")
     paths: dict[AbsolutePath, StoragePath] = Field(
         default_factory=dict,
-        description="Paths that work reads from, and how quick they are; NAME is the path. Only a full check measures it.",
+        description=(
+            "Paths that work reads from, and how quick they are; NAME is the path. Only a full check "
+            "measures it."
+        ),
     )
 
 
 class Cpu(Strict):
-    """The processors of a healthy node."""
+    """Expected processors of a healthy node."""
 
     sockets: PositiveInt | None = Field(default=None, description="How many sockets hold a processor.")
     cores: PositiveInt | None = Field(default=None, description="Cores of all sockets.")
@@ -705,21 +746,28 @@ class Cpu(Strict):
 
 
 class Memory(Strict):
-    """The RAM of a healthy node."""
+    """Expected RAM of a healthy node."""
 
     total_gib: PositiveInt | None = Field(default=None, description="RAM of the node, GiB; null: not judged.")
     tolerance: Annotated[float, Field(ge=0, lt=1, strict=False)] | None = Field(
         default=None,
-        description="Share of `total_gib` by which it may be smaller or larger, 0.05 is 5 %; null: the facts' own.",
+        description=(
+            "Share of `total_gib` by which it may be smaller or larger, 0.05 is 5 %; null: the facts' own."
+        ),
     )
 
 
 class Baseline(Strict):
-    """What a healthy node of the class looks like, beyond what the facts say of its GPUs. All of it is read and judged."""
+    """Expected properties of a healthy node of the class, beyond the facts about its GPUs.
+
+    The check covers all of them.
+    """
 
     gpu: GpuBaseline | None = Field(
         default=None,
-        description="What the GPUs of a healthy node show; what is left out the facts decide, where they know it.",
+        description=(
+            "What the GPUs of a healthy node show; what is left out the facts decide, where they know it."
+        ),
     )
     cpu: Cpu | None = Field(default=None, description="The processors of a healthy node.")
     memory: Memory | None = Field(default=None, description="The RAM of a healthy node.")
@@ -737,7 +785,10 @@ class Baseline(Strict):
 
 
 class Suppression(Strict):
-    """A finding of the health check that is known and accepted for a while. It is told, and does not count."""
+    """A finding of the health check that is known and accepted until a date.
+
+    It is reported but does not count.
+    """
 
     id: Annotated[
         str,
@@ -765,12 +816,17 @@ class Suppression(Strict):
 
 
 class Image(Strict):
-    """An image that runs on the nodes of a class, with what its name does not say; a name alone may stand for it."""
+    """An image that runs on the nodes of a class, with properties that its name does not show.
+
+    It can also be written as the name alone.
+    """
 
     ref: Annotated[str, Field(min_length=1)] = Field(description="[REGISTRY/]NAME[:TAG][@DIGEST].")
     metadata: str | None = Field(
         default=None,
-        description="File with its metadata, relative to this one: `docker inspect`, an OCI layout or a saved image.",
+        description=(
+            "File with its metadata, relative to this one: `docker inspect`, an OCI layout or a saved image."
+        ),
     )
     cuda: Version | None = Field(default=None, description="Version of the CUDA runtime.")
     forward_compat: bool | None = Field(
@@ -782,7 +838,9 @@ class Image(Strict):
     python: Version | None = Field(default=None, description="Version of Python.")
     frameworks: dict[str, Version] = Field(
         default_factory=dict,
-        description="Versions by name: torch, tensorflow, jax, vllm …; PyTorch's with its build: 2.8.0+cu128.",
+        description=(
+            "Versions by name: torch, tensorflow, jax, vllm …; PyTorch's with its build: 2.8.0+cu128."
+        ),
     )
 
     @model_validator(mode="before")
@@ -794,6 +852,7 @@ class Image(Strict):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
+        # `_named` accepts a plain string too, which the generated schema would not show.
         return {"anyOf": [{"type": "string", "minLength": 1}, handler.resolve_ref_schema(handler(schema))]}
 
 
@@ -811,7 +870,7 @@ class Accepted(Strict):
 
 
 class Compat(Strict):
-    """What the user of a class decides about its compatibility findings."""
+    """Decisions of a class's owner about its compatibility findings."""
 
     unknown: Literal["block", "warn", "accept"] = Field(
         default="warn", description="What is done with what no source says."
@@ -822,7 +881,10 @@ class Compat(Strict):
 
 
 def _listen(value: Any) -> Any:
-    """A port alone is one of the loopback; an address is one of the node, written in full."""
+    """Normalise an address to listen on: a port alone means the loopback address.
+
+    Raises ValueError for a host name or an incomplete address.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         value = f"127.0.0.1:{value}"
     if not isinstance(value, str):
@@ -850,11 +912,14 @@ Listen = Annotated[str, BeforeValidator(_listen), Field(json_schema_extra={"type
 
 
 class Serve(Strict):
-    """What a node tells others of itself, beside its verdict. Nothing unless it is written here."""
+    """Interfaces through which a node publishes its verdict to other systems. Each is off by default."""
 
     listen: Listen | None = Field(
         default=None,
-        description="Where the diagnostics endpoint listens: a port of the loopback, or ADDRESS:PORT. It asks nobody who he is. null: no endpoint.",
+        description=(
+            "Where the diagnostics endpoint listens: a port of the loopback, or ADDRESS:PORT. It asks "
+            "nobody who he is. null: no endpoint."
+        ),
     )
     accept_degraded: bool = Field(default=False, description="Whether /healthz of a degraded node is 200.")
     textfile: Folder | None = Field(
@@ -872,11 +937,17 @@ class Serve(Strict):
 
 
 class NodeClass(Strict):
-    """Hardware, backend, stack, policy and baseline of one kind of node; the Ansible group of its name holds its hosts."""
+    """Hardware, backend, stack, policy and baseline of one kind of node.
+
+    The Ansible group of the same name holds its hosts.
+    """
 
     class_: Name = Field(
         alias="class",
-        description="Name of the class and of the Ansible group of its hosts: small letters, digits and _; the file is called so as well.",
+        description=(
+            "Name of the class and of the Ansible group of its hosts: small letters, digits and _; the "
+            "file is called so as well."
+        ),
     )
     description: str | None = Field(default=None, description="What it is, for readers of the file.")
     backend: Backend = Field(
@@ -925,7 +996,7 @@ class SigningKey(Strict):
 
 
 class Archive(Strict):
-    """A package archive: everything about it but its address, which is the site's to say."""
+    """A package archive. Its address is site-specific, so it belongs in the site file."""
 
     description: Sentence = Field(description="What it is, for readers of the file.")
     suite: str = Field(description="Suite, {codename} is the stack's; / for a flat repository.")
@@ -965,7 +1036,7 @@ class Archives(Strict):
     )
 
 
-# What `goldnode schema NAME` knows, by the name of the thing a file holds.
+# Kinds of `goldnode schema KIND`, named after the item that such a file holds.
 FILES: Mapping[str, type[Strict]] = {
     "archives": Archives,
     "class": NodeClass,

@@ -1,7 +1,10 @@
-"""A class's baseline from captures of good nodes: what all of them show, and what is left out because they differ.
+"""Class baseline from captures of good nodes.
 
-A baseline is what a node is held against ever after, so it is taken only from nodes that nothing speaks against (:func:`doubts`): by the rules
-of the health check with what the facts say of the GPU model, and with no error counted in the life of any card.
+A proposal holds the values that all captures share, and a note about each value that differs.
+
+Every later check compares nodes with the baseline, so only captures without doubts qualify (:func:`doubts`).
+They must pass the rules of the health check with the facts about their GPU model. The lifetime error counters
+of every card must be zero.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from goldnode.node.verdict.rules import as_list, as_map, fetch, is_number
 
 Json = dict[str, Any]
 
-# Findings that say what hardware the node has, which a reason can make right: the others say that something is broken.
+# Findings about the node's hardware, which a reason can justify. All other findings mean that something is
+# broken.
 BY_DESIGN = ("gpu.memory", "pcie.width", "pcie.gen", "nvlink.active")
-# Units whose state belongs to the hardware. A container engine is down while a boot check runs, and so is no part of a baseline.
+# Units that belong to the hardware. A container engine is stopped while a boot check runs, so it is not in a
+# baseline.
 UNITS = (
     "nvidia-persistenced.service",
     "nvidia-fabricmanager.service",
@@ -29,7 +34,7 @@ UNITS = (
     "openibd.service",
     "chrony.service",
 )
-# Counters of a card's life that a node to be taken as an example has not got: path in a GPU, what it is.
+# Lifetime counters that must be zero on an exemplary node: path in a GPU, description.
 CLEAN = (
     ("ecc.aggregate.uncorrected", "uncorrected errors in the card's life"),
     ("remapped_rows.uncorrectable", "rows remapped for uncorrectable errors"),
@@ -39,16 +44,20 @@ CLEAN = (
 
 @dataclass
 class Proposal:
-    """What the captures have in common, as a `baseline`, and a sentence for each thing that was left out."""
+    """A proposed `baseline`, and a sentence for each value that was left out."""
 
     baseline: Json
     notes: list[str] = field(default_factory=list)
 
 
 def model_of(capture: Mapping[str, Any]) -> str | None:
-    """The GPU model of the facts whose PCI id all GPUs of a capture have; None where there is no such model, or no GPU."""
+    """Return the GPU model of the facts whose PCI ids cover all GPUs of a capture.
+
+    None if no model matches, or the capture has no GPU.
+    """
     ids = {row.get("pci_id") for row in as_list(capture.get("gpus")) if isinstance(row, dict)}
     found = [name for name, row in facts.gpus().items() if ids and ids <= set(row.pci_ids)]
+    # Models can share a PCI id: prefer the one whose memory size matches.
     memory = {fetch(row, "memory.total_mib") for row in as_list(capture.get("gpus"))}
     near = [
         name
@@ -65,10 +74,10 @@ def _near(size: float, stated: int | None) -> bool:
 def doubts(
     capture: Mapping[str, Any], model: str | None, nvswitch: bool = False, reason: str | None = None
 ) -> list[str]:
-    """Why a capture is not one of a good node; empty where nothing speaks against it. Pure.
+    """Return the reasons why a capture is not one of a good node; empty for a good node. Pure.
 
-    :param nvswitch: whether the platform joins all GPUs, so that the facts' number of NVLinks holds.
-    :param reason: why its links and sizes may be other than the facts say; then those differences are no doubt.
+    :param nvswitch: whether the platform connects all GPUs, so that the facts' number of NVLinks applies.
+    :param reason: why links and sizes may differ from the facts; those differences are then accepted.
     """
     gpus = as_list(capture.get("gpus"))
     document: Json = {
@@ -86,6 +95,7 @@ def doubts(
             "count": len(gpus),
             "pci_ids": list(known.pci_ids),
         }
+    # A capture has no history. Work may be running, so rules for the first check of a boot do not apply.
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
     found = []
@@ -117,7 +127,10 @@ def doubts(
 
 
 def propose(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None = None) -> Proposal:
-    """What captures (name and content) have in common. Pure; they have to be ones that :func:`doubts` lets pass."""
+    """Return the values that captures (name, content) have in common.
+
+    Pure. The captures must pass :func:`doubts`.
+    """
     found = Proposal({})
     gpu = _gpus(captures, reason, found.notes)
     if gpu:
@@ -146,7 +159,7 @@ def propose(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | Non
 
 
 def _same(values: Sequence[Any], what: str, notes: list[str]) -> Any:
-    """The one value that all have; None, with a note, where they differ or some have none."""
+    """Return the value that all captures share; None, with a note, if it differs or is missing in some."""
     known = [value for value in values if value is not None and not is_fault(value)]
     if not known:
         return None
@@ -182,7 +195,8 @@ def _gpus(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None,
     for key in ("vbios", "subsystem_ids", "memory_mib"):
         if len(found.get(key, ())) > 1:
             notes.append(
-                f"baseline.gpu.{key} has {len(found[key])} values, all taken for right: {', '.join(map(str, found[key]))}"
+                f"baseline.gpu.{key} has {len(found[key])} values, all taken for right: "
+                f"{', '.join(map(str, found[key]))}"
             )
     pcie = {
         "gen": _same([_most(row) for row in rows], "baseline.gpu.pcie.gen", notes),
@@ -208,7 +222,7 @@ def _gpus(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None,
 
 
 def _most(row: Mapping[str, Any]) -> Any:
-    """The generation that a GPU's link reaches: at rest it shows less than it can."""
+    """Return the highest generation of a GPU's PCIe link: an idle link trains down."""
     known = [
         value for value in (fetch(row, "pcie.gen.current"), fetch(row, "pcie.gen.max")) if is_number(value)
     ]
@@ -272,6 +286,7 @@ def _network(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json:
 def _firmware(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(
         {
+            # mlx5 appends the board id: "22.31.1014 (MT_0000000359)".
             str(row["firmware"]).split()[0]
             for row in rows
             if isinstance(row.get("firmware"), str) and row["firmware"].strip()
@@ -280,7 +295,7 @@ def _firmware(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _names(rows: Sequence[Json], what: str, notes: list[str]) -> list[str]:
-    """The names that every capture has; the others are told."""
+    """Return the names that every capture has, and add a note for each other name."""
     common = sorted(set.intersection(*(set(row) for row in rows)))
     notes += [
         f"{what}.{name} is left out: not every capture has it"

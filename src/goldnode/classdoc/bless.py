@@ -1,4 +1,4 @@
-"""`goldnode class bless`: captures of good nodes become the baseline of a class, for review."""
+"""Implementation of `goldnode class bless`: propose a class baseline from captures of good nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def read(path: Path) -> Json:
-    """Return the capture in a file. Raises CatalogError for what is none."""
+    """Return the capture in a file. Raises CatalogError if the file is not a capture."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -54,8 +54,9 @@ def bless(
 ) -> baseline.Proposal:
     """Return the baseline that the captures in `paths` have in common.
 
-    `name`: the class it is for; its GPU model, count and platform are what the captures must show. `reason`: why links and sizes that are
-    not what the facts say are right. Raises CatalogError for a capture of a node that something speaks against, naming all of it.
+    `name` is the class it is for: the captures must match its GPU model, GPU count and platform. `reason`
+    justifies links and sizes that differ from the facts. Raises CatalogError for a capture of a node that is
+    not in good health, and lists all findings.
     """
     captures = [(str(path), read(path)) for path in paths]
     entry = catalog.node_class(name) if name is not None else None
@@ -86,10 +87,12 @@ def bless(
             )
             raise CatalogError(f"this is not the capture of a good node:\n  {told}", file=path, remedy=more)
     proposal = baseline.propose(captures, reason)
+    # Fail here rather than propose a baseline that the class file would not accept.
     models.Baseline.model_validate(proposal.baseline)
     if item is not None and item.baseline != models.Baseline():
         proposal.notes.append(
-            "the class has a baseline already: what stands there and not here (mounts, paths, modules) is yours to keep"
+            "the class has a baseline already: what stands there and not here (mounts, paths, modules) is "
+            "yours to keep"
         )
     if len(captures) == 1:
         proposal.notes.append(
@@ -113,8 +116,9 @@ def text(proposal: baseline.Proposal) -> str:
 
 
 def patch(proposal: baseline.Proposal, file: Path) -> str:
-    """Return the unified diff that gives a class file this baseline in place of its own."""
+    """Return a unified diff that replaces the baseline of a class file, or appends one."""
     before = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    # Edit the text instead of dumping the parsed YAML: comments and order of the file survive.
     own = [index for index, line in enumerate(before) if line.startswith("baseline:")]
     start = own[0] if own else len(before)
     end = start + 1
@@ -122,7 +126,8 @@ def patch(proposal: baseline.Proposal, file: Path) -> str:
         end += 1
     while (
         end > start + 1 and end <= len(before) and before[end - 1][:1] in ("\n", "#")
-    ):  # a blank line or remark belongs to what follows
+        # A blank line or comment at the end belongs to the key that follows.
+    ):
         end -= 1
     after = [*before[:start], *text(proposal).splitlines(keepends=True), *before[end:]]
     return "".join(difflib.unified_diff(before, after, f"a/{file.name}", f"b/{file.name}"))

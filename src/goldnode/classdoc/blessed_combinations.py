@@ -1,7 +1,8 @@
-"""The blessed matrix: every stack and class of a catalog with what runs on it, as text, Markdown or HTML.
+"""The blessed matrix: every stack and class of a catalog with its versions, as text, Markdown or HTML.
 
-What is newest is asked of the engine (`compat.check`), candidate by candidate, so that the matrix cannot say what a check would refuse.
-It is judged for the day of the facts, not for today: the same catalog, locks and facts give the same matrix.
+The engine (`compat.check`) decides the newest versions, one candidate at a time, so the matrix cannot
+contradict a check. Dates are judged for the day of the facts, not for today: the same catalog, locks and
+facts give the same matrix.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _EXERCISED = {
 
 @dataclass(frozen=True)
 class Note:
-    """A footnote: what is said, how grave it is (None: a remark), who says so, and what speaks against it."""
+    """A footnote: its text, severity (None: a remark), sources, and reservations."""
 
     severity: str | None
     text: str
@@ -47,7 +48,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: its name, what the cells of the columns show, what a check finds (`ok`, or the heaviest), and its notes."""
+    """One line of a table: name, cells by column, verdict of a check (`ok`, or the worst), and notes."""
 
     name: str
     cells: Mapping[str, str]
@@ -63,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its columns in order; `one` heads the column of names."""
+    """A table with its columns in order; `one` is the title of the first column."""
 
     title: str
     one: str
@@ -74,7 +75,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Both tables, and the day of the facts that they were judged by and for."""
+    """Both tables, and the date of the facts, which is also the day judged for."""
 
     date: dt.date
     tables: tuple[Table, ...]
@@ -89,16 +90,18 @@ def matrix(catalog: Catalog, site: Site) -> Matrix:
         Table(
             "Stacks",
             "Stack",
-            "What is installed together, and changed only together. Versions are those of the lock; a stack without one shows what it asks for.",
+            "What is installed together, and changed only together. Versions are those of the lock; a "
+            "stack without one shows what it asks for.",
             ("OS", "Kernel", "Driver", "Containers", "Support ends", "Security", "Tried out"),
             stacks,
         ),
         Table(
             "Classes",
             "Class",
-            "What runs on the GPUs of a class. CUDA: the newest that the driver runs natively; by minor-version compatibility, which needs "
-            "machine code for the GPU in the binaries; with NVIDIA's forward-compatibility package in the image. cuDNN, NCCL and PyTorch: the "
-            "newest that a source says goes with it.",
+            "What runs on the GPUs of a class. CUDA: the newest that the driver runs natively; by "
+            "minor-version compatibility, which needs machine code for the GPU in the binaries; with "
+            "NVIDIA's forward-compatibility package in the image. cuDNN, NCCL and PyTorch: the newest that "
+            "a source says goes with it.",
             ("Hardware", "Stack", "CUDA", "CUDA, minor", "CUDA, forward", "cuDNN", "NCCL", "PyTorch", "ROCm"),
             classes,
         ),
@@ -208,7 +211,7 @@ def _class(name: str, catalog: Catalog, site: Site, day: dt.date) -> Row:
 
 
 class _Asked:
-    """What the engine says of workloads on one host, beyond what it says of the host."""
+    """Query the engine about workloads on one host, without the findings about the host itself."""
 
     def __init__(self, host: Host, known: Sequence[Finding]) -> None:
         self.host, self.known = host, frozenset(known)
@@ -221,7 +224,7 @@ class _Asked:
     def newest(
         self, candidates: Iterable[str], ask: Callable[[str], Mapping[str, Any]], *, most: str = "ok"
     ) -> tuple[str | None, list[str]]:
-        """The first of `candidates` of which nothing graver than `most` is said, and those before it of which nothing is known."""
+        """Return the first candidate with no finding worse than `most`, and the unknown ones before it."""
         unknown: list[str] = []
         for candidate in candidates:
             said = _heaviest(self(**ask(candidate)))
@@ -232,6 +235,7 @@ class _Asked:
         return None, unknown
 
 
+# An unknown ranks above a warning: the matrix lists versions with limits, but none without a source.
 _RANK = ("ok", "warn", "unknown", "block")
 
 
@@ -243,6 +247,7 @@ def _heaviest(found: Iterable[Finding]) -> str:
 
 def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
     notes: list[Note] = []
+    # Newest first: the first candidate that passes is the newest.
     minors = list(reversed(software.cudas()))
     native, _ = ask.newest(minors, lambda version: {"cuda": version, "forward_compat": False})
     if native is None:
@@ -282,7 +287,7 @@ def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
                 )
             )
     newest, open_ = ask.newest(_torch_builds(), _torch, most="warn")
-    if newest is not None:  # of that version, a build that runs without limits
+    if newest is not None:  # prefer a build of that version that runs without limits
         same = [build for build in _torch_builds() if build.split("+")[0] == newest.split("+")[0]]
         newest = ask.newest(same, _torch)[0] or newest
     cells["PyTorch"] = (newest or NONE).replace("+", " ")
@@ -292,7 +297,8 @@ def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
         notes.append(
             Note(
                 "unknown",
-                f"No source says whether PyTorch {_list(item.replace('+', ' ') for item in open_)} has code for these GPUs",
+                f"No source says whether PyTorch {_list(item.replace('+', ' ') for item in open_)} has "
+                "code for these GPUs",
             )
         )
     return notes
@@ -304,7 +310,7 @@ def _torch(build: str) -> dict[str, Any]:
 
 @cache
 def _torch_builds() -> tuple[str, ...]:
-    """Versions of PyTorch with their CUDA builds ("2.14.1+cu130"), newest first."""
+    """Return versions of PyTorch with their CUDA builds ("2.14.1+cu130"), newest first."""
     found = []
     for version in sorted(software.torch_wheels(), key=facts.numbers, reverse=True):
         row = software.torch_releases().get(".".join(version.split(".")[:2]))
@@ -326,13 +332,13 @@ def _rocm(ask: _Asked, cells: dict[str, str]) -> list[Note]:
 
 
 def _list(versions: Iterable[str]) -> str:
-    """Versions newest first, the middle of many left out."""
+    """Return versions as text, newest first; a long list becomes a range."""
     named = list(versions)
     return ", ".join(named) if len(named) <= 4 else f"{named[-1]} to {named[0]} ({len(named)} versions)"
 
 
 def _notes(found: Iterable[Finding], *, sure: bool = False) -> tuple[Note, ...]:
-    """Findings as footnotes; `sure`: without what is not known."""
+    """Return findings as footnotes; `sure` leaves out unknowns."""
     return tuple(
         Note(
             finding.severity,
@@ -346,7 +352,7 @@ def _notes(found: Iterable[Finding], *, sure: bool = False) -> tuple[Note, ...]:
     )
 
 
-# ---- how it is shown
+# ---- rendering
 
 
 def text(shown: Matrix) -> str:
@@ -383,12 +389,13 @@ def markdown(shown: Matrix) -> str:
 
 
 def html(shown: Matrix) -> str:
-    """Return the matrix as one HTML page that needs nothing else."""
+    """Return the matrix as one self-contained HTML page."""
     return _render("matrix.html.j2", shown)
 
 
 def _render(name: str, shown: Matrix) -> str:
     environment = jinja2.Environment(
+        # A missing variable must fail instead of leaving an empty cell.
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=name.endswith(".html.j2"),
         trim_blocks=True,

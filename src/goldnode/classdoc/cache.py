@@ -1,10 +1,11 @@
-"""Class documents for a run of Ansible, kept for the next run while everything that they were made from is as it was.
+"""Cache of class documents for Ansible runs, valid while all inputs are unchanged.
 
-Compiling, and checking that what a class declares fits together, costs a run half a second before it does anything, nearly all of it
-imports, and mostly nothing has changed. What was made
-is kept with the state (size, time, inode; or absence) of every file it can depend on: the catalogs, the facts and goldnode's own sources, the
-site file with its keys and locks, this machine's apt sources, the inventory. Any difference, another day (ends of life and waivers have
-dates) or another environment, and it is made anew. Faults are never kept.
+Compiling a class and checking that it is compatible costs a run half a second, nearly all of it imports.
+Usually nothing has changed since the last run. A cached result records the state (size, mtime, inode, or
+absence) of every file that it can depend on. These are the catalogs, the facts, goldnode's own sources, the
+site file with its keys and locks, this machine's apt sources, and the inventory. Any difference invalidates
+the result. So does another day, because ends of life and waivers have dates. Each environment has its own
+cache file. Errors are never cached.
 """
 
 from __future__ import annotations
@@ -27,27 +28,28 @@ if TYPE_CHECKING:
     from goldnode.compat.model import Finding
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# What `goldnode.core.site` looks at beside the site file: where this machine's apt takes Debian from.
+# Read by `goldnode.site`, in addition to the site file: the addresses in this machine's apt sources.
 MACHINE = ("/etc/os-release", "/etc/apt", "/var/lib/apt/lists")
-FILES = 20  # results for so many environments are kept
+FILES = 20  # cached results: one file per environment
 
 Json = dict[str, Any]
 
 
 def directory() -> Path:
-    """Where results are kept."""
+    """Return the cache directory."""
     return cache_directory() / "classes"
 
 
 def today() -> str:
-    """The day, here and in UTC."""
+    """Return the current date, local and in UTC: different checks use either."""
     return f"{dt.datetime.now().astimezone().date()} {dt.datetime.now(dt.UTC).date()}"
 
 
 def state(places: Iterable[str]) -> str:
-    """A digest of size, time and inode of every file at or below `places`, in their order; of an absent one, that it is absent.
+    """Return a digest of the mode, size, mtime and inode of every file at or below `places`, in order.
 
-    Hidden folders do not count: neither a catalog nor an inventory is read from one.
+    A missing path counts as missing. Hidden directories are skipped: neither a catalog nor an inventory is
+    read from one.
     """
     rows: list[tuple[str, ...]] = []
     for place in places:
@@ -60,14 +62,14 @@ def state(places: Iterable[str]) -> str:
 
 def _row(path: str) -> tuple[str, ...]:
     try:
-        found = os.stat(path)  # noqa: PTH116 - some hundred of them, in each run
+        found = os.stat(path)  # noqa: PTH116 - called for several hundred files in each run
     except OSError as problem:
         return (path, str(problem.errno))
     return (path, str(found.st_mode), str(found.st_size), str(found.st_mtime_ns), str(found.st_ino))
 
 
 class ClassDocuments:
-    """The class documents of one run, from those kept where they still hold. `compiler` makes the others."""
+    """The class documents of one run, from the cache where it is valid. `compiler` creates the others."""
 
     def __init__(self, compiler: Callable[[], Compiler] | None = None) -> None:
         self._make = compiler or Compiler
@@ -85,17 +87,20 @@ class ClassDocuments:
             part for name in ("GOLDNODE_CATALOG", "GOLDNODE_SITE", "GOLDNODE_LOCKS") for part in _parts(name)
         ]
         environment = {name: value for name, value in os.environ.items() if name.startswith("GOLDNODE_")}
+        # Results differ between environments, so each environment has its own cache file.
         self._circumstances = [sys.version, str(Path.cwd()), sorted(environment.items())]
         key = hashlib.sha256(repr(self._circumstances).encode()).hexdigest()
         self._file = directory() / f"{key}.json"
         self._day = today()
-        self._before = state(
-            self._first
-        )  # before anything is read: what changes meanwhile is found by the next run
+        # Taken before anything is read: the next run detects a change that happens in between.
+        self._before = state(self._first)
         self._kept = self._read()
 
     def check(self, inventories: Iterable[str]) -> None:
-        """Refuse a host in two classes in these inventory sources; each is looked at once. Raises GoldnodeError."""
+        """Refuse a host in two classes in these inventory sources.
+
+        Raises GoldnodeError. Each source is checked once.
+        """
         for source in inventories:
             if source in self._checked or not Path(source).exists():
                 continue
@@ -106,18 +111,22 @@ class ClassDocuments:
                 self._keep("inventories", source, seen)
 
     def names(self) -> list[str]:
-        """The names of all classes. Raises GoldnodeError."""
+        """Return the names of all classes. Raises GoldnodeError."""
         if "made_from" not in self._kept:
             self._compiled()
         found: list[str] = self._kept["classes"]
         return found
 
     def document(self, name: str) -> Json:
-        """The class document of a class; without a usable lock ``{class, error}``. Raises GoldnodeError."""
+        """Return the class document of a class, or ``{class, error}`` if its lock is unusable.
+
+        Raises GoldnodeError.
+        """
         if name not in self._kept["documents"]:
             if name not in self._unusable:
                 document = self._compiled().document(name)
                 if "error" not in document:
+                    # `_keep` writes the whole cache: store the messages first, so that one write covers both.
                     self._kept["told"][name] = self._compiled().told(name)
                     self._keep("documents", name, document)
                     return document
@@ -127,7 +136,10 @@ class ClassDocuments:
         return found
 
     def told(self, name: str) -> list[str]:
-        """What the compatibility check says of a class that is not blocked, a line for each finding. Raises GoldnodeError."""
+        """Return the compatibility findings of a class that do not block it, one line each.
+
+        Raises GoldnodeError.
+        """
         self.document(name)
         found: list[str] = (
             self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().told(name)
@@ -135,7 +147,10 @@ class ClassDocuments:
         return found
 
     def cohort(self, name: str, classes: Sequence[str]) -> Json:
-        """What stands against nodes of these classes training together: ``{refusals, told}``, as of a class. Raises GoldnodeError."""
+        """Return the findings about nodes of these classes that train together.
+
+        Raises GoldnodeError. The result is ``{refusals, told}``, with entries in the form of a single class.
+        """
         key = json.dumps([name, *classes])
         if key not in self._kept["cohorts"]:
             self._keep("cohorts", key, self._compiled().cohort(name, classes))
@@ -159,6 +174,7 @@ class ClassDocuments:
         try:
             with self._file.open("rb") as opened:
                 owner = os.fstat(opened.fileno())
+                # Do not trust a cache file that another user owns or can write.
                 if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
                     return empty
                 kept: Json = json.load(opened)
@@ -179,7 +195,7 @@ class ClassDocuments:
             for old in sorted(self._file.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-FILES]:
                 old.unlink(missing_ok=True)
         except OSError:
-            return  # nothing is kept; the next run takes its quarter of a second
+            return  # no cache: the next run compiles again
 
 
 def _parts(name: str) -> list[str]:
@@ -187,7 +203,10 @@ def _parts(name: str) -> list[str]:
 
 
 class Compiler:
-    """Catalog and site, read as they are now. The imports are what costs."""
+    """Compiler of class documents from the current catalog and site file.
+
+    The imports take most of the time, so it is created only on a cache miss.
+    """
 
     def __init__(self, read_inventory: Callable[[Path, Catalog], object] | None = None) -> None:
         from goldnode.classdoc.load import load_catalog
@@ -198,12 +217,15 @@ class Compiler:
         self._found: dict[str, list[Finding]] = {}
 
     def classes(self) -> list[str]:
-        """The names of all classes."""
+        """Return the names of all classes."""
         return sorted(self.catalog.classes)
 
     def places(self) -> list[str]:
-        """What the site file names: keys, directories of locks, and of its mirror the records of what is published; and what classes name:
-        metadata of images, requirements files."""
+        """Return the files that the site file and the classes name.
+
+        These are keys, lock directories, the publication records of the mirror, image metadata and
+        requirements files.
+        """
         keys = [self.site.resolve(archive.key) for archive in self.site.archives.values() if archive.key]
         if self.site.mirror is not None and self.site.mirror.url is not None:
             from goldnode.lock.publication import PUBLIC_KEY, RECORD, publications
@@ -241,7 +263,10 @@ class Compiler:
             return {"class": name, "error": str(problem)}
 
     def told(self, name: str) -> list[str]:
-        """What the compatibility check finds of a class and does not block it for, a line for each. Raises GoldnodeError."""
+        """Return the compatibility findings of a class that do not block it, one line each.
+
+        Raises GoldnodeError.
+        """
         from goldnode.compat.report import brief, mark
 
         try:
@@ -249,7 +274,7 @@ class Compiler:
                 f"{mark(finding)}: {brief(finding)}" for finding in self._findings(name) if not finding.fatal
             ]
         except GoldnodeError:
-            return []  # `document` says so
+            return []  # `document` reports this error
 
     def cohort(self, name: str, classes: Sequence[str]) -> Json:
         """See :meth:`ClassDocuments.cohort`. A class that cannot be used is told where it is used."""

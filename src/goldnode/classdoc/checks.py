@@ -1,8 +1,8 @@
-"""What a catalog file may not say, given the facts and the other files.
+"""Checks of a catalog file against the facts and the other files.
 
-Each check raises the error of the first fault, at the line of the value. What the facts cannot judge is returned by
-`not_checked`, so that silence is never taken for a pass. Whether things fit together (GPU, driver, kernel, toolkit …) is for
-`goldnode.compat` to say, class by class.
+Each check raises the error of the first fault, at the line of the value. `not_checked` returns values that
+the facts cannot judge, so that silence is never taken for a pass. Compatibility (GPU, driver, kernel, toolkit
+…) is the job of `goldnode.compat`, class by class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from goldnode.node.verdict import table
 if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog, Entry
 
-# Which driver vendor a backend runs on.
+# Driver vendor of each backend.
 ARCHITECTURES = get_args(models.OperatingSystem.model_fields["architecture"].annotation)
 VENDOR_OF_BACKEND = {"cuda": "nvidia", "rocm": "amd", "oneapi": "intel", "cpu": None}
 
@@ -55,8 +55,8 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
         if stack.end_of_life.date > last:
             said = "; ".join(f"{date} by {origin}" for origin, date in branch.end_of_life_sources)
             raise entry.error(
-                f"the stack claims support until {stack.end_of_life.date}, but driver branch {branch.name} ends "
-                f"{branch.end_of_life} ({said})",
+                f"the stack claims support until {stack.end_of_life.date}, but driver branch {branch.name} "
+                f"ends {branch.end_of_life} ({said})",
                 "end_of_life",
                 "date",
                 remedy=f'write "{last}" or earlier',
@@ -65,7 +65,8 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
         expected = rules.fabric_manager_package(driver.branch)
         if driver.fabric_manager.package != expected:
             raise entry.error(
-                f'the fabric manager of branch {driver.branch} is called "{expected}", not "{driver.fabric_manager.package}"',
+                f'the fabric manager of branch {driver.branch} is called "{expected}", not '
+                f'"{driver.fabric_manager.package}"',
                 "driver",
                 "fabric_manager",
                 "package",
@@ -74,7 +75,7 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
 
 
 def _check_os(entry: Entry[models.Stack]) -> None:
-    """Version, codename and architecture are of one release, as far as the facts know it."""
+    """Check that version, codename and architecture belong to one release known to the facts."""
     os = entry.item.os
     kernel = entry.item.kernel
     for key, value in (("flavour", kernel.flavour), ("release", kernel.release)):
@@ -89,11 +90,13 @@ def _check_os(entry: Entry[models.Stack]) -> None:
                 key,
                 remedy=f"write architecture: {other}, or the kernel of {os.architecture}",
             )
+    # The facts need not know the release: an unknown one is not an error here.
     row = facts.distribution(f"{os.id} {os.version}")
     codename = row.get("codename") if row is not None else None
     if row is not None and codename is not None and os.codename != codename:
         raise entry.error(
-            f'{os.id.capitalize()} {os.version} is "{codename}", not "{os.codename}" (facts/distros.yml, {row["id"]})',
+            f'{os.id.capitalize()} {os.version} is "{codename}", not "{os.codename}" (facts/distros.yml, '
+            f"{row['id']})",
             "os",
             "codename",
             remedy=f'use "{codename}", or correct the version',
@@ -101,7 +104,7 @@ def _check_os(entry: Entry[models.Stack]) -> None:
 
 
 def _check_modules(entry: Entry[models.Stack]) -> None:
-    """Other out-of-tree modules: each comes from somewhere, and after modules that stand before it."""
+    """Check that each out-of-tree module has a package and comes after the modules it depends on."""
     stack = entry.item
     own = [stack.driver.module] if stack.driver is not None else []
     known: list[str] = []
@@ -116,7 +119,8 @@ def _check_modules(entry: Entry[models.Stack]) -> None:
             )
         if module.package is None and (stack.driver is None or stack.driver.in_tree):
             raise entry.error(
-                f'module "{module.name}" has no package, and the stack has no driver whose packages would bring it',
+                f'module "{module.name}" has no package, and the stack has no driver whose packages would '
+                "bring it",
                 "modules",
                 index,
                 remedy="name its package",
@@ -136,7 +140,8 @@ def _check_modules(entry: Entry[models.Stack]) -> None:
             if name not in allowed:
                 later = name in [other.name for other in stack.modules] or name in own
                 raise entry.error(
-                    f'module "{module.name}" comes after "{name}", which {"stands later" if later else "the stack does not have"}',
+                    f'module "{module.name}" comes after "{name}", which '
+                    f"{'stands later' if later else 'the stack does not have'}",
                     "modules",
                     index,
                     "after",
@@ -170,7 +175,10 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
         raise entry.error(
             f'stack "{stack.stack}" has podman, which has no daemon that a gate could keep from starting',
             "gate",
-            remedy="use `drain`, which keeps the scheduler from starting work, or a stack with docker or containerd",
+            remedy=(
+                "use `drain`, which keeps the scheduler from starting work, or a stack with docker or "
+                "containerd"
+            ),
         )
     if item.images or item.requirements:
         _check_workloads(entry)
@@ -204,7 +212,10 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
 
 
 def _check_workloads(entry: Entry[models.NodeClass]) -> None:
-    """The images' references, what is stated beside them, and that the files named exist. What is in the files is read when it is checked."""
+    """Check image references, their stated properties, and that the named files exist.
+
+    The content of the files is read by the compatibility check.
+    """
     from goldnode.compat import workloads
 
     base = entry.file.parent
@@ -234,10 +245,11 @@ def _check_workloads(entry: Entry[models.NodeClass]) -> None:
 
 
 def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | None = None) -> None:
-    """Refuse a class whose stack is past its end of life on day `on` (default today) and has no waiver in force, and one that accepts
-    findings of no rule, or no longer.
+    """Refuse a class that must not be used on day `on` (default today).
 
-    Simulated classes need no waiver: they show the machinery, not a stack anyone should run. Raises CatalogError.
+    Its stack is past its end of life without a valid waiver, or it accepts findings of an unknown rule or
+    past their expiry. Simulated classes need no waiver: they demonstrate goldnode, and no workload depends on
+    their stack. Raises CatalogError.
     """
     today = on or dt.datetime.now(tz=dt.UTC).date()
     stack_entry = catalog.stacks[entry.item.stack]
@@ -265,7 +277,7 @@ def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | No
 
 
 def check_waiver(entry: Entry[models.Stack], catalog: Catalog) -> None:
-    """Refuse a waiver for a class that does not use the stack: it waives nothing, and looks as if it did. Raises CatalogError."""
+    """Refuse a waiver for a class that does not use the stack: it has no effect. Raises CatalogError."""
     for index, name in enumerate(entry.item.waiver.classes if entry.item.waiver is not None else ()):
         users = [
             node_class.name for node_class in catalog.classes.values() if node_class.item.stack == entry.name
@@ -282,11 +294,14 @@ def check_waiver(entry: Entry[models.Stack], catalog: Catalog) -> None:
 
 
 def check_accepted(entry: Entry[models.NodeClass], stack: Path, on: dt.date) -> None:
-    """Refuse what a class accepts of a rule that does not exist, or accepted until before day `on`, and an end of life, which only its stack
-    (file `stack`) can waive. Raises CatalogError."""
+    """Refuse invalid acceptances of a class. Raises CatalogError.
+
+    An acceptance is invalid if its rule does not exist, or if it expired before day `on`. A class cannot
+    accept an end of life: only its stack (file `stack`) can waive it.
+    """
     if not entry.item.compat.accept:
         return
-    from goldnode.compat.check import registry  # all rules: only what accepts something needs them here
+    from goldnode.compat.check import registry  # loads all rules; few classes need it
 
     known = registry()
     for index, item in enumerate(entry.item.compat.accept):
@@ -300,7 +315,8 @@ def check_accepted(entry: Entry[models.NodeClass], stack: Path, on: dt.date) -> 
             )
         if item.rule == "end-of-life":
             raise entry.error(
-                "an end of life is not accepted by a class, but waived by the stack, for all that use it to see",
+                "an end of life is not accepted by a class, but waived by the stack, for all that use it "
+                "to see",
                 *where,
                 "rule",
                 remedy=f"record a waiver with reason, owner and expiry in {stack}",
@@ -315,7 +331,7 @@ def check_accepted(entry: Entry[models.NodeClass], stack: Path, on: dt.date) -> 
 
 
 def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
-    """Return what the class declares and the facts cannot judge, one sentence each."""
+    """Return the settings of the class that the facts cannot judge, one sentence each."""
     item = entry.item
     if item.gpu is None:
         return []
@@ -333,7 +349,8 @@ def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
     for key, name, fact in (("gen", "generation", known.pcie_gen), ("width", "width", known.pcie_width)):
         if fact is None and (pcie is None or getattr(pcie, key) is None):
             found.append(
-                f"the PCIe {name} of {gpu.sku} stands neither in the facts nor in baseline.gpu.pcie: nodes hold it against both ends' own most"
+                f"the PCIe {name} of {gpu.sku} stands neither in the facts nor in baseline.gpu.pcie: nodes "
+                "hold it against both ends' own most"
             )
     if item.policy.module_options:
         found.append("policy.module_options was not checked: the facts hold no list of module options")
@@ -341,7 +358,10 @@ def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
 
 
 def _check_toolkit(entry: Entry[models.Stack]) -> None:
-    """NVIDIA's container toolkit comes whole; rule `toolkit-floor` judges its version. Raises CatalogError."""
+    """Check that the stack lists all packages of the NVIDIA container toolkit.
+
+    Raises CatalogError. Rule `toolkit-floor` judges its version.
+    """
     toolkit = entry.item.runtime.toolkit if entry.item.runtime is not None else None
     if toolkit is None or toolkit.vendor != "nvidia":
         return
@@ -398,7 +418,7 @@ def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: 
     slots = platform.gpus
     if item.gpu is not None and slots is not None:
         if slots.models and item.gpu.model not in slots.models:
-            # The GPU is what a node has; which chassis it is in is what was mistaken.
+            # The class knows its GPU; most likely the platform is the mistake.
             fitting = [
                 name
                 for name, other in sorted(catalog.platforms.items())
@@ -410,7 +430,8 @@ def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: 
                 else "another platform, or none: no platform names it"
             )
             raise entry.error(
-                f'platform "{item.platform}" is not built with {item.gpu.model}, but with {", ".join(slots.models)}',
+                f'platform "{item.platform}" is not built with {item.gpu.model}, but with '
+                f"{', '.join(slots.models)}",
                 "platform",
                 remedy=f"use {built}",
             )
@@ -423,8 +444,8 @@ def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: 
             )
 
 
-# Findings of the health check beside those of the table of rules: single ones, and beginnings of which the rest is not known here (a
-# setting's name, a number of an Xid).
+# Findings of the health check that are not in the table of rules. OPEN_FINDINGS are prefixes: the rest of the
+# id (a setting's name, an Xid number) is not known here.
 MORE_FINDINGS = (
     "gpu.bound",
     "gpu.bus_lost",
@@ -462,7 +483,7 @@ OPEN_FINDINGS = (
 
 
 def is_finding(pattern: str) -> bool:
-    """Whether the health check has a finding that `pattern` (an id, with * and ? as in file names) can be."""
+    """Return whether `pattern` (an id, * and ? as in file names) can match a finding of the health check."""
     if (
         any(fnmatchcase(name, pattern) for name in findings())
         or fnmatchcase("nvidia.loaded", pattern)
@@ -480,7 +501,7 @@ def is_finding(pattern: str) -> bool:
 
 
 def findings() -> list[str]:
-    """Ids of all findings whose whole name is known: the table of rules of docs/sanity.md, and MORE_FINDINGS."""
+    """Return all fixed finding ids: the table of rules of docs/sanity.md, and MORE_FINDINGS."""
 
     return sorted({rule.id for rule in table.TABLE} | set(MORE_FINDINGS))
 
@@ -498,26 +519,29 @@ def _check_suppressions(entry: Entry[models.NodeClass]) -> None:
 
 
 def past_suppressions(entry: Entry[models.NodeClass], on: dt.date | None = None) -> list[str]:
-    """Return a sentence for each suppression whose last day is over on day `on` (default today): what it accepted counts again."""
+    """Return a sentence for each suppression that expired before day `on` (default today).
+
+    Its findings count again.
+    """
     today = on or dt.datetime.now(tz=dt.UTC).date()
     return [
-        f'{entry.file}:{entry.source.line(("suppressions", index))}: "{item.id}" was accepted by {item.owner} until {item.expires}, and counts '
+        f"{entry.file}:{entry.source.line(('suppressions', index))}: "
+        f'"{item.id}" was accepted by {item.owner} until {item.expires}, and counts '
         f"again. Mend what it was for, or have {item.owner} renew it."
         for index, item in enumerate(entry.item.suppressions)
         if item.expires < today
     ]
 
 
-# Words of the kernel's command line that have a key of their own in `policy.host`.
+# Kernel command line parameters that have their own key in `policy.host`.
 _WORD_KEYS = {
     **dict.fromkeys(("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough"), "iommu"),
     **dict.fromkeys(("hugepages", "hugepagesz", "default_hugepagesz"), "hugepages"),
     "transparent_hugepage": "transparent_hugepages",
     "numa_balancing": "numa_balancing",
 }
-_INTERFACE = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
-)  # IFNAMSIZ, and nothing that udev's rules would take for a pattern
+# At most IFNAMSIZ - 1 characters, and none that is a pattern in udev rules.
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 
 
 def _check_host(entry: Entry[models.NodeClass]) -> None:
@@ -574,14 +598,15 @@ def _check_gpu(entry: Entry[models.NodeClass], gpu: facts.Gpu, stack: models.Sta
         return
     if gpu.vendor != driver.vendor:
         raise entry.error(
-            f'{gpu.sku} needs {_driver_of(gpu.vendor)}, but stack "{stack.stack}" carries {_driver_of(driver.vendor)}',
+            f'{gpu.sku} needs {_driver_of(gpu.vendor)}, but stack "{stack.stack}" carries '
+            f"{_driver_of(driver.vendor)}",
             "gpu",
             "model",
             remedy="correct the model or the stack",
         )
 
 
-# Settings that only one vendor's driver has.
+# Settings that only one vendor's driver supports.
 _NVIDIA_ONLY = ("persistence_mode", "clocks", "ecc", "compute_mode", "mig", "sharing")
 _AMD_ONLY = ("performance_level",)
 
@@ -629,17 +654,21 @@ def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
 def _check_settings(
     entry: Entry[models.NodeClass], policy: models.GpuPolicy, gpu: facts.Gpu, where: tuple[str | int, ...]
 ) -> None:
-    """What a GPU model can take, as far as the facts know it; the node holds it against the board itself once more."""
+    """Check settings against the limits of a GPU model, as far as the facts know them.
+
+    The node validates them again against the actual board.
+    """
     for key in _AMD_ONLY if gpu.vendor == "nvidia" else _NVIDIA_ONLY:
         if getattr(policy, key, None) is not None and not (key == "mig" and gpu.vendor == "amd"):
             raise entry.error(
-                f"`{key}` is of {'AMD' if gpu.vendor == 'nvidia' else 'NVIDIA'}'s GPUs only, and {gpu.sku} is not one",
+                f"`{key}` is of {'AMD' if gpu.vendor == 'nvidia' else 'NVIDIA'}'s GPUs only, and {gpu.sku} "
+                "is not one",
                 *where,
                 key,
                 remedy=f"remove `{key}`",
             )
     clocks = policy.clocks
-    # In an override, `mode` alone is something: the class's clocks, bound in another way.
+    # In an override, `mode` alone is valid: it applies the class's clocks in another mode.
     empty = clocks is not None and clocks.graphics_mhz is None and clocks.memory_mhz is None
     if clocks is not None and empty and (where == ("policy",) or "mode" not in clocks.model_fields_set):
         raise entry.error(
@@ -651,7 +680,8 @@ def _check_settings(
     limit = gpu.power_limit_default_w
     if policy.power_limit_watts is not None and limit is not None and policy.power_limit_watts > limit:
         raise entry.error(
-            f"{policy.power_limit_watts} W is above the {limit} W limit of {gpu.sku} ({_origin(gpu, 'memory_power')})",
+            f"{policy.power_limit_watts} W is above the {limit} W limit of {gpu.sku} "
+            f"({_origin(gpu, 'memory_power')})",
             *where,
             "power_limit_watts",
             remedy=f"use at most {limit}",
@@ -659,7 +689,7 @@ def _check_settings(
     mig = policy.mig
     if mig is None or (not mig.enabled and gpu.vendor == "nvidia"):
         return
-    # A GPU of another vendor has no such row at all; NVIDIA's say true, false, or null for "not known".
+    # Rows of other vendors have no `mig` key. NVIDIA's rows have true, false, or null for "unknown".
     if gpu.mig_capable is False or gpu.vendor != "nvidia":
         raise entry.error(
             f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})", *where, "mig", "enabled", remedy="remove `mig`"
@@ -676,7 +706,8 @@ def _check_settings(
                 index,
                 remedy=nearest(profile, same_slices or known),
             )
-    whole = max((_slices(profile) for profile in known), default=None)  # the largest profile is the whole GPU
+    # the largest profile spans the whole GPU
+    whole = max((_slices(profile) for profile in known), default=None)
     slices = sum(_slices(profile) for profile in mig.profiles) if known else 0
     if whole is not None and slices > whole:
         raise entry.error(
@@ -689,15 +720,19 @@ def _check_settings(
 
 
 def _slices(profile: str) -> int:
-    """Compute slices of a MIG profile: 3 for 3g.20gb."""
+    """Return the compute slices of a MIG profile: 3 for 3g.20gb."""
     return int(profile.partition("g")[0])
 
 
 def _check_mode_with_mig(
     entry: Entry[models.NodeClass], override: models.GpuOverride | None, where: tuple[str | int, ...]
 ) -> None:
-    """nvml.h, nvmlDeviceSetComputeMode: with MIG on, the mode is the default one and cannot be changed. Judged is what holds for the GPUs
-    of an override: what it says, and of the class what it does not say."""
+    """Refuse a compute mode other than the default together with MIG.
+
+    With MIG enabled, the compute mode is the default one and cannot be changed (nvml.h,
+    nvmlDeviceSetComputeMode). For an override the effective settings count: its own, otherwise those of the
+    class.
+    """
     policy = entry.item.policy
     mig, mode = policy.mig, policy.compute_mode
     if override is not None:
@@ -709,7 +744,8 @@ def _check_mode_with_mig(
         if value not in (None, "default", "none"):
             own = override is None or getattr(override, key, None) is not None
             raise entry.error(
-                f"`{key}: {value}`{'' if own else ' of the class'} is not possible with MIG, which fixes the compute mode to default (nvml.h)",
+                f"`{key}: {value}`{'' if own else ' of the class'} is not possible with MIG, which fixes "
+                "the compute mode to default (nvml.h)",
                 *where,
                 key if own else "mig",
                 remedy=f"remove `{key}`, or `mig`"
@@ -718,12 +754,15 @@ def _check_mode_with_mig(
             )
 
 
-# VRAM that a driver keeps for itself, as a share: what is missing beyond that is missing (facts/health.yml, memory_sets).
+# Share of the VRAM that a driver may reserve. More missing VRAM is a fault (facts/health.yml, memory_sets).
 _VRAM = 0.05
 
 
 def _check_baseline(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
-    """A baseline that is not what the facts say of the model needs a reason: it is either by design, or a fault that was blessed."""
+    """Require a reason for a baseline that contradicts the facts about the model.
+
+    The difference is either by design, or a fault that was blessed.
+    """
     baseline = entry.item.baseline.gpu
     if baseline is None:
         return
@@ -761,7 +800,8 @@ def _check_hardware(
         want = getattr(stated.pcie, key) if stated.pcie is not None else None
         if want is not None and have is not None and want != have and (want > have or reason is None):
             raise entry.error(
-                f"PCIe {'generation' if key == 'gen' else 'width'} {want}, and {gpu.sku} has {have} ({_origin(gpu, 'pcie')})",
+                f"PCIe {'generation' if key == 'gen' else 'width'} {want}, and {gpu.sku} has {have} "
+                f"({_origin(gpu, 'pcie')})",
                 *where,
                 "pcie",
                 key,
@@ -796,6 +836,6 @@ def _check_hardware(
 
 
 def _origin(gpu: facts.Gpu, name: str) -> str:
-    # AMD's rows keep power and memory apart, NVIDIA's have one source for both.
+    # AMD's rows have separate sources for power and memory, NVIDIA's one source for both.
     found = gpu.origins(name) or gpu.origins("power")
     return "; ".join(str(origin) for origin in found) or "facts/gpus.yml"

@@ -1,7 +1,8 @@
-"""Compiling a class into the class document: the one JSON from which a node, an image and a check know the class.
+"""Compiler from a class to the class document, the JSON that defines the class for nodes, images and checks.
 
-The document is a pure function of the catalog, the facts and the lock: same inputs, same bytes, same digest. What only
-concerns the site (addresses and keys of archives) is kept out of the digest, so that two sites with one lock agree.
+The document is a pure function of the catalog, the facts and the lock: same inputs, same bytes, same digest.
+Values that depend on the site alone (addresses and keys of archives) are not part of the digest. Two sites
+with one lock therefore agree.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from goldnode.node.state.family import kernel_packages
 
 SCHEMA = "goldnode.class/1"
 
-# In-tree and competing drivers that would take the GPU before the vendor's module does.
+# In-tree and competing drivers that would bind the GPU before the vendor's module does.
 _BLACKLIST: Mapping[str, list[str]] = {"nvidia": ["nouveau", "nova_core", "nova_drm"], "amd": []}
 
 __all__ = ["SCHEMA", "class_document", "digest_of", "document_digest", "site_archives"]
@@ -49,11 +50,11 @@ def class_document(
 ) -> dict[str, Any]:
     """Return the class document of class `name` (schema goldnode.class/1).
 
-    For a disk image, which holds no compiler: `modules` are those that come built, whatever the site says; `without` are packages of the
-    stack set that it goes without.
-    `locks` gives locks by stack name; without it the stack's lock is searched as `lock.model.find_lock` says. `on` is
-    the day against which ends of life are judged, today by default. Raises GoldnodeError for an unknown class, a stack
-    past its end of life, a missing or stale lock, and an archive whose address or key is not known.
+    `modules` and `without` are for disk images, which have no compiler. `modules` overrides the site's choice
+    of prebuilt modules. `without` names packages of the stack set to leave out. `locks` gives locks by stack
+    name; by default `lock.model.find_lock` finds the stack's lock. `on` is the day for ends of life, today by
+    default. Raises GoldnodeError for an unknown class, a stack past its end of life, a missing or stale lock,
+    and an archive whose address or key is unknown.
     """
     entry = catalog.node_class(name)
     item = entry.item
@@ -64,6 +65,7 @@ def class_document(
         locks[stack.stack] if locks is not None and stack.stack in locks else find_lock(stack_entry, site)[0]
     )
     built = modules if modules is not None else _built(stack_entry, lock, site)
+    # Packages that the prebuilt modules replace, such as the DKMS source, must not be installed as well.
     replaced = {*(built.replaces if built is not None else ()), *without}
     platform = catalog.platforms[item.platform].item if item.platform is not None else None
     gpu = facts.gpu(item.gpu.model) if item.gpu is not None else None
@@ -134,35 +136,38 @@ def class_document(
     document |= _xid(gpu)
     if (
         item.compat != models.Compat()
-    ):  # what its owner has decided travels with the class, and lies on each of its nodes
+        # Decisions of the class's owner are part of the class, so they are stored on each of its nodes.
+    ):
         document["compat"] = item.compat.model_dump(mode="json", exclude_none=True)
     if item.serve is not None:
         document["serve"] = item.serve.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     if site.gate is not None:
         document["site"]["gate"] = site.gate.model_dump(mode="json")
+    # Last, because it covers all other keys.
     document["digest"] = document_digest(document)
     return document
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
-    """Return the digest a class document must carry: of all of it but `digest` and `site`."""
+    """Return the digest that a class document must have: of all keys except `digest` and `site`."""
     return digest_of({key: value for key, value in document.items() if key not in ("digest", "site")})
 
 
 def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
-    """The stack's waiver, where it is given to class `name`."""
+    """Return the stack's waiver if it covers class `name`."""
     if waiver is None or (waiver.classes and name not in waiver.classes):
         return None
     return {"reason": waiver.reason, "owner": waiver.owner, "expires": waiver.expires.isoformat()}
 
 
 def _built(stack: Entry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:
-    """The prebuilt modules of a stack that has any, where the site wants them."""
+    """Return the prebuilt modules of a stack, or None if modules are built on the nodes or not at all."""
     if site.modules != "prebuilt" or stack.item.driver is None or stack.item.driver.dkms is None:
         return None
     if site.mirror is None or site.mirror.url is None:
         raise SiteError(
-            "modules: prebuilt needs a mirror that nodes can reach, since no other archive has the package of the modules",
+            "modules: prebuilt needs a mirror that nodes can reach, since no other archive has the package "
+            "of the modules",
             file=site.file,
             remedy="add `url` to `mirror`, or write modules: dkms",
         )
@@ -178,10 +183,11 @@ def _driver(
 ) -> dict[str, Any] | None:
     if driver is None or gpu is None:
         return None
+    # auto: the packages contain both flavours. The GPU and the branch decide which one is used.
     flavour: str | None = driver.flavour
     if driver.flavour == "auto" and driver.branch is not None:
         flavour = rules.module_flavour(gpu, driver.branch)[0]
-    # Only what comes built says so: documents of sites whose nodes build stay what they were.
+    # Only prebuilt modules add these keys: documents, and thus digests, of other sites stay the same.
     prebuilt: dict[str, Any] = {}
     if built is not None:
         prebuilt = {
@@ -207,7 +213,7 @@ def _driver(
 
 
 def _health(item: models.NodeClass, baseline: dict[str, Any]) -> dict[str, Any]:
-    """What the node's rules compare with, and the class's baseline."""
+    """Return the reference values for the node's rules, including the class's baseline."""
     found = health_facts(item.gpu.model if item.gpu is not None else None)
     if baseline:
         found["baseline"] = baseline
@@ -215,7 +221,10 @@ def _health(item: models.NodeClass, baseline: dict[str, Any]) -> dict[str, Any]:
 
 
 def health_facts(model: str | None) -> dict[str, Any]:
-    """Return the limits of the health check, and what the facts say of the hardware of GPU model `model`. Raises FactsError for an unknown one."""
+    """Return the limits of the health check and the facts about the hardware of GPU model `model`.
+
+    Raises FactsError for an unknown model.
+    """
     found: dict[str, Any] = {"limits": {name: row.value for name, row in sorted(health.limits().items())}}
     if model is None:
         return found
@@ -245,7 +254,7 @@ def health_facts(model: str | None) -> dict[str, Any]:
 
 
 def _xid(gpu: facts.Gpu | None) -> dict[str, Any]:
-    """What an Xid and an SXid mean, for nodes whose kernel can say them."""
+    """Return the meaning of Xids and SXids, for classes with an NVIDIA driver."""
     if gpu is None or gpu.vendor != "nvidia":
         return {}
     try:
@@ -256,12 +265,14 @@ def _xid(gpu: facts.Gpu | None) -> dict[str, Any]:
 
 
 def _policy(policy: models.Policy) -> dict[str, Any]:
-    """The policy without what it leaves open. A node knows GPUs by PCI id, so an override for a model carries them."""
+    """Return the policy without unset values.
+
+    A node identifies GPUs by PCI id, so an override for a model includes its ids.
+    """
     found: dict[str, Any] = policy.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     for override, stated in zip(found.get("overrides", ()), policy.overrides, strict=False):
-        if (
-            stated.clocks is not None and "mode" in stated.clocks.model_fields_set
-        ):  # a default that is not the class's own mode
+        # `exclude_defaults` drops a mode that equals the default, but the class may have the other mode.
+        if stated.clocks is not None and "mode" in stated.clocks.model_fields_set:
             override["clocks"]["mode"] = stated.clocks.mode
         if "model" in override:
             override["pci_ids"] = list(facts.gpu(override["model"]).pci_ids)
@@ -306,7 +317,10 @@ def _module(module: models.KernelModule, lock: Lock, built: BuiltModules | None)
 def _site(
     stack: Entry[models.Stack], lock: Lock, catalog: Catalog, site: Site, built: BuiltModules | None
 ) -> dict[str, Any]:
-    """What a node needs to know of this site. `only`: what the stack is made of comes from these archives and from no other."""
+    """Return the site's part of the document.
+
+    `only`: packages of the stack come from these archives and no others.
+    """
     if site.mirror is not None and site.mirror.url is not None:
         packages = [*lock.packages, *([built.package] if built is not None else [])]
         return {
@@ -323,7 +337,7 @@ def mirror_archive(
 ) -> dict[str, Any]:
     """Return the site's mirror as the one archive of a stack: the publication of exactly these packages.
 
-    Raises MirrorError where there is none, or where nodes would be given another key than it is signed with.
+    Raises MirrorError if there is no such publication, or if `mirror.key` is not the key that signed it.
     """
     assert site.mirror is not None  # noqa: S101 - asked by the caller
     assert site.mirror.url is not None  # noqa: S101
@@ -350,7 +364,8 @@ def mirror_archive(
         ) from error
     if found.fingerprint not in fingerprints:
         raise MirrorError(
-            f"the publication is signed with {found.fingerprint}, and nodes would be given {', '.join(fingerprints)}",
+            f"the publication is signed with {found.fingerprint}, and nodes would be given "
+            f"{', '.join(fingerprints)}",
             file=path,
             remedy=f"let `mirror.key` and `mirror.signing_key` name one key pair, and {again}",
         )
@@ -366,10 +381,10 @@ def mirror_archive(
 
 
 def site_archives(stack: Entry[models.Stack], catalog: Catalog, site: Site) -> list[dict[str, Any]]:
-    """Return the archives of `stack` as this site has them.
+    """Return the archives of `stack`, with this site's addresses and keys.
 
-    `key` is base64 of the armoured key where the site ships one, to be installed at `signed_by`; null where the node's
-    OS brings the keyring. Raises SiteError and SigningKeyError.
+    `key` is base64 of the armoured key if the site provides one, to be installed at `signed_by`. It is null
+    if the node's OS provides the keyring. Raises SiteError and SigningKeyError.
     """
     check_archives(site, catalog.archives)
     found = []

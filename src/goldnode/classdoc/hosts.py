@@ -1,4 +1,4 @@
-"""The node side of a combination, from the catalog: a class, or a stack alone."""
+"""Builder of the node side of a combination from the catalog: a class, or a stack alone."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from goldnode.node.state.family import kernel_packages
 def host_of_class(
     name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
 ) -> Host:
-    """Return the host of class `name`: its GPUs, platform and stack, with the versions of the stack's lock where there is one.
+    """Return the host of class `name`: its GPUs, platform and stack, with the lock's versions if any.
 
-    `lock` None: it is searched as `lock.model.find_lock` says. `on` is the day it is judged for, today by default. Raises GoldnodeError
-    for an unknown class.
+    Without `lock`, `lock.model.find_lock` finds it. `on` is the day to judge for, today by default. Raises
+    GoldnodeError for an unknown class.
     """
     entry = catalog.node_class(name)
     item = entry.item
@@ -55,9 +55,10 @@ def host_of_class(
 def findings_of_class(
     name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
 ) -> list[Finding]:
-    """Return what the check finds of class `name` with the images and requirements it names; see `compat.check.check`.
+    """Return the findings about class `name` with its images and requirements; see `compat.check.check`.
 
-    Raises CatalogError where it accepts findings of no rule, or no longer, and WorkloadError for an image or file that cannot be read.
+    Raises CatalogError if the class accepts findings of an unknown rule or past their expiry, and
+    WorkloadError for an unreadable image or file.
     """
     from goldnode.compat.check import check
 
@@ -69,7 +70,10 @@ def findings_of_class(
 
 
 def findings_of_cohort(cohort: str, classes: Sequence[str], catalog: Catalog, site: Site) -> list[Finding]:
-    """Return what stands against nodes of these classes in one cohort; see `rules_host.check_cohorts`. Raises GoldnodeError."""
+    """Return the findings about nodes of these classes in one cohort; see `rules_host.check_cohorts`.
+
+    Raises GoldnodeError.
+    """
     from goldnode.compat import rules_host
     from goldnode.compat.check import settle
 
@@ -82,7 +86,7 @@ def findings_of_cohort(cohort: str, classes: Sequence[str], catalog: Catalog, si
 
 
 def workloads_of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
-    """Return what the class says to run on its nodes. Raises WorkloadError."""
+    """Return the workloads that the class declares. Raises WorkloadError."""
     if not entry.item.images and not entry.item.requirements:
         return []
     from goldnode.compat import workloads
@@ -93,7 +97,7 @@ def workloads_of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
 def host_of_stack(
     name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
 ) -> Host:
-    """Return the host of stack `name` alone: with the GPUs of no class. See `host_of_class`."""
+    """Return the host of stack `name` alone, without GPUs. See `host_of_class`."""
     entry = catalog.stack(name)
     return _host(
         f"stack {name}", entry, site, lock, on, (), {}, {}, Place(entry.file, entry.source.line(("stack",)))
@@ -116,6 +120,7 @@ def _host(
     if lock is None:
         try:
             lock = find_lock(entry, site)[0]
+        # A missing lock is a finding (rule no-lock), not an error: other rules still apply.
         except LockError as problem:
             unlocked = problem.message
     driver, runtime = stack.driver, stack.runtime
@@ -181,18 +186,19 @@ def _host(
 
 
 def _features(item: models.NodeClass, stack: models.Stack) -> dict[str, bool]:
-    """What of the features that facts speak of the class says to be in use."""
+    """Return whether the class uses the features that facts refer to."""
     mig = any(
         policy.mig is not None and policy.mig.enabled for policy in (item.policy, *item.policy.overrides)
     )
     return {
         "MIG": mig,
+        # nvidia-fs is the kernel module of GPUDirect Storage.
         "GPUDirect Storage": any(module.name in ("nvidia_fs", "nvidia-fs") for module in stack.modules),
     }
 
 
 def _flavour(driver: models.Driver | None, gpus: tuple[facts.Gpu, ...]) -> str | None:
-    """The flavour; `auto` is settled by the GPU, and left open for a stack alone."""
+    """Return the driver flavour. The GPU decides `auto`; for a stack alone it stays None."""
     if driver is None or driver.branch is None:
         return None
     if driver.flavour != "auto":
@@ -213,7 +219,7 @@ def _waiver(waiver: models.Waiver | None) -> Waiver | None:
     )
 
 
-# Where in a stack's file each thing that a rule speaks of is written.
+# Location in a stack's file of each subject of a rule.
 _PLACES: dict[str, tuple[str | int, ...]] = {
     "driver": ("driver",),
     "fabric_manager": ("driver", "fabric_manager"),

@@ -1,6 +1,4 @@
-"""Implementation of `goldnode check-catalog`: check everything that is declared, and report every fault
-instead of the first.
-"""
+"""Implementation of `goldnode check-catalog`: check all declarations and report all faults in one run."""
 
 from __future__ import annotations
 
@@ -19,7 +17,10 @@ from goldnode.core.site import Site, check_archives, load_site
 
 @dataclass
 class Found:
-    """Faults, remarks, and the classes (with their stacks) that cannot be applied because a lock is missing."""
+    """Result of the check: errors, other messages, and classes without a lock.
+
+    `unlocked` lists classes that cannot be applied yet, as (class, stack, the lock's error).
+    """
 
     catalog: Catalog
     wrong: list[GoldnodeError] = field(default_factory=list)
@@ -27,7 +28,10 @@ class Found:
     unlocked: list[tuple[str, str, str]] = field(default_factory=list)
 
     def attempt(self, call: Callable[[], object]) -> bool:
-        """Whether `call` ends well; its error is kept."""
+        """Run `call` and return whether it succeeds.
+
+        A GoldnodeError is recorded once, even if several calls raise it.
+        """
         try:
             call()
         except GoldnodeError as problem:
@@ -38,7 +42,10 @@ class Found:
 
 
 def check() -> Found:
-    """Look at the catalog, the site file, the facts, every class and every stack's lock. Raises GoldnodeError where there is no catalog at all."""
+    """Check the catalog, the site file, the facts, every class and every stack's lock.
+
+    Raises GoldnodeError if there is no catalog.
+    """
     from goldnode.classdoc.hosts import findings_of_class, host_of_class
     from goldnode.compat.report import error, refusal
     from goldnode.facts import audit
@@ -60,10 +67,11 @@ def check() -> Found:
     found.wrong += site_faults(site)
     found.told += [f"not checked: {sentence}" for sentence in absent_secrets(site)]
     found.wrong += [fault.error() for fault in audit.faults()]
-    if not faults:  # of what could not be read nothing else can be said
+    if not faults:  # Cross-checks would only repeat the faults of files that could not be read.
         found.wrong += audit.catalog_faults(catalog)
     for stack in catalog.stacks.values():
         found.attempt(lambda stack=stack: checks.check_waiver(stack, catalog))  # type: ignore[misc]
+    # Everything below needs the locks and would repeat this error.
     if not found.attempt(site.lock_directories):
         return found
     for name, entry in sorted(catalog.classes.items()):
@@ -87,7 +95,8 @@ def check() -> Found:
         try:
             find_lock(stack, site)
         except LockError as problem:
-            # A stack that was never resolved against its real archives is declared as such; a stale lock is a fault.
+            # Stacks that were never resolved against their real archives are declared as such. A stale lock
+            # is always an error.
             if "has no lock" in problem.message and stack.item.exercised != "debian-archive":
                 found.told.append(f"not checked: {problem}")
             else:
@@ -96,8 +105,9 @@ def check() -> Found:
 
 
 def site_faults(site: Site) -> Iterator[SiteError]:
-    """Return the faults of files that the site file names and that do not exist. Commands that need one of
-    them refuse by themselves; others run without.
+    """Yield an error for each missing file and invalid reference of the site file.
+
+    Commands that need one of these files raise their own error. Other commands do not need them.
     """
     if site.file is None:
         return
@@ -155,7 +165,7 @@ def site_faults(site: Site) -> Iterator[SiteError]:
 
         try:
             known = {row.index for row in load_matrix().images.values() if row.index is not None}
-        except GoldnodeError as problem:  # of another file
+        except GoldnodeError as problem:  # an error in the matrix, not in the site file
             yield SiteError(problem.message, file=problem.file, line=problem.line, remedy=problem.remedy)
             return
         for name in site.indexes:
@@ -172,13 +182,19 @@ def site_faults(site: Site) -> Iterator[SiteError]:
 
 
 def absent_secrets(site: Site) -> Iterator[str]:
-    """The secret keys that the site file names and this machine has not: no fault, since those who only check a catalog must not have them."""
+    """Yield a sentence for each secret key that the site file names and this machine does not have.
+
+    This is not an error: machines that only check a catalog must not have the secret keys.
+    """
     named = [("images.signing_key", site.images.signing_key)]
     if site.module_signing is not None:
         named.append(("module_signing.key", site.module_signing.key))
-    # The fingerprint of a key of the user's keyring, or a file.
+    # `mirror.signing_key` is a file, or the fingerprint of a key in the user's keyring.
     if site.mirror is not None and not re.fullmatch(r"(0x)?[0-9A-Fa-f]{8,40}", site.mirror.signing_key or ""):
         named.append(("mirror.signing_key", site.mirror.signing_key))
     for key, name in named:
         if name is not None and not site.resolve(name).is_file():
-            yield f'"{key}" names {site.resolve(name)}, which this machine has not: what signs with it does not run here'
+            yield (
+                f'"{key}" names {site.resolve(name)}, which this machine has not: what signs with it does '
+                "not run here"
+            )

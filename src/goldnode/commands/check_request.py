@@ -1,4 +1,4 @@
-"""Implementation of `goldnode check`: from the names on the command line to a report."""
+"""Implementation of `goldnode check`: from the command line's arguments to a report."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def look(
     site: Site | None = None,
     on: dt.date | None = None,
 ) -> Report:
-    """Check what is named, with `images` and `requirements` on each; all classes where nothing is named.
+    """Check the named subjects, with `images` and `requirements` on each; all classes if nothing is named.
 
-    Raises GoldnodeError for a name that is not in the catalog, an inventory without a host of any class, a catalog without a class, and an
-    image or file that cannot be read.
+    Raises GoldnodeError for an unknown name, an inventory without a host of any class, a catalog without
+    classes, and an unreadable image or file.
     """
     catalog, site = catalog or load_catalog(), site or load_site()
     cohorts: list[tuple[str, str]] = []
@@ -149,7 +149,7 @@ def _few(names: Sequence[str], most: int = 6) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class InventoryHosts:
-    """The hosts of an inventory: class and cohort of those in a class, the names of the others, and what is odd about their variables."""
+    """The hosts of an inventory: class and cohort of hosts in a class, names of the others, odd variables."""
 
     of_class: dict[str, tuple[str, str | None]]
     of_no_class: list[str]
@@ -159,14 +159,15 @@ class InventoryHosts:
 def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> InventoryHosts:
     """Return the hosts of an inventory source as Ansible reads it, with the variable `goldnode_cohort`.
 
-    Raises InventoryError where Ansible cannot read it, where a host is in two classes, where none is in any, and for a value with which
-    `site.yml` would fail.
+    Raises InventoryError if Ansible cannot read it, or if a host is in two classes or no host is in any. It
+    is also raised for a value that `site.yml` would reject.
     """
     from goldnode.inventory.classes import classes_of_hosts
 
     check_inventory(inventory)
     if Path(inventory).exists():
-        classes_of_hosts(Path(inventory), catalog)  # a host in two classes, with both lines
+        # reports a host in two classes, with both lines; Ansible's output has no lines
+        classes_of_hosts(Path(inventory), catalog)
     data = _listed(inventory, limit)
     variables = data.get("_meta", {}).get("hostvars", {})
     members: dict[str, set[str]] = {}
@@ -193,7 +194,8 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
         among = f" among those that --limit {limit} names" if limit else ""
         groups = sorted(set(data) - {"_meta", "all", "ungrouped"})
         raise InventoryError(
-            f'inventory "{inventory}" has no host of any class{among} (its groups: {_few(groups) or "none"}), so that there is nothing to check',
+            f'inventory "{inventory}" has no host of any class{among} (its groups: '
+            f"{_few(groups) or 'none'}), so that there is nothing to check",
             remedy=put_right(groups, catalog.classes),
         )
     return InventoryHosts(of_class, sorted(everyone - set(of_class)), strangers.lines())
@@ -210,9 +212,14 @@ def _members(name: str, data: dict[str, Any], known: dict[str, set[str]]) -> set
 
 
 def _listed(inventory: str, limit: str | None) -> dict[str, Any]:
-    """The inventory as `ansible-inventory --list` gives it, without goldnode's own vars plugin, which would compile every class."""
+    """Return the output of `ansible-inventory --list`.
+
+    goldnode's own vars plugin is disabled, because it would compile every class.
+    """
+    # Prefer the ansible-core in goldnode's own virtual environment.
     program = Path(sys.executable).parent / "ansible-inventory"
     command = [str(program) if program.exists() else "ansible-inventory", "-i", inventory, "--list"]
+    # UNPARSED_FAILED: by default Ansible only warns about an unreadable inventory and returns an empty one.
     environment = {**os.environ, "ANSIBLE_VARS_PLUGINS": os.devnull, "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1"}
     try:
         done = subprocess.run(
@@ -229,7 +236,7 @@ def _listed(inventory: str, limit: str | None) -> dict[str, Any]:
         ) from problem
     listed: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
     if limit and not _members("all", listed, {}):
-        whole = _listed(inventory, None)  # where that goes well it is the limit
+        whole = _listed(inventory, None)  # if this succeeds, the limit is at fault
         raise no_host(inventory, limit, {*whole, *_members("all", whole, {})} - {"_meta"})
     if done.returncode != 0:
         said = (

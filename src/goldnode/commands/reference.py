@@ -1,5 +1,6 @@
-"""Writer of docs/reference.md: every key of every file that people write, from the JSON Schemas, and the
-environment variables.
+"""Generator of docs/reference.md: the keys of every file that a person writes, and environment variables.
+
+The keys come from the JSON Schemas.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from goldnode.commands.schema import schema
 from goldnode.core import environment
 
-# Of each kind, in the order of the page: its title, and where such a file is.
+# Title and location of each kind of file, in the order of the page.
 FILES: Mapping[str, tuple[str, str]] = {
     "class": (
         "Class",
@@ -19,7 +20,8 @@ FILES: Mapping[str, tuple[str, str]] = {
     ),
     "site": (
         "Site file",
-        "The file that `GOLDNODE_SITE` names, else `goldnode-site.yml` in the working directory, else `/etc/goldnode/site.yml`.",
+        "The file that `GOLDNODE_SITE` names, else `goldnode-site.yml` in the working directory, else "
+        "`/etc/goldnode/site.yml`.",
     ),
     "stack": (
         "Stack",
@@ -36,20 +38,27 @@ FILES: Mapping[str, tuple[str, str]] = {
         "`images/disks/disks.yml`, or `--definition`, `GOLDNODE_DISK_DEFINITION`: [disk images](disks.md).",
     ),
 }
-OWN_SECTION = 6  # so many keys below one, and they get a table of their own
-LONG = 40  # an expression of so many characters helps nobody
+OWN_SECTION = 6  # keys below one that has more of them get a table of their own
+LONG = 40  # longer regular expressions are left out: they do not help the reader
 
 _HEAD = """# Reference: the keys of every file, and environment variables
 
-<!-- Written by `goldnode schema --format markdown --out docs/reference.md`. Not to be edited: descriptions are in the models, run it again. -->
+<!-- Written by `goldnode schema --format markdown --out docs/reference.md`. Not to be edited: descriptions \
+are in the models, run it again. -->
 
-A key is written with its place: `gpu.model` is `model` below `gpu`, `images[].ref` is `ref` of each entry of the list `images`, and `NAME` stands
-for a name of your own. The type `keys` means the keys below it, in the rows that follow or in a table of their own; the expression after *text* is what the
-whole text has to fit. What is *required* has to be written where the key above it is; anything else may be left out, and then its default holds.
+A key is written with its place: `gpu.model` is `model` below `gpu`, `images[].ref` is `ref` of each entry \
+of the list `images`, and `NAME` stands
+for a name of your own. The type `keys` means the keys below it, in the rows that follow or in a table of \
+their own; the expression after *text* is what the
+whole text has to fit. What is *required* has to be written where the key above it is; anything else may be \
+left out, and then its default holds.
 
-Files are YAML. An unknown key is an error, with file, line and the nearest right name. An editor completes and checks by the JSON Schemas in
-[`catalog/schema`](../catalog/schema) (`goldnode schema` writes them), with `# yaml-language-server: $schema=…` as the first line of a file.
-`goldnode check-catalog` tells more: whether values fit each other and the facts. The variables of `site.yml` are in the [README](../README.md#your-first-node).
+Files are YAML. An unknown key is an error, with file, line and the nearest right name. An editor completes \
+and checks by the JSON Schemas in
+[`catalog/schema`](../catalog/schema) (`goldnode schema` writes them), with `# yaml-language-server: \
+$schema=…` as the first line of a file.
+`goldnode check-catalog` tells more: whether values fit each other and the facts. The variables of \
+`site.yml` are in the [README](../README.md#your-first-node).
 """
 
 _VARIABLES = (
@@ -60,7 +69,8 @@ _VARIABLES = (
     ),
     (
         "On nodes",
-        "Read by `goldnode-node`, and by the programs that `serve.slurm` and `serve.npd` of a class put on nodes: [integrations](integrations.md).",
+        "Read by `goldnode-node`, and by the programs that `serve.slurm` and `serve.npd` of a class put on "
+        "nodes: [integrations](integrations.md).",
         environment.ON_NODES,
     ),
     ("Of other programs", "Read by goldnode too, or handed to what it calls.", environment.FOREIGN),
@@ -69,7 +79,7 @@ _VARIABLES = (
 
 
 class Key(NamedTuple):
-    """One key: its place, the type with what is allowed, the default, what it does, and the keys below it."""
+    """One key: its path, type and allowed values, default, meaning, and the keys below it."""
 
     path: str
     type: str
@@ -78,7 +88,7 @@ class Key(NamedTuple):
     below: list[Key]
 
     def all(self) -> Iterator[Key]:
-        """The key and all below it, in their order."""
+        """Yield the key and all keys below it, in order."""
         yield self
         for key in self.below:
             yield from key.all()
@@ -95,7 +105,7 @@ class _Reader:
         self.definitions = definitions
 
     def keys(self, node: Mapping[str, Any], place: str) -> Iterator[Key]:
-        """The keys of an object."""
+        """Yield the keys of an object."""
         required = node.get("required", ())
         for name, value in node.get("properties", {}).items():
             path = f"{place}{name}"
@@ -108,7 +118,7 @@ class _Reader:
             yield Key(path, " or ".join(dict.fromkeys(shown)), default, self.meaning(value, ways), below)
 
     def ways(self, node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Return the alternatives of a schema, with references resolved."""
+        """Yield the alternatives of a schema node, with references resolved."""
         if "$ref" in node:
             yield from self.ways(self.definitions[node["$ref"].rpartition("/")[2]])
         elif "anyOf" in node:
@@ -118,7 +128,7 @@ class _Reader:
             yield node
 
     def below(self, way: Mapping[str, Any], path: str) -> Iterator[Key]:
-        """The keys below one that holds `way`: of an object, of each entry of a list, of each value of a map."""
+        """Yield the keys below one that holds `way`: of an object, of a list's entries, of a map's values."""
         if "properties" in way:
             yield from self.keys(way, f"{path}.")
         elif "items" in way:
@@ -129,12 +139,12 @@ class _Reader:
                 yield from self.below(item, f"{path}.NAME")
 
     def meaning(self, node: Mapping[str, Any], ways: Sequence[Mapping[str, Any]]) -> str:
-        """Return the description of the key, else that of its model."""
+        """Return the description of the key, or that of its model."""
         texts = [node.get("description"), *(way.get("description") for way in ways)]
         return " ".join(next((text for text in texts if text), "").split())
 
     def type(self, way: Mapping[str, Any]) -> str:
-        """The type of a value in words, with what is allowed."""
+        """Return the type of a value in words, with its allowed values."""
         if "const" in way:
             return _code(way["const"])
         if "enum" in way:
@@ -167,7 +177,7 @@ class _Reader:
 
 
 def _map_value(way: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the schema of the values of a map, or None if this is not a map."""
+    """Return the schema of the values of a map; None if the schema is not a map."""
     value = way.get("additionalProperties") or next(iter(way.get("patternProperties", {}).values()), None)
     return value if isinstance(value, dict) else None
 
@@ -186,7 +196,7 @@ def _number(way: Mapping[str, Any]) -> str:
 def _default(node: Mapping[str, Any], ways: Sequence[Mapping[str, Any]]) -> str:
     if "default" in node:
         return _code(node["default"])
-    # What a model makes anew each time has no default in a schema: it is empty.
+    # pydantic writes no default for a field with a default_factory. All of ours are empty.
     return "`[]`" if any(way.get("type") == "array" for way in ways) else "`{}`"
 
 
@@ -212,7 +222,7 @@ def _table(rows: Iterable[Key], kind: str) -> Iterator[str]:
 
 
 def _apart(key: Key) -> bool:
-    """Whether the keys below one have a table of their own."""
+    """Return whether the keys below one have a table of their own."""
     return sum(1 for _ in key.all()) > OWN_SECTION
 
 
@@ -224,7 +234,7 @@ def _rows(found: Iterable[Key]) -> Iterator[Key]:
 
 
 def _sections(found: Iterable[Key]) -> Iterator[Key]:
-    """The keys that have a table of their own."""
+    """Yield the keys that have a table of their own."""
     for key in found:
         if _apart(key):
             yield key
@@ -236,7 +246,7 @@ def _heading(kind: str, key: Key) -> str:
 
 
 def anchor(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
+    """Return the anchor that GitHub generates for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -245,7 +255,7 @@ def _slug(kind: str, key: Key) -> str:
 
 
 def section(kind: str) -> str:
-    """Return the part of the page that is about files of `kind`."""
+    """Return the section of the page about files of `kind`."""
     title, place = FILES[kind]
     found = keys(kind)
     lines = [f"## {title}", "", place, "", *_table(_rows(found), kind)]

@@ -1,4 +1,7 @@
-"""JSON Schemas of the files that people write, for editors that complete and check while typing."""
+"""JSON Schemas of the files that a person writes, for completion and validation in editors.
+
+They cover the catalog's files, the image matrix, the disk definition and the site file.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ KINDS: Mapping[str, type[BaseModel]] = {**FILES, "disks": DefinitionFile, "image
 def schema(kind: str) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of the files of `kind`, a key of KINDS."""
     document = KINDS[kind].model_json_schema(by_alias=True, mode="validation")
-    document.get("properties", {}).pop("file", None)  # where a site file was read is no key of it
+    document.get("properties", {}).pop("file", None)  # set by the loader; not a key of the site file
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
 
 
@@ -30,7 +33,7 @@ def schema_text(kind: str) -> str:
 
 
 def write_schemas(directory: Path) -> list[Path]:
-    """Write every schema as KIND.json into `directory`; return those whose content changed."""
+    """Write every schema as KIND.json into `directory`; return the paths whose content changed."""
     directory.mkdir(parents=True, exist_ok=True)
     changed = []
     for kind in sorted(KINDS):

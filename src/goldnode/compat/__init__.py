@@ -1,1 +1,1 @@
-"""What fits with what: facts with their sources, and the rules that use them."""
+"""Compatibility of hardware, drivers and software: facts with their sources, and the rules that use them."""

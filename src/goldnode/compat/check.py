@@ -1,4 +1,7 @@
-"""The engine: every rule over one host and what is to run on it. Pure; what is judged is in `compat.rules_host` and `compat.rules_workload`."""
+"""The engine: apply every rule to one host and its workloads.
+
+Pure. The rules are in `compat.rules_host` and `compat.rules_workload`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _ORDER = {"block": 0, "unknown": 1, "warn": 2}
 
 @cache
 def registry() -> dict[str, Rule]:
-    """Return every rule by its id: of hosts, of workloads, and of several hosts together. Raises FactsError for an id used twice."""
+    """Return every rule by its id: rules of hosts, of workloads, and of several hosts together.
+
+    Raises FactsError for an id used twice.
+    """
     from goldnode.compat import rules_workload
 
     found: dict[str, Rule] = {}
@@ -27,7 +33,7 @@ def registry() -> dict[str, Rule]:
 
 
 def rule(name: str) -> Rule:
-    """Return one rule. Raises FactsError with the nearest right spelling."""
+    """Return one rule. Raises FactsError with the nearest valid spelling."""
     known = registry()
     if name not in known:
         raise FactsError(f'there is no rule "{name}"', remedy=nearest(name, known))
@@ -35,19 +41,19 @@ def rule(name: str) -> Rule:
 
 
 def check(host: Host | None, workloads: Sequence[Workload] = ()) -> list[Finding]:
-    """Return what all rules say of `host` and of each workload on it: blocks first, then what is unknown, then warnings.
+    """Return the findings about `host` and each workload on it: blocks first, then unknowns, then warnings.
 
-    Rules of hosts see the host once; rules of workloads see each workload, with the host where there is one; the list of known bad
-    combinations is held against both. What the host's class or a
-    waiver accepts stays in the list with `accepted` set. A finding is `fatal` when it blocks, or is unknown and the class wants that to
-    block, and nobody accepted it.
+    Host rules run once. Workload rules run for each workload, with the host if there is one. The known bad
+    combinations are checked for both. Findings that the host's class or a waiver accepts stay in the list
+    with `accepted` set. A finding is `fatal` if it is not accepted and blocks. An unknown is fatal too if the
+    class sets `unknown: block`.
     """
     found: list[Finding] = []
     if host is not None:
         for each in rules_host.RULES:
             found += each.check(host, None)
     if workloads:
-        from goldnode.compat import rules_workload  # a check of nodes alone does without
+        from goldnode.compat import rules_workload  # not needed to check nodes alone
 
         for workload in workloads:
             for each in rules_workload.RULES:
@@ -57,7 +63,7 @@ def check(host: Host | None, workloads: Sequence[Workload] = ()) -> list[Finding
 
 
 def settle(found: Iterable[Finding], host: Host | None) -> list[Finding]:
-    """Return the findings without repetitions, with what `host` accepts, sorted; see `check`."""
+    """Return the findings sorted, without duplicates, with the acceptances of `host` applied; see `check`."""
     unique = list(dict.fromkeys(known_bad.without_repetitions(list(found))))
     return sorted((_settled(finding, host) for finding in unique), key=_key)
 

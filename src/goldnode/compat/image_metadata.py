@@ -1,6 +1,7 @@
-"""The metadata of an image, from a file or the local Docker engine: its configuration, in one shape whoever wrote it down.
+"""Reader of image metadata from a file or the local Docker engine, normalised to one model.
 
-Read are `docker inspect`, an OCI configuration, an OCI layout, and a tar of one or of `docker save`. No layer is opened.
+Supported formats are the output of `docker inspect`, an OCI configuration, an OCI layout directory, and a tar
+archive of a layout or of `docker save`. No layer is opened.
 """
 
 from __future__ import annotations
@@ -14,28 +15,31 @@ from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, ValidationErro
 
 from goldnode.core.errors import WorkloadError
 
-_LARGEST = 8 << 20  # bytes of one JSON document
+_LARGEST = 8 << 20  # bytes; limit for one JSON document, so that a wrong file is not read whole
 _REMEDY = (
     "give the output of `docker inspect`, an OCI configuration, an OCI layout or the file of `docker save`"
 )
-_DEEPEST = 4  # an index may name another index
+_DEEPEST = 4  # levels of nested indexes: an index may name another index
 
 
 class Run(BaseModel):
-    """What a container of the image runs with."""
+    """The run configuration of a container of the image."""
 
     env: list[str] | None = Field(default=None, alias="Env")
     labels: dict[str, str] | None = Field(default=None, alias="Labels")
 
 
 class Step(BaseModel):
-    """One step of how the image was made."""
+    """One step of the image's build history."""
 
     created_by: str = ""
 
 
 class Metadata(BaseModel):
-    """An image's configuration. `history` is None where it was not given, which is not the same as empty."""
+    """An image's configuration.
+
+    `history` is `None` if the source has no history, which differs from an empty one.
+    """
 
     run: Run | None = Field(validation_alias=AliasChoices("Config", "config"))
     architecture: str | None = Field(
@@ -68,7 +72,10 @@ class _Manifest(BaseModel):
 
 
 def read(path: Path) -> Metadata:
-    """Return the metadata in `path`. Raises WorkloadError, without place, for what is none."""
+    """Return the metadata in `path`.
+
+    Raises WorkloadError, without a place, for a file in no supported format.
+    """
     try:
         if path.is_dir():
             return _packed(lambda name: (path / name).read_bytes() if (path / name).is_file() else None)
@@ -95,7 +102,10 @@ def read(path: Path) -> Metadata:
 
 
 def inspect(reference: str) -> Metadata:
-    """Return the metadata of an image that the local Docker engine holds. Raises WorkloadError where it does not, or does not answer."""
+    """Return the metadata of an image in the local Docker engine.
+
+    Raises WorkloadError if the engine lacks the image or does not respond.
+    """
     import docker
     from docker.errors import DockerException, ImageNotFound
 
@@ -141,7 +151,10 @@ def _plain(data: bytes) -> Metadata:
 
 
 def _packed(member: Callable[[str], bytes | None]) -> Metadata:
-    """The first image of a docker archive or an OCI layout; of several architectures, amd64."""
+    """Return the metadata of the first image of a docker archive or an OCI layout.
+
+    If the layout has several architectures, amd64 is preferred.
+    """
     saved = member("manifest.json")
     if saved is not None:
         entries = TypeAdapter(list[_Saved]).validate_json(saved)
@@ -158,7 +171,7 @@ def _packed(member: Callable[[str], bytes | None]) -> Metadata:
             break
         images = [
             item for item in manifest.manifests if item.platform is None or item.platform.os != "unknown"
-        ]  # not attestations
+        ]  # skip attestations, which have the platform unknown/unknown
         if not images:
             raise ValueError("its index names no image")
         chosen = next(

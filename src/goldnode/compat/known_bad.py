@@ -1,17 +1,21 @@
-"""The list of known bad combinations (facts/known_bad.yml), held against a host and what runs on it.
+"""Engine for the list of known bad combinations (facts/known_bad.yml).
 
-A row's `match` is a mapping of conditions that must all hold, or a list of such mappings, any of which suffices. A condition holds, does not
-hold, or cannot be told; the row is found when all hold, and `unknown` when none fails and some cannot be told. What is not there at all (no
-GPU, no container toolkit, no torch) fails a condition; only what is there and not known leaves it open. Keys of `match`:
+A row's `match` is a mapping of conditions that must all hold, or a list of such mappings, any of which
+suffices. A condition holds, fails, or cannot be checked. A row is found when all conditions hold. It is
+`unknown` when none fails and some cannot be checked. A condition on an absent component (no GPU, no container
+toolkit, no torch) fails. A component that is present with an unknown value leaves the condition open. Keys of
+`match`:
 
-    of the host      kernel driver package toolkit amdgpu (versions)  branch  engine {NAME: versions}  flavour  toolkit_mode  vendor
-                     os  os_not  driver_from  fabric_manager (absent, differs)  nvswitch  realtime  gpu (globs)  architecture  mixed
-                     packages  package_not  features  cmdline_lacks
-    of the workload  cuda cudnn rocm torch torch_cuda (versions)  forward_compat  image (glob)
-    of both          cuda_newer: whether the workload's CUDA is newer than the driver's native one
-    of neither       also: what no class states, so that it is always open; never: why the row is not judged at all
+    host      kernel driver package toolkit amdgpu (versions), branch, engine {NAME: versions}, flavour,
+              toolkit_mode, vendor, os, os_not, driver_from, fabric_manager (absent, differs), nvswitch,
+              realtime, gpu (globs), architecture, mixed, packages, package_not, features, cmdline_lacks
+    workload  cuda cudnn rocm torch torch_cuda (versions), forward_compat, image (glob)
+    both      cuda_newer: whether the workload's CUDA is newer than the driver's native one
+    neither   also: a condition that no class states, so it is always open
+              never: the reason why the row cannot be checked
 
-Versions are ranges: comparators apart by spaces, all of which hold (">=550 <550.54.14"), or a list of ranges, any of which does.
+Versions are ranges: comparators separated by spaces, all of which must hold (">=550 <550.54.14"), or a list
+of ranges, any of which suffices.
 """
 
 from __future__ import annotations
@@ -31,12 +35,15 @@ from goldnode.node.state.debversion import compare
 FILE = "known_bad.yml"
 RULE = "known-bad"
 
-Answer = bool | None  # None: cannot be told
+Answer = bool | None  # None: cannot be checked
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the list. `rule` says the same where it finds something; `never` is why the row is not judged."""
+    """One row of the list.
+
+    `rule` names the rule that reports the same problem; `never` is why it cannot be checked.
+    """
 
     id: str
     severity: str
@@ -47,7 +54,7 @@ class Row:
     match: tuple[Mapping[str, Any], ...]
     doubt: str | None
     origins: tuple[facts.Origin, ...]
-    of_workload: bool  # whether some condition is about what runs on the node
+    of_workload: bool  # whether some condition is about the workload
 
 
 @cache
@@ -74,7 +81,7 @@ def _row(row: Mapping[str, Any]) -> Row:
 
 
 def findings(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """Yield the rows that concern `host` alone, or with a workload those that concern it, with the host where there is one."""
+    """Yield the findings of rows about `host` alone or, with a workload, of rows about workloads."""
     for row in rows():
         if row.never is None and row.of_workload == (workload is not None):
             finding = judge(row, host, workload)
@@ -83,7 +90,7 @@ def findings(host: Host | None, workload: Workload | None = None) -> Iterator[Fi
 
 
 def judge(row: Row, host: Host | None, workload: Workload | None) -> Finding | None:
-    """Return what `row` says of the combination, or None where it does not apply."""
+    """Return the finding of `row` for the combination, or None if the row does not apply."""
     answers = [_holds(part, host, workload) for part in row.match]
     if not any(answer.holds is not False for answer in answers):
         return None
@@ -97,8 +104,11 @@ def judge(row: Row, host: Host | None, workload: Workload | None) -> Finding | N
     else:
         open_ = next(answer.open for answer in answers if answer.holds is None)
         if host is not None and host.unlocked and set(open_) & _OF_THE_LOCK:
-            return None  # told once, by rule no-lock
-        message = f"may be what is known to be bad ({row.id}): {row.symptom}; not known is {_listed(_WORDS.get(key, key) for key in open_)}"
+            return None  # rule no-lock reports this once
+        message = (
+            f"may be what is known to be bad ({row.id}): {row.symptom}; not known is "
+            f"{_listed(_WORDS.get(key, key) for key in open_)}"
+        )
         severity = "unknown"
     remedy = _remedy(row.fix)
     return Finding(RULE, severity, subject, message, row.origins, remedy, place, row.doubt, row=row.id)  # type: ignore[arg-type]
@@ -123,14 +133,14 @@ _VERBS = (
 
 
 def _remedy(fix: str) -> str | None:
-    """The row's fix as an order."""
+    """Return the fix of a row as an instruction; None if there is no fix."""
     if fix.startswith("none"):
         return None
     return fix if fix.split(" ")[0] in _VERBS else f"use {fix}"
 
 
 def without_repetitions(found: list[Finding]) -> list[Finding]:
-    """Return `found` without rows of the list that the rule of theirs has found as well, with no less weight."""
+    """Return `found` without rows of the list whose own rule reports at least the same severity."""
     weight = {"warn": 0, "unknown": 0, "block": 1}
     rule_of = {row.id: row.rule for row in rows()} if any(finding.row for finding in found) else {}
     heaviest: dict[str, int] = {}
@@ -144,7 +154,7 @@ def without_repetitions(found: list[Finding]) -> list[Finding]:
     ]
 
 
-# Conditions that a lock settles, and what each is called where it is not known.
+# Conditions that depend on a lock, and descriptions of conditions for findings about unknown values.
 _OF_THE_LOCK = {"driver", "package", "package_not", "kernel", "toolkit", "toolkit_mode", "engine", "amdgpu"}
 _WORDS = {
     **dict.fromkeys(("package", "package_not"), "the version of the package that brings the module"),
@@ -186,7 +196,7 @@ class _Held:
 
 
 def _holds(part: Mapping[str, Any], host: Host | None, workload: Workload | None) -> _Held:
-    """Whether all conditions hold: False at the first that does not, None where some cannot be told."""
+    """Return whether all conditions hold: False at the first that fails, None if some cannot be checked."""
     unsettled: list[str] = []
     for key, wanted in part.items():
         if key == "also":
@@ -209,13 +219,13 @@ def _holds(part: Mapping[str, Any], host: Host | None, workload: Workload | None
 
 
 def in_range(version: str, wanted: str | Sequence[str]) -> bool:
-    """Whether `version` is in a range, or in one of several, by its leading numbers."""
+    """Return whether `version` is in a range, or in one of several, by its leading numbers."""
     return _within(version, (wanted,) if isinstance(wanted, str) else tuple(wanted))
 
 
 @lru_cache(maxsize=16384)
 def _within(version: str, ranges: tuple[str, ...]) -> bool:
-    """As `in_range`. Many checks ask the same few questions again and again."""
+    """Cached body of `in_range`: many checks repeat the same few comparisons."""
     return any(
         all(_compares(_by_numbers(version, limit), sign) for sign, limit in _parts(item)) for item in ranges
     )
@@ -223,7 +233,10 @@ def _within(version: str, ranges: tuple[str, ...]) -> bool:
 
 @cache
 def _parts(text: str) -> list[tuple[str, str]]:
-    """The comparators of a range: ">=550 <550.54.14" gives (">=", "550") and ("<", "550.54.14"); none is "="."""
+    """Return the comparators of a range: ">=550 <550.54.14" gives (">=", "550") and ("<", "550.54.14").
+
+    No comparator means "=".
+    """
     found = []
     for part in str(text).split():
         version = part.lstrip("<>=")
@@ -232,7 +245,7 @@ def _parts(text: str) -> list[tuple[str, str]]:
 
 
 def _by_numbers(version: str, limit: str) -> int:
-    """Compare as -1, 0, 1. A limit with fewer parts is of all versions that begin with it: 595 equals 595.71.05."""
+    """Compare as -1, 0, 1. A shorter limit equals all versions that begin with it: 595 equals 595.71.05."""
     own, other = numbers(version), numbers(limit)
     if len(own) < len(other):
         own = own + (0,) * (len(other) - len(own))
@@ -254,13 +267,17 @@ def _version(value: str | None, wanted: Any) -> Answer:
 def _kernel(host: Host, wanted: Any) -> Answer:
     if host.kernel is None and host.kernel_version is None:
         return False
+    # A range of possible versions gives a definite answer only if both ends agree.
     first, last = kernel_range(host)
     answers = {in_range(first, wanted), in_range(last, wanted)}
     return answers.pop() if len(answers) == 1 else None
 
 
 def kernel_range(host: Host) -> tuple[str, str]:
-    """Return the oldest and the newest upstream version that the host's kernel can be; a release like 6.1.0-56-amd64 names a series only."""
+    """Return the oldest and newest upstream version that the host's kernel can have.
+
+    A release like 6.1.0-56-amd64 names only a series.
+    """
     text = host.kernel_version or host.kernel or ""
     found = numbers(text)
     if host.kernel_version is not None or (len(found) > 2 and found[2] > 0):
@@ -274,6 +291,7 @@ def _driver(host: Host, wanted: Any) -> Answer:
         return in_range(host.driver, wanted)
     if host.branch is None or host.vendor != "nvidia" or host.branch not in facts.branches():
         return False
+    # Without a lock: any known point release of the branch may be installed.
     matches = {in_range(version, wanted) for version in facts.branch(host.branch).point_releases}
     return matches.pop() if len(matches) == 1 else None if matches else False
 

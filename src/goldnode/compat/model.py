@@ -1,4 +1,7 @@
-"""What a compatibility check is about, and what it finds. Values only; the rules are in `compat.rules_*`, the engine in `compat.check`."""
+"""Data model of a compatibility check: hosts, workloads, rules and findings.
+
+Values only; the rules are in `compat.rules_*`, the engine is `compat.check`.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,15 @@ from typing import Any, Literal
 
 from goldnode.facts.host import Gpu, Origin
 
-# block: is known not to work, or must not be used. warn: works within limits that are said. unknown: no source says.
+# block: known not to work, or must not be used. warn: works within stated limits. unknown: no source states
+# it.
 Severity = Literal["block", "warn", "unknown"]
 Flavour = Literal["open", "proprietary"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the thing that is found fault with was declared; `line` counts from 1."""
+    """Where the subject of a finding was declared; `line` counts from 1."""
 
     file: Path
     line: int | None = None
@@ -25,13 +29,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing a rule has to say.
+    """One result of a rule.
 
-    `subject` names what it is about ("class a100_sxm4_40gb", "image nvidia/cuda:13.0.0-base-ubuntu24.04"). `message` is one sentence with
-    the figures, without its full stop; `remedy` names the nearest combination that fits, starts with a verb, no full stop. `doubt` carries
-    what the facts themselves say against the row that decided (`conflict`, `confidence`, `unverified`). `accepted` is who accepted it and
-    why, where a class or a waiver records that; an accepted finding is shown and does not fail the check. `fatal` is set by
-    `check`: what this is found of must not be used.
+    `subject` names what it is about ("class a100_sxm4_40gb", "image nvidia/cuda:13.0.0-base-ubuntu24.04").
+    `message` is one sentence with the figures, without its full stop. `remedy` names the nearest combination
+    that fits; it starts with a verb and has no full stop. `doubt` holds the reservations of the facts about
+    the deciding row (`conflict`, `confidence`, `unverified`). `accepted` is who accepted it and why, as a
+    class or a waiver records it. An accepted finding is shown but does not fail the check. `check` sets
+    `fatal`: the subject must not be used.
     """
 
     rule: str
@@ -44,12 +49,12 @@ class Finding:
     doubt: str | None = None
     accepted: str | None = None
     fatal: bool = False
-    row: str | None = None  # of known_bad.yml, where it is one of the list
+    row: str | None = None  # id of a row of known_bad.yml, if the finding comes from the list
 
 
 @dataclass(frozen=True)
 class Waiver:
-    """Leave to use a stack past its end of life, as its stack records it; no classes: given to all."""
+    """Permission to use a stack past its end of life, as the stack records it. No classes: valid for all."""
 
     reason: str
     owner: str
@@ -59,7 +64,7 @@ class Waiver:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What a class accepts: findings of `rule`, of `subject` only where it names one, until `expires` (that day included)."""
+    """An acceptance of a class: findings of `rule`, about `subject` if set, until `expires` (inclusive)."""
 
     rule: str
     reason: str
@@ -70,10 +75,11 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Host:
-    """The node side of a combination. None and empty mean: not stated, so that rules that need it are silent or say `unknown`.
+    """The node side of a combination.
 
-    `kernel` is a release as `uname -r` shows it; `driver` an exact upstream version, `branch` its first number. `engine` is docker,
-    containerd or podman. `modules` maps other out-of-tree modules to their versions. `lock` is the age-independent lock, if there is one.
+    None and empty mean "not stated": a rule that needs the value is silent or reports `unknown`. `kernel` is
+    a release as `uname -r` shows it; `driver` an exact upstream version, `branch` its first number. `engine`
+    is docker, containerd or podman. `modules` maps other out-of-tree modules to their versions.
     """
 
     subject: str
@@ -89,59 +95,56 @@ class Host:
     fabric_manager: str | None = None  # its version
     engine: str | None = None
     engine_version: str | None = None
-    toolkit: str | None = None  # container toolkit's upstream version
+    toolkit: str | None = None  # upstream version of the container toolkit
     toolkit_mode: str | None = None
-    amdgpu: str | None = None  # version of AMD's out-of-tree driver; None: the kernel's own
+    amdgpu: str | None = None  # version of AMD's out-of-tree driver; None: the in-tree one
     modules: Mapping[str, str] = field(default_factory=dict)
     cohort: str | None = None
     place: Place | None = None
-    # Of a catalog's class or stack only.
+    # Only for a class or stack of the catalog.
     name: str | None = None  # of the class
     stack: str | None = None
-    simulated: bool = False  # the hardware is; what needs it is not judged
-    unlocked: str | None = (
-        None  # why there is no lock to take exact versions from; None: there is one, or none is needed
-    )
-    kernel_version: str | None = (
-        None  # upstream's, where the release does not carry it: 6.1.192 of 6.1.0-56-amd64
-    )
-    driver_package: str | None = (
-        None  # version of the package that brings the module, Debian's revision included
-    )
-    packages: tuple[str, ...] = ()  # what the stack asks for by name
+    simulated: bool = False  # the hardware is simulated; rules about it are skipped
+    # Why there is no lock with exact versions; None: there is one, or no lock is needed.
+    unlocked: str | None = None
+    # Upstream version, if the release does not contain it: 6.1.192 of 6.1.0-56-amd64.
+    kernel_version: str | None = None
+    # Version of the package that ships the module, Debian's revision included.
+    driver_package: str | None = None
+    packages: tuple[str, ...] = ()  # packages that the stack requests by name
     archives: tuple[str, ...] = ()
     fabric_manager_package: str | None = None
     platform: str | None = None
     end_of_life: dt.date | None = None
     end_of_life_source: str | None = None
     waiver: Waiver | None = None
-    on: dt.date | None = None  # the day it is judged for; None: what has a date is not judged
-    cmdline: tuple[str, ...] | None = None  # words of the kernel's command line; None: not known
-    features: Mapping[str, bool] = field(
-        default_factory=dict
-    )  # MIG, GPUDirect Storage, KVM SR-IOV: whether in use, where that is known
-    unknown: Literal["block", "warn", "accept"] = "warn"  # what is done with what no source says
+    on: dt.date | None = None  # the day to judge for; None: dates are not judged
+    cmdline: tuple[str, ...] | None = None  # words of the kernel command line; None: unknown
+    # MIG, GPUDirect Storage, KVM SR-IOV: whether in use, if known.
+    features: Mapping[str, bool] = field(default_factory=dict)
+    unknown: Literal["block", "warn", "accept"] = "warn"  # handling of facts that no source states
     accept: tuple[Acceptance, ...] = ()
-    places: Mapping[str, Place] = field(
-        default_factory=dict
-    )  # lines of driver, kernel, os, engine, toolkit, gpu, platform …
+    # Lines of driver, kernel, os, engine, toolkit, gpu, platform …
+    places: Mapping[str, Place] = field(default_factory=dict)
 
     def at(self, *names: str) -> Place | None:
-        """Where the first of `names` that was written stands, else where the whole is declared."""
+        """Return the place of the first of `names` in the file, otherwise that of the whole declaration."""
         return next((self.places[name] for name in names if name in self.places), self.place)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to run on a node: an image, a requirements file, or both. Versions as their own projects write them, None where not known.
+    """A workload of a node: an image, a requirements file, or both.
 
-    `cuda` is the runtime ("12.4"), `forward_compat` whether the image carries NVIDIA's cuda-compat package (None: not known), and
-    `forward_compat_version` its version. `frameworks` maps torch, tensorflow, jax, vllm … to versions, local part included ("2.8.0+cu128").
-    `architectures` are the compute capabilities or gfx names that its binaries were built for, where that is known.
+    Versions are upstream's; None means unknown. `cuda` is the runtime ("12.4"), `forward_compat` whether the
+    image contains NVIDIA's cuda-compat package (None: unknown), and `forward_compat_version` its version.
+    `frameworks` maps torch, tensorflow, jax, vllm … to versions, local part included ("2.8.0+cu128").
+    `architectures` are the compute capabilities or gfx names that its binaries were built for, if known.
 
-    `repository` is an image's name without registry and tag, `architecture` Debian's name of what it was built for. `library_cuda` gives
-    the CUDA major number that a wheel's name or extra states ("nvidia-cudnn-cu12" and "jax[cuda12]" state "12"), by library or framework.
-    `require_driver` is the image's NVIDIA_REQUIRE_CUDA. `told` is what reading it already found: what could not be learned, mostly.
+    `repository` is an image's name without registry and tag, `architecture` Debian's name of its
+    architecture. `library_cuda` maps a library or framework to the CUDA major number in the name or extra of
+    its wheel ("nvidia-cudnn-cu12" and "jax[cuda12]" state "12"). `require_driver` is the image's
+    NVIDIA_REQUIRE_CUDA. `told` holds findings of the reader, mostly about properties it could not determine.
     """
 
     subject: str
@@ -166,15 +169,15 @@ class Workload:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: a pure function of host and workload (either may be absent; a rule says nothing about what it was not given).
+    """A rule: a pure function of host and workload. Either may be absent, and then has no findings.
 
-    `explanation` is what `goldnode check --explain ID` prints: what is compared, why it matters, where the facts come from.
+    `explanation` is the text of `goldnode check --explain ID`: the comparison, why it matters, where the
+    facts come from.
     """
 
     id: str
     title: str
     explanation: str
     check: Any  # Callable[[Host | None, Workload | None], Iterable[Finding]]
-    facts: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # what it rests on: keys of `sources`, by facts file
+    # Its sources: keys of `sources`, by facts file.
+    facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a check found, told: as text for a person, as JSON (schema goldnode.check/1), and as SARIF 2.1.0 for whatever reads that."""
+"""Report of a check as text for a person, as JSON (schema goldnode.check/1), and as SARIF 2.1.0 for tools."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ _LEVELS = {"block": "error", "warn": "warning", "unknown": "note"}
 
 @dataclass(frozen=True)
 class Report:
-    """What was checked and found. `subjects` are what was checked, in the order of telling, with where each is declared; `not_checked`
-    are sentences without full stop."""
+    """Subjects and findings of a check.
+
+    `subjects` are in output order, each with the place of its declaration. `not_checked` are sentences
+    without full stop.
+    """
 
     subjects: Sequence[tuple[str, Place | None]]
     findings: Sequence[Finding]
     not_checked: Sequence[str] = field(default_factory=list)
     images: int = 0
     requirements: int = 0
-    unlocked: Sequence[tuple[str, str, str]] = field(
-        default_factory=list
-    )  # class, stack, what is wrong with its lock
+    # (class, stack, the lock's error)
+    unlocked: Sequence[tuple[str, str, str]] = field(default_factory=list)
 
     @property
     def fatal(self) -> bool:
-        """Whether anything that was checked must not be used."""
+        """Return whether any subject must not be used."""
         return any(finding.fatal for finding in self.findings)
 
     def counts(self) -> dict[str, int]:
-        """How many findings of each severity nobody accepted, and how many somebody did."""
+        """Return the number of unaccepted findings per severity, and the number of accepted ones."""
         found = {
             name: sum(1 for item in self.findings if item.severity == name and item.accepted is None)
             for name in _LEVELS
@@ -55,14 +57,15 @@ class Report:
 
 
 def text(report: Report, base: Path | None = None) -> str:
-    """Return the report for a person: by subject, each finding with why, source and what to do instead; a last line that counts.
+    """Return the report as text: findings by subject with reason, source and remedy, then a summary line.
 
-    Files are told relative to `base`, by default the working directory, where they are below it.
+    Paths below `base` (by default the working directory) are relative to it.
     """
     lines: list[str] = []
     fine: list[str] = []
     told: set[int] = set()
     for subject, place in report.subjects:
+        # The subject of a workload is "image X on class Y": list it under the class.
         mine = [
             item
             for item in report.findings
@@ -104,7 +107,7 @@ def where(place: Place, base: Path | None = None) -> str:
 
 
 def mark(finding: Finding) -> str:
-    """Return the word in front of a finding: its severity, or that it was accepted."""
+    """Return the label of a finding: its severity, or "accepted"."""
     return "accepted" if finding.accepted is not None else finding.severity
 
 
@@ -126,7 +129,7 @@ def _finding(item: Finding, subject: str, base: Path | None) -> list[str]:
 
 
 def _origins(sources: Iterable[facts.Origin]) -> list[str]:
-    """Titles with their place in the facts, those of one file together."""
+    """Return the titles of sources with their keys in the facts, grouped by file."""
     files: dict[str, list[facts.Origin]] = {}
     for origin in sources:
         files.setdefault(origin.file, []).append(origin)
@@ -137,7 +140,7 @@ def _origins(sources: Iterable[facts.Origin]) -> list[str]:
 
 
 def last_lines(report: Report) -> list[str]:
-    """Return the last line: how much was checked and found, and what was not checked."""
+    """Return the summary: how much was checked and found, and what was not checked."""
     kinds: dict[str, int] = {}
     for subject, _ in report.subjects:
         kind = subject.split(" ")[0]
@@ -166,7 +169,10 @@ def last_lines(report: Report) -> list[str]:
 
 
 def not_applicable(unlocked: Sequence[tuple[str, str, str]]) -> str:
-    """Return the sentence about classes (with stack, and what is wrong with its lock) that `site.yml` will refuse; empty where there is none."""
+    """Return the sentence about classes that `site.yml` will refuse; empty if `unlocked` is empty.
+
+    `unlocked` has (class, stack, the lock's error).
+    """
     if not unlocked:
         return ""
     stacks: dict[str, list[str]] = {}
@@ -183,13 +189,13 @@ def not_applicable(unlocked: Sequence[tuple[str, str, str]]) -> str:
 
 
 def brief(finding: Finding) -> str:
-    """Return a finding as one line, for a run that is about something else and has named the class."""
+    """Return a finding as one line, for a run that has named the class already."""
     told = refusal(finding)
     return f"[{told['code']}] {told['message']} {told['remedy']}".rstrip()
 
 
 def refusal(finding: Finding) -> dict[str, str]:
-    """Return a finding of a class in the words of a plan's refusals: whole sentences."""
+    """Return a finding of a class in the form of a plan's refusals: complete sentences."""
     about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
     remedy = _sentence(finding.remedy[:1].upper() + finding.remedy[1:]) if finding.remedy else ""
     return {
@@ -201,7 +207,7 @@ def refusal(finding: Finding) -> dict[str, str]:
 
 
 def error(finding: Finding) -> CatalogError:
-    """Return a finding of a class as the error of the line that it is about."""
+    """Return a finding of a class as an error with file and line."""
     about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
     place = finding.place or Place(Path())
     return CatalogError(
@@ -210,7 +216,7 @@ def error(finding: Finding) -> CatalogError:
 
 
 def explain(rule: Rule) -> str:
-    """Return what a rule compares, why, and what it rests on."""
+    """Return what a rule compares, why, and its sources."""
     origins = [
         str(origin) + (f", {origin.where}" if origin.where else "")
         for file, keys in rule.facts.items()
@@ -243,7 +249,7 @@ def _sentence(said: str) -> str:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Return the report as JSON can carry it (schema goldnode.check/1); files are absolute."""
+    """Return the report as a JSON document (schema goldnode.check/1); paths are absolute."""
     return {
         "schema": SCHEMA,
         "facts": str(facts.compiled()),
@@ -280,9 +286,11 @@ def _place(place: Place | None) -> dict[str, Any] | None:
 
 
 def sarif(report: Report) -> dict[str, Any]:
-    """Return the report as a SARIF 2.1.0 log: block is an error, warn a warning, unknown a note; accepted findings are suppressed results.
+    """Return the report as a SARIF 2.1.0 log.
 
-    Files are relative to the root of the repository that they are in (uriBaseId SRCROOT), so that the log reads the same everywhere.
+    block is an error, warn a warning, unknown a note; accepted findings are suppressed results. Files are
+    relative to the root of their repository (uriBaseId SRCROOT), so that the log is the same on every
+    machine.
     """
     rules = list(registry().values())
     index = {rule.id: number for number, rule in enumerate(rules)}
@@ -325,6 +333,7 @@ def _result(item: Finding, index: dict[str, int]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": item.rule,
         "ruleIndex": index[item.rule],
+        # An accepted block is not fatal.
         "level": "error" if item.fatal else "warning" if item.severity == "block" else _LEVELS[item.severity],
         "message": {"text": " ".join(said)},
         "properties": {"severity": item.severity, "subject": item.subject},
@@ -356,11 +365,12 @@ def version() -> str:
     try:
         return version("goldnode")
     except PackageNotFoundError:
+        # A checkout that is not installed.
         return "0.0.0"
 
 
 def dumps(value: dict[str, Any]) -> str:
-    """Return a JSON document as it is printed."""
+    """Serialise a JSON document for output."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 

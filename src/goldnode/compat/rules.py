@@ -1,4 +1,7 @@
-"""Rules over the facts that a class needs now. Pure functions; each answer says why."""
+"""Rules that compile a class need the facts for: module flavour, package names, support dates, toolkit mode.
+
+Pure functions; each answer includes its reason.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,19 @@ Flavour = facts.Flavour
 
 @dataclass(frozen=True)
 class Modules:
-    """What an architecture allows: the open modules are `required`, `supported` or `impossible`."""
+    """Module support of an architecture: the open modules are `required`, `supported` or `impossible`."""
 
     open_modules: Literal["required", "supported", "impossible"]
     reason: str
 
 
 def open_modules(architecture: str) -> Modules:
-    """Return what NVIDIA `architecture` allows. One the facts do not know is taken for newer: open is required."""
+    """Return the module support of NVIDIA `architecture`.
+
+    An unknown architecture is assumed to be newer than the facts: open is required.
+    """
     rules = facts.load("nvidia_drivers.yml")["rules"]
+    # The list is sorted by age, so an index is a rank.
     order = [name.casefold() for name in rules["architectures"]["oldest_first"]]
     limits = rules["open_modules"]
     name = architecture.casefold()
@@ -45,7 +52,7 @@ def open_modules(architecture: str) -> Modules:
 def module_flavour(gpu: facts.Gpu, branch: str) -> tuple[Flavour, str]:
     """Return the module flavour for `gpu` on driver `branch`, and the reason.
 
-    Where both are possible it is the branch's default: open from 560, proprietary before.
+    If both are possible, it is the branch's default: open from 560, proprietary before.
     """
     limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
     allowed = open_modules(gpu.architecture)
@@ -62,7 +69,7 @@ def module_flavour(gpu: facts.Gpu, branch: str) -> tuple[Flavour, str]:
 
 
 def flavour_fault(gpu: facts.Gpu, branch: str, flavour: Flavour) -> str | None:
-    """Return why `flavour` cannot drive `gpu` on `branch`, or None."""
+    """Return why `flavour` cannot drive `gpu` on `branch`, or None if it can."""
     limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
     allowed = open_modules(gpu.architecture)
     if flavour == "proprietary":
@@ -79,7 +86,10 @@ def flavour_fault(gpu: facts.Gpu, branch: str, flavour: Flavour) -> str | None:
 
 
 def fabric_manager_package(branch: str) -> str:
-    """Return the fabric manager's package name for driver `branch`: it carries the branch below 580."""
+    """Return the fabric manager's package name for driver `branch`.
+
+    Below branch 580 the name contains the branch.
+    """
     rule = facts.load("nvidia_drivers.yml")["rules"]["fabric_manager"]
     if int(branch) >= rule["plain_name_from_branch"]:
         return str(rule["package"])
@@ -94,7 +104,11 @@ def last_day(date: str) -> dt.date:
 
 @dataclass(frozen=True)
 class Support:
-    """What stands against using something past its end of life: `ended` without leave, `waived`, or a waiver `foreign` or `expired`."""
+    """Support state of a stack past its end of life.
+
+    `ended`: no waiver. `waived`: a waiver is in force. `foreign`: its waiver is for other classes. `expired`:
+    its waiver has expired.
+    """
 
     state: Literal["ended", "waived", "foreign", "expired"]
     message: str
@@ -104,9 +118,10 @@ class Support:
 def support(
     stack: str, ended: dt.date, source: str, waiver: Waiver | None, node_class: str | None, on: dt.date
 ) -> Support | None:
-    """Return what stands on day `on` against stack `stack`, supported until and including `ended`; None where it is supported.
+    """Return the support state of stack `stack` on day `on`; None if it is still supported.
 
-    `node_class` None: the stack alone, as a class would find it that the waiver does not name.
+    `ended` is the last supported day. With `node_class` None the stack is judged alone, as for a class that
+    the waiver does not name.
     """
     if ended >= on:
         return None
@@ -132,7 +147,10 @@ def support(
 
 @dataclass(frozen=True)
 class ToolkitMode:
-    """How an engine gives GPUs to containers: `cdi` or `legacy`, and why. `known` is False where no source says what the engine reads."""
+    """How an engine gives containers access to GPUs: `cdi` or `legacy`, and why.
+
+    `known` is False if no source states the engine's CDI support.
+    """
 
     mode: Literal["cdi", "legacy"]
     reason: str
@@ -140,10 +158,11 @@ class ToolkitMode:
 
 
 def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) -> ToolkitMode:
-    """Return how `engine` is to be given GPUs, from Debian package versions.
+    """Return how `engine` gives containers access to GPUs, from Debian package versions.
 
-    CDI where the engine reads the CDI specs that the toolkit writes, legacy (the toolkit's runtime and its hook) where it does not.
-    `toolkit_version` None: goldnode writes the spec itself, as for AMD's GPUs; it needs what the newest toolkit's specs need.
+    CDI if the engine can read the CDI specs that the toolkit writes, otherwise legacy (the toolkit's runtime
+    and its hook). With `toolkit_version` None goldnode writes the spec itself, as for AMD GPUs. That spec has
+    the requirements of the newest toolkit's specs.
     """
     limits = facts.load("container_toolkit.yml")["runtime_minimum"]
     newer = limits["toolkit_1_19_1_and_later_cdi_0_7"]
@@ -157,6 +176,7 @@ def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) 
         )
         what = f"CDI 0.7 ({what})"
     else:
+        # For older toolkits the facts state a CDI minimum of docker only.
         least = limits["cdi_in_docker"]["docker"] if engine == "docker" else None
         what = "CDI"
     if least is None:
@@ -172,17 +192,20 @@ def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) 
 
 
 def _before(version: str, least: str) -> bool:
-    """Whether `version` is older than release `least`; repackaging suffixes (+dfsg1, ~ds1) do not count."""
+    """Return whether `version` is older than release `least`.
+
+    Repackaging suffixes (+dfsg1, ~ds1) are ignored.
+    """
     return compare(release_numbers(version), least) < 0
 
 
 def toolkit_floor() -> str:
-    """Return the oldest version of NVIDIA's container toolkit that no known bulletin affects."""
+    """Return the oldest version of the NVIDIA container toolkit that no known bulletin affects."""
     return str(facts.load("container_toolkit.yml")["meta"]["minimum_safe"])
 
 
 def toolkit_faults(version: str) -> list[str]:
-    """Return the CVEs that affect `version` of NVIDIA's container toolkit, in the order of the facts."""
+    """Return the CVEs that affect `version` of the NVIDIA container toolkit, in the order of the facts."""
     rows = facts.load("container_toolkit.yml")["security"]
     return [cve for row in rows if _before(version, row["fixed"]) for cve in row["cve"]]
 

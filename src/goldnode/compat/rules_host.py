@@ -1,7 +1,7 @@
-"""Rules over the node alone: GPU, driver, kernel, OS, fabric manager, container toolkit, support and security.
+"""Rules about the node alone: GPU, driver, kernel, OS, fabric manager, toolkit, support and security.
 
-Each rule is silent about what the host does not state; what is stated and no source judges is `unknown`. Facts of one row that decided are
-shown with the row's own doubts.
+A rule ignores properties that the host does not state. It returns `unknown` for a stated property that no
+source covers. If one row of the facts decides, the finding includes the row's own doubts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from goldnode.facts.host import Gpu, Origin, numbers
 
 
 def _branch(host: Host) -> facts.Branch | None:
-    """The facts of the host's driver branch; None where it has no NVIDIA branch, or one that the facts do not know."""
+    """Return the facts of the host's driver branch; None if it has no NVIDIA branch or the facts lack it."""
     if host.vendor != "nvidia" or host.branch is None:
         return None
     try:
@@ -30,7 +30,7 @@ def _branch(host: Host) -> facts.Branch | None:
 
 
 def _driver(host: Host) -> str:
-    """The driver for a sentence: its version, else its branch."""
+    """Return the driver as part of a sentence: its version, or else its branch."""
     return f"driver {host.driver}" if host.driver else f"driver branch {host.branch}"
 
 
@@ -38,7 +38,7 @@ def _driver(host: Host) -> str:
 
 
 def gpu_driver(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """The driver is new enough for the GPU, and its branch has not dropped the GPU's architecture."""
+    """Check that the driver is new enough for the GPU, and its branch still supports the architecture."""
     if host is None or host.branch is None:
         return
     branch = _branch(host)
@@ -47,7 +47,8 @@ def gpu_driver(host: Host | None, workload: Workload | None = None) -> Iterator[
             "gpu-driver",
             "unknown",
             host.subject,
-            f"NVIDIA driver branch {host.branch} is not in the facts, so that nothing is known of the GPUs it supports",
+            f"NVIDIA driver branch {host.branch} is not in the facts, so that nothing is known of the GPUs "
+            "it supports",
             (),
             f"use a branch that the facts know: {', '.join(facts.branches()[-6:])}",
             host.at("driver"),
@@ -62,16 +63,20 @@ def gpu_driver(host: Host | None, workload: Workload | None = None) -> Iterator[
 def _too_old(host: Host, gpu: Gpu, branch: facts.Branch) -> Iterator[Finding]:
     least = _least(gpu, branch.name)
     if least is None:
+        # No first driver is known: the range of architectures is the only evidence.
         newest = _order(branch.newest_architecture)
         if newest is not None and (_order(gpu.architecture) or 0) > newest:
-            message = f"{gpu.sku} is of architecture {gpu.architecture}, and driver branch {branch.name} ends with {branch.newest_architecture}"
+            message = (
+                f"{gpu.sku} is of architecture {gpu.architecture}, and driver branch {branch.name} ends "
+                f"with {branch.newest_architecture}"
+            )
             yield _gpu_finding(host, "block", message, branch.architecture_origins, _from_branch(gpu))
         return
-    # Of some models only the oldest branch that lists them is known.
+    # For some models only the oldest branch that lists them is known.
     origins = gpu.origins("min_driver")
     if host.driver is not None:
         short = numbers(host.driver) < numbers(least)
-    else:  # only the branch is known: some version of it has to reach the least
+    else:  # only the branch is known: it is too old only if even its newest version is
         short = numbers(branch.name) < numbers(least)[:1] or (
             numbers(branch.name) == numbers(least)[:1]
             and bool(branch.point_releases)
@@ -91,7 +96,10 @@ def _dropped(host: Host, gpu: Gpu, branch: facts.Branch) -> Iterator[Finding]:
         last = [
             name for name in facts.branches() if (_order(facts.branch(name).oldest_architecture) or 0) <= own
         ][-1]
-        message = f"driver branch {branch.name} supports {branch.oldest_architecture} and later, and {gpu.sku} is {gpu.architecture}"
+        message = (
+            f"driver branch {branch.name} supports {branch.oldest_architecture} and later, and {gpu.sku} "
+            f"is {gpu.architecture}"
+        )
         yield _gpu_finding(
             host,
             "block",
@@ -114,7 +122,10 @@ def _gpu_finding(
 
 
 def _least(gpu: Gpu, branch: str) -> str | None:
-    """The first driver that supports `gpu`, as branch `branch` sees it: its own first version where it came to several branches."""
+    """Return the first driver that supports `gpu`, from the view of branch `branch`.
+
+    If several branches added support at once, each has its own first version.
+    """
     if not gpu.min_driver:
         return gpu.min_driver_branch
     own = [version for version in gpu.min_driver if numbers(version)[:1] == numbers(branch)]
@@ -122,12 +133,12 @@ def _least(gpu: Gpu, branch: str) -> str | None:
 
 
 def _doubt(gpu: Gpu) -> str | None:
-    """What the GPU's row says against its drivers; its other doubts (memory, PCIe) have no part in this."""
+    """Return the doubts of the GPU's row about its drivers, without those about memory or PCIe."""
     return gpu.doubt if gpu.doubt is not None and "driver" in gpu.doubt else None
 
 
 def _supported(gpu: Gpu) -> str:
-    """The branches that still get fixes and support `gpu`, for a remedy."""
+    """Return the branches that still get fixes and support `gpu`, as part of a remedy."""
     least = min(map(numbers, gpu.min_driver), default=numbers(gpu.min_driver_branch or "0"))
     own = _order(gpu.architecture) or 0
     names = [
@@ -147,16 +158,20 @@ def _from_branch(gpu: Gpu) -> str:
 
 
 def _order(architecture: str | None) -> int | None:
-    """Where an architecture stands among NVIDIA's, oldest first; text after its name does not count ("Blackwell (anything newer …)")."""
+    """Return the rank of an architecture in NVIDIA's order, oldest first; None if unknown.
+
+    Text after the name is ignored ("Blackwell (anything newer …)").
+    """
     if architecture is None:
         return None
     order = facts.load("nvidia_drivers.yml")["rules"]["architectures"]["oldest_first"]
     found = [index for index, name in enumerate(order) if architecture.casefold().startswith(name.casefold())]
+    # The longest match wins, because one name may be a prefix of another.
     return max(found, key=lambda index: len(order[index]), default=None)
 
 
 def module_flavour(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """The open or proprietary kernel modules are those that the GPU and the branch have."""
+    """Check that GPU and branch support the flavour (open or proprietary) of the kernel modules."""
     if host is None or host.flavour is None or host.branch is None:
         return
     limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
@@ -186,7 +201,10 @@ def module_flavour(host: Host | None, workload: Workload | None = None) -> Itera
 
 
 def _kernel(host: Host) -> tuple[str, bool] | None:
-    """The upstream kernel version, and whether it is exact. Releases like 6.1.0-56-amd64 name a series only."""
+    """Return the upstream kernel version, and whether it is exact.
+
+    Releases like 6.1.0-56-amd64 name only a series.
+    """
     if host.kernel_version is not None:
         return host.kernel_version, True
     if host.kernel is None:
@@ -198,7 +216,7 @@ def _kernel(host: Host) -> tuple[str, bool] | None:
 
 
 def kernel_driver(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """The driver's module builds on the kernel."""
+    """Check that the driver's module builds on the kernel."""
     if host is None or host.vendor != "nvidia" or host.branch is None:
         return
     kernel, branch = _kernel(host), _branch(host)
@@ -209,6 +227,7 @@ def kernel_driver(host: Host | None, workload: Workload | None = None) -> Iterat
         return
     flavour = host.flavour or "proprietary"
     version, exact = kernel
+    # If only the series is known, try both its first and a hypothetical latest update.
     built = facts.kernel_build(version, driver, flavour, host.driver_package)
     newest = (
         facts.kernel_build(f"{version}.{_ANY_UPDATE}", driver, flavour, host.driver_package)
@@ -216,9 +235,12 @@ def kernel_driver(host: Host | None, workload: Workload | None = None) -> Iterat
         else built
     )
     if host.unlocked and (built.outcome != "fails"):
-        return  # what is not exact is told by `no-lock`
+        return  # `no-lock` reports inexact versions
     if built.outcome == "ok" and newest.outcome == "fails":
-        message = f"whether driver {driver} builds depends on the update of kernel {version}, which is not known: {newest.reason}"
+        message = (
+            f"whether driver {driver} builds depends on the update of kernel {version}, which is not "
+            f"known: {newest.reason}"
+        )
         remedy = "name the exact kernel: lock the stack"
         yield Finding(
             "kernel-driver",
@@ -256,11 +278,11 @@ def kernel_driver(host: Host | None, workload: Workload | None = None) -> Iterat
         )
 
 
-_ANY_UPDATE = 9999  # of a stable series: later than each that the table names
+_ANY_UPDATE = 9999  # a stable update later than any in the table
 
 
 def _builds(host: Host, kernel: str, driver: str, flavour: facts.Flavour) -> str:
-    """The nearest pairs of kernel and driver that build, for a remedy."""
+    """Return the nearest pairs of kernel and driver that build, as a remedy."""
     kernels = [
         name for name in facts.kernels_built() if facts.kernel_build(name, driver, flavour).outcome == "ok"
     ]
@@ -284,7 +306,8 @@ def _builds(host: Host, kernel: str, driver: str, flavour: facts.Flavour) -> str
         )
     if drivers:
         said.append(
-            f"use driver {drivers[-1]}, the newest of branch {driver.split('.')[0]} that is known to build on {kernel}"
+            f"use driver {drivers[-1]}, the newest of branch {driver.split('.')[0]} that is known to build "
+            f"on {kernel}"
         )
     elif others:
         said.append(f"use driver {', '.join(others)}: known to build on {kernel}")
@@ -295,7 +318,7 @@ def _builds(host: Host, kernel: str, driver: str, flavour: facts.Flavour) -> str
 
 
 def gpu_mix(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """GPUs of several architectures in one node share one driver, one flavour of modules, and every binary."""
+    """Check a node with GPUs of several architectures: they share driver, module flavour and binaries."""
     if host is None or len({gpu.architecture for gpu in host.gpus}) < 2:
         return
     nvidia = [gpu for gpu in host.gpus if gpu.vendor == "nvidia"]
@@ -310,7 +333,10 @@ def gpu_mix(host: Host | None, workload: Workload | None = None) -> Iterator[Fin
     needs = [name for name, open_modules in allowed.items() if open_modules == "required"]
     cannot = [name for name, open_modules in allowed.items() if open_modules == "impossible"]
     if needs and cannot:
-        message = f"{needs[0]} needs the open kernel modules and {cannot[0]} does not work with them, so that no driver serves both"
+        message = (
+            f"{needs[0]} needs the open kernel modules and {cannot[0]} does not work with them, so that no "
+            "driver serves both"
+        )
         yield Finding(
             "gpu-mix",
             "block",
@@ -331,7 +357,7 @@ def gpu_mix(host: Host | None, workload: Workload | None = None) -> Iterator[Fin
 
 
 def other_modules(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """Other out-of-tree modules fit kernel and driver."""
+    """Check other out-of-tree modules against kernel and driver."""
     if host is None:
         return
     known = facts.load("nvidia_drivers.yml")["rules"]["other_modules"]
@@ -341,7 +367,10 @@ def other_modules(host: Host | None, workload: Workload | None = None) -> Iterat
         if row is not None:
             least, origins = row["open_modules_from"], facts.origins("nvidia_drivers.yml", row["source"])
             if host.flavour == "proprietary" and version and numbers(version) >= numbers(least):
-                message = f"module {shown} needs the open kernel modules from {least} on, and {_driver(host)} comes with the proprietary ones"
+                message = (
+                    f"module {shown} needs the open kernel modules from {least} on, and {_driver(host)} "
+                    "comes with the proprietary ones"
+                )
                 remedy = f"use a stack with the open modules, or a version of {name} before {least}"
                 yield Finding(
                     "other-modules", "block", host.subject, message, origins, remedy, host.at("modules")
@@ -351,7 +380,10 @@ def other_modules(host: Host | None, workload: Workload | None = None) -> Iterat
         on = f" on kernel {kernel[0]}" if kernel is not None else ""
         beside = f" beside {_driver(host)}" if host.branch is not None else ""
         message = f"no source says whether module {shown} builds{on}{beside}"
-        remedy = "try it in a clean root (goldnode modules build), and accept it in the class once it was seen to build"
+        remedy = (
+            "try it in a clean root (goldnode modules build), and accept it in the class once it was seen "
+            "to build"
+        )
         yield Finding("other-modules", "unknown", host.subject, message, (), remedy, host.at("modules"))
 
 
@@ -359,7 +391,7 @@ def other_modules(host: Host | None, workload: Workload | None = None) -> Iterat
 
 
 def os_kernel(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """The kernel is one that the OS carries, with the security updates it had when the facts were compiled."""
+    """Check that the OS ships the kernel, with the security updates of the day the facts were compiled."""
     if host is None or host.os is None:
         return
     kernel, row = _kernel(host), facts.distribution(host.os)
@@ -384,7 +416,7 @@ def os_kernel(host: Host | None, workload: Workload | None = None) -> Iterator[F
     listed = ", ".join(f"{text} ({suite})" for suite, text in carried.items())
     same = {suite: text for suite, text in carried.items() if numbers(text)[:2] == numbers(version)[:2]}
     if not same and host.kernel_version is not None and host.stack is not None:
-        return  # apt has found it there
+        return  # apt has resolved it from the OS's archives
     if not same:
         message = f"no source says that {row['name']} carries kernel {version}; it carries {listed}"
         best = max(carried.values(), key=numbers)
@@ -416,7 +448,7 @@ def os_kernel(host: Host | None, workload: Workload | None = None) -> Iterator[F
 
 
 def os_support(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """The OS release still gets security fixes."""
+    """Check that the OS release still gets security fixes."""
     row = facts.distribution(host.os) if host is not None and host.os is not None else None
     if host is None or row is None or host.on is None:
         return
@@ -438,18 +470,21 @@ def os_support(host: Host | None, workload: Workload | None = None) -> Iterator[
         )
     elif standard is not None and standard < host.on:
         whose = "extended security maintenance" if "ubuntu" in row["id"] else "long-term support"
-        message = f"standard support of {row['name']} ended on {standard}; {whose} lasts until {late}, and covers less"
+        message = (
+            f"standard support of {row['name']} ended on {standard}; {whose} lasts until {late}, and "
+            "covers less"
+        )
         yield _os(host, "os-support", "warn", message, origins, f"plan the move before {late}", row, "os")
 
 
 def driver_packages(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """The OS's archives have the driver branch, and the packages are those of its flavour and branch."""
+    """Check that the OS's archives have the driver branch, and that packages match its flavour and branch."""
     if host is None or host.vendor != "nvidia" or host.branch is None or host.os is None:
         return
     data = facts.load("distros.yml")
     row = facts.distribution(host.os)
     if host.driver_package is not None:
-        pass  # apt has found it there
+        pass  # apt has resolved it from the OS's archives
     elif host.archives and all(name.startswith(_os_id(host)) for name in host.archives):
         carried = _carried(row) if row is not None else []
         if row is None or not carried:
@@ -469,7 +504,10 @@ def driver_packages(host: Host | None, workload: Workload | None = None) -> Iter
             message = (
                 f"{row['name']} carries drivers {have} in its own archive, and none of branch {host.branch}"
             )
-            remedy = f"use branch {max(carried, key=numbers).split('.')[0]}, or add NVIDIA's repository (archive nvidia-cuda) to the stack"
+            remedy = (
+                f"use branch {max(carried, key=numbers).split('.')[0]}, or add NVIDIA's repository "
+                "(archive nvidia-cuda) to the stack"
+            )
             yield _os(
                 host, "driver-packages", "block", message, _distro_origins(row, "rest"), remedy, row, "driver"
             )
@@ -505,7 +543,10 @@ def _package_names(host: Host, names: Mapping[str, Any]) -> Iterator[Finding]:
             origins = facts.origins("distros.yml", item["source"])
             own = match.groupdict().get("branch")
             if flavour is not None and host.flavour is not None and flavour != host.flavour:
-                message = f"package {package} brings the {flavour} kernel modules, and the stack declares the {host.flavour} ones"
+                message = (
+                    f"package {package} brings the {flavour} kernel modules, and the stack declares the "
+                    f"{host.flavour} ones"
+                )
                 yield _os(
                     host,
                     "driver-packages",
@@ -541,9 +582,13 @@ def _package_names(host: Host, names: Mapping[str, Any]) -> Iterator[Finding]:
         for name in host.packages
         if name.endswith(f"-{branch}") and not name.startswith("nvidia-driver-pinning")
     ]
+    # The fact is a sentence that names the affected branches; the change begins with the lowest.
     first = min(int(number) for number in re.findall(r"\b(\d{3})\b", change["fact"]))
     if numbered and int(branch) >= first:
-        message = f"package {numbered[0]} carries its branch in its name, and NVIDIA's packages for Ubuntu no longer do from {first} on"
+        message = (
+            f"package {numbered[0]} carries its branch in its name, and NVIDIA's packages for Ubuntu no "
+            f"longer do from {first} on"
+        )
         remedy = f"use the plain name together with nvidia-driver-pinning-{branch}"
         origins = facts.origins("distros.yml", change["source"])
         yield Finding(
@@ -559,7 +604,7 @@ def _package_names(host: Host, names: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _carried(row: Mapping[str, Any]) -> list[str]:
-    """The driver versions in an OS's own archive."""
+    """Return the driver versions in an OS's own archive."""
     found: list[str] = []
     for name, versions in (row.get("driver_packages") or {}).items():
         if name.startswith("nvidia-") and name.endswith("driver"):
@@ -614,7 +659,7 @@ def _day(text: object) -> dt.date | None:
 
 
 def fabric_manager(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """NVSwitch has its fabric manager, under the name that the branch has for it, at exactly the driver's version."""
+    """Check that a node with NVSwitch has the branch's fabric manager at exactly the driver's version."""
     if host is None or host.vendor != "nvidia" or host.branch is None or not host.branch.isdigit():
         return
     named = facts.load("nvidia_drivers.yml")["rules"]["fabric_manager"]
@@ -640,7 +685,10 @@ def fabric_manager(host: Host | None, workload: Workload | None = None) -> Itera
         and host.driver is not None
         and numbers(host.fabric_manager) != numbers(host.driver)
     ):
-        message = f"the fabric manager is {host.fabric_manager} and the driver {host.driver}: it does not start beside another version"
+        message = (
+            f"the fabric manager is {host.fabric_manager} and the driver {host.driver}: it does not start "
+            "beside another version"
+        )
         remedy = f"use {expected} {host.driver}, and lock the two together"
         yield Finding("fabric-manager", "block", host.subject, message, origins, remedy, where)
     if host.nvswitch and not host.simulated and package is None and host.fabric_manager is None:
@@ -657,7 +705,7 @@ def fabric_manager(host: Host | None, workload: Workload | None = None) -> Itera
 
 
 def toolkit_floor(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """NVIDIA's container toolkit is at or above the oldest version without known holes."""
+    """Check that the NVIDIA container toolkit has no known vulnerabilities."""
     if host is None or host.toolkit is None or rules.toolkit_safe(host.toolkit):
         return
     message = (
@@ -676,7 +724,10 @@ def toolkit_floor(host: Host | None, workload: Workload | None = None) -> Iterat
 
 
 def toolkit_cdi(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """The engine reads the CDI specs that the toolkit writes; where it does not, containers get GPUs in the deprecated legacy mode."""
+    """Check that the engine can read the CDI specs of the toolkit.
+
+    Otherwise containers get GPUs in the deprecated legacy mode.
+    """
     if host is None or host.toolkit is None or host.engine is None or host.engine_version is None:
         return
     able = rules.toolkit_mode(host.engine, host.engine_version, host.toolkit)
@@ -693,18 +744,27 @@ def toolkit_cdi(host: Host | None, workload: Workload | None = None) -> Iterator
         for name in (host.engine, f"{host.engine}.io")
         if name in row
     ]
-    remedy = f"use {host.engine} {limits.get(host.engine, data['runtime_minimum']['cdi_in_docker']['docker'])} or later"
+    remedy = (
+        f"use {host.engine} {limits.get(host.engine, data['runtime_minimum']['cdi_in_docker']['docker'])} "
+        "or later"
+    )
     remedy += f"; {fixed[0]}" if fixed else ""
     if host.toolkit_mode == "legacy":
-        message = f"containers get GPUs in the toolkit's legacy mode, which is deprecated since 1.18.0, because {able.reason}"
+        message = (
+            "containers get GPUs in the toolkit's legacy mode, which is deprecated since 1.18.0, because "
+            f"{able.reason}"
+        )
         yield Finding("toolkit-cdi", "warn", host.subject, message, origins, remedy, host.at("engine"))
     elif (
         not able.known
         and rules.toolkit_mode(host.engine, host.engine_version, str(limits["toolkit"])).mode == "cdi"
     ):
-        return  # what reads the newer specs reads the older ones
+        return  # an engine that reads the newer specs reads the older ones too
     elif not able.known:
-        message = f"whether {shown} reads the CDI specs of container toolkit {host.toolkit} is not known: {able.reason}"
+        message = (
+            f"whether {shown} reads the CDI specs of container toolkit {host.toolkit} is not known: "
+            f"{able.reason}"
+        )
         yield Finding("toolkit-cdi", "unknown", host.subject, message, origins, remedy, host.at("engine"))
     else:
         message = f"{shown} does not read the CDI specs of container toolkit {host.toolkit}: {able.reason}"
@@ -715,7 +775,7 @@ def toolkit_cdi(host: Host | None, workload: Workload | None = None) -> Iterator
 
 
 def amdgpu(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """AMD's driver knows the GPU and is supported on the OS and its kernel."""
+    """Check that AMD's driver supports the GPU, and the OS and its kernel."""
     if host is None or host.vendor != "amd":
         return
     data = facts.load("rocm.yml")
@@ -723,9 +783,15 @@ def amdgpu(host: Host | None, workload: Workload | None = None) -> Iterator[Find
     if host.amdgpu is None:
         for gpu in host.gpus:
             of = f" of kernel {kernel[0]}" if kernel is not None else ""
-            message = f"no source says how well the kernel's own amdgpu{of} serves {gpu.sku} ({gpu.gfx}): AMD's documents are about its own driver"
+            message = (
+                f"no source says how well the kernel's own amdgpu{of} serves {gpu.sku} ({gpu.gfx}): AMD's "
+                "documents are about its own driver"
+            )
             newest = next(item[0] for item in reversed(data["amdgpu_driver"]["releases"]) if item[0])
-            remedy = f"use AMD's driver (newest seen: {newest}), or accept it in the class once the node was seen to work"
+            remedy = (
+                f"use AMD's driver (newest seen: {newest}), or accept it in the class once the node was "
+                "seen to work"
+            )
             yield Finding(
                 "amdgpu",
                 "unknown",
@@ -739,7 +805,10 @@ def amdgpu(host: Host | None, workload: Workload | None = None) -> Iterator[Find
     for gpu in host.gpus:
         least, why = _least_amdgpu(gpu, data)
         if least is not None and numbers(host.amdgpu) < numbers(least):
-            message = f"{gpu.sku} ({gpu.gfx}) needs amdgpu {least} or later ({why}), and the stack has {host.amdgpu}"
+            message = (
+                f"{gpu.sku} ({gpu.gfx}) needs amdgpu {least} or later ({why}), and the stack has "
+                f"{host.amdgpu}"
+            )
             origins = facts.origins("rocm.yml", ["amdgpuop", "docs71"])
             yield Finding(
                 "amdgpu",
@@ -755,7 +824,10 @@ def amdgpu(host: Host | None, workload: Workload | None = None) -> Iterator[Find
 
 
 def _least_amdgpu(gpu: Gpu, data: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The first release of AMD's driver for a GPU: its own, else the one that came with the first ROCm for it."""
+    """Return the first release of AMD's driver for a GPU, and the reason.
+
+    Without its own, it is the release that came with the first ROCm for the GPU.
+    """
     if gpu.min_amdgpu is not None:
         return gpu.min_amdgpu, "AMD's GPU operator says so"
     for row in data["releases"]:
@@ -778,14 +850,17 @@ def _amd_os(host: Host, data: Mapping[str, Any], kernel: tuple[str, bool] | None
         return
     wanted = [str(row["kernel"]) for row in rows if row["kernel"] is not None]
     if wanted and kernel is not None and numbers(kernel[0])[:2] not in {numbers(item)[:2] for item in wanted}:
-        message = f"AMD lists {name} with kernel {', '.join(wanted)} for amdgpu {current['amdgpu']}, and the stack has {kernel[0]}"
+        message = (
+            f"AMD lists {name} with kernel {', '.join(wanted)} for amdgpu {current['amdgpu']}, and the "
+            f"stack has {kernel[0]}"
+        )
         yield Finding(
             "amdgpu", "unknown", host.subject, message, origins, f"use kernel {wanted[0]}", host.at("kernel")
         )
 
 
 def _names_os(listed: str, name: str) -> bool:
-    """Whether a row like "RHEL 10.0, 9.8" or "Ubuntu 24.04.4" is about "Rhel 9.8" or "Ubuntu 24.04"."""
+    """Return whether a row like "RHEL 10.0, 9.8" or "Ubuntu 24.04.4" covers "Rhel 9.8" or "Ubuntu 24.04"."""
     distro, _, versions = listed.rpartition(" ") if "," not in listed else listed.partition(" ")
     own, _, version = name.partition(" ")
     return distro.casefold() == own.casefold() and any(
@@ -797,11 +872,12 @@ def _names_os(listed: str, name: str) -> bool:
 
 
 def security_floor(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """The driver is at its branch's security floor, and the branch still gets fixes.
+    """Check that the driver is at its branch's security floor, and that the branch still gets fixes.
 
-    Below the floor blocks: a fixed version of the same branch exists, and taking it is no decision. A branch that the newest bulletin
-    leaves unfixed warns: no version of it would be better, and whether to leave the branch is what the end of life, its waiver and the
-    known-bad list decide, which block or record it. A waiver that lets the stack be used past its end covers this too, and is shown.
+    A driver below the floor blocks: a fixed version of the same branch exists, and the update needs no
+    decision. A branch that the newest bulletin leaves unfixed warns: no version of it would be better.
+    Whether to leave the branch depends on the end of life, its waiver and the known-bad list, which block or
+    record it. A waiver for use past the end of life covers this finding too, and is shown.
     """
     branch = _branch(host) if host is not None else None
     if host is None or branch is None:
@@ -814,17 +890,26 @@ def security_floor(host: Host | None, workload: Workload | None = None) -> Itera
         yield Finding("security-floor", "unknown", host.subject, message, (), remedy, host.at("driver"))
         return
     gets_fixes = [name for name in facts.fixed_branches() if _drives_all(name, host)]
-    others = f"use a branch that gets fixes: {', '.join(f'{name} ({facts.security_floor(name).floor})' for name in gets_fixes)}"
+    others = (
+        "use a branch that gets fixes: "
+        f"{', '.join(f'{name} ({facts.security_floor(name).floor})' for name in gets_fixes)}"
+    )
     newest = facts.load("security.yml")["meta"]["newest_bulletin"]
     if floor.floor is not None and host.driver is not None and numbers(host.driver) < numbers(floor.floor):
-        message = f"driver {host.driver} is below {floor.floor}, the oldest of branch {branch.name} with the fixes of bulletin {floor.bulletin}"
+        message = (
+            f"driver {host.driver} is below {floor.floor}, the oldest of branch {branch.name} with the "
+            f"fixes of bulletin {floor.bulletin}"
+        )
         message += f" ({floor.bulletin_date})"
         remedy = f"use {floor.floor} or later" + ("" if floor.fixed else f"; better, {others}")
         yield Finding(
             "security-floor", "block", host.subject, message, floor.origins, remedy, host.at("driver")
         )
     elif floor.state.startswith("unknown"):
-        message = f"no bulletin says anything of driver branch {branch.name}, which is newer than all that were read"
+        message = (
+            f"no bulletin says anything of driver branch {branch.name}, which is newer than all that were "
+            "read"
+        )
         yield Finding(
             "security-floor", "unknown", host.subject, message, floor.origins, others, host.at("driver")
         )
@@ -855,7 +940,7 @@ def security_floor(host: Host | None, workload: Workload | None = None) -> Itera
 
 
 def _drives_all(branch: str, host: Host) -> bool:
-    """Whether branch `branch` supports every GPU of the host."""
+    """Return whether branch `branch` supports every GPU of the host."""
     own = facts.branch(branch)
     for gpu in host.gpus:
         least = _least(gpu, branch)
@@ -868,7 +953,7 @@ def _drives_all(branch: str, host: Host) -> bool:
 
 
 def end_of_life(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """The stack is supported on the day, or a waiver in force lets the class use it."""
+    """Check that the stack is supported on the day, or that a waiver in force lets the class use it."""
     found = _support(host) if host is not None else None
     if host is None or found is None:
         return
@@ -905,7 +990,7 @@ def _branch_ends(host: Host) -> tuple[Origin, ...]:
 
 
 def no_lock(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """A stack without a lock is judged by what it declares; the exact versions are not known, and not judged."""
+    """Report a stack without a lock: its declarations are judged, its exact versions are unknown."""
     if host is None or host.unlocked is None:
         return
     open_ = (
@@ -919,13 +1004,16 @@ def no_lock(host: Host | None, workload: Workload | None = None) -> Iterator[Fin
         if host.engine is not None and host.branch is not None
         else []
     )
-    message = f"{host.unlocked}: only what it declares was judged, and not {', '.join(open_ or ['the exact versions of kernel and packages'])}"
+    message = (
+        f"{host.unlocked}: only what it declares was judged, and not "
+        f"{', '.join(open_ or ['the exact versions of kernel and packages'])}"
+    )
     remedy = f"run `goldnode lock {host.stack}` where its archives can be reached"
     yield Finding("no-lock", "unknown", host.subject, message, (), remedy, host.at("stack", "kernel"))
 
 
 def known_bad_host(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
-    """The rows of the list that concern the node alone."""
+    """Yield the findings of known-bad rows about the node alone."""
     if host is not None:
         yield from known_bad.findings(host)
 
@@ -934,10 +1022,11 @@ def known_bad_host(host: Host | None, workload: Workload | None = None) -> Itera
 
 
 def image_on(image: Host, observed: Host) -> list[Finding]:
-    """Return what stands against putting a disk image made for `image` (the host of its class) on the hardware of `observed`.
+    """Return the findings about a disk image of class host `image` on the hardware of `observed`.
 
-    Of `observed` count architecture, GPUs and NVSwitch; an empty tuple of GPUs means that it has none. The image brings OS, kernel, driver
-    and modules. The rules of GPU and driver are held against the GPUs that are there.
+    Only the architecture, GPUs and NVSwitch of `observed` are used; an empty tuple of GPUs means that it has
+    none. The image determines OS, kernel, driver and modules. The GPU and driver rules run against the GPUs
+    of `observed`.
     """
     put = dataclasses.replace(
         image,
@@ -977,7 +1066,10 @@ def _image_hardware(put: Host, image: Host, observed: Host) -> Iterator[Finding]
             "use the image of the machine's own class",
         )
     elif {gpu.sku for gpu in observed.gpus} != {gpu.sku for gpu in image.gpus}:
-        message = f"the image is of a class with {_models(image)}, and the machine has {_models(observed)}: policy and baseline are of other GPUs"
+        message = (
+            f"the image is of a class with {_models(image)}, and the machine has {_models(observed)}: "
+            "policy and baseline are of other GPUs"
+        )
         yield finding(
             "warn", message, "use the image of the machine's own class, or declare one for these GPUs"
         )
@@ -993,10 +1085,11 @@ def _models(host: Host) -> str:
 def check_cohorts(
     hosts: Sequence[Host], workloads: Mapping[str, Sequence[Workload]] | None = None
 ) -> list[Finding]:
-    """Return what stands against the cohorts that `hosts` name: nodes that train together have one driver version and one NCCL.
+    """Return the findings about the cohorts of `hosts`.
 
-    Hosts of one class and one cohort may be given once. `workloads` are those of each host's subject; of those that name an NCCL, hosts of
-    one cohort have to name the same.
+    Nodes that train together need one driver version and one NCCL version. Hosts of one class and cohort may
+    be given once. `workloads` maps a host's subject to its workloads. Those that state an NCCL version must
+    agree within a cohort.
     """
     cohorts: dict[str, list[Host]] = {}
     for host in hosts:
@@ -1004,6 +1097,7 @@ def check_cohorts(
             cohorts.setdefault(host.cohort, []).append(host)
     found: list[Finding] = []
     for name, members in sorted(cohorts.items()):
+        # One host per class is enough: all nodes of a class have the same versions.
         found += _cohort(
             f"cohort {name}", list({host.subject: host for host in members}.values()), workloads or {}
         )
@@ -1051,7 +1145,10 @@ def _cohort(
         }
     )
     if len(kinds) > 1:
-        message = f"its nodes have GPUs of different architectures: {_told(kinds)}; the slowest sets the pace, and binaries need code for all"
+        message = (
+            f"its nodes have GPUs of different architectures: {_told(kinds)}; the slowest sets the pace, "
+            "and binaries need code for all"
+        )
         yield Finding(
             "cohort-mix", "warn", subject, message, (), "split the cohort by architecture", hosts[0].place
         )
@@ -1080,7 +1177,7 @@ def _nccl(workloads: Sequence[Workload]) -> str:
 
 
 def _by(values: Mapping[str, str]) -> dict[str, list[str]]:
-    """Who has each value."""
+    """Group the keys by value."""
     found: dict[str, list[str]] = {}
     for who, value in values.items():
         found.setdefault(value, []).append(who)
@@ -1095,111 +1192,120 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "gpu-driver",
         "The driver supports the GPU",
-        "Each GPU model has a first driver that lists it, and each driver branch a range of architectures: an older driver does not know the "
-        "GPU's PCI id, a newer branch has dropped old architectures. A stack without a lock is judged by its branch.",
+        "Each GPU model has a first driver that lists it, and each driver branch a range of architectures: "
+        "an older driver does not know the GPU's PCI id, a newer branch has dropped old architectures. A "
+        "stack without a lock is judged by its branch.",
         gpu_driver,
         {"gpus.yml": ("ogkm", "ndet", "cnd"), "nvidia_drivers.yml": ("arch", "ogkm", "ndet")},
     ),
     Rule(
         "module-flavour",
         "Open or proprietary kernel modules, as GPU and branch allow",
-        "Blackwell, Grace Hopper and later are driven by the open kernel modules only; Maxwell, Pascal and Volta by the proprietary ones only; "
-        "branches before 515 have no open modules, the newest no proprietary ones.",
+        "Blackwell, Grace Hopper and later are driven by the open kernel modules only; Maxwell, Pascal and "
+        "Volta by the proprietary ones only; branches before 515 have no open modules, the newest no "
+        "proprietary ones.",
         module_flavour,
         {"nvidia_drivers.yml": ("ogkm", "dig610", "forum560", "blog", "rn615", "dig620")},
     ),
     Rule(
         "kernel-driver",
         "The driver's module builds on the kernel",
-        "Held against the table of builds: what was seen to build or to fail decides; else the changes of the kernel that are known to break a "
-        "version, and the first version of each branch that has the fix. The table is of NVIDIA's own sources: a distribution's patched package "
-        "may build where it says that they fail. What neither says is unknown.",
+        "Held against the table of builds: what was seen to build or to fail decides; else the changes of "
+        "the kernel that are known to break a version, and the first version of each branch that has the "
+        "fix. The table is of NVIDIA's own sources: a distribution's patched package may build where it "
+        "says that they fail. What neither says is unknown.",
         kernel_driver,
         {"nvidia_drivers.yml": ("deb", "observed", "i1224", "i554125", "i379", "fed72", "gentoo71")},
     ),
     Rule(
         "gpu-mix",
         "One architecture per node",
-        "GPUs of several architectures in one node share one driver and one flavour of its modules; pre-Turing and Blackwell have none in common.",
+        "GPUs of several architectures in one node share one driver and one flavour of its modules; "
+        "pre-Turing and Blackwell have none in common.",
         gpu_mix,
         {"nvidia_drivers.yml": ("ogkm", "dig610", "blog")},
     ),
     Rule(
         "other-modules",
         "Other out-of-tree modules fit kernel and driver",
-        "Modules that a stack names besides the driver's own (network, storage, GPUDirect) are built for its kernel too. Hardly any source says "
-        "what builds where; what none says is unknown until it was seen.",
+        "Modules that a stack names besides the driver's own (network, storage, GPUDirect) are built for "
+        "its kernel too. Hardly any source says what builds where; what none says is unknown until it was "
+        "seen.",
         other_modules,
         {"nvidia_drivers.yml": ("cnd",)},
     ),
     Rule(
         "os-kernel",
         "The kernel is one that the OS carries",
-        "The kernels of each release's archives on the day that the facts were compiled. An older update of the same series lacks fixes; a series "
-        "that the release does not carry gets none from it.",
+        "The kernels of each release's archives on the day that the facts were compiled. An older update "
+        "of the same series lacks fixes; a series that the release does not carry gets none from it.",
         os_kernel,
         {"distros.yml": ("apt", "rocm641", "rocminst", "cudnn840", "u2604")},
     ),
     Rule(
         "os-support",
         "The OS release gets security fixes",
-        "The end of standard and of long-term support of each release. Past both it blocks; between the two it warns, since the late phase covers "
-        "fewer packages.",
+        "The end of standard and of long-term support of each release. Past both it blocks; between the "
+        "two it warns, since the late phase covers fewer packages.",
         os_support,
         {"distros.yml": ("eol",)},
     ),
     Rule(
         "driver-packages",
         "The archives have the driver, and its packages are of its branch and flavour",
-        "Which branches a release carries in its own archive, which releases NVIDIA's repository serves, and what its packages are called: names "
-        "lost their branch at 580 (fabric manager) and 590 (Ubuntu), and metapackages bring one flavour of the modules.",
+        "Which branches a release carries in its own archive, which releases NVIDIA's repository serves, "
+        "and what its packages are called: names lost their branch at 580 (fabric manager) and 590 "
+        "(Ubuntu), and metapackages bring one flavour of the modules.",
         driver_packages,
         {"distros.yml": ("apt", "role", "blog", "gdc", "dig620", "q615", "img")},
     ),
     Rule(
         "fabric-manager",
         "NVSwitch has a fabric manager of the driver's version",
-        "Fabric manager refuses to start beside a driver of another version, and without it CUDA fails with error 802 on machines with NVSwitch. "
-        "Its package carries the branch in its name below 580.",
+        "Fabric manager refuses to start beside a driver of another version, and without it CUDA fails "
+        "with error 802 on machines with NVSwitch. Its package carries the branch in its name below 580.",
         fabric_manager,
         {"nvidia_drivers.yml": ("fmug", "gdc")},
     ),
     Rule(
         "toolkit-floor",
         "The container toolkit has no known holes",
-        "NVIDIA's bulletins on the container toolkit tell the first fixed version; several holes let a container out to the host.",
+        "NVIDIA's bulletins on the container toolkit tell the first fixed version; several holes let a "
+        "container out to the host.",
         toolkit_floor,
         {"container_toolkit.yml": ("ps", "b5599")},
     ),
     Rule(
         "toolkit-cdi",
         "The engine reads the toolkit's CDI specs",
-        "From 1.19.1 the toolkit writes CDI 0.7, which older engines reject; docker reads CDI at all from 25.0 on. Where the engine cannot, "
-        "containers get GPUs in the legacy mode, which is deprecated.",
+        "From 1.19.1 the toolkit writes CDI 0.7, which older engines reject; docker reads CDI at all from "
+        "25.0 on. Where the engine cannot, containers get GPUs in the legacy mode, which is deprecated.",
         toolkit_cdi,
         {"container_toolkit.yml": ("rn", "chg", "debian")},
     ),
     Rule(
         "amdgpu",
         "AMD's driver knows the GPU and is supported on the OS",
-        "The first driver release for each GPU, and AMD's list of operating systems and kernels. About the kernel's own amdgpu AMD's documents say "
-        "nothing, so that it stays unknown.",
+        "The first driver release for each GPU, and AMD's list of operating systems and kernels. About the "
+        "kernel's own amdgpu AMD's documents say nothing, so that it stays unknown.",
         amdgpu,
         {"rocm.yml": ("amdgpuop", "docs71", "inst")},
     ),
     Rule(
         "security-floor",
         "The driver has the fixes of NVIDIA's bulletins",
-        "Each branch has an oldest version without known holes. Below it blocks: a better version of the same branch exists. A branch that the "
-        "newest bulletin leaves unfixed warns: its end of life decides, with its waiver.",
+        "Each branch has an oldest version without known holes. Below it blocks: a better version of the "
+        "same branch exists. A branch that the newest bulletin leaves unfixed warns: its end of life "
+        "decides, with its waiver.",
         security_floor,
         {"security.yml": ("ps", "b5861")},
     ),
     Rule(
         "end-of-life",
         "The stack is supported, or its use past that is waived",
-        "A stack past its end of life needs a waiver with reason, owner and expiry, in its file, for the class. One that has expired or is for "
-        "other classes does not count. What a waiver covers is shown.",
+        "A stack past its end of life needs a waiver with reason, owner and expiry, in its file, for the "
+        "class. One that has expired or is for other classes does not count. What a waiver covers is "
+        "shown.",
         end_of_life,
         {"nvidia_drivers.yml": ("dds615", "eol"), "distros.yml": ("eol",)},
     ),
@@ -1212,27 +1318,28 @@ RULES: tuple[Rule, ...] = (
     Rule(
         known_bad.RULE,
         "The combination is on no list of known bad ones",
-        "Changelogs, bulletins, release notes and issue threads tell of combinations that fail; each row of the list has its conditions, what is "
-        "seen, what to do, and who says so. A row that some other rule found too is told once, by that rule. A row of which one condition cannot "
-        "be told is unknown.",
+        "Changelogs, bulletins, release notes and issue threads tell of combinations that fail; each row "
+        "of the list has its conditions, what is seen, what to do, and who says so. A row that some other "
+        "rule found too is told once, by that rule. A row of which one condition cannot be told is "
+        "unknown.",
         known_bad_host,
     ),
 )
 
-# Rules over several hosts, which are called with them: see `image_on` and `check_cohorts`.
+# Rules about several hosts. `image_on` and `check_cohorts` implement them.
 MORE: tuple[Rule, ...] = (
     Rule(
         "image-hardware",
         "A disk image fits the machine it is put on",
-        "An image is made for a class: its architecture, its vendor's driver, its branch and flavour of modules. The machine's own GPUs are held "
-        "against them.",
+        "An image is made for a class: its architecture, its vendor's driver, its branch and flavour of "
+        "modules. The machine's own GPUs are held against them.",
         None,
     ),
     Rule(
         "cohort-driver",
         "One driver version per cohort",
-        "Hosts with the same inventory variable goldnode_cohort train together. That they have one driver version is goldnode's own rule: "
-        "collectives between different drivers are exercised by nobody.",
+        "Hosts with the same inventory variable goldnode_cohort train together. That they have one driver "
+        "version is goldnode's own rule: collectives between different drivers are exercised by nobody.",
         None,
     ),
     Rule(
@@ -1244,7 +1351,8 @@ MORE: tuple[Rule, ...] = (
     Rule(
         "cohort-nccl",
         "One NCCL per cohort",
-        "Ranks with different NCCL versions may fail or hang when they connect. What the images of a cohort's classes have is compared.",
+        "Ranks with different NCCL versions may fail or hang when they connect. What the images of a "
+        "cohort's classes have is compared.",
         None,
     ),
 )

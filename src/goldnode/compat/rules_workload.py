@@ -1,7 +1,8 @@
-"""Rules over what is to run on a node: CUDA, cuDNN, NCCL, the frameworks and ROCm, against the node and against each other.
+"""Rules about workloads: CUDA, cuDNN, NCCL, the frameworks and ROCm, against the node and against each other.
 
-Each rule is a pure function of host and workload over the facts. It says nothing about what it was not given, and `unknown` where the
-facts do not say; a finding's doubt is what the facts say against the rows that decided.
+Each rule is a pure function of host and workload over the facts. It ignores properties that are not given,
+and returns `unknown` if the facts do not cover a property. A finding's doubt holds the reservations of the
+deciding rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from goldnode.facts.workload import Cuda, closest, key, minor, same
 
 @dataclass(frozen=True)
 class Runtime:
-    """A CUDA runtime in a workload: its version, what brings it in words, and who says so. An image may hold several."""
+    """A CUDA runtime in a workload: its version, what ships it, and the sources.
+
+    An image may contain several.
+    """
 
     version: str
     bringer: str | None  # "torch 2.8.0 (cu128)"; None: the workload states it itself
@@ -31,7 +35,8 @@ class Runtime:
 
 
 def runtimes(workload: Workload) -> list[Runtime]:
-    """Return the CUDA runtimes of a workload, one per minor: what it states, and what its frameworks bring or need."""
+    """Return the CUDA runtimes of a workload, one per minor: its own, and those of its frameworks."""
+    # The workload's own statement goes first; frameworks only add other minors.
     found: dict[str, Runtime] = {}
     if workload.cuda is not None:
         found[minor(workload.cuda)] = Runtime(workload.cuda, None)
@@ -59,7 +64,7 @@ def runtimes(workload: Workload) -> list[Runtime]:
 
 
 def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
-    """The build of PyTorch in a workload and what to call it: its own, or the one its vLLM pins."""
+    """Return the PyTorch build of a workload and its label: its own, or the one that its vLLM pins."""
     stated = workload.frameworks.get("torch")
     if stated is not None:
         build = facts.torch(stated)
@@ -70,6 +75,7 @@ def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
         )
     engine = workload.frameworks.get("vllm")
     row = facts.vllm().get(facts.public(engine)) if engine is not None else None
+    # A range of PyTorch versions does not determine the build.
     if engine is None or row is None or not str(row["torch"]).startswith("=="):
         return None
     build = facts.torch(row["torch"].removeprefix("=="))
@@ -78,7 +84,7 @@ def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
     )
 
 
-# -- words
+# -- helpers
 
 
 def _finding(
@@ -97,7 +103,7 @@ def _finding(
 
 
 def _and(names: Iterable[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
+    """Join names: "a", "a and b", "a, b and c"."""
     *rest, last = list(names)
     return f"{', '.join(rest)} and {last}" if rest else last
 
@@ -107,7 +113,7 @@ def _or(names: Iterable[str]) -> str:
 
 
 def _models(host: Host) -> list[Gpu]:
-    """The distinct GPU models of a host."""
+    """Return the distinct GPU models of a host."""
     return list({gpu.sku: gpu for gpu in host.gpus}.values())
 
 
@@ -123,7 +129,10 @@ def _nvidia(host: Host | None, workload: Workload | None) -> bool:
 
 
 def cuda_driver(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """CUDA runtime against driver: native, by minor-version compatibility, by forward compatibility, or not at all."""
+    """Check the CUDA runtime against the driver.
+
+    It runs natively, by minor-version compatibility, by forward compatibility, or not at all.
+    """
     if host is None or workload is None or host.vendor != "nvidia":
         return
     for runtime in runtimes(workload):
@@ -136,7 +145,10 @@ def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[F
     if row is None:
         near = closest(runtime.version, facts.cudas())
         remedy = f"check the version; the nearest that the facts know is CUDA {near}"
-        message = f"{runtime} is not among the releases that the facts know, so that nothing says which driver it needs"
+        message = (
+            f"{runtime} is not among the releases that the facts know, so that nothing says which driver "
+            "it needs"
+        )
         yield _finding(rule, "unknown", workload, message, (), remedy)
         return
     branch = _branch(host)
@@ -157,7 +169,10 @@ def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[F
     driver = host.driver or f"branch {branch}"
     enough = _at_least(host, branch, row.minimum)
     if enough is None:
-        message = f"{runtime} needs driver {row.minimum} or later; {host.subject} has branch {branch}, and nothing says which version of it"
+        message = (
+            f"{runtime} needs driver {row.minimum} or later; {host.subject} has branch {branch}, and "
+            "nothing says which version of it"
+        )
         yield _finding(
             rule,
             "unknown",
@@ -171,6 +186,7 @@ def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[F
     if enough:
         if native is not None and key(native) >= key(row.version):
             return
+        # GPUs of unknown kind count as well; the finding is then unknown instead of a block.
         spoilt = [gpu for gpu in _models(host) if not gpu.data_centre]
         package = facts.forward_compat().get(row.version)
         if spoilt and workload.forward_compat and package is not None and branch < package.native_from:
@@ -185,7 +201,7 @@ def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[F
     ]
     if ends and all(
         last is not None and key(row.version) > key(last) for last in ends
-    ):  # no driver would help: cuda-gpu
+    ):  # no driver would help; cuda-gpu reports this
         message = f"{runtime} needs driver {row.minimum} or later; {host.subject} has {driver}"
         yield _finding(
             rule,
@@ -206,7 +222,10 @@ def _branch(host: Host) -> int | None:
 
 
 def _at_least(host: Host, branch: int, least: str) -> bool | None:
-    """Whether the driver is `least` or later; None where only its branch is known, and the branch has versions on both sides."""
+    """Return whether the driver is `least` or later.
+
+    None if only its branch is known, and the branch has versions on both sides.
+    """
     if host.driver is not None:
         return key(host.driver) >= key(least)
     if branch != key(least)[0]:
@@ -225,8 +244,9 @@ def _minor_version(
         else f"no source says which CUDA is native to branch {branch}"
     )
     message = (
-        f"{runtime} runs on driver {driver} of {host.subject} by minor-version compatibility only ({is_native}): the driver cannot compile "
-        f"PTX of CUDA {row.version}, so the binaries must carry machine code for the GPU, and features that need a newer driver are missing"
+        f"{runtime} runs on driver {driver} of {host.subject} by minor-version compatibility only "
+        f"({is_native}): the driver cannot compile PTX of CUDA {row.version}, so the binaries must carry "
+        "machine code for the GPU, and features that need a newer driver are missing"
     )
     options = []
     newer = _native_driver(row)
@@ -257,13 +277,18 @@ def _spoilt(
     driver: str,
     gpus: list[Gpu],
 ) -> Finding:
-    """The driver would do by minor-version compatibility, but the image's own package takes its place, and fails on GeForce."""
+    """Return the finding about a compat package that breaks a workload on GPUs other than data-centre ones.
+
+    The driver would run it by minor-version compatibility. But the package in the image replaces the driver's
+    libraries, and fails on GeForce.
+    """
     hardware, doubt = facts.cuda_rule("fwd_hw")
     fails = any(gpu.sku.startswith("GeForce") for gpu in gpus)
     names = _and(gpu.sku for gpu in gpus)
     message = (
-        f"{runtime} would run on driver {driver} of {host.subject} by minor-version compatibility, but the image carries {package.package}, "
-        f"which takes the place of drivers before {package.native_from} and {'fails' if fails else 'is not known to work'} on {names}, "
+        f"{runtime} would run on driver {driver} of {host.subject} by minor-version compatibility, but the "
+        f"image carries {package.package}, which takes the place of drivers before {package.native_from} "
+        f"and {'fails' if fails else 'is not known to work'} on {names}, "
         f"{'which is no data-centre GPU' if fails else 'which no source calls a data-centre GPU'}"
     )
     remedy = f"use an image without {package.package}"
@@ -284,7 +309,10 @@ def _spoilt(
 
 
 def _native_driver(row: Cuda) -> tuple[int, str] | None:
-    """The first branch that runs `row` natively, and the driver to name: the one bundled with it, else the branch."""
+    """Return the first branch that runs `row` natively, and its name for a remedy.
+
+    The name is the driver bundled with `row`, or else the branch.
+    """
     if row.bundled is not None:
         return key(row.bundled)[0], row.bundled
     branch = next(
@@ -299,7 +327,7 @@ def _native_driver(row: Cuda) -> tuple[int, str] | None:
 
 
 def _dropped(host: Host, branch: int) -> list[Gpu]:
-    """The GPUs of a host that driver `branch` no longer drives."""
+    """Return the GPUs of a host that driver `branch` no longer supports."""
     found = []
     for gpu in _models(host):
         known = facts.architectures().get(gpu.compute_capability or "")
@@ -335,11 +363,17 @@ def _forward(
         named = f" ({package.package})" if package else ""
         message = f"{needs}, and {what} forward-compatibility package{named}"
         if package and branch in package.branches and not unsure and host.gpus:
-            remedy = f"{remedy}, or an image that carries {package.package}, which works on branch {branch} with data-centre GPUs"
+            remedy = (
+                f"{remedy}, or an image that carries {package.package}, which works on branch {branch} "
+                "with data-centre GPUs"
+            )
         return _finding(rule, "block", workload, message, sources, remedy, *said)
     if package is None:
         near = closest(row.version, facts.forward_compat())
-        message = f"{needs}, and no source says on which older branches forward compatibility to CUDA {row.version} works"
+        message = (
+            f"{needs}, and no source says on which older branches forward compatibility to CUDA "
+            f"{row.version} works"
+        )
         return _finding(
             rule,
             "unknown",
@@ -358,7 +392,10 @@ def _forward(
         return _finding(rule, "block", workload, message, [*sources, *package.sources], remedy, *said)
     sources = (*sources, *package.sources)
     if workload.forward_compat is None:
-        message = f"{needs}, and whether the image carries {package.package} is not known; without it, it does not run"
+        message = (
+            f"{needs}, and whether the image carries {package.package} is not known; without it, it does "
+            "not run"
+        )
         stated = f"{remedy}, or state forward_compat in the class, or give the image's metadata"
         return _finding(rule, "unknown", workload, message, sources, stated, *said)
     if unsure or not host.gpus:
@@ -367,13 +404,17 @@ def _forward(
             if unsure
             else f"which GPUs {host.subject} has"
         )
-        message = f"{needs}; the image carries {package.package}, which works on data-centre GPUs only, and {whose} is not known"
+        message = (
+            f"{needs}; the image carries {package.package}, which works on data-centre GPUs only, and "
+            f"{whose} is not known"
+        )
         return _finding(rule, "unknown", workload, message, sources, remedy, *said)
     names = _and(gpu.sku for gpu in _models(host))
     version = f" {workload.forward_compat_version}" if workload.forward_compat_version else ""
     message = (
-        f"{needs}, and runs there only by forward compatibility: the image carries {package.package}{version}, {names} is a data-centre GPU, "
-        f"and branch {branch} is among those it is for ({listed}); the kernel's driver stays {driver}, with what it lacks"
+        f"{needs}, and runs there only by forward compatibility: the image carries "
+        f"{package.package}{version}, {names} is a data-centre GPU, and branch {branch} is among those it "
+        f"is for ({listed}); the kernel's driver stays {driver}, with what it lacks"
     )
     snapshot = f"the list is that of image {package.image}; it shrinks as branches reach their end of life"
     return _finding(
@@ -386,7 +427,11 @@ def _origins(gpus: Iterable[Gpu]) -> list[Origin]:
 
 
 def _older_or_newer(host: Host, row: Cuda, branch: int) -> str:
-    """The nearest combinations: the driver that runs `row`, where the GPUs know both, and the newest CUDA that fits as it is."""
+    """Return the nearest combinations as a remedy.
+
+    These are the driver that runs `row`, if the GPUs are supported by both, and the newest CUDA that fits the
+    node as is.
+    """
     options = []
     architectures = [facts.architectures().get(gpu.compute_capability or "") for gpu in _models(host)]
     beyond = any(
@@ -407,7 +452,7 @@ def _older_or_newer(host: Host, row: Cuda, branch: int) -> str:
 
 
 def newest_fitting(host: Host, branch: int) -> str | None:
-    """Return the newest CUDA minor that the driver runs without a forward-compatibility package and the GPUs have code for."""
+    """Return the newest CUDA minor that driver and GPUs support without a forward-compatibility package."""
     known = [facts.architectures().get(gpu.compute_capability or "") for gpu in _models(host)]
     for version, row in reversed(facts.cudas().items()):
         if not _at_least(host, branch, row.minimum):
@@ -428,7 +473,7 @@ def newest_fitting(host: Host, branch: int) -> str | None:
 
 
 def cuda_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """CUDA runtime against compute capability: first and last CUDA of each GPU's architecture."""
+    """Check the CUDA runtime against the first and last CUDA of each GPU's architecture."""
     if host is None or workload is None or host.vendor != "nvidia":
         return
     rule = "cuda-gpu"
@@ -440,10 +485,10 @@ def cuda_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
             else None
         )
         if built is not None and runtime.bringer is not None:
-            continue  # what its wheel was built for is known, and decides: torch-gpu
+            continue  # torch-gpu decides: it knows the compute capabilities of this wheel
         for gpu in _models(host):
             if any(facts.covers(item, gpu.compute_capability or "") for item in built or ()):
-                continue  # its wheel is known to have code for it
+                continue  # this wheel is known to have code for it
             known = facts.architectures().get(gpu.compute_capability or "")
             where = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
             if known is None:
@@ -469,7 +514,10 @@ def cuda_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
 def _too_old(
     workload: Workload, runtime: Runtime, gpu: Gpu, known: facts.Architecture, where: str
 ) -> Finding:
-    """A CUDA older than the GPU: code of an older capability with the same major number runs, else only PTX could."""
+    """Return the finding about a CUDA older than the GPU.
+
+    Code for a lower capability of the same major runs. Otherwise only PTX could.
+    """
     remedy = f"use CUDA {known.first} or later"
     older = [
         item
@@ -483,8 +531,8 @@ def _too_old(
         binary, doubt = facts.cuda_rule("binary_compat")
         names = _and(sorted((item.capability for item in older), key=key))
         message = (
-            f"{runtime} is older than {known.name}: on {where} runs what was built for {names}, nothing is built for "
-            f"{known.capability} itself before CUDA {known.first}"
+            f"{runtime} is older than {known.name}: on {where} runs what was built for {names}, nothing is "
+            f"built for {known.capability} itself before CUDA {known.first}"
         )
         return _finding(
             "cuda-gpu",
@@ -505,18 +553,20 @@ def _too_old(
 
 
 def cudnn_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """cuDNN against the CUDA runtime beside it."""
+    """Check cuDNN against the CUDA runtime of the workload."""
     if workload is None or workload.cudnn is None or _is_torchs(workload, "cudnn"):
         return
     rule, version = "cudnn-cuda", workload.cudnn
     for cuda in _beside(workload, "cudnn"):
         major = cuda.partition(".")[0]
         pair = facts.image_pairing().get(cuda)
+        # NVIDIA's own image combines these versions: they were tested together.
         if pair is not None and any(same(version, item) for item in pair["cudnn"] or ()):
             continue
         rows = [row for row in facts.cudnn_matrix() if row.is_for(version)]
         mine = [row for row in rows if row.major in (None, int(major))]
         whole = "." in cuda
+        # Only the CUDA major may be known, from the name of a wheel; a row of that major is then enough.
         if any(row.has_cuda(cuda) for row in mine) or (mine and not whole):
             continue
         sources = [origin for row in rows for origin in row.sources]
@@ -529,7 +579,7 @@ def cudnn_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding
             message = f"the support matrix of cuDNN {version} lists CUDA {text}, and not {cuda}"
             yield _finding(rule, "unknown", workload, message, sources, _cudnn_for(major))
         elif any(same(version, item) for item in facts.wheels("cudnn", major)):
-            continue  # published for this major number; what its matrix would add was not read, which cudnn-gpu says of the GPU
+            continue  # published for this major; cudnn-gpu reports the missing matrix
         else:
             others = [
                 name
@@ -547,7 +597,10 @@ def cudnn_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding
 
 
 def _beside(workload: Workload, library: str) -> list[str]:
-    """The CUDA that stands beside a library: what its wheel's name says, else the workload's own, else what frameworks bring."""
+    """Return the CUDA versions that a library is used with.
+
+    The wheel's name decides, then the workload's own CUDA, then the one its frameworks ship.
+    """
     stated = workload.library_cuda.get(library)
     if stated is not None:
         exact = [item.version for item in runtimes(workload) if item.version.partition(".")[0] == stated]
@@ -556,7 +609,7 @@ def _beside(workload: Workload, library: str) -> list[str]:
 
 
 def _is_torchs(workload: Workload, library: str) -> bool:
-    """Whether a pinned library is the very one that the workload's PyTorch pins, and was built and tested with."""
+    """Return whether a pinned library is exactly the version that the workload's PyTorch pins."""
     torch = _torch(workload)
     if torch is None:
         return False
@@ -576,7 +629,7 @@ def _cudnn_for(major: str) -> str:
 
 
 def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """cuDNN against the GPU's compute capability and the driver."""
+    """Check cuDNN against the GPU's compute capability and the driver."""
     if (
         host is None
         or workload is None
@@ -635,14 +688,20 @@ def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
                         rule, "block", workload, message, needs[0].sources, f"use driver {least} or later"
                     )
             continue
+        # No matrix for this version: the matrices before and after it decide if they agree.
         sides = [bool(row) and any(item.has_capability(capability) for item in row) for row in (below, above)]
         if below and above and all(sides):
             continue
         sources = [origin for row in (*below, *above) for origin in row.sources]
-        read = _and(f"{rows[0].name} ({'with' if told else 'without'} it)" for rows, told in zip((below, above), sides, strict=True) if rows) \
+        read = _and((
+            f"{rows[0].name} ({'with' if told else 'without'} it)"
+        )for rows, told in zip((below, above), sides, strict=True) if rows) \
             if below or above else "none"  # fmt: skip
         if below and above and not any(sides):
-            message = f"neither the support matrix of cuDNN {below[0].name} nor that of {above[0].name} lists {name}, and {version} is between"
+            message = (
+                f"neither the support matrix of cuDNN {below[0].name} nor that of {above[0].name} lists "
+                f"{name}, and {version} is between"
+            )
             yield _finding(
                 rule,
                 "block",
@@ -661,13 +720,16 @@ def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
             derived = f"derived: the matrix of {version} was not read"
             yield _finding(rule, "block", workload, message, sources, _cudnn_with(capability, major), derived)
             continue
-        message = f"no support matrix of cuDNN {version} was read, so that nothing says whether it serves {name}; the nearest read: {read}"
+        message = (
+            f"no support matrix of cuDNN {version} was read, so that nothing says whether it serves "
+            f"{name}; the nearest read: {read}"
+        )
         yield _finding(rule, "unknown", workload, message, sources, _cudnn_with(capability, major))
 
 
 @cache
 def _around(version: str, major: int | None) -> tuple[tuple[facts.CudnnRow, ...], tuple[facts.CudnnRow, ...]]:
-    """The rows of the nearest version below and above that have a matrix for CUDA `major`."""
+    """Return the rows of the nearest version below and above that have a matrix for CUDA `major`."""
     rows = [row for row in facts.cudnn_matrix() if row.major in (None, major)]
     lower = [row for row in rows if row.high < key(version)[:3]]
     upper = [row for row in rows if row.low > key(version)[:3]]
@@ -689,7 +751,7 @@ def _cudnn_with(capability: str, major: int | None) -> str:
 
 
 def nccl_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """NCCL against the CUDA runtime beside it."""
+    """Check NCCL against the CUDA runtime of the workload."""
     if workload is None or workload.nccl is None or _is_torchs(workload, "nccl"):
         return
     rule, version = "nccl-cuda", workload.nccl
@@ -720,7 +782,7 @@ def nccl_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]
 
 
 def framework_version(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """Frameworks whose version the facts do not know, or whose build no release has."""
+    """Report frameworks whose version is not in the facts, or whose build does not exist."""
     if workload is None:
         return
     rule = "framework-version"
@@ -752,7 +814,7 @@ def framework_version(host: Host | None, workload: Workload | None) -> Iterator[
 
 
 def _brings_nothing(workload: Workload, name: str, row: Mapping[str, Any]) -> Iterator[Finding]:
-    """A release whose CUDA the facts do not hold."""
+    """Report a release whose CUDA version is not in the facts."""
     asked = "tensorflow" in workload.library_cuda and workload.rocm is None and workload.cuda is None
     if name == "tensorflow" and asked and row["cudart"] is None:
         message = f"no source says which CUDA tensorflow {row['version']} is built for"
@@ -794,7 +856,10 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Findin
         message = f"PyTorch {build.release} has no build {build.build}: it has {_and(offers)}"
         remedy = f"use {_or(kin[-2:])}" if kin else None
         if workload.kind == "image" and build.rocm is not None:
-            message = f"neither PyTorch nor ROCm {build.rocm} lists a build of PyTorch {build.release} for ROCm {build.rocm}"
+            message = (
+                f"neither PyTorch nor ROCm {build.rocm} lists a build of PyTorch {build.release} for ROCm "
+                f"{build.rocm}"
+            )
             yield _finding(
                 "framework-version", "unknown", workload, message, build.sources, remedy, build.doubt
             )
@@ -805,12 +870,15 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Findin
         remedy = "run it on one node of the class before it goes to all"
         yield _finding("framework-version", "unknown", workload, message, build.sources, remedy)
     elif build.known is None or build.build is None:
-        message = f"no source says which builds PyTorch {build.release} has, so that torch {build.version} is not judged"
+        message = (
+            f"no source says which builds PyTorch {build.release} has, so that torch {build.version} is "
+            "not judged"
+        )
         yield _finding("framework-version", "unknown", workload, message, build.sources, None, build.doubt)
 
 
 def framework_python(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """Frameworks against the workload's Python."""
+    """Check that the frameworks support the workload's Python."""
     if workload is None or workload.python is None:
         return
     for name, version in workload.frameworks.items():
@@ -843,7 +911,7 @@ def framework_python(host: Host | None, workload: Workload | None) -> Iterator[F
 
 
 def _without_patch(specifier: str) -> str:
-    """ ">=3.8.0" speaks of 3.8."""
+    """Return a version specifier without a patch level of zero: ">=3.8.0" becomes ">=3.8"."""
     return specifier.replace(".0,", ",").removesuffix(".0") if specifier.count(".") > 1 else specifier
 
 
@@ -855,7 +923,7 @@ def _matches(version: str, specifier: str) -> bool:
 
 
 def torch_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """What PyTorch's wheel was built for, against the GPUs."""
+    """Check the compute capabilities or gfx names of PyTorch's wheel against the GPUs."""
     if host is None or workload is None or host.vendor is None:
         return
     torch = _torch(workload)
@@ -873,7 +941,10 @@ def torch_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
             continue
         where = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
         if built.names is None:
-            message = f"no source says which compute capabilities {called} was built for, so that nothing says whether it runs on {where}"
+            message = (
+                f"no source says which compute capabilities {called} was built for, so that nothing says "
+                f"whether it runs on {where}"
+            )
             yield _finding(rule, "unknown", workload, message, (), _torch_for(host, build, gpu))
             continue
         if any(facts.covers(item, gpu.compute_capability) for item in built.names):
@@ -881,9 +952,13 @@ def torch_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
         binary, _ = facts.cuda_rule("binary_compat")
         sources = (*built.sources, *binary)
         listed = _and(built.names)
+        # The driver compiles PTX for later GPUs when the program starts.
         older = [item for item in built.ptx if key(item) <= key(gpu.compute_capability)]
         if older:
-            message = f"{called} has no machine code for {where}, only PTX of {older[-1]} that the driver compiles at the first start"
+            message = (
+                f"{called} has no machine code for {where}, only PTX of {older[-1]} that the driver "
+                "compiles at the first start"
+            )
             yield _finding(
                 rule, "warn", workload, message, sources, _torch_for(host, build, gpu), built.doubt
             )
@@ -898,7 +973,10 @@ def _built_for(host: Host, build: facts.TorchBuild) -> facts.BuiltFor:
 
 
 def _torch_for(host: Host, build: facts.TorchBuild, gpu: Gpu) -> str:
-    """The nearest build with code for `gpu`: one of the same release, else the nearest release that has one."""
+    """Return the nearest build with code for `gpu`, as a remedy.
+
+    A build of the same release is preferred, then later releases, then earlier ones.
+    """
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(host.architecture, host.architecture)
 
     def fits(release: str, name: str) -> bool:
@@ -920,14 +998,17 @@ def _torch_for(host: Host, build: facts.TorchBuild, gpu: Gpu) -> str:
 
 def _torch_gfx(host: Host, workload: Workload, build: facts.TorchBuild, called: str) -> Iterator[Finding]:
     if _from_amd(workload, build):
-        return  # built for what its ROCm serves: rocm-gpu
+        return  # AMD builds it for the GPUs that its ROCm supports; rocm-gpu checks those
     built = facts.torch_gfx(build.release, build.rocm or "")
     for gpu in _models(host):
         if gpu.gfx is None:
             continue
         where = f"{gpu.sku} ({gpu.gfx}) of {host.subject}"
         if built.names is None:
-            message = f"no source says which gfx names {called} was built for, so that nothing says whether it runs on {where}"
+            message = (
+                f"no source says which gfx names {called} was built for, so that nothing says whether it "
+                f"runs on {where}"
+            )
             remedy = "run it on one node of the class before it goes to all"
             yield _finding("torch-gpu", "unknown", workload, message, (), remedy)
         elif gpu.gfx not in built.names:
@@ -944,7 +1025,7 @@ def _torch_gfx(host: Host, workload: Workload, build: facts.TorchBuild, called: 
 
 
 def framework_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """TensorFlow, JAX and vLLM against compute capability and driver."""
+    """Check TensorFlow, JAX and vLLM against compute capability and driver."""
     if host is None or workload is None or host.vendor != "nvidia":
         return
     rule = "framework-gpu"
@@ -968,7 +1049,10 @@ def framework_gpu(host: Host | None, workload: Workload | None) -> Iterator[Find
             least.append((f"jax {version} for CUDA {major}", named))
             branch = _branch(host)
             if branch is not None and branch < named["driver_branch"]:
-                message = f"jax {version} for CUDA {major} needs driver branch {named['driver_branch']} or later; {host.subject} has {branch}"
+                message = (
+                    f"jax {version} for CUDA {major} needs driver branch {named['driver_branch']} or "
+                    f"later; {host.subject} has {branch}"
+                )
                 remedy = f"use driver branch {named['driver_branch']} or later" + (
                     ", or jax[cuda12]" if major == "13" else ""
                 )
@@ -979,8 +1063,8 @@ def framework_gpu(host: Host | None, workload: Workload | None) -> Iterator[Find
                 needs["compute_capability"]
             ):
                 message = (
-                    f"{called} needs compute capability {needs['compute_capability']} or higher; {gpu.sku} of {host.subject} has "
-                    f"{gpu.compute_capability}"
+                    f"{called} needs compute capability {needs['compute_capability']} or higher; {gpu.sku} "
+                    f"of {host.subject} has {gpu.compute_capability}"
                 )
                 remedy = "use GPUs of a later architecture, or another release"
                 yield _finding(
@@ -995,7 +1079,7 @@ def framework_gpu(host: Host | None, workload: Workload | None) -> Iterator[Find
 
 
 def framework_libraries(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """What frameworks pin against what the same requirements pin, and frameworks against each other."""
+    """Check the pins of frameworks against those of the requirements, and frameworks against each other."""
     if workload is None:
         return
     rule = "framework-libraries"
@@ -1041,7 +1125,10 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[Finding]:
         else:
             wanted = build.cudnn if library == "cudnn" else build.nccl
             if wanted is None:
-                message = f"no source says which {title} {called} pins, so that nothing says whether {pinned} goes with it"
+                message = (
+                    f"no source says which {title} {called} pins, so that nothing says whether {pinned} "
+                    "goes with it"
+                )
                 yield _finding(
                     rule, "unknown", workload, message, build.sources, f"leave {title} to torch", build.doubt
                 )
@@ -1071,7 +1158,10 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[Finding]:
 
 
 def _beside_framework(workload: Workload) -> Iterator[Finding]:
-    """An image may hold a library twice, its own and one that came with the framework's wheel: what differs is told, not refused."""
+    """Report libraries of an image that differ from those its framework needs.
+
+    This is no block: an image may contain a library twice, its own and one from the framework's wheel.
+    """
     rule = "framework-libraries"
     both = "it runs only where the framework brought libraries of its own"
     remedy = "take an image whose libraries fit, or accept this where the framework's wheels bring their own"
@@ -1088,7 +1178,7 @@ def _beside_framework(workload: Workload) -> Iterator[Finding]:
 
 
 def _ranges(workload: Workload) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The rows of the frameworks that name their libraries as ranges, for the CUDA they were asked for with."""
+    """Yield the rows of frameworks that state their libraries as ranges, for the CUDA of the workload."""
     if workload.rocm is not None:
         return
     row = facts.tensorflow().get(facts.public(workload.frameworks.get("tensorflow", "")))
@@ -1104,7 +1194,7 @@ def _ranges(workload: Workload) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def rocm_driver(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """ROCm user space against the window of AMD's kernel driver."""
+    """Check the ROCm user space against the window of AMD's kernel driver."""
     version = _rocm(workload)
     if host is None or workload is None or version is None or host.vendor != "amd":
         return
@@ -1125,7 +1215,10 @@ def rocm_driver(host: Host | None, workload: Workload | None) -> Iterator[Findin
     window = facts.window(host.amdgpu)
     if window is None:
         near = closest(host.amdgpu, [row.driver.removesuffix(".x") for row in facts.windows()])
-        message = f"no source gives the ROCm versions that amdgpu {host.amdgpu} of {host.subject} serves; the workload has ROCm {version}"
+        message = (
+            f"no source gives the ROCm versions that amdgpu {host.amdgpu} of {host.subject} serves; the "
+            f"workload has ROCm {version}"
+        )
         remedy = (
             f"use amdgpu {release.drivers[0]}"
             if release and release.drivers
@@ -1133,7 +1226,10 @@ def rocm_driver(host: Host | None, workload: Workload | None) -> Iterator[Findin
         )
         yield _finding(rule, "unknown", workload, message, facts.windows()[0].sources, remedy)
     elif not window.has(version):
-        message = f"amdgpu {host.amdgpu} of {host.subject} serves ROCm {window.text}, and the workload has ROCm {version}"
+        message = (
+            f"amdgpu {host.amdgpu} of {host.subject} serves ROCm {window.text}, and the workload has ROCm "
+            f"{version}"
+        )
         serving = [row.driver.removesuffix(".x") for row in facts.windows() if row.has(version)]
         options = [f"a ROCm of {window.text}"]
         if release and release.drivers:
@@ -1146,7 +1242,7 @@ def rocm_driver(host: Host | None, workload: Workload | None) -> Iterator[Findin
 
 
 def _driver_in(driver: str, named: str) -> bool:
-    """Whether `driver` is what the release's page names: a version, ``30.10.x``, or a range."""
+    """Return whether `driver` is covered by the release's page: a version, ``30.10.x``, or a range."""
     low, _, high = named.partition("-")
     if high:
         return key(low) <= key(driver) <= key(high)
@@ -1155,7 +1251,7 @@ def _driver_in(driver: str, named: str) -> bool:
 
 
 def _rocm(workload: Workload | None) -> str | None:
-    """The ROCm of a workload: what it states, else what its PyTorch was built with."""
+    """Return the ROCm version of a workload: its own, otherwise that of its PyTorch build."""
     if workload is None:
         return None
     if workload.rocm is not None:
@@ -1165,7 +1261,7 @@ def _rocm(workload: Workload | None) -> str | None:
 
 
 def rocm_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """ROCm release against the GPU's gfx name."""
+    """Check the ROCm release against the GPU's gfx name."""
     version = _rocm(workload)
     if host is None or workload is None or version is None or host.vendor != "amd":
         return
@@ -1182,7 +1278,10 @@ def rocm_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
             continue
         where = f"{gpu.sku} ({gpu.gfx}) of {host.subject}"
         if release.gfx is None:
-            message = f"no source says which gfx names ROCm {release.version} serves, so that nothing says whether it serves {where}"
+            message = (
+                f"no source says which gfx names ROCm {release.version} serves, so that nothing says "
+                f"whether it serves {where}"
+            )
             yield _finding(
                 "rocm-gpu", "unknown", workload, message, release.sources, _rocm_for(gpu), release.doubt
             )
@@ -1201,7 +1300,7 @@ def rocm_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
 
 
 def _from_amd(workload: Workload, build: facts.TorchBuild) -> bool:
-    """Whether an image's PyTorch is one of AMD's own, which its ROCm release lists."""
+    """Return whether an image's PyTorch is AMD's own build, which its ROCm release lists."""
     release = facts.rocm(build.rocm or "")
     return (
         workload.kind == "image"
@@ -1220,15 +1319,18 @@ def _rocm_for(gpu: Gpu) -> str:
 
 
 def rocm_os(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """ROCm release against the node's operating system, whose kernel carries the driver."""
+    """Check the ROCm release against the node's operating system, whose kernel contains the driver."""
     version = _rocm(workload)
     if host is None or workload is None or version is None or host.vendor != "amd" or host.os is None:
         return
     release = facts.rocm(version)
     if release is None:
-        return  # rocm-gpu says so
+        return  # rocm-gpu reports this
     if release.os is None:
-        message = f"no source says on which operating systems ROCm {release.version} is supported; {host.subject} has {_os(host.os)}"
+        message = (
+            f"no source says on which operating systems ROCm {release.version} is supported; "
+            f"{host.subject} has {_os(host.os)}"
+        )
         yield _finding(
             "rocm-os",
             "unknown",
@@ -1250,7 +1352,10 @@ def rocm_os(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
             if listed
             else "use an operating system of its list"
         )
-        message = f"the list of operating systems of ROCm {release.version} has no {_os(host.os)}, which {host.subject} runs: {', '.join(release.os)}"
+        message = (
+            f"the list of operating systems of ROCm {release.version} has no {_os(host.os)}, which "
+            f"{host.subject} runs: {', '.join(release.os)}"
+        )
         yield _finding(
             "rocm-os",
             "unknown",
@@ -1269,7 +1374,7 @@ def rocm_os(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
 
 
 def _os(text: str) -> str:
-    """ "debian 12" as people write it."""
+    """Return the display name of an OS: "Debian 12" for "debian 12"."""
     names = {
         "rhel": "RHEL",
         "sles": "SLES",
@@ -1282,7 +1387,10 @@ def _os(text: str) -> str:
 
 
 def _is_os(listed: str, have: str) -> bool:
-    """Whether a list's entry ("Ubuntu 22.04.5, 22.04.4", "Debian 12 (MI300X single node)") is OS `have` ("ubuntu 22.04")."""
+    """Return whether a list's entry covers OS `have` ("ubuntu 22.04").
+
+    Entries look like "Ubuntu 22.04.5, 22.04.4" or "Debian 12 (MI300X single node)".
+    """
     name, _, version = have.partition(" ")
     if not listed.casefold().startswith(name.casefold() + " "):
         return False
@@ -1290,11 +1398,11 @@ def _is_os(listed: str, have: str) -> bool:
     return any(same(version, item) for item in rest.split(","))
 
 
-# -- the image as such
+# -- the image itself
 
 
 def image_backend(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """What a workload was built for, against the vendor of the node's GPUs."""
+    """Check the GPU backend of a workload against the vendor of the node's GPUs."""
     if host is None or workload is None:
         return
     cuda, rocm = bool(runtimes(workload)) or bool(workload.library_cuda), _rocm(workload) is not None
@@ -1315,7 +1423,7 @@ def image_backend(host: Host | None, workload: Workload | None) -> Iterator[Find
 
 
 def image_architecture(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """The CPU architecture an image was built for, against the node's."""
+    """Check the CPU architecture of an image against the node's."""
     if host is None or workload is None or workload.architecture in (None, host.architecture):
         return
     message = f"the image is built for {workload.architecture}, and {host.subject} is {host.architecture}"
@@ -1330,7 +1438,7 @@ def image_architecture(host: Host | None, workload: Workload | None) -> Iterator
 
 
 def image_system(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """The operating system inside an image, against what CUDA's libraries and images exist for."""
+    """Check the OS inside an image against the systems that CUDA's images and libraries exist for."""
     if workload is None or workload.os is None or workload.cuda is None:
         return
     rule = "image-system"
@@ -1341,12 +1449,18 @@ def image_system(host: Host | None, workload: Workload | None) -> Iterator[Findi
             continue
         version = key(workload.cuda)
         if limit.first is not None and version < key(limit.first)[: len(version)]:
-            message = f"NVIDIA's images of {_os(workload.os)} begin with CUDA {limit.first}, and this one says {workload.cuda}"
+            message = (
+                f"NVIDIA's images of {_os(workload.os)} begin with CUDA {limit.first}, and this one says "
+                f"{workload.cuda}"
+            )
             yield _finding(
                 rule, "block", workload, message, limit.sources, f"use CUDA {limit.first} or another system"
             )
         elif limit.last is not None and version > key(limit.last)[: len(version)]:
-            message = f"NVIDIA's images of {_os(workload.os)} end with CUDA {limit.last}, and this one says {workload.cuda}"
+            message = (
+                f"NVIDIA's images of {_os(workload.os)} end with CUDA {limit.last}, and this one says "
+                f"{workload.cuda}"
+            )
             yield _finding(
                 rule, "block", workload, message, limit.sources, f"use CUDA {limit.last} or another system"
             )
@@ -1356,7 +1470,10 @@ def image_system(host: Host | None, workload: Workload | None) -> Iterator[Findi
     have = facts.glibc(workload.os)
     least, sources = needs
     if have is not None and key(have[0]) < key(least):
-        message = f"libraries of CUDA {workload.cuda} need glibc {least} or later, and {_os(workload.os)} has {have[0]}"
+        message = (
+            f"libraries of CUDA {workload.cuda} need glibc {least} or later, and {_os(workload.os)} has "
+            f"{have[0]}"
+        )
         yield _finding(
             rule,
             "block",
@@ -1377,7 +1494,7 @@ class _Limit:
 
 @cache
 def _image_limits() -> tuple[_Limit, ...]:
-    """First and last CUDA of NVIDIA's images, by the system inside."""
+    """Return the first and last CUDA version with NVIDIA images, by OS."""
     from goldnode.facts.host import load, origins
 
     table = load(facts.CUDA)["container_images"]
@@ -1399,13 +1516,14 @@ def _image_limits() -> tuple[_Limit, ...]:
 
 
 def _glibc_need(cuda: str) -> tuple[str, tuple[Origin, ...]] | None:
-    """The glibc that CUDA's libraries need, from the remark on host compilers."""
+    """Return the glibc that CUDA's libraries need, from the remark on host compilers."""
     import re
 
     from goldnode.facts.host import load, origins
 
     table = load(facts.CUDA)["host_compilers"]
     for remark in table["other"]:
+        # The facts state this limit as a sentence.
         found = re.search(r"([\d.]+) and later \S+ needs glibc >= ([\d.]+)", remark)
         if found and key(cuda) >= key(found.group(1)):
             return found.group(2), origins(facts.CUDA, table["source"])
@@ -1413,10 +1531,14 @@ def _glibc_need(cuda: str) -> tuple[str, tuple[Origin, ...]] | None:
 
 
 def image_requirement(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """The image's own NVIDIA_REQUIRE_CUDA, which the container toolkit holds against driver and GPU when a container starts."""
+    """Check the image's own NVIDIA_REQUIRE_CUDA against driver and GPU.
+
+    The container toolkit enforces it when a container starts.
+    """
     if host is None or workload is None or host.vendor != "nvidia" or not workload.require_driver:
         return
     branch = _branch(host)
+    # Alternatives are separated by spaces; one that holds is enough.
     outcomes = [_admits(group, host, branch) for group in workload.require_driver.split()]
     if not outcomes or True in outcomes:
         return
@@ -1427,7 +1549,10 @@ def image_requirement(host: Host | None, workload: Workload | None) -> Iterator[
         workload.require_driver.split()[0],
     )
     if None in outcomes:
-        message = f"whether the image's own condition {wanted} … admits driver {driver} and the GPUs of {host.subject} is not known"
+        message = (
+            f"whether the image's own condition {wanted} … admits driver {driver} and the GPUs of "
+            f"{host.subject} is not known"
+        )
         yield _finding(
             "image-requirement",
             "unknown",
@@ -1437,7 +1562,10 @@ def image_requirement(host: Host | None, workload: Workload | None) -> Iterator[
             "lock the stack, and name the GPUs in the class",
         )
     else:
-        message = f"the image's own condition (NVIDIA_REQUIRE_CUDA: {wanted} …) admits neither driver {driver} nor the GPUs of {host.subject}"
+        message = (
+            f"the image's own condition (NVIDIA_REQUIRE_CUDA: {wanted} …) admits neither driver {driver} "
+            f"nor the GPUs of {host.subject}"
+        )
         yield _finding(
             "image-requirement",
             "block",
@@ -1449,7 +1577,10 @@ def image_requirement(host: Host | None, workload: Workload | None) -> Iterator[
 
 
 def _admits(group: str, host: Host, branch: int | None) -> bool | None:
-    """One alternative of NVIDIA_REQUIRE_CUDA: its conditions, joined by commas, must all hold. None: some cannot be decided."""
+    """Evaluate one alternative of NVIDIA_REQUIRE_CUDA: all of its comma-separated conditions must hold.
+
+    None if some cannot be decided.
+    """
     import re
 
     outcome: bool | None = True
@@ -1487,6 +1618,7 @@ def _compare(have: str | None, sign: str, wanted: str) -> bool | None:
     if have is None:
         return None
     mine, its = key(have), key(wanted)
+    # Pad with zeros: 12.4 and 12.4.0 are equal.
     width = max(len(mine), len(its))
     mine, its = (*mine, *([0] * (width - len(mine)))), (*its, *([0] * (width - len(its))))
     return {
@@ -1500,13 +1632,13 @@ def _compare(have: str | None, sign: str, wanted: str) -> bool | None:
 
 
 def as_told(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """What reading the workload already found."""
+    """Yield the findings of the reader about what could not be determined."""
     if workload is not None:
         yield from (item for item in workload.told if item.rule == "workload-told")
 
 
 def as_pinned(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
-    """What requirements leave open, found when they were read."""
+    """Yield the findings of the reader about requirements that are not pinned or not covered."""
     if workload is not None:
         yield from (item for item in workload.told if item.rule == "requirement-open")
 
@@ -1515,47 +1647,53 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "workload-told",
         "An image says what it holds",
-        "An image whose name follows no known scheme, whose tag is movable (latest), or of which only a digest is given, tells nothing that could "
-        "be checked. Its metadata does (docker inspect, an OCI layout, a saved image), and so does the class, which can state versions beside the "
-        "image's name. What is not known is never taken for fitting.",
+        "An image whose name follows no known scheme, whose tag is movable (latest), or of which only a "
+        "digest is given, tells nothing that could be checked. Its metadata does (docker inspect, an OCI "
+        "layout, a saved image), and so does the class, which can state versions beside the image's name. "
+        "What is not known is never taken for fitting.",
         as_told,
     ),
     Rule(
         "requirement-open",
         "Requirements pin what uses the GPU",
-        "A requirement without an exact version gives another build on another day, one under a marker another on another Python, and a package "
-        "that uses the GPU and of which no facts are held cannot be judged. Each is named with its line.",
+        "A requirement without an exact version gives another build on another day, one under a marker "
+        "another on another Python, and a package that uses the GPU and of which no facts are held cannot "
+        "be judged. Each is named with its line.",
         as_pinned,
     ),
     Rule(
         "cuda-driver",
         "The driver runs the CUDA runtime",
-        "A driver runs the CUDA minor it was released with and all older ones. A newer minor of the same family runs by minor-version "
-        "compatibility from the family's oldest driver on, without compiling PTX of the newer toolkit and without features of newer drivers: "
-        "allowed, and told. A newer family needs a newer driver, or NVIDIA's forward-compatibility package (cuda-compat) in the image, which works "
-        "on data-centre GPUs only, and on the driver branches it lists: allowed and told there, refused elsewhere. Facts: cuda.yml "
-        "(driver_minimum_per_major, releases, forward_compat), nvidia_drivers.yml (max_cuda), gpus.yml (data_centre).",
+        "A driver runs the CUDA minor it was released with and all older ones. A newer minor of the same "
+        "family runs by minor-version compatibility from the family's oldest driver on, without compiling "
+        "PTX of the newer toolkit and without features of newer drivers: allowed, and told. A newer family "
+        "needs a newer driver, or NVIDIA's forward-compatibility package (cuda-compat) in the image, which "
+        "works on data-centre GPUs only, and on the driver branches it lists: allowed and told there, "
+        "refused elsewhere. Facts: cuda.yml (driver_minimum_per_major, releases, forward_compat), "
+        "nvidia_drivers.yml (max_cuda), gpus.yml (data_centre).",
         cuda_driver,
     ),
     Rule(
         "cuda-gpu",
         "The CUDA runtime has code for the GPU",
-        "Each CUDA has a first and a last architecture. Older than the first: only code for an older capability of the same major number runs. "
-        "Newer than the last: nothing does. Facts: cuda.yml (architectures, binary_compat).",
+        "Each CUDA has a first and a last architecture. Older than the first: only code for an older "
+        "capability of the same major number runs. Newer than the last: nothing does. Facts: cuda.yml "
+        "(architectures, binary_compat).",
         cuda_gpu,
     ),
     Rule(
         "cudnn-cuda",
         "cuDNN is built for the CUDA beside it",
-        "cuDNN is released per CUDA family, and its support matrix lists the minors it was tested with. Facts: cudnn_nccl.yml (cudnn_matrix, "
-        "image_pairing, wheels).",
+        "cuDNN is released per CUDA family, and its support matrix lists the minors it was tested with. "
+        "Facts: cudnn_nccl.yml (cudnn_matrix, image_pairing, wheels).",
         cudnn_cuda,
     ),
     Rule(
         "cudnn-gpu",
         "cuDNN serves the GPU and its driver",
-        "The support matrix of a cuDNN version lists compute capabilities and the oldest driver. Of a version whose matrix was not read, the "
-        "matrices before and after it decide where they agree. Facts: cudnn_nccl.yml (cudnn_matrix).",
+        "The support matrix of a cuDNN version lists compute capabilities and the oldest driver. Of a "
+        "version whose matrix was not read, the matrices before and after it decide where they agree. "
+        "Facts: cudnn_nccl.yml (cudnn_matrix).",
         cudnn_gpu,
     ),
     Rule(
@@ -1567,8 +1705,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "framework-version",
         "Frameworks are in versions and builds that exist",
-        "A release of PyTorch has builds for some CUDA and ROCm versions only. A version the facts do not know cannot be judged. Facts: "
-        "frameworks.yml.",
+        "A release of PyTorch has builds for some CUDA and ROCm versions only. A version the facts do not "
+        "know cannot be judged. Facts: frameworks.yml.",
         framework_version,
     ),
     Rule(
@@ -1580,49 +1718,53 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "torch-gpu",
         "PyTorch has code for the GPU",
-        "A wheel of PyTorch carries machine code for the compute capabilities it was built for. Such code runs on the same major number and the "
-        "same or a higher minor; where the wheel carries PTX, the driver compiles it for later GPUs at the first start. Facts: frameworks.yml "
+        "A wheel of PyTorch carries machine code for the compute capabilities it was built for. Such code "
+        "runs on the same major number and the same or a higher minor; where the wheel carries PTX, the "
+        "driver compiles it for later GPUs at the first start. Facts: frameworks.yml "
         "(torch_compute_capabilities, torch_rocm_architectures), cuda.yml (binary_compat).",
         torch_gpu,
     ),
     Rule(
         "framework-gpu",
         "TensorFlow, JAX and vLLM serve the GPU and its driver",
-        "Each names a lowest compute capability, JAX the driver branch too. Facts: frameworks.yml (tensorflow_compute_capability, jax_minimum, "
-        "vllm_compute_capability).",
+        "Each names a lowest compute capability, JAX the driver branch too. Facts: frameworks.yml "
+        "(tensorflow_compute_capability, jax_minimum, vllm_compute_capability).",
         framework_gpu,
     ),
     Rule(
         "framework-libraries",
         "Frameworks and libraries agree",
-        "PyTorch pins exact versions of cuDNN and NCCL, TensorFlow and JAX ranges, vLLM a version of PyTorch. Requirements that pin something else "
-        "cannot be installed, or load a library the framework was not built with. Facts: frameworks.yml.",
+        "PyTorch pins exact versions of cuDNN and NCCL, TensorFlow and JAX ranges, vLLM a version of "
+        "PyTorch. Requirements that pin something else cannot be installed, or load a library the "
+        "framework was not built with. Facts: frameworks.yml.",
         framework_libraries,
     ),
     Rule(
         "rocm-driver",
         "AMD's kernel driver serves the ROCm user space",
-        "Each version of AMD's kernel driver serves a window of ROCm releases. The driver of a distribution's own kernel is in no table. Facts: "
-        "rocm.yml (amdgpu_driver, releases).",
+        "Each version of AMD's kernel driver serves a window of ROCm releases. The driver of a "
+        "distribution's own kernel is in no table. Facts: rocm.yml (amdgpu_driver, releases).",
         rocm_driver,
     ),
     Rule(
         "rocm-gpu",
         "ROCm serves the GPU",
-        "A ROCm release lists the gfx names it serves. Where a release has no list, the last one before it and the current documentation decide "
-        "together. Facts: rocm.yml (releases, gfx_of_gpu).",
+        "A ROCm release lists the gfx names it serves. Where a release has no list, the last one before it "
+        "and the current documentation decide together. Facts: rocm.yml (releases, gfx_of_gpu).",
         rocm_gpu,
     ),
     Rule(
         "rocm-os",
         "ROCm knows the node's operating system",
-        "A ROCm release lists the operating systems whose kernels it was tested with. Facts: rocm.yml (releases, os_footnotes).",
+        "A ROCm release lists the operating systems whose kernels it was tested with. Facts: rocm.yml "
+        "(releases, os_footnotes).",
         rocm_os,
     ),
     Rule(
         "image-backend",
         "An image is built for the node's GPUs",
-        "An image for CUDA does nothing on AMD's GPUs, nor one for ROCm on NVIDIA's, nor either on a node without a GPU.",
+        "An image for CUDA does nothing on AMD's GPUs, nor one for ROCm on NVIDIA's, nor either on a node "
+        "without a GPU.",
         image_backend,
     ),
     Rule(
@@ -1634,15 +1776,16 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "image-system",
         "The system inside an image carries CUDA's libraries",
-        "NVIDIA makes images of a system from one CUDA version on, or up to one; libraries need a lowest glibc. Facts: cuda.yml (container_images, "
-        "host_compilers), distros.yml.",
+        "NVIDIA makes images of a system from one CUDA version on, or up to one; libraries need a lowest "
+        "glibc. Facts: cuda.yml (container_images, host_compilers), distros.yml.",
         image_system,
     ),
     Rule(
         "image-requirement",
         "An image's own condition admits the driver",
-        "NVIDIA's images state in NVIDIA_REQUIRE_CUDA on which drivers and brands they may start: alternatives separated by spaces, conditions of "
-        "one alternative by commas. Read from the image's metadata.",
+        "NVIDIA's images state in NVIDIA_REQUIRE_CUDA on which drivers and brands they may start: "
+        "alternatives separated by spaces, conditions of one alternative by commas. Read from the image's "
+        "metadata.",
         image_requirement,
     ),
 )

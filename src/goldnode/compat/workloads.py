@@ -1,7 +1,8 @@
-"""Workloads: what an image reference, an image's metadata or a requirements file says of what it holds.
+"""Reader of workloads: image references, image metadata and requirements files.
 
-A reference alone is read by the naming schemes of well-known repositories, on any registry. What it leaves open is told as a finding,
-never passed over. A class states beside an image what its name does not say; where the two contradict each other, that is an error.
+A bare reference is parsed by the naming schemes of well-known repositories, on any registry. Properties that
+remain unknown become a finding, so nothing is skipped silently. A class can state properties that an image's
+name does not show. A statement that contradicts the image is an error.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 
 # -- image references
 
-_HOST = re.compile(
-    r"^(?:localhost|[^/]*[.:][^/]*)/"
-)  # as Docker tells a registry from the first part of a name
+# Docker's rule: the first component is a registry if it has a dot or a port, or is localhost.
+_HOST = re.compile(r"^(?:localhost|[^/]*[.:][^/]*)/")
 _NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -47,7 +47,7 @@ class Reference:
 
 
 def parse_reference(text: str, place: Place | None = None) -> Reference:
-    """Take an image reference apart. Raises WorkloadError for what no registry would take."""
+    """Parse an image reference. Raises WorkloadError if no registry would accept it."""
     rest, _, digest = text.partition("@")
     found = _HOST.match(rest)
     registry = found.group()[:-1] if found else None
@@ -75,7 +75,7 @@ def _at(place: Place | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Said:
-    """What a tag says: values it writes itself, and values that follow from it by the facts."""
+    """Content of a tag: values it states itself, and values derived from it with the facts."""
 
     written: dict[str, Any] = field(default_factory=dict)
     derived: dict[str, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class _Said:
 
 
 def _cuda_image(name: str, tag: str) -> _Said | None:
-    """``12.4.1-cudnn-runtime-ubuntu22.04``"""
+    """Parse a tag like ``12.4.1-cudnn-runtime-ubuntu22.04``."""
     found = re.match(
         r"(\d+\.\d+(?:\.\d+)?)(?:-(cudnn)(\d*))?-(base|runtime|devel)-([a-z]+)-?(\d[\d.]*)$", tag
     )
@@ -96,8 +96,10 @@ def _cuda_image(name: str, tag: str) -> _Said | None:
     written: dict[str, Any] = {"cuda": cuda, "os": f"{system} {release}"}
     derived: dict[str, Any] = {}
     left = []
+    # Base images contain neither cuDNN nor NCCL.
     pair = facts.image_pairing().get(cuda, {}) if cudnn or flavour != "base" else {}
     if cudnn:
+        # The facts list the cuDNN and NCCL releases by CUDA image. More than one is ambiguous.
         versions = [item for item in pair.get("cudnn") or () if not cudnn_major or same(cudnn_major, item)]
         if len(versions) == 1:
             derived["cudnn"] = versions[0]
@@ -107,13 +109,14 @@ def _cuda_image(name: str, tag: str) -> _Said | None:
         versions = pair.get("nccl") or []
         if len(versions) == 1:
             derived["nccl"] = versions[0]
+    # NVIDIA's images contain the cuda-compat package of their CUDA version if one exists.
     if minor(cuda) in facts.forward_compat():
         derived["forward_compat"] = True
     return _Said(written, derived, open=tuple(left))
 
 
 def _pytorch_image(name: str, tag: str) -> _Said | None:
-    """``2.5.1-cuda12.4-cudnn9-runtime``"""
+    """Parse a tag like ``2.5.1-cuda12.4-cudnn9-runtime``."""
     found = re.match(r"(\d+\.\d+(?:\.\d+)?)-cuda(\d+)\.(\d+)(?:-cudnn\d+)?-(?:runtime|devel)$", tag)
     if found is None:
         return None
@@ -122,7 +125,7 @@ def _pytorch_image(name: str, tag: str) -> _Said | None:
 
 
 def _rocm_image(name: str, tag: str) -> _Said | None:
-    """``rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0``, ``rocm6.2-py3.9-tf2.16.1-dev``"""
+    """Parse ``rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0`` or ``rocm6.2-py3.9-tf2.16.1-dev``."""
     rocm = re.search(r"(?:^|[_-])rocm(\d+\.\d+(?:\.\d+)?)", tag)
     if rocm is None:
         return None
@@ -147,7 +150,7 @@ def _rocm_image(name: str, tag: str) -> _Said | None:
 
 
 def _rocm_dev_image(name: str, tag: str) -> _Said | None:
-    """rocm/dev-ubuntu-22.04 with ``6.2.4-complete``, rocm/rocm-terminal with ``6.2``"""
+    """Parse rocm/dev-ubuntu-22.04 with ``6.2.4-complete``, or rocm/rocm-terminal with ``6.2``."""
     version = re.match(r"(\d+\.\d+(?:\.\d+)?)(?:-|$)", tag)
     if version is None:
         return None
@@ -159,7 +162,7 @@ def _rocm_dev_image(name: str, tag: str) -> _Said | None:
 
 
 def _tensorflow_image(name: str, tag: str) -> _Said | None:
-    """``2.16.1-gpu``; without -gpu it is built for the CPU."""
+    """Parse a tag like ``2.16.1-gpu``; a tag without -gpu is a CPU build."""
     found = re.match(r"(\d+\.\d+\.\d+(?:rc\d+)?)((?:-[a-z]+)*)$", tag)
     if found is None:
         return None
@@ -170,7 +173,7 @@ def _tensorflow_image(name: str, tag: str) -> _Said | None:
 
 
 def _vllm_image(name: str, tag: str) -> _Said | None:
-    """``v0.6.3.post1``, ``v0.11.0-x86_64``"""
+    """Parse a tag like ``v0.6.3.post1`` or ``v0.11.0-x86_64``."""
     found = re.match(r"v(\d+\.\d+\.\d+(?:\.post\d+)?)(?:-(x86_64|aarch64))?$", tag)
     if found is None:
         return None
@@ -178,7 +181,7 @@ def _vllm_image(name: str, tag: str) -> _Said | None:
     return _Said({"architecture": machine} if machine else {}, frameworks={"vllm": found.group(1)})
 
 
-# Repository (its last two words) and how its tags are read.
+# Repository (its last two path components), parser of its tags, and an example of a tag.
 _SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Said | None], str]] = (
     (re.compile(r"nvidia/cuda"), _cuda_image, "12.4.1-cudnn-runtime-ubuntu22.04"),
     (re.compile(r"pytorch/pytorch"), _pytorch_image, "2.5.1-cuda12.4-cudnn9-runtime"),
@@ -194,9 +197,9 @@ _SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Said | None], st
 
 
 def image(text: str, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
-    """Return the workload of an image reference, with what a class states beside it.
+    """Return the workload of an image reference, merged with the statements of a class.
 
-    Raises WorkloadError for a reference that is none, and for a statement that contradicts what the tag itself writes.
+    Raises WorkloadError for an invalid reference, and for a statement that contradicts the tag.
     """
     reference = parse_reference(text, place)
     subject = f"image {text}"
@@ -231,7 +234,7 @@ def image(text: str, stated: models.Image | None = None, *, place: Place | None 
 
 
 def _majors(said: _Said) -> dict[str, str]:
-    """The CUDA major of TensorFlow's image follows from its release."""
+    """Return the CUDA major of TensorFlow's image, which follows from its release."""
     version = said.frameworks.get("tensorflow")
     row = facts.tensorflow().get(facts.public(version or ""))
     if "tensorflow" not in said.library_cuda or row is None or row["cuda_major"] is None:
@@ -244,7 +247,10 @@ def _tells(workload: Workload) -> bool:
 
 
 def _untold(workload: Workload, message: str) -> Finding:
-    remedy = "state what it holds in the class (cuda, rocm, frameworks …), or check its metadata: a file of `docker inspect`, or docker:REF"
+    remedy = (
+        "state what it holds in the class (cuda, rocm, frameworks …), or check its metadata: a file of "
+        "`docker inspect`, or docker:REF"
+    )
     return Finding("workload-told", "unknown", workload.subject, message, (), remedy, workload.place)
 
 
@@ -254,7 +260,7 @@ _STATED = ("cuda", "cudnn", "nccl", "rocm", "python", "forward_compat")
 def _stated(
     workload: Workload, stated: models.Image, said: _Said | Mapping[str, Any], place: Place | None
 ) -> Workload:
-    """What the class states, over what is known otherwise. Raises WorkloadError where both are written and differ."""
+    """Return `workload` with the class's statements applied. Raises WorkloadError for a contradiction."""
     written = said.written if isinstance(said, _Said) else said
     frameworks = said.frameworks if isinstance(said, _Said) else dict(workload.frameworks)
     whose = "its tag" if isinstance(said, _Said) else "its metadata"
@@ -269,7 +275,7 @@ def _stated(
         )
         if differs:
             raise _contradiction(workload, f"{name} {_shown(value)}", f"{_shown(have)}", whose, place)
-        # The longer of two that agree says more: 12.4 beside a tag of 12.4.1.
+        # Of two versions that agree, the longer is more precise: 12.4 from the class, 12.4.1 from the tag.
         changes[name] = have if isinstance(have, str) and len(key(have)) > len(key(str(value))) else value
     both = dict(workload.frameworks)
     for name, version in stated.frameworks.items():
@@ -307,9 +313,12 @@ def _contradiction(
 
 
 def metadata(path: Path, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
-    """Return the workload of an image's metadata in a file: JSON of `docker inspect` or an OCI configuration, an OCI layout directory, or a
-    tar of one or of `docker save`. Raises WorkloadError for anything else."""
-    from goldnode.compat import image_metadata  # only here: a check of names does not wait for it
+    """Return the workload of image metadata in a file.
+
+    The file is JSON from `docker inspect` or an OCI configuration, an OCI layout directory, or a tar of a
+    layout or of `docker save`. Raises WorkloadError for anything else.
+    """
+    from goldnode.compat import image_metadata  # deferred: a check of names alone does not need it
 
     with _placed(place):
         found = image_metadata.read(path)
@@ -319,7 +328,10 @@ def metadata(path: Path, stated: models.Image | None = None, *, place: Place | N
 def engine_image(
     reference: str, stated: models.Image | None = None, *, place: Place | None = None
 ) -> Workload:
-    """Return the workload of an image that the local Docker engine holds. Raises WorkloadError where it does not, or does not answer."""
+    """Return the workload of an image in the local Docker engine.
+
+    Raises WorkloadError if the engine lacks the image or does not respond.
+    """
     from goldnode.compat import image_metadata
 
     parse_reference(reference, place)
@@ -330,7 +342,7 @@ def engine_image(
 
 @contextmanager
 def _placed(place: Place | None) -> Iterator[None]:
-    """Errors of what was named at `place` say so."""
+    """Add `place`, where the workload was named, to errors raised in the block."""
     try:
         yield
     except WorkloadError as error:
@@ -338,7 +350,7 @@ def _placed(place: Place | None) -> Iterator[None]:
 
 
 def _described(found: Metadata, subject: str, stated: models.Image | None, place: Place | None) -> Workload:
-    """The workload of metadata: what its environment and labels write."""
+    """Return the workload of metadata, from its environment variables and labels."""
     run = found.run
     env = dict(item.split("=", 1) for item in (run.env if run else None) or () if "=" in item)
     labels = (run.labels if run else None) or {}
@@ -395,7 +407,10 @@ def _described(found: Metadata, subject: str, stated: models.Image | None, place
         for name, version in named.frameworks.items():
             frameworks.setdefault(name, version)
         if named.cuda and "cuda" in written and not same(named.cuda, written["cuda"]):
-            message = f"its tag {tags[0]} says CUDA {named.cuda}, and its metadata CUDA {written['cuda']}, which was taken"
+            message = (
+                f"its tag {tags[0]} says CUDA {named.cuda}, and its metadata CUDA {written['cuda']}, which "
+                "was taken"
+            )
             told.append(
                 Finding(
                     "workload-told", "warn", subject, message, (), "tag the image by what it holds", place
@@ -409,7 +424,10 @@ def _described(found: Metadata, subject: str, stated: models.Image | None, place
 
 
 def _compat(env: Mapping[str, str], found: Metadata) -> bool | None:
-    """Whether the image carries NVIDIA's forward-compatibility package: its variables or its history name it. Without history, unknown."""
+    """Return whether the image contains NVIDIA's forward-compatibility package; None if it has no history.
+
+    Its variables or a step of its history name the package.
+    """
     if env.get("NV_CUDA_COMPAT_PACKAGE") or env.get("_CUDA_COMPAT_PATH"):
         return True
     return any("cuda-compat" in step.created_by for step in found.history) if found.history else None
@@ -419,8 +437,11 @@ def _compat(env: Mapping[str, str], found: Metadata) -> bool | None:
 
 
 def of_text(text: str, *, place: Place | None = None) -> Workload:
-    """Return the workload of `--image TEXT`: docker:REF asks the local engine, a path (with / or . before it, or ending in .json or .tar) is
-    metadata, anything else a reference. Raises WorkloadError."""
+    """Return the workload of `--image TEXT`. Raises WorkloadError.
+
+    docker:REF queries the local engine. A path (starting with /, ./, ../, ~ or file:, or ending in .json or
+    .tar) is metadata. Anything else is a reference.
+    """
     if text.startswith("docker:"):
         return engine_image(text.removeprefix("docker:"), place=place)
     if (
@@ -433,7 +454,10 @@ def of_text(text: str, *, place: Place | None = None) -> Workload:
 
 
 def of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
-    """Return the workloads of a class: its images, then its requirements. Paths are relative to the class's file. Raises WorkloadError."""
+    """Return the workloads of a class: its images, then its requirements.
+
+    Raises WorkloadError. Paths are relative to the class's file.
+    """
     found = []
     base = entry.file.parent
     for index, item in enumerate(entry.item.images):
@@ -457,7 +481,7 @@ def _renamed(workload: Workload, subject: str) -> tuple[Finding, ...]:
 
 # -- requirements files
 
-# Options of pip that take a value; those that name an index may say for which CUDA or ROCm its wheels are.
+# Options of pip that take a value. Those that name an index may imply a CUDA or ROCm build of its wheels.
 _INDEX = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
 _VALUED = (*_INDEX, "--trusted-host", "--no-binary", "--only-binary", "--use-feature", "--proxy")
 _FLAGS = ("--pre", "--no-index", "--require-hashes", "--prefer-binary", "--no-deps", "--no-build-isolation")
@@ -489,14 +513,14 @@ class _Pin:
 
 @dataclass
 class _Reading:
-    """What a requirements file and what it includes say so far."""
+    """State of the parser: the content so far of a requirements file and the files it includes."""
 
     python: str | None
     machine: str
     pins: dict[str, _Pin] = field(default_factory=dict)
     asked: dict[str, _Line] = field(default_factory=dict)
     extras: dict[str, set[str]] = field(default_factory=dict)
-    index: tuple[str, _Line] | None = None  # the build that --index-url names, for every package
+    index: tuple[str, _Line] | None = None  # the build that --index-url implies, for every package
     extra_index: list[tuple[str, _Line]] = field(default_factory=list)
     open: list[tuple[_Line, str, str]] = field(default_factory=list)
     no_facts: list[tuple[str, _Line]] = field(default_factory=list)
@@ -508,13 +532,15 @@ def requirements(
 ) -> Workload:
     """Return the workload of a requirements file as pip reads it, with the files it includes.
 
-    `python` is the version markers are judged for; without it, a marker that depends on it is told. `place` is where the file was named.
-    Raises WorkloadError with file and line for what pip would not take, and for pins that contradict each other.
+    `python` is the version to evaluate markers for. Without it, a marker that depends on it is reported.
+    `place` is where the file was named. Raises WorkloadError with file and line for input that pip would
+    reject, and for conflicting pins.
     """
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(architecture, architecture)
     reading = _Reading(python, machine)
     _read(path, reading, False, place)
     subject = f"requirements {path}"
+    # A constraint applies only to packages that something requires.
     pins = {name: pin for name, pin in reading.pins.items() if name in reading.asked}
     where = Place(path)
     frameworks = {name: pins[name].version for name in _FRAMEWORKS if name in pins}
@@ -569,12 +595,15 @@ def requirements(
 
 
 def _build(version: str, line: _Line, reading: _Reading) -> str:
-    """PyTorch's version with the build that its index names, where it names one itself."""
+    """Return PyTorch's version with the build that its index implies, unless the version names a build."""
     _, _, local = version.partition("+")
     if local:
         if reading.index is not None and reading.index[0] != local and not reading.extra_index:
             named, other = reading.index
-            message = f"torch is pinned as {version}, but the index of {other.file}:{other.number} is the one for {named}"
+            message = (
+                f"torch is pinned as {version}, but the index of {other.file}:{other.number} is the one "
+                f"for {named}"
+            )
             raise line.error(
                 message, f"pin {version.partition('+')[0]}+{named}, or name the index for {local}"
             )
@@ -611,7 +640,7 @@ def _read(path: Path, reading: _Reading, constraint: bool, place: Place | None) 
 
 
 def _lines(path: Path, text: str) -> Iterator[_Line]:
-    """Logical lines without comments: continued ones are joined and carry the number of the first."""
+    """Yield logical lines without comments. Continued lines are joined and have the number of the first."""
     start, held = 0, ""
     for number, raw in enumerate(text.splitlines(), 1):
         start = start or number
@@ -636,6 +665,7 @@ def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
     if name in ("-r", "--requirement", "-c", "--constraint"):
         if not value:
             raise line.error(f"{name} names no file", "name the file after it")
+        # pip resolves nested files relative to the file that names them.
         target = line.file.parent / value
         _read(target, reading, constraint or name in ("-c", "--constraint"), Place(line.file, line.number))
     elif name in ("-e", "--editable") or name in _FLAGS:
@@ -658,7 +688,7 @@ def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
 
 
 def _build_of_url(url: str) -> str | None:
-    """The build an index is for: ``…/whl/cu128`` gives cu128."""
+    """Return the build that an index URL implies: cu128 for ``…/whl/cu128``."""
     found = re.search(r"(?:^|[/._-])(cu\d{3}|rocm\d+(?:\.\d+)*|cpu)(?:$|[/._-])", url)
     return found.group(1) if found else None
 
@@ -677,7 +707,7 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
         _pinned(str(found), str(version), line, reading, constraint)
         return
     if re.match(r"(?:\.{0,2}/|[a-z+]+://|file:)", text) or re.search(r"\.(?:zip|tar\.gz)$", text):
-        return  # a source tree or archive: nothing that the facts know comes that way
+        return  # a source tree or archive: the facts cover wheels only
     try:
         requirement = Requirement(text)
     except InvalidRequirement as problem:
@@ -693,7 +723,10 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
     if applies is None:
         if not constraint:
             asked = f"{name}{requirement.specifier}"
-            message = f"{asked} is asked for where {requirement.marker} only; the workload's Python is not known, so that it is not judged"
+            message = (
+                f"{asked} is asked for where {requirement.marker} only; the workload's Python is not "
+                "known, so that it is not judged"
+            )
             reading.open.append((line, message, "write one file per Python"))
         return
     if not constraint:
@@ -743,14 +776,16 @@ def _pinned(name: str, version: str, line: _Line, reading: _Reading, constraint:
     reading.pins[name] = _Pin(version, line, constraint)
     if not constraint:
         reading.asked.setdefault(name, line)
+    # An earlier, unpinned mention of the package is settled by this pin.
     reading.open = [item for item in reading.open if f"{name} is not pinned" not in item[1]]
 
 
+# Versions to try for a marker if the Python of the workload is unknown.
 _PYTHONS = tuple(f"3.{number}" for number in range(8, 17))
 
 
 def _applies(requirement: Requirement, reading: _Reading) -> bool | None:
-    """Whether a requirement's marker holds on Linux; None where it depends on a Python that is not known."""
+    """Return whether a requirement's marker holds on Linux; None if that depends on an unknown Python."""
     if requirement.marker is None:
         return True
     environment = {

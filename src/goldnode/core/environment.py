@@ -1,4 +1,7 @@
-"""The environment variables that goldnode reads, for docs/reference.md. A reader keeps the name as a constant of its own; tests hold both together."""
+"""Table of the environment variables that goldnode reads, rendered into docs/reference.md.
+
+Code that reads a variable defines its name again as a constant. Tests keep both in sync.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import NamedTuple
 
 
 class Variable(NamedTuple):
-    """One variable: its name, what holds where it is not set, and what it does."""
+    """One variable: its name, its default, and its effect."""
 
     name: str
     default: str
@@ -28,12 +31,14 @@ VARIABLES = (
     Variable(
         "GOLDNODE_LOCKS",
         "none",
-        "Directories searched for `STACK.lock.yml` first: before the site file's `locks`, and the stack's own directory.",
+        "Directories searched for `STACK.lock.yml` first: before the site file's `locks`, and the stack's "
+        "own directory.",
     ),
     Variable(
         "GOLDNODE_CACHE",
         "`goldnode` in `$XDG_CACHE_HOME`, else in `~/.cache`",
-        "Where indexes of archives, packages, built modules, and what was read and checked are kept: all can be fetched or made again.",
+        "Where indexes of archives, packages, built modules, and what was read and checked are kept: all "
+        "can be fetched or made again.",
     ),
     Variable("GOLDNODE_RUNS", "`.goldnode/runs`", "Directory of the records of runs; `off` keeps none."),
     Variable("GOLDNODE_RUNS_KEEP", "`50`", "How many records are kept there; the oldest go first."),
@@ -68,7 +73,8 @@ VARIABLES = (
     Variable(
         "GOLDNODE_IMAGE_KEY",
         "the site file's `images.signing_key`",
-        "Secret key (PEM, a file) that signs evidence of images and disks, published disks, and moves of channels; `--key` goes before it.",
+        "Secret key (PEM, a file) that signs evidence of images and disks, published disks, and moves of "
+        "channels; `--key` goes before it.",
     ),
     Variable(
         "GOLDNODE_SIGNING_PASSWORD",
@@ -99,11 +105,12 @@ VARIABLES = (
     Variable(
         "GOLDNODE_VARS_STAGE",
         "`inventory`",
-        "When Ansible's plugin `goldnode_class` gives hosts their class: `inventory` (once per inventory), `task` or `all`.",
+        "When Ansible's plugin `goldnode_class` gives hosts their class: `inventory` (once per inventory), "
+        "`task` or `all`.",
     ),
 )
 
-# Read by the programs for schedulers that goldnode puts on nodes.
+# Read by the scheduler integrations that goldnode installs on nodes.
 ON_NODES = (
     Variable(
         "GOLDNODE_RUN",
@@ -119,11 +126,12 @@ ON_NODES = (
     Variable(
         "GOLDNODE_DEBUG",
         "none",
-        "With any value, `goldnode-node` prints the traceback of a [failure of its own](sanity.md#when-the-check-itself-fails).",
+        "With any value, `goldnode-node` prints the traceback of a [failure of its "
+        "own](sanity.md#when-the-check-itself-fails).",
     ),
 )
 
-# Of others: read by goldnode itself, or handed to what it calls.
+# Defined by other programs. goldnode reads them, or passes them to the programs it runs.
 FOREIGN = (
     Variable("XDG_CACHE_HOME", "`~/.cache`", "`goldnode` below it is what `GOLDNODE_CACHE` is by default."),
     Variable("TMPDIR", "`/tmp`", "Where throw-away roots of apt and other files are that go at the end."),
@@ -159,7 +167,8 @@ FOREIGN = (
     Variable(
         "ANSIBLE_CONFIG",
         "goldnode's `ansible.cfg`",
-        "What `goldnode plan`, `adopt`, `disks update` and `scripts/verify` have Ansible read. Other `ANSIBLE_…` count as well.",
+        "What `goldnode plan`, `adopt`, `disks update` and `scripts/verify` have Ansible read. Other "
+        "`ANSIBLE_…` count as well.",
     ),
 )
 

@@ -1,7 +1,7 @@
-"""Errors a user is expected to meet, each with its place and its remedy.
+"""Errors that a user can run into, each with its location and its remedy.
 
-Everything goldnode refuses on purpose is a `GoldnodeError`: the command line prints it as one line and exits 2. Any
-other exception is a fault of goldnode and keeps its trace.
+goldnode raises a `GoldnodeError` for everything it refuses on purpose. The command line prints it as one line
+and exits 2. Any other exception is a bug in goldnode and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from pathlib import Path
 
 
 class GoldnodeError(Exception):
-    """One refusal: what is wrong, where, and what to do about it.
+    """A refusal: what is wrong, where, and how to fix it.
 
-    `message` is one sentence without its full stop; `file` and `line` (1-based) say where it was read; `remedy` is one
-    sentence that starts with a verb. `str()` is `FILE:LINE: message. remedy`, with the parts that are known.
+    `message` is one sentence without its full stop. `file` and `line` (1-based) locate the cause. `remedy` is
+    one sentence that starts with a verb. `str()` is `FILE:LINE: message. remedy`, with the parts that are
+    known.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class SiteError(GoldnodeError):
 
 
 class CatalogError(GoldnodeError):
-    """A catalog file says something that cannot be."""
+    """A catalog file contradicts itself, the facts or another file."""
 
 
 class InventoryError(GoldnodeError):
@@ -55,11 +56,11 @@ class InventoryError(GoldnodeError):
 
 
 class FactsError(GoldnodeError):
-    """A compatibility fact was asked for that is not in `facts`."""
+    """A fact was requested that `facts` does not hold."""
 
 
 class WorkloadError(GoldnodeError):
-    """An image reference, image metadata or a requirements file that cannot be read, or contradicts what is stated beside it."""
+    """An image reference, image metadata or requirements file is unreadable or contradicts its class."""
 
 
 class LockError(GoldnodeError):
@@ -67,27 +68,27 @@ class LockError(GoldnodeError):
 
 
 class ImageError(GoldnodeError):
-    """A container image, its matrix, lock, build or registry is not what it has to be."""
+    """A container image, its matrix, lock, build or registry is missing or invalid."""
 
 
 class DiskError(GoldnodeError):
-    """A disk image, its definition, lock, build, boot or store is not what it has to be."""
+    """A disk image, its definition, lock, build, boot or store is missing or invalid."""
 
 
 class EditedLockError(LockError):
-    """A lock's content is not what its digest says: it was edited by hand or damaged."""
+    """A lock does not match its own digest: it was edited by hand or damaged."""
 
 
 class NewerLockError(LockError):
-    """A lock was written by a later goldnode, and must not be overwritten by this one."""
+    """A later goldnode wrote this lock; this version must not overwrite it."""
 
 
 class UnsolvableError(LockError):
-    """apt finds no way to install what is asked for."""
+    """apt cannot find a solution for the requested packages."""
 
 
 class VanishedError(LockError):
-    """Something a lock or a stack asks for by exact version is no longer in the archive."""
+    """An exact version that a lock or a stack requires is no longer in the archive."""
 
 
 class MirrorError(LockError):
@@ -95,21 +96,23 @@ class MirrorError(LockError):
 
 
 class ModulesError(GoldnodeError):
-    """Prebuilt modules are missing, stale, unsigned where they have to be signed, or could not be built."""
+    """Prebuilt modules are missing, stale, unsigned although signatures are required, or failed to build."""
 
 
 class SigningKeyError(GoldnodeError):
-    """A signing key is absent, unreadable, or not the one the catalog names."""
+    """A signing key is missing, unreadable, or not the one that the catalog names."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the hint that follows a wrong name: the nearest known spelling, else the known names, else nothing.
+    """Return a hint for a misspelt name: the nearest known name, or the list of known names.
 
-    The result starts with a verb and carries no full stop, so it can be used as a remedy.
+    The hint is "" if no names are known. It starts with a verb and has no full stop, so it can be used as a
+    remedy.
     """
     choices = sorted(set(known))
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     if not close:
+        # Names such as GPU models are upper case: compare again without case before giving up.
         folded = {choice.casefold(): choice for choice in choices}
         close = [folded[m] for m in difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.5)]
     if close:

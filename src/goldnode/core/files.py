@@ -1,4 +1,4 @@
-"""Files of this machine: what they hash to, and writing them whole."""
+"""Local files: digests, atomic writes and working directories."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from goldnode.core.errors import GoldnodeError
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 (hex) of a file."""
+    """Return the sha256 (hex) of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Let a file hold `data`, making its directory: it is seen with the old content or the new."""
+    """Replace the content of a file atomically and create its directory.
+
+    Readers see either the old content or the new.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own: two that write at once leave what one of them wrote.
+    # A unique temporary name: a fixed one would mix the output of concurrent writers.
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as out:
         new = Path(out.name)
         try:
@@ -39,7 +42,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def cache_directory() -> Path:
-    """Return where goldnode keeps what it can make or download again: $GOLDNODE_CACHE, else below the user's cache directory."""
+    """Return goldnode's cache directory: $GOLDNODE_CACHE, otherwise `goldnode` in the user's cache directory.
+
+    Everything in it can be built or downloaded again.
+    """
     named = os.environ.get("GOLDNODE_CACHE")
     return (
         Path(named).expanduser()
@@ -49,7 +55,7 @@ def cache_directory() -> Path:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a directory, on the disk: a power cut after this leaves them what they are."""
+    """Flush a file, or the entries of a directory, to disk, so that they survive a power cut."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -59,7 +65,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def full_disk(refusal: GoldnodeError) -> Iterator[None]:
-    """Turn a disk that is full into `refusal`."""
+    """Turn a full disk or an exceeded quota into the error `refusal`."""
     try:
         yield
     except OSError as problem:
@@ -70,13 +76,19 @@ def full_disk(refusal: GoldnodeError) -> Iterator[None]:
 
 @contextmanager
 def second_build(parent: Path) -> Iterator[Path]:
-    """Give a directory in `parent` for a build that is compared with another. It stays where the block ends well and has not removed it: the
-    two differ, and somebody will look at it. It goes with an error, and what a run that was killed left goes with the next one."""
+    """Yield a directory in `parent` for a second build, which the caller compares with the first.
+
+    The caller removes the directory if both builds agree. If it still exists when the block ends, the builds
+    differ and the directory is left for inspection. An error removes it. The next run removes directories
+    that a killed run left behind.
+    """
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / ".making").open("w") as making:
-        fcntl.flock(making, fcntl.LOCK_EX)  # what another makes just now is not yet held
+        # Serialise: a directory that another process has just created is not locked yet.
+        fcntl.flock(making, fcntl.LOCK_EX)
         for lock in parent.glob("*.lock"):
             with lock.open("w") as handle:
+                # A lock that can be taken belongs to a process that was killed.
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -84,7 +96,7 @@ def second_build(parent: Path) -> Iterator[Path]:
                 shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
                 lock.unlink(missing_ok=True)
         place = Path(tempfile.mkdtemp(dir=parent, prefix=f"{os.getpid()}-"))
-        place.chmod(0o755)  # apt's own user goes through it
+        place.chmod(0o755)  # apt drops privileges to _apt, which must be able to traverse the directory
         lock = place.with_name(f"{place.name}.lock")
         handle = lock.open("w")
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""The number of a file's own format: one of a later goldnode is told as what it is."""
+"""Check of a file's format number, so that a file from a later goldnode is reported as such."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from goldnode.core.yamlsource import Source
 
 
 def check_format(source: Source, key: str, reads: int, error: type[GoldnodeError]) -> None:
-    """Refuse a document whose `key` is a number other than `reads`. Raises `error`; what is no number is for the model to tell."""
+    """Refuse a document whose `key` is a number other than `reads`.
+
+    Raises `error`. The model reports values that are not integers.
+    """
     found = source.data.get(key) if isinstance(source.data, dict) else None
     if isinstance(found, int) and not isinstance(found, bool) and found != reads:
         remedy = "install the goldnode that it was written for" if found > reads else f"write {key}: {reads}"

@@ -1,4 +1,7 @@
-"""What the controller does with OpenPGP keys beyond reading their fingerprints: select from a keyring, armour, compare."""
+"""OpenPGP keys on the controller: select from a keyring, armour, compare.
+
+The node package reads fingerprints.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from goldnode.node.openpgp import PUBLIC_KEY, crc24, dearmor, packets, primary_f
 
 
 def armor(data: bytes) -> bytes:
-    """Return the keys in `data` (armoured or binary) as one armoured block, always the same for the same keys."""
+    """Return the keys in `data` (armoured or binary) as one armoured block. The output is deterministic."""
     binary = dearmor(data)
     text = base64.b64encode(binary)
     lines = [text[at : at + 64] for at in range(0, len(text), 64)]
@@ -19,14 +22,15 @@ def armor(data: bytes) -> bytes:
 
 
 def select(data: bytes, fingerprints: Iterable[str]) -> bytes:
-    """Return the binary keyring that holds only those keys of `data` whose primary fingerprint is in `fingerprints`.
+    """Return a binary keyring with the keys of `data` whose primary fingerprint is in `fingerprints`.
 
-    A primary key takes its user ids, signatures and subkeys with it. The result is empty where none matches.
+    The user ids, signatures and subkeys of a primary key are included. The result is empty if no key matches.
     """
     wanted = {_bare(item) for item in fingerprints}
     chosen, keep = [], False
     for tag, body in packets(dearmor(data)):
         if tag == PUBLIC_KEY:
+            # Packets up to the next primary key belong to this one (RFC 4880, section 11.1).
             keep = primary_fingerprints(_frame(tag, body))[0] in wanted
         if keep:
             chosen.append(_frame(tag, body))
@@ -44,5 +48,5 @@ def _bare(fingerprint: str) -> str:
 
 
 def _frame(tag: int, body: bytes) -> bytes:
-    """One packet in the new format with a four-octet length (RFC 4880, section 4.2.2.3)."""
+    """Return one packet in the new format with a four-octet length (RFC 4880, section 4.2.2.3)."""
     return bytes((0xC0 | tag, 0xFF)) + len(body).to_bytes(4, "big") + body

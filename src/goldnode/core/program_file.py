@@ -1,7 +1,10 @@
-"""goldnode-node as one file: the package `goldnode.node` in a zip archive that Python runs. The same sources give the same bytes.
+"""Builder of goldnode-node: the package `goldnode.node` as one executable zip archive.
 
-NVIDIA's binding of NVML, `pynvml` (package nvidia-ml-py, BSD licence), is in it: a node needs no pip. It is one file and carries its licence
-in its head; the licence stands beside it once more, for whoever lists the archive.
+Builds are reproducible.
+
+The archive includes `pynvml`, NVIDIA's NVML binding (package nvidia-ml-py, BSD licence), so a node needs no
+pip. The module carries its licence in its header. The archive has the licence as a separate file too, so that
+it shows in a listing.
 """
 
 from __future__ import annotations
@@ -24,12 +27,16 @@ START = b"#!/usr/bin/env -S python3 -I -S\n"
 BINDING = "pynvml.py"
 LICENCE = "pynvml.LICENSE"
 WRITER = (
-    "goldnode/node/slotwrite.py"  # travels with an image that is written to a node, and does not stay there
+    # Sent along with an image that is written to a node; never installed there.
+    "goldnode/node/slotwrite.py"
 )
 
 
 def sources(*, writer: bool = False) -> dict[str, bytes]:
-    """Archive name -> content of every file of the program, sorted by name. `writer`: with what only an update of a disk needs."""
+    """Return archive name -> content of every file of the program, sorted by name.
+
+    `writer` adds the module that only disk updates need.
+    """
     found = {f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py")}
     if not writer:
         found.pop(WRITER)
@@ -38,7 +45,10 @@ def sources(*, writer: bool = False) -> dict[str, bytes]:
 
 
 def binding() -> dict[str, bytes]:
-    """pynvml as nvidia-ml-py installs it, and its licence, which is the comment at its head."""
+    """Return pynvml as nvidia-ml-py installs it, and its licence, taken from the comment at its top.
+
+    Raises GoldnodeError if the package or the licence is missing.
+    """
     spec = find_spec("pynvml")
     if spec is None or spec.origin is None:
         raise GoldnodeError(
@@ -58,9 +68,11 @@ def binding() -> dict[str, bytes]:
 
 @cache
 def build(*, writer: bool = False) -> bytes:
-    """The file. Times and modes in the archive are fixed, so that a digest stands for the sources alone. `writer`: as for :func:`sources`.
+    """Return the program as bytes. `writer`: see :func:`sources`.
 
-    It ends with its own checksum, as the comment of the archive: a start without a compiled copy verifies it (node/__main__.py).
+    Timestamps and modes in the archive are fixed, so the digest depends on the sources alone. The file ends
+    with its own checksum, as the archive comment. A start without a compiled copy verifies it
+    (node/__main__.py).
     """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -75,7 +87,7 @@ def build(*, writer: bool = False) -> bytes:
 
 
 def payload(*, content: bool) -> dict[str, str]:
-    """The program as the engine takes it: ``{sha256}``, with its bytes in base64 only where they are to be written."""
+    """Return the program for Ansible: ``{sha256}``, plus ``content`` (base64) if `content` is set."""
     data = build()
     found = {"sha256": "sha256:" + hashlib.sha256(data).hexdigest()}
     return {**found, "content": base64.b64encode(data).decode()} if content else found

@@ -1,8 +1,8 @@
-"""Site configuration: where this site's archives and locks are.
+"""Site configuration: archive addresses, signing keys and the directory of locks.
 
-A site file names what differs between sites and must not be in a catalog: archive addresses, signing keys, the
-directory of locks. It is found as `$GOLDNODE_SITE`, else `./goldnode-site.yml`, else `/etc/goldnode/site.yml`, else
-there is none and every value has its default.
+A site file holds values that differ between sites and must not be in a catalog. goldnode reads
+`$GOLDNODE_SITE`, otherwise `./goldnode-site.yml`, otherwise `/etc/goldnode/site.yml`. Without a site file
+every value has its default.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from goldnode.node.state.family import FAMILIES
 
 Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{40}$", to_upper=True)]
 
-# Run by a unit of the node, never by a shell: the first word is a program's full path.
+# A systemd unit on the node runs it without a shell: the first word is the full path of a program.
 NodeCommand = Annotated[tuple[str, ...], Field(min_length=1)]
 
 SITE_FILES = (Path("goldnode-site.yml"), Path("/etc/goldnode/site.yml"))
 
+# file and copy are apt methods for local directories.
 _URL = re.compile(r"^(https?|file|copy)://?[^\s]*$")
 
 
 class SiteArchive(BaseModel):
-    """Where one archive of the catalog is found at this site."""
+    """Address and keys of one catalog archive at this site."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,7 +46,7 @@ class SiteArchive(BaseModel):
 
 
 class SiteIndex(BaseModel):
-    """An index of wheels of this site's own, for images that the matrix says come from one (`index`)."""
+    """The site's own Python package index, for images whose matrix entry names it (`index`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,12 +54,15 @@ class SiteIndex(BaseModel):
 
 
 class SiteGate(BaseModel):
-    """Whom a node tells that its gate has closed (`gate: drain` in its class), where that is not Slurm."""
+    """Commands that drain and resume a node in a scheduler other than Slurm (`gate: drain` in the class)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     drain: NodeCommand = Field(
-        description="Command on the node, as words; the reason is added as the last one. Status 3: it was drained already."
+        description=(
+            "Command on the node, as words; the reason is added as the last one. Status 3: it was drained "
+            "already."
+        )
     )
     resume: NodeCommand = Field(
         description="Command on the node, as words, that takes it back; called only for a drain of its own."
@@ -73,7 +77,10 @@ class SiteMirror(BaseModel):
     directory: str = Field(description="Where the controller keeps it; relative to the site file.")
     url: str | None = Field(
         default=None,
-        description="Address at which nodes find that directory; they then use nothing else. null: nodes do not use it.",
+        description=(
+            "Address at which nodes find that directory; they then use nothing else. null: nodes do not "
+            "use it."
+        ),
     )
     key: str | None = Field(
         default=None, description="Public key that its indexes are signed with; relative to the site file."
@@ -90,35 +97,46 @@ class SiteSigning(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: str = Field(
-        description="Private key, PEM, a file that only `goldnode modules build` reads; relative to the site file."
+        description=(
+            "Private key, PEM, a file that only `goldnode modules build` reads; relative to the site file."
+        )
     )
     certificate: str = Field(description="Its X.509 certificate, PEM or DER; relative to the site file.")
 
 
 class SiteImages(BaseModel):
-    """What the evidence of this site's container and disk images is made and checked with."""
+    """Keys and databases for signing and checking evidence of this site's container and disk images."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     signing_key: str | None = Field(
         default=None,
-        description="Secret key that images, disks and their channels are signed with, PEM (ed25519 or ECDSA P-256); relative to the site file.",
+        description=(
+            "Secret key that images, disks and their channels are signed with, PEM (ed25519 or ECDSA "
+            "P-256); relative to the site file."
+        ),
     )
     public_key: str | None = Field(
         default=None,
-        description="Public keys that signatures are checked against, one or more PEM blocks; relative to the site file.",
+        description=(
+            "Public keys that signatures are checked against, one or more PEM blocks; relative to the site "
+            "file."
+        ),
     )
     builder: str | None = Field(
         default=None, description="URI that names this site's builder in provenance; null: goldnode's own."
     )
     vulnerabilities: tuple[str, ...] = Field(
         default=(),
-        description="Vulnerability databases, KIND=FILE[@YYYY-MM-DD] with KIND debian or osv; relative to the site file.",
+        description=(
+            "Vulnerability databases, KIND=FILE[@YYYY-MM-DD] with KIND debian or osv; relative to the site "
+            "file."
+        ),
     )
 
 
 class Site(BaseModel):
-    """A read site configuration; `file` is None where the site has none."""
+    """A parsed site configuration; `file` is None without a site file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -135,7 +153,10 @@ class Site(BaseModel):
     mirror: SiteMirror | None = Field(default=None, description="The site's mirror of locked packages.")
     modules: Literal["dkms", "prebuilt"] = Field(
         default="dkms",
-        description="Where a node's driver module comes from: built on the node, or built once and kept in the mirror.",
+        description=(
+            "Where a node's driver module comes from: built on the node, or built once and kept in the "
+            "mirror."
+        ),
     )
     module_signing: SiteSigning | None = Field(
         default=None,
@@ -155,15 +176,15 @@ class Site(BaseModel):
         return load_site(path)
 
     def resolve(self, path: str) -> Path:
-        """Return `path` as the site file means it: relative to the directory of that file."""
+        """Return `path` as an absolute path. Relative paths start at the directory of the site file."""
         base = self.file.parent if self.file is not None else Path.cwd()
         return (base / Path(path).expanduser()).absolute()
 
     def lock_directories(self, *, to_write: bool = False) -> list[Path]:
-        """Return the directories that come before the catalog when a lock is searched: $GOLDNODE_LOCKS, then `locks`.
+        """Return the lock directories that precede the catalog: those of $GOLDNODE_LOCKS, then `locks`.
 
-        `to_write`: one that is not there yet is good as well, since it will be made. Otherwise it raises SiteError: another lock than the
-        one that is meant would be used without a word.
+        With `to_write`, directories may be missing, because goldnode creates them. Otherwise a missing
+        directory raises SiteError: goldnode would silently use a different lock.
         """
         found = named_directories("GOLDNODE_LOCKS", to_write=to_write)
         if self.locks is not None:
@@ -184,9 +205,9 @@ class Site(BaseModel):
         return found
 
     def key_bytes(self, archive: str) -> bytes | None:
-        """Return the content of the key file the site names for `archive`, or None where it names none.
+        """Return the content of the key file that the site names for `archive`, or None if it names none.
 
-        Raises SiteError when the file cannot be read.
+        Raises SiteError if the file cannot be read.
         """
         entry = self.archives.get(archive)
         if entry is None or entry.key is None:
@@ -203,10 +224,10 @@ class Site(BaseModel):
 
 
 def named_directories(variable: str, *, to_write: bool = False) -> list[Path]:
-    """Return the directories that an environment variable names for locks, in its order.
+    """Return the lock directories listed in an environment variable, in order.
 
-    `to_write`: one that is not there yet is good as well, since it will be made. Otherwise it raises SiteError: another lock than the one
-    that is meant would be used without a word.
+    With `to_write`, directories may be missing, because goldnode creates them. Otherwise a missing directory
+    raises SiteError: goldnode would silently use a different lock.
     """
     found = [Path(part).expanduser() for part in os.environ.get(variable, "").split(os.pathsep) if part]
     for path in found if not to_write else ():
@@ -219,8 +240,10 @@ def named_directories(variable: str, *, to_write: bool = False) -> list[Path]:
 
 
 def find_site() -> Path | None:
-    """Return the site file in force, or None. Raises SiteError when $GOLDNODE_SITE names a file that is not there, and for .yaml where
-    .yml is read."""
+    """Return the site file in force, or None.
+
+    Raises SiteError if $GOLDNODE_SITE names a missing file, or if a site file ends in .yaml instead of .yml.
+    """
     named = os.environ.get("GOLDNODE_SITE")
     if named:
         path = Path(named).expanduser()
@@ -242,7 +265,10 @@ def find_site() -> Path | None:
 
 
 def load_site(path: Path | None = None) -> Site:
-    """Read the site file at `path`, or the one in force; an absent one is an empty Site. Raises SiteError."""
+    """Read the site file at `path`, or the one in force.
+
+    A missing file is an empty Site. Raises SiteError.
+    """
     path = path if path is not None else find_site()
     if path is None:
         return Site()
@@ -278,13 +304,18 @@ def load_site(path: Path | None = None) -> Site:
                 f'"gate.{key}" begins with "{words[0]}", expected the full path of a program on the node',
                 file=path,
                 line=source.line(("gate", key)),
-                remedy=f"write it as a list of words, for instance {key}: [/usr/local/sbin/{key}-node, --quiet]",
+                remedy=(
+                    f"write it as a list of words, for instance {key}: [/usr/local/sbin/{key}-node, --quiet]"
+                ),
             )
     return site.model_copy(update={"file": path})
 
 
 def check_archives(site: Site, known: Mapping[str, object]) -> None:
-    """Refuse archive ids the catalog does not have. Raises SiteError with file, line and nearest spelling."""
+    """Refuse archive ids that the catalog does not have.
+
+    Raises SiteError with file, line and nearest spelling.
+    """
     for name in site.archives:
         if name not in known and site.file is not None:
             source = yamlsource.read(site.file, error=SiteError)
@@ -297,9 +328,10 @@ def check_archives(site: Site, known: Mapping[str, object]) -> None:
 
 
 def archive_url(site: Site, archive: str) -> str:
-    """Return the address of `archive`: the site's, else, for those of this machine's own distribution, what its apt uses.
+    """Return the address of `archive`.
 
-    Raises SiteError where neither names one.
+    The site's address takes precedence. For archives of this machine's own distribution, the address in its
+    apt sources is the fallback. Raises SiteError if neither names one.
     """
     entry = site.archives.get(archive)
     if entry is not None:
@@ -321,8 +353,8 @@ def archive_url(site: Site, archive: str) -> str:
 def _machine_archives() -> dict[str, str]:
     """Return the addresses of the distribution's own archives in this machine's apt sources, by archive id.
 
-    A source counts when its suite is the machine's own release: with the index downloaded, its Origin must be the
-    distribution as well, so that a third party's archive that copies its suite names is not taken for its own.
+    The suite of a source must be the machine's own release. If the index is downloaded, its Origin must be
+    the distribution too. This excludes third-party archives that copy the suite names.
     """
     system = _os_release()
     codename, family = system.get("VERSION_CODENAME", ""), FAMILIES.get(system.get("ID", ""))
@@ -335,12 +367,14 @@ def _machine_archives() -> dict[str, str]:
             text=True,
             check=True,
             timeout=60,
+            # The machine's own configuration decides, not one that APT_CONFIG points to.
             env={key: value for key, value in os.environ.items() if key != "APT_CONFIG"}
             | {"LC_ALL": "C.UTF-8"},
         )
     except (OSError, subprocess.SubprocessError):
         return {}
     suites = {suite.format(codename=codename): name for name, suite in family.archives.items()}
+    # Without a downloaded index apt prints an empty origin or the unexpanded variable.
     own = (system["ID"].capitalize(), "", "$(ORIGIN)")
     found: dict[str, str] = {}
     for row in done.stdout.splitlines():

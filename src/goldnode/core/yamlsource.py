@@ -1,7 +1,7 @@
-"""YAML that knows its lines: read a file, and turn every fault in it into one error with file, line and remedy.
+"""YAML reader that keeps line numbers. Every fault becomes one error with file, line and remedy.
 
-The composed node tree is kept beside the plain data, so that an error found much later (a power limit above the
-board's, a host in two classes) still names the line the value was written on.
+`Source` records the line of every key and value next to the plain data. An error found much later (a power
+limit above the board's, a host in two classes) can still name the line of the value.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 SHOWN = 60  # characters of a value that an error repeats
 
+# libyaml is optional: PyYAML without it parses the same documents, more slowly.
 _Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass
 class Source:
-    """One read file: its plain `data` and the line of every key and value in it."""
+    """A parsed file: its plain `data` and the line of every key and value."""
 
     file: Path
     data: Any
@@ -36,7 +37,7 @@ class Source:
     value_lines: dict[KeyPath, int] = field(default_factory=dict)
 
     def line(self, path: Sequence[str | int]) -> int:
-        """Return the 1-based line of the key at `path`, or of the nearest enclosing key that was written."""
+        """Return the 1-based line of the key at `path`, or of the nearest enclosing key in the file."""
         whole = tuple(path)
         for end in range(len(whole), -1, -1):
             part = whole[:end]
@@ -48,7 +49,7 @@ class Source:
 
 
 def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> Source:
-    """Read one YAML document. Raises `error` for an unreadable file, broken YAML and a key written twice."""
+    """Read one YAML document. Raises `error` for an unreadable file, invalid YAML and a duplicate key."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as problem:
@@ -100,18 +101,20 @@ def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -
         AttributeError,
         LookupError,
         ValueError,
-    ) as problem:  # what a value's constructor says of one that it cannot make
+        # Constructors of scalar values raise these, for instance for a date like 2025-02-30.
+    ) as problem:
         raise _unmade(node, path, error) from problem
     finally:
         loader.dispose()
 
 
 def _unmade(root: yaml.Node | None, path: Path, error: type[GoldnodeError]) -> GoldnodeError:
-    """The error of the first value below `root` that looks like a date or a number and is none."""
+    """Return the error for the first value below `root` that looks like a date or number but is invalid."""
     nodes: list[yaml.Node | None] = [root]
     seen: set[int] = set()
     while nodes:
         node = nodes.pop()
+        # Aliases make the node tree a graph.
         if id(node) in seen:
             continue
         seen.add(id(node))
@@ -136,7 +139,7 @@ def _unmade(root: yaml.Node | None, path: Path, error: type[GoldnodeError]) -> G
     return error("this is not valid YAML", file=path, remedy="correct it")
 
 
-# What a value with a tag of YAML's should have been, and what to do where it is not.
+# Expected form and remedy for a scalar with a standard YAML tag.
 _MEANT = {
     "timestamp": ("a date", "write it as YYYY-MM-DD"),
     "int": ("a number that can be read", "correct it, or write it in quotes"),
@@ -147,7 +150,7 @@ _MEANT = {
 
 def _walk(node: yaml.Node, path: KeyPath, source: Source, error: type[GoldnodeError], seen: set[int]) -> None:
     source.value_lines.setdefault(path, node.start_mark.line + 1)
-    if id(node) in seen:  # an alias: walked where its anchor is
+    if id(node) in seen:  # an alias: already visited at its anchor
         return
     seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
@@ -155,6 +158,7 @@ def _walk(node: yaml.Node, path: KeyPath, source: Source, error: type[GoldnodeEr
         for key, value in node.value:
             line = key.start_mark.line + 1
             name = str(key.value)
+            # PyYAML silently keeps the last of two equal keys. A mapping may have several merge keys (`<<`).
             if name in keys and key.tag != "tag:yaml.org,2002:merge":
                 raise error(
                     f'key "{name}" is written twice, first on line {keys[name]}',
@@ -177,7 +181,10 @@ def validate(
     error: type[GoldnodeError] = CatalogError,
     allow_empty: bool = False,
 ) -> Model:
-    """Return `source` as `model`. Raises `error` for the first fault, with its line and the nearest right spelling."""
+    """Return `source` as `model`.
+
+    Raises `error` for the first fault, with its line and the nearest valid spelling.
+    """
     data = source.data
     if data is None and allow_empty:
         data = {}
@@ -191,7 +198,8 @@ def validate(
     try:
         return model.model_validate(data)
     except ValidationError as problem:
-        # One at a time, top to bottom; but a misspelt key before the missing one it was meant to be.
+        # Report one fault at a time, top to bottom. A misspelt key comes before the missing key it was
+        # probably meant to be.
         details = sorted(
             problem.errors(include_url=False),
             key=lambda item: (item["type"] != "extra_forbidden", source.line(_written(item["loc"], data))),
@@ -217,7 +225,7 @@ def _written(loc: Sequence[str | int], data: Any) -> KeyPath:
     return tuple(path)
 
 
-# What a value of the wrong type or size should have been; {} is what the model says beside it.
+# Expected form by pydantic error type. The placeholders are filled from the constraints of the model.
 _EXPECTED = {
     "greater_than": "a number above {gt}",
     "greater_than_equal": "a number of at least {ge}",
@@ -244,7 +252,10 @@ _EXPECTED = {
 def _explain(
     items: Sequence[ErrorDetails], model: type[BaseModel], source: Source, error: type[GoldnodeError]
 ) -> GoldnodeError:
-    """The error of one place in the file. Several `items` are the alternatives of a union, none of which the value is."""
+    """Return the error for one location in the file.
+
+    Several `items` are the alternatives of a union, none of which matched the value.
+    """
     item = items[0]
     loc = _written(item["loc"], source.data)
     line = source.line(loc)
@@ -259,6 +270,7 @@ def _explain(
     if item["type"] == "missing":
         return error(f'key "{where}" is missing', file=source.file, line=line, remedy="add it")
     if item["type"] == "value_error":
+        # Validators of our models raise ValueError("message | remedy").
         text, _, remedy = str(item["ctx"]["error"]).partition(" | ")
         return error(
             f'"{where}": {text}' if where else text,
@@ -281,7 +293,7 @@ def _explain(
 
 
 def _choices(item: ErrorDetails) -> list[str]:
-    """The words of which a value had to be one; empty for any other fault."""
+    """Return the allowed words of a literal or enum error; empty for any other fault."""
     return (
         re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
         if item["type"] in ("literal_error", "enum")
@@ -291,7 +303,7 @@ def _choices(item: ErrorDetails) -> list[str]:
 
 def _remedy(value: Any, choices: Sequence[str], others: Sequence[str]) -> str:
     if isinstance(value, bool):
-        # YAML takes on, off, yes and no without quotes for true and false.
+        # YAML 1.1 reads unquoted on, off, yes and no as true and false.
         meant = next((word for word in (("on", "yes") if value else ("off", "no")) if word in choices), None)
         if meant is not None:
             return f'write it in quotes: "{meant}"'
@@ -310,7 +322,7 @@ def _fields(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
         inner = next((m for m in _models(current) if isinstance(part, str) and part in m.model_fields), None)
         if inner is not None:
             current = inner.model_fields[str(part)].annotation
-        # Otherwise `part` is an index or a free key: the annotation's own arguments hold the model.
+        # Otherwise `part` is an index or a free key: the type arguments of the annotation hold the model.
     return [
         info.alias or name
         for m in _models(current)
@@ -346,5 +358,5 @@ def _kind(value: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """The beginning of what may be a whole file, which an error does not repeat."""
+    """Truncate `text`, which may be a whole file, for use in an error."""
     return text if len(text) <= SHOWN else text[:SHOWN] + "…"

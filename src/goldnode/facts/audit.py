@@ -1,8 +1,10 @@
-"""Are the facts whole? Every row has a source, no two rows contradict each other, and what the catalog names has facts.
+"""Consistency checks of the facts: every row has a source, and no two rows contradict each other.
 
-The checks read a folder of facts files, so that tests can feed them broken copies. A disagreement of sources is no fault
-where the row says so (`conflict`, `note`): it is kept and shown. Nothing here knows a version: it compares the facts
-with each other.
+The facts must also cover every GPU model, driver branch and OS release of the catalog.
+
+The checks read a directory of facts files, so that tests can pass in broken copies. A disagreement between
+sources is not a fault if the row documents it (`conflict`, `note`). This module contains no versions: it
+compares the facts with each other.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ if TYPE_CHECKING:
 Facts = Mapping[str, Any]
 Key = tuple[str | int, ...]
 
-# What `confidence` may begin with; more may follow in words.
+# Allowed first words of `confidence`; free text may follow.
 CONFIDENCE = ("high", "medium", "low", "derived")
 
-# Fields of a GPU whose value is stated by the source of another name (`source: {memory_power: smi}`).
+# Fields of a GPU whose source is stated under another key (`source: {memory_power: smi}`).
 _STATED_BY = {
     "pci_ids": "pci_ids",
     "compute_capability": "cc",
@@ -50,7 +52,7 @@ _STATED_BY = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with the facts: in which file, on which line (from 1, 0 where it is about the whole file), and what."""
+    """One fault in the facts: file, line (from 1; 0 for the whole file), and message."""
 
     file: str
     line: int
@@ -69,12 +71,15 @@ class Fault:
 
 @lru_cache(maxsize=32)
 def _read(name: str, text: str) -> yamlsource.Source:
-    """Kept by content: most of the time goes into reading, and a second folder differs in few files."""
+    """Parse a facts file, cached by content.
+
+    Parsing takes most of the time, and a directory of a test differs in few files.
+    """
     return yamlsource.parse(text, Path("facts") / name, error=FactsError)
 
 
 class _Folder:
-    """One folder of facts files, each read once, with the line of every key."""
+    """One directory of facts files, each parsed once, with the line of every key."""
 
     def __init__(self, directory: Path) -> None:
         self.sources = {
@@ -103,9 +108,9 @@ class _Folder:
 
 
 def faults(directory: Path = facts.FACTS) -> list[Fault]:
-    """Return everything that is wrong with the facts files in `directory`, in order of file and line.
+    """Return all faults of the facts files in `directory`, in order of file and line.
 
-    Raises FactsError for a file that is no YAML, and for a key written twice in one mapping.
+    Raises FactsError for invalid YAML, and for a duplicate key in a mapping.
     """
     folder = _Folder(directory)
     folder.check_forms()
@@ -116,7 +121,7 @@ def faults(directory: Path = facts.FACTS) -> list[Fault]:
 
 
 def catalog_faults(catalog: Catalog) -> list[FactsError]:
-    """Return one error for each GPU model, driver branch and OS release of `catalog` that the facts do not know well enough to judge."""
+    """Return one error per GPU model, driver branch and OS of `catalog` that the facts do not cover."""
     found: list[FactsError] = []
     systems = {
         (row["id"].rstrip("0123456789"), row["name"].split()[1])
@@ -155,7 +160,7 @@ def _known(owner: str, kind: str, name: str, ask: Callable[[str], Any], file: Pa
 
 
 def _form(folder: _Folder) -> None:
-    """`meta` with its date, sources that resolve and are used, known shapes of dates and doubts."""
+    """Check the form of each file: the date in `meta`, dangling and unused sources, dates and doubts."""
     for file, source in folder.sources.items():
         data = source.data
         table = data["sources"]
@@ -177,7 +182,7 @@ def _form(folder: _Folder) -> None:
 
 
 def _stated(value: Mapping[str, Any]) -> set[str]:
-    """The source keys that this mapping states itself."""
+    """Return the source keys that this mapping states itself."""
     found = {
         leaf
         for key, inner in value.items()
@@ -196,7 +201,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _mappings(value: Any, path: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Every mapping below `value` with its path; the table of sources is none of them."""
+    """Yield every mapping below `value` with its path, except `meta` and the table of sources."""
     if isinstance(value, dict):
         yield path, value
         for key, inner in value.items():
@@ -208,9 +213,9 @@ def _mappings(value: Any, path: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]
 
 
 def _covered(folder: _Folder, file: str, path: Key, value: Any, above: bool) -> None:
-    """Tell of rows that neither state a source nor stand below one that does.
+    """Report rows that have no source, neither their own nor that of an enclosing row.
 
-    `source: null` is a row that says "nothing found": it has a note that says so, or holds no value.
+    `source: null` means "nothing found". Such a row needs a note about that, or holds no value.
     """
     if isinstance(value, dict):
         if "source" in value and value["source"] is None:
@@ -258,7 +263,7 @@ def _doubts(folder: _Folder, file: str, path: Key, row: Mapping[str, Any]) -> No
 
 
 def _twice(folder: _Folder) -> None:
-    """No list has two rows for the same thing."""
+    """Check that no list has two rows for the same thing."""
     lists: list[tuple[str, Key, Callable[[Any], Any]]] = [
         ("cuda.yml", ("releases",), lambda row: row["version"]),
         ("cuda.yml", ("driver_minimum_per_major",), lambda row: row["major"]),
@@ -301,6 +306,7 @@ def _twice(folder: _Folder) -> None:
             if what in seen:
                 folder.tell(file, (*path, index), f"{'.'.join(map(str, path))} has two rows for {what}")
             seen[what] = index
+    # Two models may share a PCI id, but a note has to document it.
     owners = Counter(
         item
         for vendor in ("nvidia", "amd", "intel")
@@ -321,7 +327,7 @@ def _twice(folder: _Folder) -> None:
 
 
 def _cuda(folder: _Folder) -> None:
-    """Driver minimum of each release, bundled drivers and the branches' newest CUDA, forward compatibility, architectures."""
+    """Check each release's driver minimum, bundled drivers against branches, and forward compatibility."""
     data, branches = (
         folder["cuda.yml"],
         {str(row["branch"]): row for row in folder["nvidia_drivers.yml"]["branches"]},
@@ -347,7 +353,8 @@ def _cuda(folder: _Folder) -> None:
             folder.tell(
                 "cuda.yml",
                 path,
-                f"CUDA {row['version']} needs driver {least}, but its major {major['min_driver_minor_version_compat']}",
+                f"CUDA {row['version']} needs driver {least}, but its major "
+                f"{major['min_driver_minor_version_compat']}",
             )
         bundled = row["bundled_driver"]
         if bundled is None:
@@ -362,7 +369,8 @@ def _cuda(folder: _Folder) -> None:
             folder.tell(
                 "cuda.yml",
                 path,
-                f"CUDA {row['version']} bundles driver {bundled}, but branch {branch} knows CUDA up to {branches[branch]['max_cuda']}",
+                f"CUDA {row['version']} bundles driver {bundled}, but branch {branch} knows CUDA up to "
+                f"{branches[branch]['max_cuda']}",
             )
         if _below(bundled, least):
             folder.tell(
@@ -397,7 +405,8 @@ def _cuda(folder: _Folder) -> None:
             folder.tell(
                 "cuda.yml",
                 place,
-                f"CUDA {row['cuda']}: minor-version compatibility begins with branch {least}, the lists say else",
+                f"CUDA {row['cuda']}: minor-version compatibility begins with branch {least}, the lists "
+                "say else",
             )
         if row["compat_package"] != f"cuda-compat-{row['cuda'].replace('.', '-')}":
             folder.tell(
@@ -407,12 +416,13 @@ def _cuda(folder: _Folder) -> None:
             folder.tell(
                 "cuda.yml",
                 place,
-                f"CUDA {row['cuda']} is native from branch {row['native_driver_branch_first']}, but bundles {native.get(row['cuda'])}",
+                f"CUDA {row['cuda']} is native from branch {row['native_driver_branch_first']}, but "
+                f"bundles {native.get(row['cuda'])}",
             )
 
 
 def _oldest_bundled(data: Facts, version: str) -> str | None:
-    """The oldest driver bundled with the minor release of `version`."""
+    """Return the oldest driver bundled with the minor release of `version`."""
     drivers = [
         row["bundled_driver"]
         for row in data["releases"]
@@ -422,7 +432,7 @@ def _oldest_bundled(data: Facts, version: str) -> str | None:
 
 
 def _architectures(folder: _Folder) -> None:
-    """Each compute capability once; GPUs, branches and the rules agree with the table of architectures."""
+    """Check the table of architectures: unique capabilities, and agreement with GPUs, branches and rules."""
     data, drivers, gpus = folder["cuda.yml"], folder["nvidia_drivers.yml"], folder["gpus.yml"]
     order = [name.casefold() for name in drivers["rules"]["architectures"]["oldest_first"]]
     rows: dict[str, Mapping[str, Any]] = {}
@@ -458,7 +468,8 @@ def _architectures(folder: _Folder) -> None:
             folder.tell(
                 "gpus.yml",
                 path,
-                f"{name} is {gpu['architecture']}, but compute capability {cc} is of {found['arch']} in cuda.yml",
+                f"{name} is {gpu['architecture']}, but compute capability {cc} is of {found['arch']} in "
+                "cuda.yml",
             )
         if gpu["min_cuda_native"] != found["first_cuda"]:
             folder.tell(
@@ -495,8 +506,8 @@ def _architectures(folder: _Folder) -> None:
                 folder.tell(
                     "nvidia_drivers.yml",
                     ("branches", index),
-                    f"branch {branch['branch']} drives {branch['architectures']['oldest']} and later, but cuda.yml says that "
-                    f"{row['last_driver_branch']} is the last for {row['arch']}",
+                    f"branch {branch['branch']} drives {branch['architectures']['oldest']} and later, but "
+                    f"cuda.yml says that {row['last_driver_branch']} is the last for {row['arch']}",
                 )
         modules = str(branch["open_kernel_modules"])
         if modules.startswith("not") != (int(branch["branch"]) < limits["first_branch"]):
@@ -514,7 +525,7 @@ def _architectures(folder: _Folder) -> None:
 
 
 def _gpus(folder: _Folder) -> None:
-    """A GPU's stated values have sources; its driver minimum is the one of the other tables."""
+    """Check that a GPU's values have sources, and that its driver minimum agrees with the other tables."""
     data, drivers = folder["gpus.yml"], folder["nvidia_drivers.yml"]
     listed = {}
     for names, version in drivers["first_driver_listing_gpu"]["entries"].items():
@@ -545,6 +556,7 @@ def _gpus(folder: _Folder) -> None:
                     "gpus.yml", path, f"{name}: driver {least} is not of branch {gpu['min_driver_branch']}"
                 )
             short = _plain(name)
+            # operator_minimum takes precedence; the other table counts only for GPUs that it does not list.
             for table, rows in (("operator_minimum", needed), ("first_driver_listing_gpu", listed)):
                 alike = [key for key in rows if short.startswith(key)]
                 stated = rows[max(alike, key=len)] if alike else None
@@ -573,7 +585,7 @@ def _gpus(folder: _Folder) -> None:
 
 
 def _plain(name: str) -> str:
-    """A GPU's name without maker's words and memory sizes, for tables that write it differently."""
+    """Return a GPU's name without brand words and punctuation, to match tables that spell it differently."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"(?i)blackwell|geforce|hgx", "", name.split(" (")[0]).casefold())
 
 
@@ -581,7 +593,7 @@ def _plain(name: str) -> str:
 
 
 def _branches(folder: _Folder) -> None:
-    """Point releases, ends of life, and what `meta` says is supported now."""
+    """Check point releases, ends of life, and the branches that `meta` lists as supported now."""
     data = folder["nvidia_drivers.yml"]
     compiled = data["meta"]["compiled"]
     for index, row in enumerate(data["branches"]):
@@ -632,7 +644,7 @@ def _branches(folder: _Folder) -> None:
 
 
 def _security(folder: _Folder) -> None:
-    """Floors follow from the bulletins; a floor that is current is not above the newest release known."""
+    """Check that floors follow from the bulletins and are not above the newest known release."""
     data, drivers = folder["security.yml"], folder["nvidia_drivers.yml"]
     newest = str(max(data["bulletins"], key=lambda row: row["date"])["bulletin"])
     if not str(data["meta"]["newest_bulletin"]).startswith(newest):
@@ -648,6 +660,7 @@ def _security(folder: _Folder) -> None:
             folder.tell("security.yml", ("floor_per_branch",), f"branch {name} has no security floor")
     for index, row in enumerate(data["floor_per_branch"]):
         name, path = str(row["branch"]), ("floor_per_branch", index)
+        # A floor is the highest fixed version in any bulletin; recompute it from them.
         fixes = [
             (str(bulletin["fixed_linux_tesla"][name]), str(bulletin["bulletin"]), bulletin["date"])
             for bulletin in data["bulletins"]
@@ -695,7 +708,7 @@ def _security(folder: _Folder) -> None:
 
 
 def _builds(folder: _Folder) -> None:
-    """The kernel build table does not contradict itself, what was seen, or the known-bad list."""
+    """Check the kernel build table against itself, observed builds, and the known-bad list."""
     table = folder["nvidia_drivers.yml"]["kernel_build"]
     rows = {str(row["kernel"]): row for row in table["entries"]}
     for index, row in enumerate(table["entries"]):
@@ -723,6 +736,7 @@ def _builds(folder: _Folder) -> None:
                         path,
                         f"kernel {row['kernel']}: {item} fails, but {first} of its branch builds",
                     )
+    # Observed builds outrank the table, so they must not contradict it.
     seen: dict[tuple[str, str, str], bool] = {}
     for index, row in enumerate(table["observed_builds"]):
         key = (str(row["kernel"]), str(row["driver"]), row["flavour"])
@@ -766,7 +780,7 @@ def _open(item: str) -> bool:
 
 
 def _known_bad(folder: _Folder) -> None:
-    """The driver minimum of a row is the one of gpus.yml."""
+    """Check that each row is complete, and that its driver minimum agrees with gpus.yml."""
     data = folder["known_bad.yml"]
     for index, row in enumerate(data["known_bad"]):
         path = ("known_bad", index)
@@ -791,7 +805,7 @@ def _known_bad(folder: _Folder) -> None:
 
 
 def _toolkit(folder: _Folder) -> None:
-    """The safe floor is the newest fix; the engines of the distributions are those of distros.yml."""
+    """Check that the safe floor is the newest fix, and the distributions' engines against distros.yml."""
     data = folder["container_toolkit.yml"]
     floor = max((str(row["fixed"]) for row in data["security"]), key=_numbers)
     if data["meta"]["minimum_safe"] != floor:
@@ -854,7 +868,7 @@ def _toolkit(folder: _Folder) -> None:
 
 
 def _libraries(folder: _Folder) -> None:
-    """cuDNN follows the driver minimum of its CUDA major, and knows no compute capability twice differently."""
+    """Check cuDNN against the driver minimum and the minors of its CUDA major."""
     minimum = {
         str(row["major"]): row["min_driver_minor_version_compat"]
         for row in folder["cuda.yml"]["driver_minimum_per_major"]
@@ -869,7 +883,8 @@ def _libraries(folder: _Folder) -> None:
             folder.tell(
                 "cudnn_nccl.yml",
                 path,
-                f"cuDNN {row['cudnn']}: driver {least}, but CUDA {major.group(1)} needs {minimum[major.group(1)]}",
+                f"cuDNN {row['cudnn']}: driver {least}, but CUDA {major.group(1)} needs "
+                f"{minimum[major.group(1)]}",
             )
         for minor in row["cuda"]:
             if not str(minor).startswith(f"{major.group(1)}."):
@@ -881,7 +896,7 @@ def _libraries(folder: _Folder) -> None:
 
 
 def _frameworks(folder: _Folder) -> None:
-    """A wheel of torch is one of its release's builds, with the same cuDNN and NCCL; what vLLM pins exists."""
+    """Check wheels of torch against the builds of their releases, and that the versions vLLM pins exist."""
     data = folder["frameworks.yml"]
     builds = {row["release"]: row for row in data["torch_builds"]}
     for index, wheel in enumerate(data["torch_wheels"]):
@@ -915,7 +930,7 @@ def _frameworks(folder: _Folder) -> None:
 
 
 def _rocm(folder: _Folder) -> None:
-    """The amdgpu driver that a release came with exists."""
+    """Check that each amdgpu driver that a release names exists."""
     data = folder["rocm.yml"]
     drivers = {str(row[0]) for row in data["amdgpu_driver"]["releases"]}
     for index, row in enumerate(data["releases"]):
@@ -948,7 +963,7 @@ def _minor(version: str) -> str:
 
 
 def _first_number(text: str | None) -> str | None:
-    """The first full version in `text`: "12.x (12.9)" gives 12.9, "580.119.02 (7.1-rc3)" gives 580.119.02."""
+    """Return the first full version in `text`: "12.x (12.9)" gives 12.9."""
     found = re.findall(r"\d+(?:\.\d+)+", str(text or ""))
     return found[0] if found else None
 

@@ -1,4 +1,4 @@
-"""The limits of the health check, as `facts/health.yml` states them, and what the facts say of a GPU model's hardware."""
+"""Limits of the health check from `facts/health.yml`, and hardware facts about GPU models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEALTH = "health.yml"
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: its value (a number, or numbers by name), what it is counted in, and who states it."""
+    """One limit: its value (a number, or numbers by name), its unit, and its sources."""
 
     name: str
     value: Any
@@ -25,7 +25,10 @@ class Limit:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What the facts say a GPU model must show. None and empty: no source says it, and nothing is held against it."""
+    """Expected hardware properties of a GPU model.
+
+    None or empty: no source states the value, so it is not checked.
+    """
 
     pcie_gen: int | None
     pcie_width: int | None
@@ -46,7 +49,7 @@ def limits() -> dict[str, Limit]:
 
 @cache
 def hardware(sku: str) -> Hardware:
-    """Return what the facts say of the hardware of model `sku`. Raises FactsError for an unknown one."""
+    """Return the hardware facts of model `sku`. Raises FactsError for an unknown one."""
     model = facts.gpu(sku)
     row: dict[str, Any] = next(item for item in load("gpus.yml")[model.vendor] if item["sku"] == sku)
     pcie = row.get("pcie") or {}
@@ -58,6 +61,7 @@ def hardware(sku: str) -> Hardware:
         pcie_width=pcie.get("width"),
         nvlinks=row.get("nvlink_links"),
         memory_mib=tuple(dict.fromkeys([*([model.memory_mib] if model.memory_mib else []), *sets])),
+        # A stated default, on or off, implies ECC support.
         ecc=None if row.get("ecc_default") is None else True,
         mig=model.mig_capable,
     )

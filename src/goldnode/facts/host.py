@@ -1,6 +1,6 @@
-"""Typed access to `facts/*.yml`. Files are read when first asked for and kept.
+"""Typed access to `facts/*.yml`. Files are read on first use and cached.
 
-Every answer carries where it comes from (`Origin`), so that an error can say which document states the fact.
+Every answer includes its source (`Origin`), so that an error can name the document that states the fact.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ FACTS = Path(__file__).parent
 Flavour = Literal["open", "proprietary"]
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
-_KEPT = 100  # parsed files in the cache: ten for each of some versions of the facts
+_KEPT = 100  # parsed files in the cache: about ten per version of the facts, so several versions fit
 
 
 @dataclass(frozen=True)
 class Origin:
-    """One source of a fact: the facts file it stands in, its key there, its title, and its address if it has one."""
+    """One source of a fact: the facts file, its key there, its title, and its address if it has one."""
 
     file: str
     key: str
@@ -42,7 +42,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU model. None means that no source was found, never "not supported". Power is in watts, memory in MiB."""
+    """One GPU model.
+
+    None means that no source was found, never "not supported". Power is in watts, memory in MiB.
+    """
 
     sku: str
     vendor: Literal["nvidia", "amd", "intel"]
@@ -57,9 +60,8 @@ class Gpu:
     open_modules_required: bool | None
     open_modules_supported: bool | None
     source: Mapping[str, Any]
-    min_driver: tuple[
-        str, ...
-    ] = ()  # first versions that list it, one per branch where it came to several at once
+    # First versions that list it; one per branch if several added it at once.
+    min_driver: tuple[str, ...] = ()
     min_driver_branch: str | None = None
     min_rocm: str | None = None
     min_amdgpu: str | None = None
@@ -73,7 +75,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Branch:
-    """One NVIDIA driver branch. `end_of_life` is YYYY-MM-DD or YYYY-MM, None where no source was found."""
+    """One NVIDIA driver branch. `end_of_life` is YYYY-MM-DD or YYYY-MM, None if no source was found."""
 
     name: str
     kind: str | None
@@ -93,7 +95,10 @@ class Branch:
 
 @dataclass(frozen=True)
 class SecurityFloor:
-    """The oldest version of a branch without known holes. `fixed` is False where no version of the branch is."""
+    """The oldest version of a branch without known vulnerabilities.
+
+    `fixed` is False if every version has some.
+    """
 
     branch: str
     floor: str | None
@@ -106,9 +111,9 @@ class SecurityFloor:
 
 @dataclass(frozen=True)
 class KernelBuild:
-    """Whether a driver version builds on a kernel: `ok`, `fails` or `unknown`, why, and who says so.
+    """Result for a driver version on a kernel: builds `ok`, `fails` or `unknown`, with reason and sources.
 
-    `confidence` is `seen` (a build was watched), `stated` (a source says so) or `derived`.
+    `confidence` is `seen` (a build was observed), `stated` (a source states it) or `derived`.
     """
 
     outcome: Literal["ok", "fails", "unknown"]
@@ -118,7 +123,7 @@ class KernelBuild:
 
     @property
     def doubt(self) -> str | None:
-        """What stands against it, for a person."""
+        """The reservations about this result, for a person."""
         patched = "the table is of NVIDIA's sources; a distribution's patched package may build"
         derived = "derived from the versions that are known to build"
         said = [patched] if self.outcome == "fails" and self.confidence != "seen" else []
@@ -180,12 +185,12 @@ def _parsed(name: str, content: bytes) -> dict[str, Any]:
 
 
 def cache_directory() -> Path:
-    """Return where parsed facts are kept, by the digest of their file."""
+    """Return the directory of parsed facts; each file is named after the digest of its source."""
     return files.cache_directory() / "facts"
 
 
 def _kept(path: Path) -> dict[str, Any] | None:
-    """What was parsed earlier; None where nothing was, and where anyone else could have written it."""
+    """Return cached parsed facts; `None` on a cache miss, or if another user could have written the file."""
     try:
         with path.open("rb") as opened:
             owner = os.fstat(opened.fileno())
@@ -198,7 +203,7 @@ def _kept(path: Path) -> dict[str, Any] | None:
 
 
 def _keep(path: Path, data: dict[str, Any]) -> None:
-    """Keep what was parsed, where JSON gives back the same; a cache that cannot be written is none."""
+    """Cache parsed facts if JSON preserves them exactly. Write errors are ignored: the cache is optional."""
     import tempfile
 
     try:
@@ -228,7 +233,7 @@ def origins(file: str, keys: object) -> tuple[Origin, ...]:
 
 
 def doubt(row: Mapping[str, Any]) -> str | None:
-    """Return what a row of facts says against itself (`conflict`, and a `confidence` that is not high), or None."""
+    """Return a row's own reservations (`conflict`, a `confidence` that is not high), or None."""
     said = [f"sources disagree: {row['conflict']}"] if row.get("conflict") else []
     confidence = str(row.get("confidence") or "high")
     if confidence != "high":
@@ -240,7 +245,7 @@ def doubt(row: Mapping[str, Any]) -> str | None:
 
 
 def compiled() -> dt.date:
-    """Return the day on which the newest of the facts were compiled."""
+    """Return the date of the most recently compiled facts."""
     return max(
         dt.date.fromisoformat(str(load(path.name)["meta"]["compiled"])) for path in FACTS.glob("*.yml")
     )
@@ -254,7 +259,7 @@ def gpus() -> dict[str, Gpu]:
 
 
 def gpu(sku: str) -> Gpu:
-    """Return one GPU model. Raises FactsError with the nearest right spelling."""
+    """Return one GPU model. Raises FactsError with the nearest valid spelling."""
     known = gpus()
     if sku not in known:
         raise FactsError(f'GPU model "{sku}" is not in the facts', remedy=nearest(sku, known))
@@ -264,7 +269,7 @@ def gpu(sku: str) -> Gpu:
 def _gpu(row: Mapping[str, Any]) -> Gpu:
     mig = row.get("mig") or {}
     profiles = mig.get("profiles")
-    if profiles is not None:  # "3g.93gb|3g.95gb": two spellings of one profile in the source
+    if profiles is not None:  # "3g.93gb|3g.95gb": the source has two spellings of one profile
         profiles = tuple(part for profile in profiles for part in str(profile).split("|"))
     return Gpu(
         sku=row["sku"],
@@ -365,7 +370,7 @@ def distribution(os: str) -> dict[str, Any] | None:
 
 @cache
 def kernels_built() -> tuple[str, ...]:
-    """Return every kernel that the build table speaks of, mainline series and exact ones, oldest first."""
+    """Return every kernel in the build table, mainline series and exact versions, oldest first."""
     table = load("nvidia_drivers.yml")["kernel_build"]
     named = {part.strip() for row in table["entries"] for part in str(row["kernel"]).split("/")}
     return tuple(sorted(named | {str(row["kernel"]) for row in table["observed_builds"]}, key=numbers))
@@ -375,12 +380,13 @@ def kernels_built() -> tuple[str, ...]:
 def kernel_build(
     kernel: str, driver: str, flavour: Flavour = "proprietary", package: str | None = None
 ) -> KernelBuild:
-    """Say whether NVIDIA driver version `driver` is known to build on `kernel` ("6.1.192", "6.12.94+deb13-amd64").
+    """Return whether NVIDIA driver version `driver` is known to build on `kernel` ("6.12.94+deb13-amd64").
 
-    A build that was seen decides. Else the driver fails when a change up to this kernel is known to break it or came
-    before its branch's fix, and is fine when its branch has the fix for this series or a later one. The table is of
-    upstream's sources: a distribution's patched package may build where this says `fails`. `package` is the version of
-    Debian's package of the proprietary module, revision included, whose patches the table knows.
+    An observed build decides. Otherwise the driver fails if a change up to this kernel is known to break it,
+    or if it predates its branch's fix. It builds if its branch has the fix for this series or a later one.
+    The table covers upstream's sources: a distribution's patched package may build where this returns
+    `fails`. `package` is the version of the Debian package of the proprietary module, revision included. The
+    table lists the versions with patches.
     """
     table = load("nvidia_drivers.yml")["kernel_build"]
     wanted, version = numbers(kernel), numbers(driver)
@@ -391,6 +397,7 @@ def kernel_build(
             told = "was seen to build" if row["builds"] else "was seen to fail"
             return KernelBuild(seen, f"{where} {told}", "seen", origins("nvidia_drivers.yml", row["source"]))
     proof: KernelBuild | None = None
+    # Oldest change first: the reason names the earliest change that breaks the build.
     for row in sorted(table["entries"], key=lambda item: _points(item["kernel"])[-1]):
         reached = [point for point in _points(row["kernel"]) if _reaches(wanted, point)]
         source = origins("nvidia_drivers.yml", row["source"])
@@ -428,6 +435,7 @@ def kernel_build(
                     "derived",
                     source,
                 )
+        # A fix for this series or a later one proves the build, unless another change breaks it: continue.
         series = _points(row["kernel"])[-1][:2]
         fixes = _fixes(row, version, flavour)
         if proof is None and series >= wanted[:2] and fixes and version >= min(fixes):
@@ -442,8 +450,11 @@ def kernel_build(
 
 
 def _patched(entries: list[dict[str, Any]], row: Mapping[str, Any], package: str) -> bool:
-    """Whether Debian's `package` builds past the change of `row`: patched for its series or a later one. A change that came only with a
-    stable update is past no such patch, but one of its own row."""
+    """Return whether Debian's `package` is patched for the series of `row` or a later one.
+
+    A change that arrived in a stable update is not covered by patches of other rows, only by those of its
+    own.
+    """
     release, _, revision = re.sub(r"~bpo.*$", "", package).partition("-")
     series = _points(row["kernel"])[-1]
     for other in entries:
@@ -458,7 +469,7 @@ def _patched(entries: list[dict[str, Any]], row: Mapping[str, Any], package: str
 
 @lru_cache(maxsize=8192)
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, to compare by: 535.309.01 gives (535, 309, 1)."""
+    """Return the leading numbers of a version, for comparison: 535.309.01 gives (535, 309, 1)."""
     match = _NUMBERS.match(version)
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
@@ -472,12 +483,12 @@ def _text(version: tuple[int, ...]) -> str:
 
 
 def _points(text: str) -> list[tuple[int, ...]]:
-    """ "6.1.76 / 6.6.15 / 6.8": every kernel a change arrived in, its mainline series last."""
+    """Return every kernel a change arrived in, its mainline series last ("6.1.76 / 6.6.15 / 6.8")."""
     return [numbers(part.strip()) for part in str(text).split("/")]
 
 
 def _reaches(kernel: tuple[int, ...], point: tuple[int, ...]) -> bool:
-    """Whether `kernel` has what arrived at `point`: a stable update counts for its own series only."""
+    """Return whether `kernel` has the change of `point`: a stable update counts for its own series only."""
     if len(point) > 2:
         return kernel[:2] == point[:2] and kernel >= point
     return kernel[:2] >= point
@@ -490,19 +501,20 @@ def _applies(item: str, flavour: str) -> bool:
 def _names(item: str, driver: str, flavour: str) -> bool:
     text = str(item)
     listed = text.split()[0]
+    # "390.x" names every version of a branch.
     if listed.endswith(".x"):
         return driver.startswith(listed[:-1])
     return listed == driver and _applies(text, flavour)
 
 
 def _fixes(row: Mapping[str, Any], version: tuple[int, ...], flavour: str) -> list[tuple[int, ...]]:
-    """The listed first fixed versions of the branch of `version`."""
+    """Return the first fixed versions of the branch of `version`."""
     listed = [numbers(str(item)) for item in row["first_upstream_fixed"] if _applies(str(item), flavour)]
     return [fix for fix in listed if fix[:1] == version[:1]]
 
 
 def forget() -> None:
-    """Forget what was derived from the files, for whoever puts other facts in their place."""
+    """Clear values derived from the facts files, for callers that replace the facts (tests)."""
     for derived in (gpus, branch, branches, fixed_branches, security_floor, kernels_built, kernel_build):
         derived.cache_clear()
 

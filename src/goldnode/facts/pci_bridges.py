@@ -1,4 +1,4 @@
-"""Bridges inside GPUs' packages and on their cards, as `facts/pci_bridges.yml` states them."""
+"""PCI bridges inside GPU packages and on their cards, from `facts/pci_bridges.yml`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from goldnode.facts.host import load
 
 @cache
 def on_package() -> tuple[str, ...]:
-    """Return the PCI ids of ports whose link below never leaves a package or card, sorted.
+    """Return the PCI ids of ports whose downstream link never leaves a package or card, sorted.
 
-    What a node is given as ``health.on_package`` in its class document: such a link says nothing of the slot (node/probe/pci.py).
+    The class document has them as ``health.on_package``. The state of such a link is no evidence about the
+    slot (node/probe/pci.py).
     """
     return tuple(sorted({one for row in load("pci_bridges.yml")["bridges"] for one in row["downstream"]}))

@@ -1,7 +1,8 @@
-"""Typed access to what the facts say of CUDA, cuDNN, NCCL, the frameworks and ROCm: cuda.yml, cudnn_nccl.yml, frameworks.yml, rocm.yml.
+"""Typed access to the facts about CUDA, cuDNN, NCCL, the frameworks and ROCm.
 
-Each file is read and indexed when first asked for, once. Versions are compared by `key`; where the facts write a range or a remark into a
-value ("12.0 - 12.6", "11.x (11.8)"), it is taken apart here and nowhere else.
+The files are cuda.yml, cudnn_nccl.yml, frameworks.yml and rocm.yml. Each is read and indexed once, on first
+use. Versions are compared by `key`. Some values contain a range or a remark ("12.0 - 12.6", "11.x (11.8)");
+only this module parses them.
 """
 
 from __future__ import annotations
@@ -21,13 +22,19 @@ Key = tuple[int, ...]
 
 @cache
 def key(version: str) -> Key:
-    """Return the leading numbers of a version: ``2.8.0+cu128`` gives (2, 8, 0), ``v0.6.3.post1`` (0, 6, 3), text without any ()."""
+    """Return the leading numbers of a version; () for text without any.
+
+    ``2.8.0+cu128`` gives (2, 8, 0), ``v0.6.3.post1`` gives (0, 6, 3).
+    """
     found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
 
 
 def same(version: str, other: str) -> bool:
-    """Whether the shorter of two versions is the beginning of the longer: "12.4" and "12.4.1" are, "9.1" and "9.10" are not."""
+    """Return whether the shorter of two versions is a prefix of the longer.
+
+    This is true of "12.4" and "12.4.1", but not of "9.1" and "9.10".
+    """
     mine, its = key(version), key(other)
     short = min(len(mine), len(its))
     return short > 0 and mine[:short] == its[:short]
@@ -39,20 +46,20 @@ def minor(version: str) -> str:
 
 
 def public(version: str) -> str:
-    """Return a release as the facts name it: without its local part, and 2.8 as the 2.8.0 it is."""
+    """Return a release as the facts name it: without local part, and with three numbers (2.8 is 2.8.0)."""
     name = version.partition("+")[0]
     return f"{name}.0" if re.fullmatch(r"\d+\.\d+", name) else name
 
 
 def closest(version: str, known: Iterable[str]) -> str | None:
-    """Return the known version nearest below `version`, else the lowest above it; None where nothing is known."""
+    """Return the highest known version up to `version`, otherwise the lowest known one, or None."""
     ordered = sorted(known, key=key)
     below = [item for item in ordered if key(item) <= key(version)]
     return below[-1] if below else ordered[0] if ordered else None
 
 
 def doubt(*rows: Mapping[str, Any] | None) -> str | None:
-    """Return what rows of the facts say against themselves, as `facts.doubt` has it of one."""
+    """Return the combined reservations of rows of the facts; see `facts.doubt`."""
     return "; ".join(dict.fromkeys(told for row in rows if row and (told := row_doubt(row)))) or None
 
 
@@ -61,7 +68,7 @@ def doubt(*rows: Mapping[str, Any] | None) -> str | None:
 
 @dataclass(frozen=True)
 class Family:
-    """A CUDA major number: the oldest driver that runs its minors by minor-version compatibility."""
+    """A CUDA major version, with the oldest driver that runs its minors by minor-version compatibility."""
 
     major: int
     minimum: str
@@ -70,7 +77,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Cuda:
-    """One CUDA minor ("12.4"): its releases, the oldest driver bundled with one, and the oldest driver that runs it."""
+    """One CUDA minor ("12.4"): its releases, oldest bundled driver, and oldest driver that runs it."""
 
     version: str
     releases: tuple[str, ...]
@@ -82,7 +89,7 @@ class Cuda:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What CUDA knows of one compute capability. None: no source for that end."""
+    """CUDA's support of one compute capability: first and last version. None: no source states that end."""
 
     name: str
     capability: str
@@ -95,9 +102,10 @@ class Architecture:
 
 @dataclass(frozen=True)
 class ForwardCompat:
-    """The forward-compatibility package of one CUDA minor, and the older driver branches on which NVIDIA's image may start with it.
+    """The forward-compatibility package of one CUDA minor.
 
-    `native_from` is the branch it was made from; drivers of that branch and later do without it.
+    `branches` are the older driver branches on which NVIDIA's image may start with it. The package was built
+    from branch `native_from`; that branch and later ones do not need it.
     """
 
     cuda: str
@@ -143,7 +151,7 @@ def cudas() -> dict[str, Cuda]:
 
 @cache
 def architectures() -> dict[str, Architecture]:
-    """Return what CUDA knows of each compute capability."""
+    """Return CUDA's support by compute capability."""
     found = {}
     for row in load(CUDA)["architectures"]:
         first, last = row["first_cuda"], row["last_cuda"]
@@ -165,7 +173,7 @@ def architectures() -> dict[str, Architecture]:
 
 
 def _last(text: str | None) -> str | None:
-    """ "12.x (12.9)" is 12.9."""
+    """Return the version in parentheses: 12.9 for "12.x (12.9)". Other text is returned unchanged."""
     inner = re.search(r"\(([\d.]+)\)", text or "")
     return inner.group(1) if inner else text
 
@@ -197,7 +205,7 @@ def cuda_rule(name: str) -> tuple[tuple[Origin, ...], str | None]:
 
 @cache
 def native_cuda() -> dict[int, str | None]:
-    """Return the newest CUDA minor that each driver branch runs natively; None where no source says."""
+    """Return the newest CUDA minor that each driver branch runs natively; None if no source states it."""
     return {int(row["branch"]): row["max_cuda"] for row in load("nvidia_drivers.yml")["branches"]}
 
 
@@ -217,12 +225,15 @@ def oldest_of_branch() -> dict[int, Key]:
 
 @dataclass(frozen=True)
 class CudnnRow:
-    """One row of cuDNN's support matrix. `cuda` holds inclusive ranges of minors; `capabilities` is None where the row gives a minimum only."""
+    """One row of cuDNN's support matrix.
+
+    `cuda` holds inclusive ranges of minors. `capabilities` is `None` if the row states only a minimum.
+    """
 
     low: Key
     high: Key
     name: str
-    major: int | None  # CUDA major of the package, None where one package serves several
+    major: int | None  # CUDA major of the package; None if one package serves several
     cuda: tuple[tuple[Key, Key], ...]
     cuda_text: str
     capabilities: tuple[str, ...] | None
@@ -232,25 +243,25 @@ class CudnnRow:
     note: str | None
 
     def is_for(self, version: str) -> bool:
-        """Whether the row is of cuDNN `version`."""
+        """Return whether the row covers cuDNN `version`."""
         return self.low <= key(version)[:3] <= self.high
 
     def has_cuda(self, version: str) -> bool:
-        """Whether the row lists CUDA `version`."""
+        """Return whether the row lists CUDA `version`."""
         wanted = key(version)[:2]
         return any(
             low[:2] <= wanted <= high[:2] if len(high) > 1 else wanted[:1] == high for low, high in self.cuda
         )
 
     def has_capability(self, capability: str) -> bool:
-        """Whether the row covers a GPU of `capability`, by its own number or by an older one of the same major."""
+        """Return whether the row covers a GPU of `capability`, possibly by a lower minor of its major."""
         if self.capabilities is not None:
             return any(covers(item, capability) for item in self.capabilities)
         return self.minimum_capability is not None and key(capability) >= key(self.minimum_capability)
 
 
 def covers(built: str, capability: str) -> bool:
-    """Whether machine code built for `built` runs on a GPU of `capability`: same major number, same or higher minor."""
+    """Return whether code for `built` runs on a GPU of `capability`: same major, same or higher minor."""
     made, wanted = key(built), key(capability)
     return made[:1] == wanted[:1] and made <= wanted
 
@@ -282,25 +293,29 @@ def cudnn_matrix() -> tuple[CudnnRow, ...]:
 
 
 def _span(text: str) -> list[tuple[Key, Key]]:
-    """ "12.0 - 12.6" is one span, "11.4 (8.2.2)" and "10.1 Update 2" one minor, "11.x (no static)" the major alone."""
+    """Parse one CUDA entry of the matrix into at most one inclusive range.
+
+    "12.0 - 12.6" is a range, "11.4 (8.2.2)" and "10.1 Update 2" are one minor, "11.x (no static)" is the
+    major alone.
+    """
     ends = [key(part) for part in text.split(" - ")]
     return [(ends[0], ends[-1])] if ends[0] else []
 
 
 @cache
 def wheels(library: str, major: str) -> tuple[str, ...]:
-    """Return the known wheel versions of "cudnn" or "nccl" for CUDA `major` ("12"); empty where the facts hold none."""
+    """Return the known wheel versions of "cudnn" or "nccl" for CUDA `major` ("12"); may be empty."""
     return tuple(row[0] for row in load(CUDNN)["wheels"].get(f"{library}_cu{major}", ()))
 
 
 def wheel_sources() -> tuple[Origin, ...]:
-    """Return where the wheel versions were read."""
+    """Return the sources of the wheel versions."""
     return origins(CUDNN, load(CUDNN)["wheels"]["source"])
 
 
 @cache
 def image_pairing() -> dict[str, Mapping[str, Any]]:
-    """Return what NVIDIA's CUDA images hold, by CUDA release: lists of versions under "cudnn" and "nccl"."""
+    """Return the versions ("cudnn" and "nccl", lists) in NVIDIA's CUDA images, by CUDA release."""
     return {row["cuda_image"]: row for row in load(CUDNN)["image_pairing"]["entries"]}
 
 
@@ -309,15 +324,14 @@ def image_pairing() -> dict[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """One wheel of PyTorch: ``2.8.0+cu128``. What no source says is None."""
+    """One wheel of PyTorch: ``2.8.0+cu128``. None means that no source states the value."""
 
     version: str
     release: str
     build: str | None  # cu128, rocm6.2, cpu
-    default: bool  # whether it is what the package index gives without being asked
-    known: (
-        bool | None
-    )  # whether the release is known to have this build; None: the release's builds are not known
+    default: bool  # whether the package index serves it by default
+    # Whether the release is known to have this build; None: its builds are unknown.
+    known: bool | None
     cudnn: str | None
     nccl: str | None
     requires_python: str | None
@@ -339,7 +353,7 @@ class TorchBuild:
 
 @cache
 def torch_wheels() -> dict[str, Mapping[str, Any]]:
-    """Return PyTorch's wheels of the package index by version."""
+    """Return PyTorch's wheels on the package index by version."""
     return {row["version"]: row for row in load(FRAMEWORKS)["torch_wheels"]}
 
 
@@ -351,7 +365,10 @@ def torch_releases() -> dict[str, Mapping[str, Any]]:
 
 @cache
 def torch(version: str) -> TorchBuild | None:
-    """Return the build of PyTorch that `version` names, the default one where it names none; None for a release the facts do not know."""
+    """Return the PyTorch build that `version` names, or the default one if it names no build.
+
+    None for a release that the facts do not have.
+    """
     local = version.partition("+")[2]
     release = minor(version)
     wheel, builds = torch_wheels().get(public(version)), torch_releases().get(release)
@@ -361,6 +378,7 @@ def torch(version: str) -> TorchBuild | None:
     build = local or usual
     row: Mapping[str, Any] = {}
     known: bool | None = None
+    # The index's own wheel exists by definition, and every release has a CPU build.
     if (build == usual and wheel is not None) or build == "cpu":
         known = True
     elif builds is not None and build is not None:
@@ -387,7 +405,10 @@ def torch(version: str) -> TorchBuild | None:
 
 @dataclass(frozen=True)
 class BuiltFor:
-    """Compute capabilities or gfx names a framework's build has machine code for; `ptx` are those it has PTX of. None: not found."""
+    """Compute capabilities or gfx names that a framework's build has machine code for.
+
+    `ptx` are those it has PTX for. None: no source found.
+    """
 
     names: tuple[str, ...] | None
     ptx: tuple[str, ...]
@@ -397,7 +418,7 @@ class BuiltFor:
 
 @cache
 def torch_built_for(release: str, build: str, machine: str) -> BuiltFor:
-    """Return what PyTorch `release` ("2.8") in `build` ("cu128") has code for on `machine` (x86_64, aarch64)."""
+    """Return the GPUs that PyTorch `release` ("2.8") in `build` ("cu128") has code for, by CPU `machine`."""
     for row in load(FRAMEWORKS)["torch_compute_capabilities"]:
         if (
             build in str(row["build"]).split(" and ")
@@ -428,7 +449,7 @@ def torch_gfx(release: str, rocm: str) -> BuiltFor:
 
 
 def _within(release: str, span: str) -> bool:
-    """Whether `release` is in a span of releases: "2.8", "2.9 - 2.10", "2.11 and earlier", "2.5 and later"."""
+    """Return whether `release` is in a span: "2.8", "2.9 - 2.10", "2.11 and earlier", "2.5 and later"."""
     wanted = key(release)
     if span.endswith(" and earlier"):
         return wanted <= key(span)
@@ -457,7 +478,7 @@ def tensorflow() -> dict[str, Mapping[str, Any]]:
 
 @cache
 def jax_plugin(major: str) -> dict[str, Mapping[str, Any]]:
-    """Return the versions of JAX's plugin for CUDA `major`; empty where there is none."""
+    """Return the versions of JAX's plugin for CUDA `major`; empty if the facts list no version."""
     return {
         row["version"]: row
         for row in load(FRAMEWORKS)["jax_plugins"]
@@ -467,7 +488,7 @@ def jax_plugin(major: str) -> dict[str, Mapping[str, Any]]:
 
 @cache
 def jax_minimum() -> dict[str, Mapping[str, Any]]:
-    """Return the driver branch and compute capability that JAX's wheels for a CUDA major need."""
+    """Return the driver branch and compute capability that JAX's wheels need, by CUDA major."""
     return {str(row["cuda_major"]): row for row in load(FRAMEWORKS)["jax_minimum"]}
 
 
@@ -478,7 +499,7 @@ def vllm() -> dict[str, Mapping[str, Any]]:
 
 
 def framework_row(name: str) -> Mapping[str, Any]:
-    """Return a row of frameworks.yml that stands alone: tensorflow_compute_capability, vllm_compute_capability."""
+    """Return a single row of frameworks.yml: tensorflow_compute_capability or vllm_compute_capability."""
     row: Mapping[str, Any] = load(FRAMEWORKS)[name]
     return row
 
@@ -493,12 +514,12 @@ def framework_sources(row: Mapping[str, Any]) -> tuple[Origin, ...]:
 
 @dataclass(frozen=True)
 class Rocm:
-    """One ROCm release. None: no source gives it for this release or one before it."""
+    """One ROCm release. None: no source lists it for this release or an earlier one."""
 
     version: str
     gfx: tuple[str, ...] | None
     os: tuple[str, ...] | None
-    drivers: tuple[str, ...]  # amdgpu driver versions its own pages call compatible
+    drivers: tuple[str, ...]  # amdgpu driver versions that ROCm's own pages call compatible
     pytorch: tuple[str, ...]  # releases of PyTorch that AMD builds for it
     sources: tuple[Origin, ...]
     gfx_derived: str | None
@@ -510,8 +531,9 @@ class Rocm:
 def rocms() -> dict[str, Rocm]:
     """Return the ROCm releases by version, oldest first.
 
-    A release without a list of its own takes the last one before it in its major series, with what later releases added; where the
-    current documentation lists a gfx, every release since its first mention has it. Both are marked as derived.
+    A release without its own list inherits the previous list, plus the additions of later releases. Lists of
+    operating systems are inherited within a major series only. A gfx in the current documentation is
+    supported by every release since its first mention. Inherited lists are marked as derived.
     """
     found: dict[str, Rocm] = {}
     current = set(_current_gfx())
@@ -523,6 +545,7 @@ def rocms() -> dict[str, Rocm]:
         adds = list(row.get("adds", ()))
         if "os" in row:
             systems, of["os"] = tuple(row["os"]), version
+        # A new major drops old systems without notice: do not inherit across it.
         elif of.get("os") and key(of["os"])[0] != key(version)[0]:
             systems = None
         if "gfx" in row:
@@ -560,13 +583,13 @@ def rocms() -> dict[str, Rocm]:
 
 
 def _current_gfx() -> Sequence[str]:
-    """The gfx names of the current documentation's data-centre list."""
+    """Return the gfx names of the data-centre list in the current documentation."""
     return [value for name, value in load(ROCM)["gfx_of_gpu"].items() if name != "source"]
 
 
 @cache
 def rocm(version: str) -> Rocm | None:
-    """Return the ROCm release `version` names; of "6.2" the newest patch."""
+    """Return the ROCm release that `version` names; for "6.2" its newest patch."""
     matching = [
         item for name, item in rocms().items() if same(version, name) and len(key(version)) <= len(key(name))
     ]
@@ -575,7 +598,7 @@ def rocm(version: str) -> Rocm | None:
 
 @dataclass(frozen=True)
 class Window:
-    """The ROCm user spaces that AMD's kernel driver `driver` serves: an inclusive range, or single minors."""
+    """ROCm user-space versions that AMD's kernel driver supports: an inclusive range, or single minors."""
 
     driver: str
     text: str
@@ -586,7 +609,7 @@ class Window:
     doubt: str | None
 
     def has(self, version: str) -> bool:
-        """Whether ROCm `version` is in the window."""
+        """Return whether ROCm `version` is in the window."""
         wanted = key(version)[:2]
         if self.low is not None and self.high is not None:
             return self.low <= wanted <= self.high
@@ -595,7 +618,7 @@ class Window:
 
 @cache
 def windows() -> tuple[Window, ...]:
-    """Return the user-space windows of AMD's kernel driver, one per driver version named."""
+    """Return the user-space windows of AMD's kernel driver, one per named driver version."""
     table = load(ROCM)["amdgpu_driver"]
     span = table["user_space_window"]
     sources = origins(ROCM, [span["source"]])
@@ -624,8 +647,9 @@ def window(driver: str) -> Window | None:
 
 @cache
 def glibc(system: str) -> tuple[str, tuple[Origin, ...]] | None:
-    """Return the glibc of an OS ("ubuntu 22.04", "debian 12", "rocky 9") and who says so, or None where no source does."""
+    """Return the glibc of an OS ("ubuntu 22.04", "rocky 9") and its sources, or None if unknown."""
     name, _, version = system.partition(" ")
+    # Rebuilds of RHEL ship its glibc.
     names = {
         "rocky": "rhel",
         "rockylinux": "rhel",

@@ -1,6 +1,7 @@
-"""Typed access to `facts/xid.yml`: Xid and SXid, what NVIDIA says to do, and what one means for a node.
+"""Typed access to `facts/xid.yml`: Xids and SXids, NVIDIA's actions, and their effect on a node.
 
-:func:`table` is what a class document carries of it; :func:`explain` is for a person with a number or a line of the kernel's log.
+:func:`table` returns the part that a class document contains. :func:`explain` explains a number or lines of a
+kernel log to a person.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from goldnode.facts import host as facts
 from goldnode.node.probe import logs
 
 FILE = "xid.yml"
-FIRST_SXID = 10000  # numbers from here on are NVSwitch's
+FIRST_SXID = 10000  # NVSwitch error numbers (SXid) start here
 
 Severity = Literal["none", "degraded", "drain"]
 
@@ -28,18 +29,24 @@ _BLAST = {
     "hardware": "the node, and somebody's hands",
 }
 _REMEDY = {
-    "gpu": "Stop what runs on that GPU, then `nvidia-smi --gpu-reset -i ADDRESS`; where that fails, restart the node.",
+    "gpu": (
+        "Stop what runs on that GPU, then `nvidia-smi --gpu-reset -i ADDRESS`; where that fails, restart "
+        "the node."
+    ),
     "node": "Drain the node and restart it.",
     "hardware": "Drain the node, and have power cables and seating looked at.",
     "process": "Start the program again, and let its owner know.",
     "nothing": "Nothing at once.",
 }
-_EVIDENCE = "`nvidia-bug-report.sh` before any reset or restart, the kernel's log of that boot, and `goldnode-node capture`"
+_EVIDENCE = (
+    "`nvidia-bug-report.sh` before any reset or restart, the kernel's log of that boot, and `goldnode-node "
+    "capture`"
+)
 
 
 @dataclass(frozen=True)
 class Action:
-    """What NVIDIA says to do at once; `node` and `blast` are this project's reading of it."""
+    """NVIDIA's immediate action. `node` and `blast` (the blast radius) are this project's interpretation."""
 
     name: str
     node: Severity
@@ -49,9 +56,11 @@ class Action:
 
 @dataclass(frozen=True)
 class Code:
-    """One Xid or SXid. `action` is None where NVIDIA's catalogue gives none; `unused`: the catalogue says that it is never printed.
+    """One Xid or SXid.
 
-    For an SXid `action` is the class of the guide: SXID_FATAL, SXID_POTENTIAL, SXID_NON_FATAL, or SXID where the guide does not list it.
+    `action` is `None` if NVIDIA's catalogue lists no action. `unused`: the catalogue states that the driver
+    never prints it. For an SXid `action` is the class in NVIDIA's guide: SXID_FATAL, SXID_POTENTIAL,
+    SXID_NON_FATAL, or SXID if the guide does not list it.
     """
 
     code: int
@@ -68,10 +77,11 @@ class Code:
 
     @property
     def kind(self) -> str:
-        """Xid or SXid."""
+        """Return the kind of number: Xid or SXid."""
         return "SXid" if self.code >= FIRST_SXID else "Xid"
 
 
+# Class in the Fabric Manager guide -> effect on the node, blast radius, explanation.
 _SWITCH: dict[str, tuple[Severity, str, str]] = {
     "SXID_FATAL": ("drain", "node", "always fatal for the whole fabric: the machine has to be restarted"),
     "SXID_POTENTIAL": (
@@ -86,14 +96,17 @@ _SWITCH: dict[str, tuple[Severity, str, str]] = {
 
 @cache
 def actions() -> dict[str, Action]:
-    """Name -> what NVIDIA's immediate action is."""
+    """Return NVIDIA's immediate actions by name."""
     rows = facts.load(FILE)["actions"]
     return {row["action"]: Action(row["action"], row["node"], row["blast"], row["does"]) for row in rows}
 
 
 @cache
 def codes() -> dict[int, Code]:
-    """Number -> Xid or SXid: every one that the catalogue or the driver's headers name. Raises FactsError for a row that makes no sense."""
+    """Return every Xid and SXid that the catalogue or the driver's headers name, by number.
+
+    Raises FactsError for an invalid row.
+    """
     data = facts.load(FILE)
     found: dict[int, Code] = {}
     for row in data["xid"]:
@@ -109,7 +122,7 @@ def _xid(row: Mapping[str, Any], *, unused: bool) -> Code:
     if action is not None and action not in actions():
         raise FactsError(f"Xid {row['code']} has the unknown action {action}", file=f"facts/{FILE}")
     known = actions().get(action) if action else None
-    # One that should never be printed is told when it is, unless NVIDIA says to pass over it.
+    # Report an Xid that should never be printed as degraded, unless NVIDIA's action for it is to ignore it.
     node = row.get("node") or (known.node if known else "degraded")
     return Code(
         row["code"],
@@ -158,8 +171,11 @@ def _switch(block: Mapping[str, Any]) -> list[Code]:
 
 
 def table() -> dict[str, list[str | None]]:
-    """What a node needs: number as text -> [NVIDIA's action, what it means for the node, name]. Of the SXids those that the guide classes:
-    the word in the line itself goes before it."""
+    """Return the table for a class document: number as text -> [NVIDIA's action, effect on the node, name].
+
+    It has only those SXids that the guide classifies. For the others the fatal or non-fatal mark in the log
+    line decides.
+    """
     return {
         str(code): [row.action, row.node, row.means or row.name]
         for code, row in sorted(codes().items())
@@ -168,10 +184,13 @@ def table() -> dict[str, list[str | None]]:
 
 
 def explain(text: str) -> list[dict[str, Any]]:
-    """Every number in `text`, or every event where it is lines of a log, with what is known of it.
+    """Explain the number in `text`, or every event if `text` is lines of a log.
 
-    :return: rows {code, kind, name, action, does, then, means, node, blast, remedy, evidence, conflict, sources, event}; `means` is None and
-        `name` empty for a number that nobody lists. `event` is the row of the capture that the line gives, without a number where it has none.
+    :return: rows {code, kind, name, action, does, then, means, node, blast, remedy, evidence, conflict,
+    sources, event}.
+        `means` is `None` and `name` empty for an unlisted number. `event` is the row that the line becomes in
+        a
+        capture; it is `None` for a bare number.
     """
     text = text.strip()
     bare = re.fullmatch(r"(?:S?Xid\s*)?(\d{1,6})", text, re.IGNORECASE)
@@ -197,6 +216,8 @@ def _told(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
         known.does if known else _SWITCH.get(row.action or "", ("", "", None))[2],
     )
     fatal = event.get("fatal") if event else None
+    # The log line itself states whether an SXid or an NVLink Xid (144 to 150) is fatal. That overrides the
+    # table.
     if fatal is not None and (row.kind == "SXid" or 144 <= row.code <= 150):
         node, blast = ("drain", "node" if row.kind == "SXid" else "gpu") if fatal else ("none", "nothing")
     return {

@@ -1,5 +1,6 @@
-"""A plan as a node sends it (schema goldnode.plan/1). It is untrusted input: nothing of it is used before all
-of it is validated.
+"""Parser for the plan that a node sends (schema goldnode.plan/1).
+
+The plan is untrusted input: nothing of it is used before all of it has been validated.
 """
 
 from __future__ import annotations
@@ -9,12 +10,18 @@ from typing import Any
 
 from goldnode.node.state.model import PARTS, PHASES, PLAN_SCHEMA, PRESENT
 
-LIMIT = 8 * 1024 * 1024  # characters; a bare node's whole plan, with every file in it, is some 100 KiB
+# characters; the complete plan of a bare node, with every file in it, is about 100 KiB
+LIMIT = 8 * 1024 * 1024
 
-# Type of each key: a tuple is a choice of types, a list holds items of the one shape it names, a dict has exactly these keys.
+# Type of each key: a tuple lists alternative types, a list has items of one shape, a dict has exactly these
+# keys.
 _TEXT = (str, type(None))
 _ACTION = {
-    "part": str, "kind": str, "target": str, "reason": str, "phase": str, "before": _TEXT, "after": _TEXT, "reboot": _TEXT, "data": dict,
+    "part": str, (
+        "kind"
+    ): str, (
+        "target"
+    ): str, "reason": str, "phase": str, "before": _TEXT, "after": _TEXT, "reboot": _TEXT, "data": dict,
 }  # fmt: skip
 _PLAN = {
     "schema": str,
@@ -33,11 +40,14 @@ _PLAN = {
 
 
 class PlanError(ValueError):
-    """A node's answer is not a plan. The text has the place of the fault, in one clause."""
+    """The node sent an invalid plan. The text locates the fault in one clause."""
 
 
 def read_plan(text: str, class_digest: str) -> dict[str, Any]:
-    """Return the plan for the class document of digest `class_digest` that `text` is, whole. Raises PlanError."""
+    """Parse and validate `text` as a plan for the class document with digest `class_digest`.
+
+    Raises PlanError.
+    """
     if len(text) > LIMIT:
         raise PlanError(f"{len(text)} characters, want at most {LIMIT}")
     try:

@@ -1,7 +1,7 @@
-"""Classes of the hosts of an inventory, and the refusal of a host in two classes.
+"""Map the hosts of an inventory to classes, and refuse a host in two classes.
 
-Ansible merges the groups of a host silently, so the contradiction has to be found in the files, where each
-statement has a line. Class groups are named after a class; hosts of their child groups count.
+Ansible merges a host's groups silently, so the conflict has to be found in the files, where each statement
+has a line. A class group has the name of its class. Hosts of its child groups count as members.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from goldnode.core.errors import InventoryError
 from goldnode.core.yamlsource import Source
 
 _RANGE = re.compile(r"\[(?P<first>[0-9]+|[A-Za-z]):(?P<last>[0-9]+|[A-Za-z])(?::(?P<step>[1-9][0-9]*))?\]")
-# What ansible-core leaves out of an inventory directory, and the folders that hold variables.
+# Files that ansible-core ignores in an inventory directory, and directories that hold variables.
 _IGNORED = (
     ".pyc",
     ".pyo",
@@ -54,10 +54,10 @@ class _Group:
 
 
 def classes_of_hosts(inventory: Path, catalog: Catalog) -> dict[str, str]:
-    """Return the class of every host that is in one, from the inventory file or directory `inventory`.
+    """Return the class of every host that is in a class, from the inventory file or directory `inventory`.
 
-    Raises InventoryError, with both lines, for a host in two classes. Hosts of generated inventories (plugins, scripts)
-    are not seen here.
+    Raises InventoryError, with both lines, for a host in two classes. Dynamic inventories (plugins, scripts)
+    are not evaluated.
     """
     groups: dict[str, _Group] = {}
     for path in _inventory_files(inventory):
@@ -78,8 +78,12 @@ def classes_of_hosts(inventory: Path, catalog: Catalog) -> dict[str, str]:
 
 
 def _members(name: str, groups: dict[str, _Group]) -> Iterator[tuple[str, Place]]:
-    """Yield the hosts of class group `name` with the line that puts them into it: their own, or the child group's."""
+    """Yield the hosts of class group `name`, each with the line that adds it.
+
+    That is the host's own line, or the line of the child group it comes through.
+    """
     pending: list[tuple[str, Place | None]] = [(name, None)]
+    # A group can be reachable through several parents.
     seen = {name}
     while pending:
         current, through = pending.pop(0)
@@ -165,12 +169,14 @@ def _read_ini(text: str, path: Path, groups: dict[str, _Group]) -> None:
 
 
 def expand(pattern: str) -> list[str]:
-    """Return the hosts of a pattern: `node[01:03]` is node01, node02 and node03, as in Ansible."""
+    """Expand a host range as Ansible does: `node[01:03]` is node01, node02 and node03."""
     match = _RANGE.search(pattern)
+    # A single colon separates a port. With more colons it is an IPv6 address.
     if match is None:
         return [re.sub(r":[0-9]+$", "", pattern) if pattern.count(":") == 1 else pattern]
     first, last, step = match.group("first"), match.group("last"), int(match.group("step") or 1)
     head, tail = pattern[: match.start()], pattern[match.end() :]
+    # A leading zero sets the width of all numbers.
     if first.isdigit() and last.isdigit():
         width = len(first) if first.startswith("0") and len(first) > 1 else 0
         middle = [str(number).zfill(width) for number in range(int(first), int(last) + 1, step)]

@@ -1,4 +1,4 @@
-"""Checks of -i, --limit and groups: a name that does not exist is refused with the nearest existing one."""
+"""Validation of -i, --limit and inventory groups, with a suggestion for each misspelt name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from goldnode.core.errors import InventoryError, nearest
 
 
 def check_inventory(inventory: str) -> None:
-    """Refuse an inventory that is not there, of which Ansible says only what it tried. Raises InventoryError. A list has a comma."""
+    """Refuse an inventory that does not exist.
+
+    Raises InventoryError. Ansible would only list the parsers it tried. A value with a comma is a list of
+    hosts.
+    """
     if not Path(inventory).exists() and "," not in inventory:
         place = Path("inventories")
         known = [str(path) for path in place.iterdir()] if place.is_dir() else []
@@ -20,15 +24,16 @@ def check_inventory(inventory: str) -> None:
 
 
 def no_host(inventory: str, limit: str, names: Iterable[str]) -> InventoryError:
-    """The error of a limit that names none of the hosts; `names`: of all hosts and groups."""
+    """Return the error for a limit that matches no host. `names` are the names of all hosts and groups."""
     return InventoryError(
         f"--limit {limit} names no host of {inventory}", remedy=nearest(limit, names) or "correct the pattern"
     )
 
 
 def put_right(groups: Iterable[str], classes: Iterable[str]) -> str:
-    """Return the remedy for hosts none of whose `groups` is a class: rename the group that is almost a class.
-    See `nearest`.
+    """Return the remedy for hosts that are in no class group, in the form of `nearest`.
+
+    It suggests renaming a group whose name is close to a class.
     """
     known = sorted(classes)
     for group in sorted(groups):

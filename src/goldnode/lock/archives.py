@@ -10,9 +10,10 @@ from goldnode.node import openpgp
 
 
 def archive_key(name: str, archive: models.Archive, site: Site) -> tuple[bytes | None, list[str]]:
-    """Return the key the site ships for `archive` (binary), None where the OS has it, and the accepted fingerprints.
+    """Return the site's key for `archive` (binary) and the accepted fingerprints.
 
-    Raises SigningKeyError for a key file that holds anything but the accepted keys, and where there is no key at all.
+    The key is `None` if the OS has it. Raises SigningKeyError for a key file that contains other keys than
+    the accepted ones, and for an archive without a key.
     """
     entry = site.archives.get(name)
     fingerprints = (
