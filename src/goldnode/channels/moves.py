@@ -98,7 +98,7 @@ class KeptPlace:
 
     @property
     def copy(self) -> bool:
-        """Whether it stands for another place."""
+        """Whether it is a copy of another place."""
         return self.name != "store"
 
     def text(self, line: Line) -> bytes:
@@ -458,7 +458,7 @@ def _move(
     place.point(line, entry.channel, entry.now)
     there = place.text(line)
     if not there.startswith(after.text):
-        # Somebody wrote over it after all: the tag follows the history that stands, whoever wrote it last.
+        # Another writer overwrote it after all: the tag follows the current history, by any writer.
         other = read(there, line, keys, where=f"{place.name}/{line}").current(entry.channel)
         if other is not None:
             place.point(line, entry.channel, other.now)

@@ -39,7 +39,7 @@ NO_SOAK = (
     "no soak gate exists yet: goldnode does not measure how long an image ran well before it is promoted"
 )
 
-# What each step asks for, in the order it is told. A step of a channel asks for that of the one before as well.
+# Requirements of each step, in the order of the report. A step includes those of the previous one.
 _BASE = ("inspection", "truth", "smoke-cpu", "signature")
 _CANARY = (*_BASE, "sbom", "provenance")
 _STABLE = (*_CANARY, "vulnerabilities", "smoke-gpu")
@@ -382,7 +382,7 @@ def majors(image: OciImage, before: OciImage | None, approvals: Sequence[Approva
         if unread:
             why = f"whether {part} has another major version cannot be told: an image has no label {LABELS}parts"
         elif was is None or was == now:
-            continue  # what was not there before breaks nobody
+            continue  # a part that did not exist before breaks no user
         else:
             why = f"{part} goes from {old[part]} to {new.get(part, 'none')}"
         found.append(major(part, why, approvals))

@@ -277,7 +277,7 @@ class Compiler:
             return []  # `document` reports this error
 
     def cohort(self, name: str, classes: Sequence[str]) -> Json:
-        """See :meth:`ClassDocuments.cohort`. A class that cannot be used is told where it is used."""
+        """See :meth:`ClassDocuments.cohort`. A class that cannot be used is reported where it is used."""
         from goldnode.classdoc.hosts import findings_of_cohort
         from goldnode.compat.report import brief, mark, refusal
 

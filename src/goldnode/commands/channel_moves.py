@@ -76,7 +76,7 @@ DAYS = click.option(
     "--days", type=click.FloatRange(0), default=30, show_default=True, help="What is younger stays."
 )
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would go.")
-# What evidence is made with.
+# Options of evidence.
 MADE_WITH = options(
     click.option(
         "--key",

@@ -180,7 +180,7 @@ def publish(
         said = "there already, and whole" if done.before else f"{done.files} files ({human(done.size)})"
         click.echo(f"{done.directory}  {done.digest[:19]}  {said}")
         shared.show_gates([gate for gate in done.gates if gate.state != "passed"])
-        # What is published never changes, so what a later channel will ask for has to be in it now.
+        # A publication never changes, so documents that a later channel requires must be in it now.
         short = [
             gate.name
             for gate in judge("stable", disk, trust=(*keys, signer.public), only=LATER)
@@ -406,7 +406,7 @@ def gc(store: Path | None, to: Path | None, trust: tuple[Path, ...], days: float
     shared.show_gone(gone, stays, dry_run)
 
 
-# What the commands share
+# Shared by the commands
 
 
 def _store(named: Path | None) -> ChannelStore:

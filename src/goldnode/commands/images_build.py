@@ -83,7 +83,7 @@ def build(
     rows = load_matrix(matrix_file).select(patterns, exercised=True)
     store = open_store(store_path)
     engine = engines.choose(engine_name, store=store.cache)
-    # What a pattern takes in and this project has never locked is left out; by its own name it is an error.
+    # A pattern skips images that this project has never locked; naming one is an error.
     left = {
         row.name for row in rows if not row.exercised and row.name not in patterns and lock_file(row) is None
     }

@@ -79,7 +79,7 @@ def evidence(
             if item.image == row.name and item.lock == locks[-1].digest and kept.layout.has(item.digest)
         ]
         if not fits:
-            # A backend or a glob also means images that are not built yet, and a name the images it stands on.
+            # A backend or a glob also matches images that are not built yet, and a name its parents.
             if row.name not in patterns:
                 click.echo(f"{row.name}: not built from its present lock", err=True)
                 continue

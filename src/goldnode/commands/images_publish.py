@@ -369,7 +369,7 @@ def gc(
     shared.show_gone(gone, stays, dry_run)
 
 
-# What the commands share
+# Shared by the commands
 
 
 def _layout(store: Path | None) -> Layout:

@@ -23,7 +23,7 @@ _NODE = {
 def xid(what: tuple[str, ...], as_json: bool) -> None:
     """Explain an Xid or SXid: a number, or lines of a kernel log (as arguments or on standard input).
 
-    Prints the action of NVIDIA's catalogue, its blast radius, what a support ticket needs, the source, and
+    Prints the action from the Xid catalogue, its blast radius, what a support ticket needs, the source, and
     where other tools differ.
     """
     from goldnode.facts import xid as table

@@ -21,7 +21,7 @@ from docker.errors import DockerException
 
 from goldnode.core.errors import GoldnodeError
 
-# What this machine needs for a lab: something that shows it is there, and the Debian/Ubuntu package that brings it.
+# Packages that this machine needs for a lab: something that shows it is there, and the Debian/Ubuntu package that brings it.
 TOOLS: Mapping[str, str] = {
     "mmdebstrap": "mmdebstrap",
     "dpkg-deb": "dpkg",
@@ -91,7 +91,7 @@ def _present(tool: str) -> bool:
 def ensure(*, yes: bool, state: Path, say: Say, tools: Mapping[str, str] = TOOLS) -> DockerClient:
     """Return a client of a running engine, after installing and starting what is missing.
 
-    `yes` installs without asking; so does a run without a terminal, because nobody could answer. `state` is the
+    `yes` installs without asking; so does a run without a terminal, because there is no one to ask. `state` is the
     directory for the log and the process id of a daemon started here. Raises EngineError when something is missing
     that cannot be had (no root, no apt, no network, a refusal).
     """

@@ -46,7 +46,7 @@ class Meta(Row):
 
 
 class FactsFile(Row):
-    """What every facts file has."""
+    """The keys of every facts file."""
 
     meta: Meta
     sources: dict[str, Document]

@@ -404,7 +404,7 @@ def _end_of_life(
 def _branch_ends(driver: Mapping[str, Any] | None) -> list[tuple[dt.date, str]]:
     try:
         branch = facts.branch(driver["branch"]) if driver and "branch" in driver else None
-    except FactsError:  # told by the catalog, which reads the proposal (_prove)
+    except FactsError:  # the catalog reports it when it reads the proposal (_prove)
         return []
     if branch is None or branch.end_of_life is None:
         return []

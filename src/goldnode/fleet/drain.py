@@ -228,7 +228,7 @@ class Visible:
     name = ""
 
     def look(self, node: str) -> State:
-        """Return what the scheduler says of a node."""
+        """Return the scheduler's state of a node."""
         raise NotImplementedError
 
     def take(self, node: str, why: str, seen: State) -> bool:
@@ -678,7 +678,7 @@ def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequenc
     raise GoldnodeError(f"goldnode_drain: {name} is not known", remedy=nearest(name, DRAINS))
 
 
-# What is left
+# Leftovers of earlier runs
 
 
 def left(name: str, node: str, on_node: str, cache: Path, drain: Callable[[], Drain]) -> str:

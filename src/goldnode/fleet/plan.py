@@ -30,7 +30,7 @@ from goldnode.inventory.selection import check_inventory, no_host
 
 SCHEMA = "goldnode.plans/1"
 
-# What a host may be, the worst first; the first three mean that site.yml would not go through on it.
+# States of a host, the worst first; with one of the first three site.yml would not finish on it.
 UNREACHABLE, FAILED, REFUSED = "unreachable", "failed", "refused"
 CHANGE, WAITING, REBOOT, CONVERGED = "to change", "waiting for drain", "reboot pending", "converged"
 STATES = (UNREACHABLE, FAILED, REFUSED, CHANGE, WAITING, REBOOT, CONVERGED)
@@ -527,7 +527,7 @@ def _sections(found: Sequence[Item], full: bool, before: str = "") -> list[str]:
             name = dict(item.data).get("package")
             line = item.line.replace(f"{name}  ", f"{name:{width}}  ") if name else item.line
             lines += [f"      {line}"] if name else _wrapped(line, "      ")
-            # Of what is new nobody needs every line; of what changes one does.
+            # New content is shortened; changed lines are all shown.
             fresh = bool(item.detail) and all(row.startswith("+") for row in item.detail)
             most = len(item.detail) if full else 0 if fresh and len(item.detail) > NEW else LINES
             lines += [f"          {row}" for row in item.detail[:most]]

@@ -19,7 +19,7 @@ from goldnode.core.errors import GoldnodeError
 
 SCHEMA = "goldnode.run/1"
 
-# What may become of a host, worst first; a host has the first that is true of it.
+# Outcomes of a host, worst first; the first one that applies counts.
 UNREACHABLE, FAILED, REFUSED, HELD = "unreachable", "failed", "refused", "held"
 NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED = (
     "not reached",
@@ -30,14 +30,14 @@ NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED = (
 )
 OUTCOMES = (UNREACHABLE, FAILED, REFUSED, HELD, NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED)
 
-# Refusals that pass by themselves: somebody is at work on the node. The others wait for a person.
+# Refusals that pass by themselves, because the node is in use. The others wait for a person.
 PASSING = ("gpu-in-use", "dpkg-locked")
 
 TEXT, LINES = 400, 12  # of a resource's content that a result carries; more is a digest
 TOLD = 2000
 # How programs name a cause, the one nearest to it first: compilers, dkms, apt and update-initramfs, dpkg.
 CAUSES = (r": error: ", r"^Error! ", r"^E: ", r"^W: ", r"^dpkg: error")
-# What Ansible puts before the words of ssh, of a module or of a plugin.
+# Prefixes that Ansible adds to messages of ssh, modules and plugins.
 WRAPPING = re.compile(
     r"^(Task failed: |Action failed: |Module failed: |Failed to connect to the host via ssh: "
     r"|Data could not be sent to remote host \S+ Make sure this host can be reached over ssh: )+"

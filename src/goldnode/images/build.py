@@ -208,7 +208,7 @@ class Builder:
         Images that do not depend on a failed one are still built; then the first failure is raised. Raises
         ImageError.
         """
-        # What is kept from earlier has no name until the image has one: nothing is collected meanwhile.
+        # Cached layers have no name until the image has one, so nothing is collected meanwhile.
         with _full_disk(self.store.root), using(self.store.layout):
             todo = self.pending(wanted)
             if todo:

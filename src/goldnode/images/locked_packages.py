@@ -22,7 +22,7 @@ def locked(image: str) -> Locked | None:
         while name is not None:
             lock = find_lock(rows[name])
             digest = digest or lock.digest
-            # What is nearer to the image replaces what it stands on.
+            # Packages of a child replace those of its parent.
             debs = {**{item.name: item.version for item in lock.debs}, **debs}
             wheels = {**{item.name: item.version for item in lock.wheels}, **wheels}
             name = rows[name].image.parent

@@ -26,7 +26,7 @@ from goldnode.core.yamlsource import KeyPath, Source
 from goldnode.facts import host as facts
 from goldnode.oci.model import NAME, Image
 
-MATRIX = "GOLDNODE_MATRIX"  # environment: a matrix file in place of goldnode's own
+MATRIX = "GOLDNODE_MATRIX"  # environment: a matrix file that replaces the built-in one
 
 Backend = Literal["cuda", "rocm", "oneapi", "cpu"]
 Layout = Literal["cuda", "python", "none"]
@@ -176,7 +176,7 @@ class Vendor(_Model):
     vendor: _Vendor = Field(description="HOST/REPOSITORY@sha256:…")
 
 
-# `built` is None to the rest: one alternative alone, so that a fault in the other is told as what it is.
+# `built` is None to the rest: one alternative alone, so that a fault in the other is reported for it.
 _Source = Annotated[
     Vendor | None,
     BeforeValidator(lambda value: None if value == "built" else value),

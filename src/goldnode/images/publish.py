@@ -331,9 +331,7 @@ def pull(
         found = Pulled(
             f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}", manifest.digest, ""
         )
-        first = target.pull_blob(
-            config, layout
-        )  # it says what the image is to be called, before the rest is fetched
+        first = target.pull_blob(config, layout)  # it has the name of the image, before the rest is fetched
         found.ref = _ref(layout, layout.document(config.digest), manifest.digest, target)
         with ThreadPoolExecutor(parallel) as pool:
             for new in (first, *pool.map(lambda row: target.pull_blob(row, layout), rows.values())):
@@ -361,7 +359,7 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
             )
         document = found.document
         if document.get("subject", {}).get("digest") != digest or len(document.get("layers", [])) != 1:
-            continue  # it is about something else, or of a shape that is none of goldnode's
+            continue  # it is about something else, or has an unknown form
         layer = Descriptor.of(document["layers"][0])
         kind = str(document.get("artifactType") or document["config"]["mediaType"])
         data = target.read_blob(layer)
@@ -370,7 +368,7 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
         )
         if (
             attached.digest != found.digest
-        ):  # written by another tool in another shape: it is told, and not taken for what it is not
+        ):  # written by another tool in another form: report it, do not guess
             layout.detach(attached.digest)
             continue
         count += 1

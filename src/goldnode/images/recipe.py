@@ -44,7 +44,7 @@ SMOKE = "usr/lib/goldnode/goldnode-smoke"
 IDENTITY = "usr/lib/goldnode/image.json"
 STEP = "/mnt"  # where the engine shows the script what it needs: a directory that every root has
 
-# What has no place in a layer of the system kind, whatever program left it there.
+# Files that do not belong in a system layer, independent of the program that left them.
 _CACHES = (
     r"|etc/(?:resolv\.conf|hosts|hostname|mtab)"
     r"|etc/(?:passwd|group|shadow|gshadow|subuid|subgid)-"
@@ -56,7 +56,7 @@ _CACHES = (
 LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)(?:/.*)?" + _CACHES
 ROOT_LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)/.+" + _CACHES
 
-# What the engine runs, as root, in the image's own files. $1 is the directory it is shown.
+# Script that the engine runs as root in the image's own files. $1 is the context directory.
 SCRIPT = """#!/bin/sh
 set -eu
 export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true LC_ALL=C.UTF-8 HOME=/root
@@ -90,7 +90,7 @@ rm -f /var/cache/ldconfig/aux-cache
 """
 
 
-# What it gets before it is packed.
+# Hook before the root is packed.
 ROOT_HOOK = (
     'rm -f "$1/var/cache/ldconfig/aux-cache" "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old "$1"/etc/passwd- "$1"/etc/group- '
     '"$1"/etc/shadow- "$1"/etc/gshadow- "$1"/etc/resolv.conf "$1"/etc/hostname; '
@@ -314,7 +314,7 @@ def search_path(version: str) -> tuple[str, tuple[str, ...]]:
     return ":".join((*nvidia, cuda)), (cuda,)
 
 
-# Programs of Debian's nvidia-cuda-toolkit 11.8 and 12.4 beside nvcc.
+# Programs of nvidia-cuda-toolkit 11.8 and 12.4 (Debian) other than nvcc.
 _TOOLKIT = (
     "bin2c",
     "compute-sanitizer",
@@ -380,7 +380,7 @@ def _files(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, dict[s
         found |= {f"{home[1:]}/bin/{name}": {"link": f"/usr/bin/{name}"} for name in _TOOLKIT}
         found[f"{home[1:]}/bin/nvcc"] = {"text": _NVCC, "mode": 0o755}
         found[f"{home[1:]}/nvvm"] = {"link": "/usr/lib/cuda/nvvm"}
-        # What a program is linked with in place of the host's driver; LIBRARY_PATH leads there.
+        # Stub libraries for linking in place of the host's driver; LIBRARY_PATH points there.
         found[f"{home[1:]}/targets/x86_64-linux/lib/stubs"] = {"link": "/usr/lib/x86_64-linux-gnu/stubs"}
     return found
 

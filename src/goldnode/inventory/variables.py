@@ -11,7 +11,7 @@ from goldnode.core.errors import InventoryError, nearest
 DRAINS = ("none", "command", "slurm", "kubectl")  # the values of `goldnode_drain`
 
 PREFIXES = ("goldnode_", "sanity_")
-# What an inventory, or -e, may set.
+# Variables that an inventory, or -e, may set.
 SETTINGS = (
     "goldnode_accepted",
     "goldnode_cohort",
@@ -31,7 +31,7 @@ SETTINGS = (
     "sanity_accepted",
     "sanity_verify",
 )
-# What goldnode sets itself: plugins, facts of a run, results of its roles, the build of disks.
+# Variables that goldnode sets itself: plugins, facts of a run, results of roles, builds of disks.
 OWN = (
     "goldnode_class_findings",
     "goldnode_cohort_refusals",
@@ -117,7 +117,7 @@ class Strangers:
         for name in names:
             if not name.startswith(PREFIXES) or name in SETTINGS or name in OWN:
                 continue
-            # Of the prefix that others may have as well only what is nearly a name of goldnode's.
+            # Others may use the prefix too, so only near misses of our names are reported.
             if name.startswith("goldnode_") or difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.8):
                 self.found.setdefault(name, []).append(host)
 

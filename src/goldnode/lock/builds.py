@@ -64,7 +64,7 @@ def known_build(
         return KernelBuild(
             "fails", f"{what} does not build", str(row["error"]) if row.get("error") else None, source
         )
-    # Debian 12 names its kernels 6.1.0-N whatever the stable update is, so the package's version is asked about.
+    # Debian 12 names its kernels 6.1.0-N for every stable update, so the package's version decides.
     known = facts.kernel_build(kernel_version, driver, flavour)
     return KernelBuild(known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins))
 

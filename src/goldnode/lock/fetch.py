@@ -260,7 +260,7 @@ class Fetcher:
             if answer.status == 206 and have:
                 said = re.match(r"bytes (\d+)-\d*/(\d+|\*)", answer.headers.get("Content-Range", ""))
                 if said is None or int(said.group(1)) != have:
-                    self._forget(item)  # it does not say what it sends: from the beginning
+                    self._forget(item)  # the server did not state the range: start again
                     raise _CutError("the server answers another range than was asked for")
                 if said.group(2) not in ("*", str(item.size)):
                     raise _FaultError(

@@ -6,7 +6,7 @@ MIRROR/stacks/STACK/current        symbolic link to the one that was published l
 MIRROR/mirror.asc                  the public key they are signed with
 MIRROR/channels.json               {channel: {stack: ID}}: publications that stay
 
-There is one writer at a time. What is published was synced and judged by apt before it got its name, so that a run which ends anywhere
+There is one writer at a time. A publication is synced and judged by apt before it gets its name, so a run that ends anywhere
 leaves nothing half published; what it had fetched stays and is used by the next.
 """
 

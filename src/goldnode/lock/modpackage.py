@@ -28,7 +28,7 @@ from goldnode.lock.builder import Inputs, Result, modinfo
 # Raised when the package changes without what is in `Result` changing.
 RECIPE = 1
 MAGIC = b"~Module signature appended~\n"
-# What a DKMS package needs and a node without a compiler does not.
+# Dependencies of a DKMS package that a node without a compiler does not need.
 _TOOLS = re.compile(
     r"^(dkms|make|gcc(-\d+)?|c-compiler|build-essential|dpkg-dev|libc6?-dev|linux-headers.*|linux-kbuild.*|patch|kmod)$"
 )
@@ -268,7 +268,7 @@ def make(
 
 
 _SCRIPTS = {
-    # Only this kernel's index is made anew. No initramfs is: none of these modules is in one.
+    # Only this kernel's index is rebuilt. The initramfs is not: none of these modules is in it.
     "postinst": '#!/bin/sh\nset -e\nif [ "$1" = configure ] && [ -d {place}/{release}/kernel ]; then depmod {release}; fi\nexit 0\n',
     "postrm": '#!/bin/sh\nset -e\nif [ "$1" = remove ] && [ -d {place}/{release}/kernel ]; then depmod {release}; fi\nexit 0\n',
 }

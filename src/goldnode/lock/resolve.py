@@ -420,7 +420,7 @@ def _resolve(
             return "driver"
         return "driver" if graph.source(name) in driver_sources and name not in item.packages else "runtime"
 
-    # Archives that share an address, as Ubuntu's do, are told apart by their suites.
+    # Archives that share an address, as Ubuntu's do, differ by their suites.
     several = len({source.uri for source in root.sources}) < len(root.sources)
     suites = root.suites(download.name for download in downloads) if several else {}
     packages = []

@@ -94,7 +94,7 @@ def create(
         fingerprint = _secret_keys(home)[0].fingerprint
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            # The secret one first, and for nobody else from its first byte on.
+            # The secret key first, readable by its owner only from its first byte on.
             with os.fdopen(
                 os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
             ) as out:
@@ -204,7 +204,7 @@ class _Secret:
 
 @contextmanager
 def _home() -> Iterator[Path]:
-    # An agent's socket must fit a sockaddr: a long TMPDIR would break gpg in a way that nobody understands.
+    # An agent's socket must fit a sockaddr: a long TMPDIR would break gpg with an obscure error.
     short = tempfile.gettempdir()
     base = Path(short if len(short) < 60 else "/tmp")  # noqa: S108
     _sweep(base)

@@ -473,6 +473,6 @@ def _root() -> None:
         )
 
 
-# What mmdebstrap's root gets before anything is unpacked into it; $1 is the root. Its own hook for this looks at what else is installed on
+# Hook of mmdebstrap before anything is unpacked; $1 is the root. Its own hook for this depends on other packages installed on
 # the machine. Debian 13's base-files brings the same links.
 ROOT_START = 'for name in bin sbin lib lib64; do mkdir -p "$1/usr/$name"; ln -s "usr/$name" "$1/$name"; done'

@@ -89,7 +89,7 @@ class Layer:
         return cls(data["diff"], Descriptor.of(data["blob"]))
 
 
-# Directories of every Debian root: naming them in a layer would only date them anew.
+# Directories of every Debian root: naming them in a layer would only change their dates.
 _COMMON = frozenset(
     (
         "etc",
@@ -163,7 +163,7 @@ def normalised(
         for info in tar:
             info.name = "/".join(part for part in info.name.split("/") if part not in ("", "."))
             folder, _, base = info.name.rpartition("/")
-            # A whiteout stands for the file that it takes away.
+            # A whiteout represents the file that it removes.
             plain = f"{folder}/{base.removeprefix('.wh.')}".lstrip("/")
             if not info.name or dropped.fullmatch(plain):
                 continue

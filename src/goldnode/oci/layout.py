@@ -376,7 +376,7 @@ def overlay(
                 gone.append(f"{folder}/{name[4:]}".lstrip("/"))
             elif path:
                 here[path] = item
-        # What replaces a directory by something else takes its content away.
+        # A file that replaces a directory removes the directory's content.
         gone += [
             path
             for path, item in here.items()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 NAME = re.compile(r"^[a-z0-9]+(?:[.-][a-z0-9_.+]+)*$")
 BUILD_ID_LENGTH = 12
 
-# Labels and annotations of goldnode's own; the standard ones are org.opencontainers.image.*
+# Our own labels and annotations; the standard ones are org.opencontainers.image.*
 LABELS = "io.goldnode."
 
 

@@ -752,7 +752,7 @@ class Repository:
         if path.is_file():
             if path.stat().st_size == descriptor.size and "sha256:" + sha256_of(path) == descriptor.digest:
                 return False
-            path.unlink()  # an altered one serves nobody
+            path.unlink()  # an altered copy is useless
         partial = layout.root / "partial" / path.name
         try:
             partial.parent.mkdir(exist_ok=True)
@@ -1009,7 +1009,7 @@ def _end(answer: Answer) -> int | None:
     said = re.fullmatch(r"(?:bytes=)?0-(\d+)", answer.headers.get("range", ""))
     if said is None:
         return None
-    # An upload of which nothing came is told as 0-0, as one of a single byte would be: no chunk is that small.
+    # An upload without data is reported as 0-0, like one of a single byte: no chunk is that small.
     return int(said.group(1)) + 1 if said.group(1) != "0" else 0
 
 

@@ -156,7 +156,7 @@ class ActionModule(ActionBase):
             groups = [group for group in task_vars.get("group_names", []) if group != "ungrouped"]
             try:
                 remedy = put_right(groups, ClassDocuments().names())
-            except GoldnodeError:  # a catalog with a fault is told elsewhere
+            except GoldnodeError:  # faults of the catalog are reported elsewhere
                 remedy = put_right(groups, ())
             raise AnsibleActionFail(
                 f"Host {name} is of no node class: none of its groups ({', '.join(groups) or 'none'}) is the name of a class in the catalog. "
@@ -258,7 +258,7 @@ class ActionModule(ActionBase):
         words = ["plan", "--resident", "--engine-digest", ENGINE["sha256"]]
         words += ["--class-digest", digest(class_file(document).content.encode())]
         words += ["--lock-timeout", str(int(self.option(task_vars, "goldnode_lock_timeout", 120)))]
-        # A terminal, which ssh may be told to ask for, would mix warnings into the plan.
+        # With a terminal (ssh -t) warnings would be mixed into the plan.
         told = self._low_level_execute_command(f"exec 2>/dev/null\n{guarded.script(words, ENGINE['sha256'])}")
         if told["rc"] != 0:
             self._lacks_program = told["rc"] == OTHER

@@ -188,7 +188,7 @@ class CallbackModule(CallbackBase):
         if task.args.get("operation") == "check":
             return
         host.node_class = found.get("node_class") or host.node_class
-        # The first plan of a run says what is left; asked again in the middle of it, a node has returned already.
+        # The first plan of a run counts; asked again later, a node has already changed.
         host.rollback = host.rollback or found.get("rollback")
         facts = found.get("ansible_facts") or {}
         plan = facts.get("goldnode_plan")

@@ -36,7 +36,7 @@ class Domain(Protocol):
 
 
 class Writer(Protocol):
-    """What a handler acts through: :class:`.apply.Applier`, of which it uses this much."""
+    """The interface that a handler acts through: the part of :class:`.apply.Applier` that handlers use."""
 
     host: Host
     document: Document

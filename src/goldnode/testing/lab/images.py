@@ -92,7 +92,7 @@ class Release:
         return found[1] if found else self.codename
 
 
-# Ubuntu's archive cannot be reached from everywhere: this is a Debian 13 that only calls itself Ubuntu 24.04, and says so.
+# Ubuntu's archive is not reachable from everywhere: this is a Debian 13 that calls itself Ubuntu 24.04 and is labelled so.
 UBUNTU_STANDIN = """\
 PRETTY_NAME="Ubuntu 24.04 (SIMULATED by goldnode: this is Debian 13)"
 NAME="Ubuntu"

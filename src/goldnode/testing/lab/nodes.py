@@ -41,7 +41,7 @@ SSH_OPTIONS = (
     "-o", "IdentitiesOnly=yes",
 )  # fmt: skip
 
-# What SSH_OPTIONS say, for a person's `ssh -F` and for an inventory that names no port.
+# SSH_OPTIONS as a file, for a person's `ssh -F` and for an inventory without ports.
 _SSH_CONFIG = """\
 Host *
     HostName 127.0.0.1
@@ -295,7 +295,7 @@ class Lab:
         """The private ssh key of the lab."""
         return self.directory / "id_ed25519"
 
-    # What is there
+    # Existing nodes
 
     def nodes(self) -> list[Node]:
         """Return the lab's nodes, running or not, by name."""
@@ -483,7 +483,7 @@ class Lab:
             self._alias(container, spec.name)
             try:
                 container.start()
-            except APIError as error:  # somebody took the port in between
+            except APIError as error:  # another process took the port in between
                 container.remove(force=True, v=True)
                 if attempt == 4 or "port" not in str(error):
                     raise
