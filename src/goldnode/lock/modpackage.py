@@ -2,7 +2,7 @@
 
 The name is DRIVER-modules-RELEASE (nvidia-current-modules-6.1.0-56-amd64). The driver comes first, as in the
 driver packages of both archives, so the family globs of every stack match it and a move to another stack also
-moves it. The kernel release is part of the name, as in Canonical's packages of NVIDIA's modules, so packages
+moves it. The kernel release is part of the name, as in packages from Canonical, so packages
 for two kernels can be installed side by side and the previous kernel keeps its GPUs.
 """
 

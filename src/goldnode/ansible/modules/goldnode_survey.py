@@ -38,9 +38,7 @@ from ansible.module_utils.goldnode.node.survey import survey
 
 def main() -> None:
     """Run the survey and return its result."""
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # while it is ignored, nobody learns how a program has ended
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, the exit status of a program is lost
     module = AnsibleModule(argument_spec={}, supports_check_mode=True)
     module.exit_json(changed=False, survey=survey(Host("/")))
 
