@@ -1,4 +1,6 @@
-"""AMD's GPUs through the files of the amdgpu driver (the kernel's Documentation/gpu/amdgpu and hwmon/sysfs-interface)."""
+"""AMD GPUs through the files of the amdgpu driver (the kernel's Documentation/gpu/amdgpu and
+hwmon/sysfs-interface).
+"""
 
 from __future__ import annotations
 

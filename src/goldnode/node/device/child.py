@@ -1,4 +1,6 @@
-"""Asking for the GPUs' settings: a program of its own with a time limit, because a driver that hangs hangs whoever calls it."""
+"""Client of the GPU settings: a program of its own with a time limit, because a hanging driver hangs its
+caller.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
 
 
 def _end(process: Process, limit: float) -> str:
-    """Kill the process group; what that says of the driver."""
+    """Kill the process group, and return what that shows about the driver."""
     if not process.kill():
         return f"the GPU driver hangs: process {process.pid} did not answer within {limit:g} s and cannot be killed"
     return f"the GPU driver did not answer within {limit:g} s; the process that asked was killed"

@@ -1,8 +1,10 @@
-"""What a capture says of NVIDIA's GPUs (docs/capture.md), asked of NVML part by part. Runs only in the process that can be killed.
+"""NVIDIA GPUs in a capture (docs/capture.md), read from NVML part by part. Runs only in the process that can
+be killed.
 
-Each part is written as soon as it was read. Return codes 3 and 13 mean that board or driver have no such thing; 15 and 16 that the GPU is
-lost; any other that it could not be read. Units are nvml.h's: milliwatts, bytes, nanoseconds. Nothing is imported that the binding of NVML
-does not need: this process starts anew for each check.
+Each part is written as soon as it is read. Return codes 3 and 13 mean that board or driver do not have it; 15
+and 16 that the GPU is lost; others that it could not be read. Units are those of nvml.h: milliwatts, bytes,
+nanoseconds. Only modules that the binding of NVML needs are imported: this process starts again for each
+check.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ def is_fault(value: Any) -> bool:
 
 
 def unknown(what: str, value: int) -> Json:
-    """The fault of a number that this version of goldnode has no name for: it is told, and stands for nothing."""
+    """Return the fault of a number that this version of goldnode has no name for. It is reported and never
+    interpreted.
+    """
     return {"fault": "unread", "text": f"{what} {value} is not known to this version"}
 
 
@@ -85,7 +89,7 @@ class Gpu:
         self.fields: Dict[int, Any] = {}
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """What a getter says, or its fault; text as text."""
+        """Return the result of a getter, or its fault; text as str."""
         try:
             found = getattr(nvml, name)(self.handle, *arguments)
             return found.decode() if isinstance(found, bytes) else found
@@ -144,7 +148,7 @@ def watts(milli: int) -> float:
 
 
 def bits(mask: int) -> List[str]:
-    """The names of the throttle reasons in a mask; one that has no name is told by its bit."""
+    """Return the names of the throttle reasons in a mask; a bit without a name is reported by its number."""
     return [
         REASONS[bit] if bit < len(REASONS) else f"bit_{bit}"
         for bit in range(mask.bit_length())
@@ -370,7 +374,7 @@ def mig(gpu: Gpu) -> Json:
 
 
 def nvlink(gpu: Gpu) -> Json:
-    """Which links there are is told by a field; on drivers without it, by which numbers the state can be asked of."""
+    """Return the NVLinks. Their count comes from an NVML field; older drivers are probed link by link."""
     count = gpu.fields[LINK_COUNT]
     if is_fault(count) and count["rc"] not in ABSENT:
         return {"nvlink": count}

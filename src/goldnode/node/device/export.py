@@ -1,4 +1,4 @@
-"""The policy that a node has, as a class file would say it."""
+"""The current policy of a node, in the form of a class file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_value(value: Any) -> bool:
 
 
 def settings(gpu: Mapping[str, Any]) -> Json:
-    """What one GPU is set to, in the words of a class; what could not be read is left out."""
+    """Return the settings of one GPU in the keys of a class; unreadable ones are left out."""
     found: Json = {
         key: gpu[key]
         for key in ("persistence_mode", "compute_mode", "performance_level")
@@ -44,8 +44,9 @@ def settings(gpu: Mapping[str, Any]) -> Json:
 
 
 def policy(answer: Mapping[str, Any]) -> Json:
-    """What all GPUs have in common, and an override by UUID for each that differs in the rest. Clocks that are locked are not in it: no
-    call reads them."""
+    """Return the common settings of all GPUs, and an override by UUID for each that differs. Locked clocks
+    are not included: no call reads them.
+    """
     each: Dict[str, Json] = {
         gpu["uuid"]: settings(gpu) for gpu in answer["gpus"].values() if isinstance(gpu.get("uuid"), str)
     }

@@ -1,4 +1,6 @@
-"""NVIDIA's GPUs through NVML (nvml.h). The library is found as the dynamic loader finds it. Runs only in the process that can be killed."""
+"""NVIDIA GPUs through NVML (nvml.h). The library is found like the dynamic loader finds it. Runs only in the
+process that can be killed.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ if TYPE_CHECKING:
 
 
 class _Instead:
-    """What pynvml uses of two modules, whose import would cost more than all the rest of it: of ctypes.util nothing (it is for Windows),
-    of string one function, for the names of its exceptions."""
+    """Replacement for two modules that pynvml imports at a higher cost than all the rest: nothing of
+    ctypes.util (which is for Windows), and one function of string, for the names of exceptions.
+    """
 
     @staticmethod
     def find_library(name: str) -> None:
@@ -54,7 +57,7 @@ def fault(problem: nvml.NVMLError) -> Json:
 
 
 def get(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a getter says, or its fault."""
+    """Return the result of a getter, or its fault."""
     try:
         return function(*arguments)
     except nvml.NVMLError as problem:
@@ -94,7 +97,7 @@ def gpu(index: int) -> Json:
 
 
 def of(handle: Any) -> Json:
-    """The settings of the GPU that a handle stands for."""
+    """Return the settings of the GPU of a handle."""
     pci = get(nvml.nvmlDeviceGetPciInfo, handle)
     lost = is_fault(pci)
     device = 0 if lost else int(pci.pciDeviceId)
@@ -263,7 +266,7 @@ def clear(handle: Any) -> None:
 
 
 def set_clocks(handle: Any, value: Mapping[str, Any]) -> Json:
-    """Application clocks are set together; locked ones each for itself. What was said to each is in ``parts``."""
+    """Set application clocks together, locked ones one by one. ``parts`` has the result of each."""
     graphics, memory = value.get("graphics_mhz"), value.get("memory_mhz")
     parts: Dict[str, Json] = {}
     if value["mode"] == "application":
@@ -280,7 +283,7 @@ def set_clocks(handle: Any, value: Mapping[str, Any]) -> Json:
 
 
 def done(function: Callable[..., Any], *arguments: Any) -> Json:
-    """What a setter says: ``{rc, text}``."""
+    """Return the result of a setter: ``{rc, text}``."""
     try:
         function(*arguments)
     except nvml.NVMLError as problem:

@@ -1,4 +1,6 @@
-"""`goldnode-node device`: one request on standard input, one answer on standard output. Started by :mod:`child`, never by hand."""
+"""`goldnode-node device`: one request on standard input, one answer on standard output. Started by
+:mod:`child`, never by hand.
+"""
 
 from __future__ import annotations
 

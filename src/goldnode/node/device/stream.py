@@ -1,7 +1,8 @@
-"""A capture's question to the GPU library: a process of its own that is started first, answers line by line, and can be killed.
+"""A capture's query of the GPU library: a process of its own that starts first, answers line by line, and can
+be killed.
 
-What a GPU said before the driver hung is kept; what was not said is a fault. A process that cannot be killed is left behind: the kernel
-holds it in uninterruptible sleep, and that is what there is to say of the driver.
+Answers before the driver hung are used; missing ones are faults. A process that cannot be killed is
+abandoned: the kernel holds it in uninterruptible sleep, and that is the finding about the driver.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ class Pending:
         self.answer: Optional[Json] = None if process else _nothing(error or "")
 
     def finish(self, limit: float = LIMIT, stall: float = STALL) -> Json:
-        """What the library said: ``{driver, nvml, cuda, count, gpus: [GPU …], error: fault or null, cost}``.
+        """Return the library's answer: ``{driver, nvml, cuda, count, gpus: [GPU …], error: fault or null,
+        cost}``.
 
-        :param limit: seconds from the start to the first line, and :data:`STALL` more for each later one. Never raises, never hangs.
+        :param limit: seconds from the start to the first line, and :data:`STALL` more for each later one.
+            Never raises, never hangs.
         """
         if self.answer is None:
             lines, end = self._read(limit, stall)
@@ -155,7 +158,7 @@ def _began(pid: int) -> Optional[str]:
 
 
 def _left(host: Host) -> Optional[str]:
-    """What there is to say where the process of an earlier check still hangs."""
+    """Return the fault if the process of an earlier check still hangs."""
     words = (host.text(LEFT) or "").split()
     if len(words) == 2 and words[0].isdigit() and words[1] == _began(int(words[0])):
         return f"the GPU driver hangs: process {words[0]}, which an earlier check left behind, still cannot be killed"
@@ -166,7 +169,7 @@ def _left(host: Host) -> Optional[str]:
 
 
 def _kill(process: Process, after: float, host: Host) -> str:
-    """End the process group; what that says of the driver."""
+    """End the process group, and return what that shows about the driver."""
     if not process.kill():
         with suppress(OSError):
             host.write(LEFT, f"{process.pid} {_began(process.pid)}\n".encode())
@@ -203,7 +206,7 @@ def _nothing(text: str, rc: Optional[int] = None) -> Json:
 
 
 def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
-    """The answer from its lines. Pure. What is no line of such an answer makes it one that cannot be relied on from there."""
+    """Return the answer from its lines. Pure. From the first invalid line on, the answer is not used."""
     rows: List[Json] = []
     for line in lines:
         if not line:

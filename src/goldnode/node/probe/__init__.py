@@ -1,7 +1,7 @@
-"""Readers of hardware and health: what a node says of itself at one moment, as one document (docs/capture.md).
+"""Readers of hardware and health: the state of a node at one moment, as one document (docs/capture.md).
 
-Each module below reads sections of it and judges nothing. The GPU library is called in a process of its own (:mod:`..device.stream`), which
-is started first, so that the host is read while the driver works.
+Each module reads sections of it and judges nothing. The GPU library is called in a process of its own
+(:mod:`..device.stream`), which starts first, so that the host is read while the driver works.
 """
 
 from __future__ import annotations
@@ -66,5 +66,5 @@ def finish(context: Context, seen: Any = None) -> Json:
 
 
 def capture(host: Host, document: Optional[Mapping[str, Any]] = None, passive: bool = False) -> Json:
-    """What the node says of itself now."""
+    """Return the node's capture."""
     return finish(begin(host, document, passive))

@@ -1,8 +1,9 @@
-"""AMD's GPUs as the amdgpu driver's files tell of them, without ROCm.
+"""AMD GPUs from the files of the amdgpu driver, without ROCm.
 
-Sources: the kernel's Documentation/gpu/amdgpu (driver-misc, thermal, ras, xgmi) and hwmon/sysfs-interface; of the binary ``gpu_metrics`` the
-structures of drivers/gpu/drm/amd/include/kgd_pp_interface.h, and the bits of its status that does not depend on the chip from
-drivers/gpu/drm/amd/pm/swsmu/inc/amdgpu_smu.h. One GPU is one PCI function: partitions of it have DRM cards of their own, and no function.
+Sources: the kernel's Documentation/gpu/amdgpu (driver-misc, thermal, ras, xgmi) and hwmon/sysfs-interface;
+for the binary ``gpu_metrics`` the structures of drivers/gpu/drm/amd/include/kgd_pp_interface.h, and the
+chip-independent status bits of drivers/gpu/drm/amd/pm/swsmu/inc/amdgpu_smu.h. One GPU is one PCI function:
+its partitions have DRM cards of their own, and no function.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _gpu(folder: Folder, address: str, function: Json, links: Any) -> Json:
 
 
 def filled(folder: Folder, name: str) -> Any:
-    """A text, or its fault; a file with nothing in it tells as little as none."""
+    """Return a text, or its fault. An empty file counts as a missing one."""
     text = folder.text(name)
     return (
         text[:200]
@@ -209,8 +210,9 @@ def _clocks(folder: Folder) -> Json:
 
 
 def throttle(data: Any) -> Json:
-    """What holds the clocks down, from the binary ``gpu_metrics``: ``{status, active, kinds}`` at this moment, or ``{residency}`` since the driver
-    was loaded (cycles of all that were counted), as its revision has them. Revisions whose structure is not known here are a fault.
+    """Return the throttle state from the binary ``gpu_metrics``: ``{status, active, kinds}`` now, or
+    ``{residency}`` since the driver was loaded (cycles of each counted reason), depending on its revision.
+    An unknown revision is a fault.
     """
     if not isinstance(data, bytes):
         return data  # type: ignore[no-any-return]
@@ -338,7 +340,9 @@ def _properties(nodes: Folder, name: str) -> Dict[str, int]:
 
 
 def settings(row: Json) -> Json:
-    """What the policy compares (goldnode.device/1's GPU, as :mod:`..device.amd` reads it), from values that were read already."""
+    """Return the settings that the policy compares (a GPU of goldnode.device/1, as :mod:`..device.amd` reads
+    it), from values read before.
+    """
 
     def told(value: Any) -> Any:
         return (

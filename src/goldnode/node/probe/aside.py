@@ -1,8 +1,10 @@
-"""Reading what may hang (a dead disk, a network file system, firmware that answers nobody) in a process that can be left behind.
+"""Reads that may hang (a dead disk, a network file system, unresponsive firmware), in a process that can be
+abandoned.
 
-A system call that hangs in the kernel takes no signal, and a thread in one keeps its whole process from ending. So such reads are made by a
-forked child: each answer comes back on its own, a read that gives none within its time is a fault, and the ones after it are asked of
-another child. The child holds nothing open of its parent's, so that nobody waits for what was left behind.
+A system call that hangs in the kernel takes no signal, and a thread in one keeps its whole process from
+ending. So a forked child makes such reads: each answer is delivered on its own, a read without an answer in
+time is a fault, and the remaining ones are asked of another child. The child holds none of its parent's files
+open, so nothing waits for an abandoned one.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ _left: List[int] = []  # children whose end nobody has taken note of
 
 
 def ask(jobs: List[Job], limit: float = LIMIT, each: float = EACH) -> Dict[str, Any]:
-    """What each job (name, function without arguments) returned, by name: anything JSON can carry, or the fault that there is no answer.
+    """Return the result of each job (name, function without arguments) by name: a JSON value, or the fault
+    that there is no answer.
 
     Never raises, and takes at most `limit` seconds. A job that raises is a fault with the exception's text.
     """
@@ -35,7 +38,7 @@ def ask(jobs: List[Job], limit: float = LIMIT, each: float = EACH) -> Dict[str, 
 
 
 class Asked:
-    """Jobs that a child has begun with; :meth:`finish` has to be called. What is done in between is done beside it."""
+    """Jobs that a child has started; :meth:`finish` must be called. Work in between runs in parallel."""
 
     def __init__(self, jobs: List[Job], limit: float = LIMIT, each: float = EACH) -> None:
         _bury()

@@ -1,4 +1,4 @@
-"""`goldnode-node capture`, and what a record says: a capture that was kept, or the output of `nvidia-smi -q -x`."""
+"""`goldnode-node capture`, and reading of a record: a stored capture, or the output of `nvidia-smi -q -x`."""
 
 from __future__ import annotations
 
@@ -94,9 +94,10 @@ def _document(host: Host, name: Optional[str]) -> Optional[Json]:
 
 
 def load(name: str) -> Json:
-    """The capture that a file holds: one that was recorded, or made of the output of `nvidia-smi -q -x`. "-" is standard input.
+    """Return the capture of a file: a recorded one, or one made of the output of `nvidia-smi -q -x`. "-" is
+    standard input.
 
-    What has another type than the schema says becomes a fault. Raises NodeError for a file that is neither.
+    A value of another type than the schema's becomes a fault. Raises NodeError for a file that is neither.
     """
     try:
         if name == "-":

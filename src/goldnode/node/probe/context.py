@@ -1,4 +1,4 @@
-"""What the readers of a capture share."""
+"""Shared input of the readers of a capture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ CAPTURE = "/run/goldnode/capture.json"
 
 
 class Context:
-    """What readers share: the host, its files, the class document (empty where there is none), what the engine has seen already
-    (:class:`..state.model.Observed`, None when it was not asked), and the capture as far as it is made: a reader may look at the sections
-    before its own."""
+    """Shared input of the readers: the host, its files, the class document (empty without one), the engine's
+    observations (:class:`..state.model.Observed`, None if it did not run), and the capture so far. A
+    reader may use the sections before its own.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,10 @@
-"""The kernel's log since boot: Xid, SXid, bus errors and the like (:mod:`.logs`), from the first source that has it.
+"""The kernel's log since boot: Xid, SXid, bus errors and similar (:mod:`.logs`), from the first source that
+has it.
 
-The ring (/dev/kmsg) comes first: it needs no program, and its records carry a number. What it has lost because newer records took the place
-is taken from this node's last capture of the same boot, if that reaches up to what is left; else from the journal; else `truncated` says that
-something is missing, which is never read as a clean log.
+The ring (/dev/kmsg) comes first: it needs no program, and its records have a number. Records that newer ones
+have overwritten are taken from this node's last capture of the same boot if it reaches the remaining ones,
+else from the journal. Otherwise `truncated` reports the gap, and an incomplete log is never read as a clean
+one.
 """
 
 from __future__ import annotations
@@ -84,9 +86,10 @@ def feed(parser: logs.Parser, records: bytes, after: int = -1) -> None:
 
 
 def ring_of(path: str) -> Any:
-    """(records, number of the first, whether some are lost), or the fault. A file in its place is read as what it is, lines.
+    """Return (records, number of the first, whether some are lost), or the fault. A regular file in its place
+    is read as lines.
 
-    Properties that stand below a record are left out; a record is one line.
+    Properties below a record are skipped; a record is one line.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -139,7 +142,7 @@ def records_of(handle: int) -> Tuple[bytes, int, bool]:
 
 
 def number_of(record: bytes) -> int:
-    """The sequence number of a record; 0 where it has none (a file of plain lines)."""
+    """Return the sequence number of a record; 0 if it has none (a file of plain lines)."""
     parts = record[:64].split(b",", 2)
     return int(parts[1]) if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else 0
 
@@ -208,7 +211,7 @@ def merge(parser: logs.Parser, kept: List[Json]) -> None:
 
 
 def key_of(row: Json) -> Tuple[Any, ...]:
-    """What tells one row of a capture from another."""
+    """Return the identity of a row within a capture."""
     parameters = row["parameters"]
     more = [
         str(parameters.get(name))
@@ -218,9 +221,11 @@ def key_of(row: Json) -> Tuple[Any, ...]:
 
 
 def journal(context: Context, parser: logs.Parser, found: Json, until: Optional[int]) -> bool:
-    """What the journal has of this boot's kernel log, up to the time `until` (microseconds since boot). Returns whether it was whole.
+    """Read this boot's kernel log from the journal, up to the time `until` (microseconds since boot). Return
+    whether it was complete.
 
-    journalctl is given TIME seconds and MOST bytes and killed at either. It reads the journal of the root directory.
+    journalctl gets TIME seconds and MOST bytes and is killed at either limit. It reads the journal of the
+    root directory.
     """
     import subprocess  # rarely needed
     import time
@@ -292,7 +297,9 @@ def monotonic(line: bytes) -> Optional[int]:
 
 
 def files_of(context: Context, parser: logs.Parser, found: Json) -> bool:
-    """The first log file there is: its last boot, or all of it where it does not tell where a boot begins. Returns whether there was one."""
+    """Read the first existing log file: its last boot, or all of it if it does not show where a boot begins.
+    Return whether there was one.
+    """
     for name in FILES:
         data = tail(context.files.root + name)
         if data is None:
@@ -307,7 +314,7 @@ def files_of(context: Context, parser: logs.Parser, found: Json) -> bool:
 
 
 def tail(path: str) -> Optional[bytes]:
-    """The last MOST bytes of a regular file, without a torn first line; None when there is none."""
+    """Return the last MOST bytes of a regular file without a torn first line; None if there is none."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError:
@@ -326,7 +333,7 @@ def tail(path: str) -> Optional[bytes]:
 
 
 def parsed(text: str) -> Json:
-    """Section `events` of a text that somebody gives (a ticket's attachment): of the last boot that begins in it."""
+    """Return section `events` of a given text (an attachment of a ticket), for the last boot in it."""
     parser = logs.Parser()
     data = text.encode("utf-8", "replace")
     for line in logs.candidates(data):

@@ -1,4 +1,6 @@
-"""The attribute files of one folder of sysfs, read by few system calls: a capture reads more than a thousand of them."""
+"""Attribute files of one sysfs folder, read with few system calls: a capture reads more than a thousand of
+them.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ class Folder:
             return unread(f"{name} holds no number: {text[:40]!r}")
 
     def target(self, name: str) -> Optional[str]:
-        """The last part of where a symbolic link leads; None when it is none."""
+        """Return the last component of a symbolic link's target; None if it is not a link."""
         if self.handle < 0:
             return None
         try:
@@ -95,7 +97,7 @@ class Folder:
             return None
 
     def names(self, folder: str = ".") -> List[str]:
-        """What is in a folder below, sorted; empty when it is not there or cannot be read."""
+        """Return the sorted names in a subfolder; empty if it does not exist or cannot be read."""
         if self.handle < 0:
             return []
         try:

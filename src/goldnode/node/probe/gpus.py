@@ -1,4 +1,4 @@
-"""GPUs: what their library says (asked in a process that can be killed), and what procfs and sysfs say without it."""
+"""GPUs: from their library (called in a process that can be killed), and from procfs and sysfs without it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/li
 
 
 def begin(context: Context) -> None:
-    """Start asking the GPU library, where there may be NVIDIA GPUs: the class says so, or their driver is there."""
+    """Start to query the GPU library if there may be NVIDIA GPUs, by the class or by the loaded driver."""
     host, files = context.host, context.files
     declared = (context.document.get("gpu") or {}).get("vendor")
     there = any(files.there(name) for name in (f"{PROC}/version", "/sys/module/nvidia", "/dev/nvidiactl"))
@@ -90,9 +90,10 @@ def vendor_of(row: Any) -> Optional[str]:
 def _nvidia(
     context: Context, answer: Optional[Json], there: Mapping[str, Any], informed: Mapping[str, Json]
 ) -> Tuple[List[Json], Optional[Json]]:
-    """NVIDIA's GPUs: those that the library lists, then those that only the bus or the driver's files show. And why the library told nothing.
+    """Return NVIDIA GPUs: those that the library lists, then those that only the bus or the driver's files
+    show; and why the library did not answer.
 
-    A GPU that the library lists without being able to say where it is, is taken for the one of the bus that nothing else is said of.
+    A GPU that the library lists without its address is matched with the only unmatched GPU of the bus.
     """
     error: Optional[Json] = answer["error"] if answer is not None else None
     if answer is None and there:
@@ -155,7 +156,9 @@ def _nvidia(
 
 
 def _others(context: Context, vendor: str, rows: Mapping[str, Any]) -> Tuple[List[Json], Optional[Json]]:
-    """AMD's and Intel's GPUs, from sysfs. One that their reader says nothing of is listed with what the bus says."""
+    """Return AMD and Intel GPUs from sysfs. One that their reader does not describe is listed with its PCI
+    data.
+    """
     found: List[Json] = []
     error = None
     try:
@@ -179,7 +182,9 @@ def _others(context: Context, vendor: str, rows: Mapping[str, Any]) -> Tuple[Lis
 
 
 def information(files: Files) -> Dict[str, Json]:
-    """Address -> what the driver's own files say of a GPU. They call no firmware, so they answer when the library hangs."""
+    """Return GPUs by address from the driver's own files. They call no firmware, so they answer when the
+    library hangs.
+    """
     keys = {
         "Model": "name",
         "GPU UUID": "uuid",

@@ -1,7 +1,8 @@
-"""Intel's GPUs as the files of xe and i915 tell of them.
+"""Intel GPUs from the files of xe and i915.
 
-Sources: the kernel's Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and -i915-hwmon, drivers/gpu/drm/xe/xe_gt_freq.c and
-xe_gt_throttle.c (reasons differ by platform and kernel, so whatever has the form is taken), i915's gt/intel_gt_sysfs_pm.c.
+Sources: the kernel's Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and -i915-hwmon,
+drivers/gpu/drm/xe/xe_gt_freq.c and xe_gt_throttle.c (reasons differ by platform and kernel, so every file of
+that form is read), i915's gt/intel_gt_sysfs_pm.c.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lines of the kernel's log into events: what the NVIDIA driver, the PCI and block layers, and the memory manager say of a fault.
+"""Parser of kernel log lines into events: faults reported by the NVIDIA driver, the PCI and block layers, and the memory manager.
 
 :func:`parse` is pure. It takes the records of /dev/kmsg, entries of `journalctl -o json`, files of syslog with any stamp, and the output of
 dmesg; what a line is, is told by the line itself. Only what the kernel wrote is believed: a record or entry of another facility, or a line of
@@ -113,7 +113,9 @@ def clean(text: str) -> str:
 
 
 def address(text: str) -> Optional[str]:
-    """A PCI address as sysfs writes it; the driver leaves the function out, and a GPU is function 0. None where it is none."""
+    """Return a PCI address in sysfs form; the driver omits the function, and a GPU is function 0. None if the
+    text has none.
+    """
     body, _, function = text.strip().lower().partition(".")
     parts = body.split(":")
     if len(parts) == 4 and not function:  # 0000:00:03:0, as some kernels print it
@@ -146,7 +148,9 @@ def unescape(text: str) -> str:
 
 
 class Parser:
-    """Reads records one by one and keeps one row per kind, code, address and what else tells two faults apart."""
+    """Parser of records, one by one. It stores one row per kind, code, address and other distinguishing
+    values.
+    """
 
     def __init__(self, boot_id: Optional[str] = None) -> None:
         self.boot_id = boot_id
@@ -188,7 +192,7 @@ class Parser:
             self.message(message)
 
     def record(self, priority: int, seq: int, usec: int, text: str) -> None:
-        """A record of /dev/kmsg. What user space writes there has another facility than 0: the kernel sees to it."""
+        """Parse a record of /dev/kmsg. The kernel ensures that user space cannot write records of facility 0."""
         self.last_seq = seq if self.last_seq is None else max(seq, self.last_seq)
         if priority >> 3:
             return
@@ -225,7 +229,9 @@ class Parser:
         self.message(message)
 
     def bare(self, text: str) -> Optional[str]:
-        """The kernel's words in a line of a file or of a tool's output; None where they are somebody else's."""
+        """Return the kernel's message in a line of a file or of a tool's output; None if another program
+        wrote it.
+        """
         head, tag, rest = text.partition(" kernel: ")
         if tag:
             words = head.split()
@@ -267,7 +273,7 @@ class Parser:
     # -- what it says
 
     def message(self, text: str) -> None:
-        """What the kernel said, which may be of several lines."""
+        """Parse a message of the kernel, which may have several lines."""
         if text[:14] == "Linux version ":
             self.boots += 1
             self.rows.clear()
@@ -295,7 +301,7 @@ class Parser:
             self._seen[text] = row, self._weak
 
     def words(self, text: str) -> Optional[Row]:
-        """The event of one line, None where it tells none that is told here."""
+        """Return the event of one line, None if the line has no known event."""
         if text[:5] == "NVRM:":
             return self.nvrm(text)
         self._gpu_age += 1
@@ -311,7 +317,7 @@ class Parser:
         return None
 
     def nvrm(self, text: str) -> Optional[Row]:
-        """A line of NVIDIA's driver."""
+        """Parse a line of the NVIDIA driver."""
         self._gpu_age += 1
         if text[:10] == "NVRM: Xid ":
             return self.xid(text)
@@ -433,7 +439,9 @@ class Parser:
         )
 
     def aer(self, text: str) -> Optional[Row]:
-        """`DRIVER ADDRESS: [AER: ]PCIe Bus Error: severity=…` of the device, `… error [message] received …` of the port that was told."""
+        """Parse `DRIVER ADDRESS: [AER: ]PCIe Bus Error: severity=…` of the device, and `… error [message]
+        received …` of the port.
+        """
         device = _re("device").match(text)
         if not device:
             return None

@@ -1,4 +1,6 @@
-"""The machine: identity, OS and kernel, CPUs, memory, pressure, clock, blocked tasks, limits. What the engine has seen is not read again."""
+"""The machine: identity, OS and kernel, CPUs, memory, pressure, clock, blocked tasks, limits. The engine's
+observations are not read again.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def identity(context: Context) -> Json:
 
 
 def image_id(files: Files) -> Any:
-    """What the image that the node was made from calls itself: /etc/goldnode/image.json, else IMAGE_ID and IMAGE_VERSION (os-release(5))."""
+    """Return the name of the image that the node was made from: /etc/goldnode/image.json, else IMAGE_ID and
+    IMAGE_VERSION (os-release(5)).
+    """
     text = files.text("/etc/goldnode/image.json")
     if isinstance(text, str):
         from .. import quickjson as json
@@ -118,7 +122,7 @@ def release(files: Files) -> Dict[str, str]:
 
 
 def virtual(files: Files, product: Json) -> Any:
-    """What the machine runs on: "none" for hardware, a name for a hypervisor that is known, "other" for one that is not."""
+    """Return the platform: "none" for hardware, the name of a known hypervisor, "other" for an unknown one."""
     kind = files.text("/sys/hypervisor/type")
     flag = hypervisor_flag(files)
     told = [str(product[key]) for key in ("vendor", "name", "board") if isinstance(product[key], str)]
@@ -218,7 +222,9 @@ def _secure_boot(context: Context) -> Any:
 
 
 def module_files(context: Context) -> Json:
-    """What modinfo said of the driver's module and the stack's others for the class's kernel; no modinfo is run for another kernel."""
+    """Return modinfo's data of the driver's module and the stack's other modules for the class's kernel.
+    modinfo does not run for another kernel.
+    """
     seen, document = context.seen, context.document
     found: Json = {}
     name = (document.get("driver") or {}).get("module") or "nvidia"
@@ -498,12 +504,12 @@ def blocked(files: Files, limit: float = BRIEF) -> Tuple[List[Json], int]:
 
 
 def plain(text: str, most: int = 80) -> str:
-    """A text of somebody else's on one line: without control characters and cut."""
+    """Return a foreign text on one line: without control characters, and cut."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
 
 
 def limits(files: Files) -> Json:
-    """Limits of this process: locked memory (KiB) and open files; "unlimited" where there is none."""
+    """Return limits of this process: locked memory (KiB) and open files; "unlimited" without a limit."""
     text = files.text("/proc/self/limits")
     if not isinstance(text, str):
         return text

@@ -1,7 +1,8 @@
 """Network interfaces and InfiniBand devices, from sysfs.
 
-What the kernel answers under its network lock (speed, duplex, the driver's firmware version) or from firmware (InfiniBand counters) is read
-aside: a NIC whose firmware hangs must not hang the check.
+Values that the kernel reads under its network lock (speed, duplex, the driver's firmware version) or from
+firmware (InfiniBand counters) are read in a child process: a NIC with hanging firmware must not hang the
+check.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def default_routes(files: Files) -> List[str]:
 
 
 def interface(files: Files, name: str) -> Json:
-    """What sysfs tells of an interface without its driver's help."""
+    """Return the sysfs values of an interface that do not need its driver."""
     folder = f"{NET}/{name}"
     there = files.there(f"{folder}/device")
     bound = files.target(f"{folder}/device/driver")
@@ -136,7 +137,9 @@ def pci_address(files: Files, name: str) -> Any:
 
 
 def link(files: Files, name: str, real: bool) -> Json:
-    """What is asked of the driver: speed, duplex, firmware. A link that is down has no speed: the kernel says -1, or EINVAL."""
+    """Return the driver's values: speed, duplex, firmware. A link that is down has no speed: the kernel
+    returns -1, or EINVAL.
+    """
     speed = files.number(f"{NET}/{name}/speed")
     if speed == -1 or (isinstance(speed, dict) and speed.get("rc") == EINVAL):
         speed = not_exposed(
@@ -154,7 +157,9 @@ def link(files: Files, name: str, real: bool) -> Json:
 
 
 def firmware(name: str) -> Any:
-    """The firmware version that the driver tells (ETHTOOL_GDRVINFO: struct ethtool_drvinfo, 196 bytes, fw_version at 68)."""
+    """Return the firmware version from the driver (ETHTOOL_GDRVINFO: struct ethtool_drvinfo, 196 bytes,
+    fw_version at 68).
+    """
     import _socket  # socket itself imports what takes longer than all that is done here
     import array
     import fcntl

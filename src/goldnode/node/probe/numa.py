@@ -1,4 +1,6 @@
-"""NUMA nodes, which of them each device is on, and how far GPUs and NICs are from each other (the kernel's ABI/stable/sysfs-devices-node)."""
+"""NUMA nodes, the node of each device, and the distances between GPUs and NICs (the kernel's
+ABI/stable/sysfs-devices-node).
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def read(context: Context) -> Json:
 
 
 def distance(one: Json, other: Json) -> Any:
-    """How far two functions of the section ``pci`` are from each other, one of NEARNESS; a fault where neither path nor node tells."""
+    """Return the distance of two functions of the section ``pci``, one of NEARNESS; a fault if neither path
+    nor node is known.
+    """
     first, second = one["path"], other["path"]
     shared = 0
     while shared < min(len(first), len(second)) and first[shared] == second[shared]:

@@ -1,8 +1,9 @@
 """The PCI path of each GPU, switch, NIC and NVMe device, hop by hop to its root port, from sysfs.
 
-Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci and sysfs-bus-pci-devices-aer_stats, drivers/pci/pci.h (speeds).
-``modalias`` has vendor, device and class of a function in one file and, unlike ``uevent``, never waits for the lock that a hanging
-driver holds. Several hundred functions are on a server's bus: of those that do not matter this one file is all that is read.
+Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci and sysfs-bus-pci-devices-aer_stats,
+drivers/pci/pci.h (speeds). ``modalias`` has vendor, device and class of a function in one file and, unlike
+``uevent``, never waits for the lock that a hanging driver holds. A server's bus has several hundred
+functions: of irrelevant ones only this file is read.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def sections(files: Files, names: Sequence[str], inner: Sequence[str]) -> Json:
 
 
 def identity(bus: Folder, address: str) -> Optional[Tuple[str, str]]:
-    """(``10de:2330``, ``030200``) of a function; None when it is not there any more, or says nothing that can be understood."""
+    """Return (``10de:2330``, ``030200``) of a function; None if it is gone, or if its data cannot be parsed."""
     text = bus.text(f"{address}/modalias")
     if isinstance(text, str) and text.startswith("pci:v") and len(text) == 53:
         low = text.lower()  # pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00
@@ -186,8 +187,10 @@ def _gone(folder: Folder, row: Json) -> Any:
 
 
 def link(folder: Folder, asleep: bool = False) -> Json:
-    """``{gen, max_gen, width, max_width}`` of the link that this function is an end of, each perhaps a fault; one fault where there is none.
-    What a function runs at now is not asked of one that is `asleep`, because that wakes it.
+    """Return ``{gen, max_gen, width, max_width}`` of the link at this function, each possibly a fault; one
+    fault without a link.
+
+    The current speed is not read from a function that is `asleep`, because reading wakes it.
     """
     most: Any = folder.text("max_link_speed")
     speed: Any = unread(SLEEPS) if asleep else folder.text("current_link_speed")
@@ -323,7 +326,9 @@ def bandwidth(gen: int, width: int) -> float:
 
 
 def _hop(upper: str, lower: str, ends: Sequence[Mapping[str, Any]]) -> Optional[Json]:
-    """What a link can at most, whatever it idles at: the lower generation and width of its ends, and no more lanes than it came up with."""
+    """Return the maximum of a link, independent of its idle state: the lower generation and width of its
+    ends, and at most the lanes it trained with.
+    """
     gens, widths = _numbers(ends, "max_gen"), _numbers(ends, "max_width")
     if not gens or not widths:
         return None

@@ -1,7 +1,9 @@
-"""The output of `nvidia-smi -q -x` of any driver since 470 as a capture, so that a ticket's attachment can be judged.
+"""Converter from `nvidia-smi -q -x` output of any driver since 470 to a capture, so that an attachment of a
+ticket can be judged.
 
-Element names changed over the years (the numbers of nvsmi_device_vN.dtd, 11 to 13, and drivers between them); each key of a capture lists
-those it had. What the output does not have has no key; what it says it could not tell is a fault with its words.
+Element names changed over the years (the numbers of nvsmi_device_vN.dtd, 11 to 13, and drivers between them);
+each key of a capture lists its names. A missing element gives no key; an element with an error is a fault
+with its text.
 """
 
 from __future__ import annotations
@@ -267,7 +269,9 @@ class _Gpu:
         return found
 
     def recovery(self) -> Any:
-        """Before there was a word for it (570), two flags said when a reset was wanted. That none was, they do not say of all actions."""
+        """Return the recovery action. Before driver 570 two flags reported a requested reset; without them
+        other actions are unknown.
+        """
         action = self.get("gpu_recovery_action", to=_action)
         if known(action):
             return action
@@ -350,8 +354,9 @@ class _Gpu:
         return found
 
     def sum(self, total: str, parts: Sequence[str]) -> Any:
-        """A total that is told, or the sum of its parts. Parts that this board does not count are none; one that could not be read makes
-        the sum unread."""
+        """Return a stated total, or the sum of its parts. Parts that this board does not count are left out;
+        an unreadable part makes the sum unread.
+        """
         told = self.get(total, to=_whole)
         if told is not None:
             return told

@@ -1,4 +1,6 @@
-"""Container engine and CDI, services, fabric manager, and drift from the lock. What the engine has seen is not asked again."""
+"""Container engine and CDI, services, fabric manager, and drift from the lock. The engine's observations are
+not read again.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,9 @@ def wanted(document: Mapping[str, Any], installed: Any = None) -> List[str]:
 
 
 def services(context: Context, installed: Any) -> Json:
-    """Unit -> {load, active, sub, result, restarts, since_us} of :func:`wanted`; asked once, or taken from what the engine was told."""
+    """Return unit -> {load, active, sub, result, restarts, since_us} of :func:`wanted`; read once, or from
+    the engine's observations.
+    """
     if not context.host.live:
         return not_exposed("an image does not run")
     if not context.files.there("/run/systemd/system"):

@@ -1,7 +1,7 @@
-"""Disks with their health, mounts with their space, RAID; and how fast the paths are that the class names.
+"""Disks with their health, mounts with their space, RAID; and the speed of the paths that the class names.
 
-Whatever asks a disk or a file system something is asked aside, each by itself: a dead disk or an NFS server that has gone hangs whoever asks.
-Nothing is written, not even a time of access.
+Every query of a disk or a file system runs in a child process of its own: a dead disk or a lost NFS server
+hangs its reader. Nothing is written, not even an access time.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ def _chosen(value: Any) -> Any:
 
 
 def smart(files: Files, name: str) -> Json:
-    """The health that an NVMe controller tells of itself. In a directory that plays a node, /dev/nvmeN is a file that holds the log page."""
+    """Return the health log of an NVMe controller. In a directory that plays a node, /dev/nvmeN is a file
+    with the log page.
+    """
     path = f"{files.root}/dev/{name}"
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -354,10 +356,11 @@ def raid(files: Files) -> Any:
 
 
 def speed(files: Files, path: str) -> Json:
-    """How fast a path is read: the median of some small reads (ms) and one long one (MB/s), past the page cache.
+    """Return the read speed of a path: the median of some small reads (ms) and one long one (MB/s), past the
+    page cache.
 
-    At most 64 MiB and a second, of the largest file among the first some hundred below the path; one with holes is none. Where the file system
-    cannot be read past the cache there is no answer, for it would tell of memory.
+    Reads at most 64 MiB and one second, from the largest file among the first hundreds below the path, sparse
+    files excluded. Without direct reads there is no answer, because the figure would be of memory.
     """
     here = files.real(path)
     if here is None:

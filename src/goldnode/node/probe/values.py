@@ -1,6 +1,7 @@
-"""What a reader found: a value, or a fault that says why there is none (docs/capture.md). And reading small files quickly.
+"""Values of readers: a value, or a fault with the reason for its absence (docs/capture.md). Also quick
+reading of small files.
 
-Nothing here imports more than os: a capture reads some thousand files of sysfs, and the program that does starts anew each time.
+This module imports only os: a capture reads thousands of sysfs files, and its program starts again each time.
 """
 
 from __future__ import annotations
@@ -87,14 +88,14 @@ class Files:
                 return unread(f"{name} holds no number: {text[:40]!r}")
 
     def names(self, folder: str) -> List[str]:
-        """What is in a folder, sorted; empty when it is not there or cannot be read."""
+        """Return the sorted names in a folder; empty if it does not exist or cannot be read."""
         try:
             return sorted(os.listdir(self.root + folder))
         except OSError:
             return []
 
     def target(self, name: str) -> Optional[str]:
-        """Where a symbolic link leads, as it is written; None when it is none."""
+        """Return the target of a symbolic link as it is written; None if it is not a link."""
         try:
             return os.readlink(self.root + name)
         except OSError:

@@ -1,4 +1,6 @@
-"""`goldnode-node ack`: somebody says that what was counted or seen until now is known and settled. Who, when and why is kept with it."""
+"""`goldnode-node ack`: acknowledge the counters and findings up to now. Name, time and reason are stored with
+the acknowledgement.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,7 @@ def _addresses(capture: Mapping[str, Any]) -> Dict[str, str]:
 
 
 def _capture(host: Host) -> Mapping[str, Any]:
-    """What the last check saw: empty where there is none."""
+    """Return the capture of the last check; empty if there is none."""
     try:
         found = json.loads(host.text(CAPTURE) or "")
     except (OSError, ValueError):

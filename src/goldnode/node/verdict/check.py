@@ -1,4 +1,6 @@
-"""check(): a node held against its class. Every declared item ends in one outcome, and what could not be looked at never counts as good."""
+"""check(): judge a node against its class. Every declared item ends in one outcome, and an item that could
+not be read never counts as good.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +178,7 @@ def as_json(finding: Finding) -> Json:
 
 
 def keep(host: Host, checked: Checked) -> None:
-    """Keep what the next check needs, and the capture for whoever explains the verdict. Raises OSError."""
+    """Store the state for the next check, and the capture as evidence of the verdict. Raises OSError."""
     if checked.memory is not None:
         deltas.save(host, checked.memory, checked.fault)
     if checked.capture is not None:
@@ -199,7 +201,7 @@ def unkept(verdict: Json, problem: OSError) -> Json:
 def events(
     document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mapping[str, Any]
 ) -> Tuple[List[Finding], Any]:
-    """What the kernel's log says, and what is to be remembered of it."""
+    """Return the findings of the kernel's log, and the memory for the next check."""
     from . import events as logged  # a plan imports this module too, and reads no log
 
     try:
@@ -222,7 +224,9 @@ def one_each(findings: List[Finding]) -> List[Finding]:
 
 
 def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[Finding]:
-    """What the engine would find, from a recorded capture: what it shows is judged, and the rest is not verified here. Pure."""
+    """Return the engine's findings for a recorded capture: its values are judged, and the rest is not
+    verified here. Pure.
+    """
     node = rules.Node(document, capture)
     here = "a recorded capture does not show it"
     system, driver = rules.as_map(capture.get("os")), rules.as_map(capture.get("driver"))
@@ -328,8 +332,11 @@ def exit_code(findings: List[Finding]) -> int:
 
 
 def unknown(finding: Finding) -> bool:
-    """Whether a finding leaves open what is declared. A setting that its setter took and no call of the driver reads back is told, and is as
-    known as it can be; what nobody declared (`expected` is None) is for information."""
+    """Return whether a finding leaves a declared item open.
+
+    A setting that its setter accepted and that no driver call reads back is reported, and is as certain as
+    possible. A finding without a declaration (`expected` is None) is information.
+    """
     if finding.outcome == NOT_EXPOSED:
         return finding.expected is not None and not all(
             ": set at " in part for part in str(finding.got).split("; ")
@@ -540,7 +547,7 @@ def _bound(seen: Observed, module: str) -> List[str]:
 
 
 def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
-    """Drift: whatever the engine would change, in the groups in which a person thinks of it."""
+    """Return the drift: the changes that the engine would make, in groups that people use."""
     wrong = [
         f"{p['name']} {seen.version(p['name']) or 'missing'} (want {p['version']})"
         for p in document["packages"]

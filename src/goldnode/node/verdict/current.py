@@ -1,7 +1,8 @@
-"""The verdict that holds now, for whoever needs a quick answer: read from the file the last check wrote, asking neither driver nor systemd.
+"""The current verdict, read quickly from the file of the last check, without asking the driver or systemd.
 
-A verdict counts when it is of this boot and of the class that the node has now, and not older than :data:`LIMIT`. Anything else reads as
-`could not check` (exit code 3). Nothing heavy is imported here: this answers in the time that Python needs to start.
+A verdict counts if it is of this boot, of the node's current class, and not older than :data:`LIMIT`.
+Otherwise the answer is `could not check` (exit code 3). Nothing heavy is imported here: the answer takes as
+long as the start of Python.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Counters as what they did since: the last check, this boot, and the last time somebody said that all of it is known (`ack`).
+"""Changes of counters since the last check, since boot, and since the last acknowledgement (`ack`).
 
-A counter is kept by what it belongs to (a GPU's UUID, a PCI address, an interface), in :data:`MEMORY` (schema goldnode.memory/1). What is seen
-for the first time is the base: what a card brought along is its past (a lifetime counter never clears), and no alarm. Time is the kernel's own
-(uptime and boot id), since clocks jump. A counter that is lower than it was has begun again: the driver was loaded anew, or 32 bits were full.
-
-A state file that cannot be used (torn, of another machine, from the future) is set aside as `sanity.json.bad` and told until `ack`.
+A counter is stored by its owner (a GPU's UUID, a PCI address, an interface) in :data:`MEMORY` (schema
+goldnode.memory/1). The first reading is the base: errors from before (a lifetime counter never clears) are no
+alarm. Time is the kernel's own (uptime and boot id), because clocks jump. A counter that is lower than before
+has restarted: the driver was reloaded, or 32 bits overflowed. A state file that cannot be used (torn, of
+another machine, from the future) is renamed to `sanity.json.bad` and reported until `ack`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ FROM_ZERO = "/aer.fatal"  # never right, whenever it was
 
 
 class Delta(NamedTuple):
-    """What a counter did. `value` is since the last check (None at first sight), in `seconds` (None where that cannot be told)."""
+    """Change of a counter. `value` is the change since the last check (None at the first reading), in
+    `seconds` (None if unknown).
+    """
 
     now: float
     value: Optional[float]
@@ -58,7 +60,9 @@ class Delta(NamedTuple):
 
 
 class Deltas:
-    """All counters of a capture against those that were kept, and what else is told from one check to the next."""
+    """All counters of a capture compared with the stored ones, and other findings about changes between
+    checks.
+    """
 
     def __init__(self) -> None:
         self.rows: Dict[str, Delta] = {}
@@ -68,7 +72,7 @@ class Deltas:
         self.findings: List[Finding] = []
 
     def of(self, *key: str) -> Optional[Delta]:
-        """What the counter of this name did; None where it was not read."""
+        """Return the change of the counter of this name; None if it was not read."""
         return self.rows.get("/".join(key))
 
 
@@ -130,9 +134,9 @@ def counters(capture: Mapping[str, Any]) -> Iterator[Tuple[str, str, float]]:
 
 
 def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas, Dict[str, Any]]:
-    """What the counters of a capture did since `memory` was kept, and what is to be kept from now on. Pure.
+    """Return the changes of the counters since `memory` was stored, and the new memory. Pure.
 
-    :param memory: what :func:`load` gave: empty where nothing was kept.
+    :param memory: the result of :func:`load`; empty if nothing was stored.
     """
     found = Deltas()
     identity = as_map(capture.get("identity"))
@@ -256,7 +260,9 @@ def _volatile(capture: Mapping[str, Any]) -> Dict[str, float]:
 
 
 def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
-    """What of a node does not change by itself: its GPUs by address, its RAM, its firmware, its mounts' modes."""
+    """Return the properties of a node that do not change by themselves: its GPUs by address, its RAM, its
+    firmware, the modes of its mounts.
+    """
     found: Dict[str, Any] = {}
     for gpu in as_list(capture.get("gpus")):
         if (
@@ -324,7 +330,9 @@ REMEDIES = {
 def changes(
     before: Mapping[str, Any], now: Mapping[str, Any], pending: List[Any]
 ) -> Tuple[Dict[str, Any], List[Finding]]:
-    """What a node was known to be and is no more. It is told until it is as it was, or somebody says that it is right (`ack`)."""
+    """Return findings about properties that have changed. They are reported until the old value is back, or
+    until the change is acknowledged (`ack`).
+    """
     keep, found = dict(now), []
     for name, was in sorted(before.items()):
         kind, subject, key = (
@@ -425,9 +433,10 @@ FULL_ONLY = ("gpu.inforom", "storage.path")
 def carried(
     memory: Dict[str, Any], before: Mapping[str, Any], findings: List[Finding], passive: bool
 ) -> List[Finding]:
-    """What the last full check of this boot found and a passive one does not look at: it holds until a full check says otherwise.
+    """Return the findings of this boot's last full check that a passive one does not repeat. They hold until
+    the next full check.
 
-    `memory["full"]` is brought up to date. Returns the findings to add to those of a passive check.
+    Updates `memory["full"]`. The result is added to the findings of a passive check.
     """
     if not passive:
         bad = [item for item in findings if item.id in FULL_ONLY and item.outcome in (MISMATCH, UNREAD)]
@@ -470,7 +479,7 @@ def carried(
 
 
 def load(host: Host, capture: Mapping[str, Any]) -> Tuple[Dict[str, Any], Optional[str]]:
-    """What was kept, and why it cannot be used where it cannot: then it is as if nothing had been kept. Reads only."""
+    """Return the stored memory and, if it cannot be used, the reason; then the memory is empty. Reads only."""
     try:
         data = host.data(MEMORY)
     except OSError as problem:

@@ -1,4 +1,4 @@
-"""What the kernel's log says of this boot, judged: section `events` of a capture against the Xid table of the class document.
+"""The kernel's log of this boot, judged: section `events` of a capture against the Xid table of the class document.
 
 The rules, each with its source:
 
@@ -67,7 +67,9 @@ ACK = "`goldnode-node ack` when that is done: the log does not show a reset."
 
 
 class Fault(NamedTuple):
-    """One row of the log, read: what it means (none, degraded, drain, or unread where nobody knows) and what its remedy takes along."""
+    """One parsed row of the log: its meaning (none, degraded, drain, or unread if unknown) and the blast
+    radius of its remedy.
+    """
 
     row: Json
     meaning: str
@@ -76,16 +78,18 @@ class Fault(NamedTuple):
 
     @property
     def what(self) -> Any:
-        """Its number, or its kind where it has none."""
+        """The number, or the kind if there is no number."""
         return self.row.get("code") if self.row.get("code") is not None else self.row.get("kind")
 
 
 def judge(
     document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mapping[str, Any]
 ) -> Tuple[List[Finding], Json]:
-    """Findings about the kernel's log, and what is to be remembered in ``memory["events"]``. Pure; wrong types in any of them are no error.
+    """Return the findings about the kernel's log, and the new ``memory["events"]``. Pure; wrong types in the
+    arguments are no error.
 
-    What is remembered: {acked: {boot_id, truncated, rows: {key: [count, last_seq]}}, history: [{boot_id, address, what, time}]}.
+    The memory is {acked: {boot_id, truncated, rows: {key: [count, last_seq]}}, history: [{boot_id, address,
+    what, time}]}.
     """
     kept = remembered(memory)
     events = capture.get("events")
@@ -110,10 +114,12 @@ def judge(
 def acknowledge(
     capture: Mapping[str, Any], memory: Mapping[str, Any], name: str = "*", subject: Optional[str] = None
 ) -> Tuple[Json, List[str]]:
-    """``memory["events"]`` after a person has said that what the log shows until now is known, and the ids of what that settles.
+    """Return ``memory["events"]`` after an acknowledgement of the log up to now, and the ids of the settled
+    findings.
 
-    :param name: id of the findings that are meant, with * and ?. What was told as part of another finding is settled with it.
-    :param subject: what they are about; None: whatever it is.
+    :param name: id of the findings, with * and ?. A fault that was reported as part of another finding is
+        settled with it.
+    :param subject: their subject; None for any.
     """
     kept = remembered(memory)
     events = capture.get("events")
@@ -150,7 +156,7 @@ def acknowledge(
 
 
 def _names(row: Json, rows: Sequence[Json]) -> Tuple[List[str], List[str]]:
-    """Ids of the findings that a row may be told by, its own first, and the subjects of these."""
+    """Return the ids of the findings that may report a row, its own first, and their subjects."""
     kind, parameters = row["kind"], _parameters(row)
     about = [
         str(item)
@@ -249,7 +255,7 @@ def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
 
 
 def _of_this_boot(row: Json, log: Json) -> bool:
-    """Lines of an earlier boot say nothing of this one."""
+    """Return whether a row is of this boot; older lines are not evidence for it."""
     return not row.get("boot_id") or not log.get("boot_id") or row["boot_id"] == log["boot_id"]
 
 
@@ -300,7 +306,9 @@ def _acknowledged(rows: Sequence[Json]) -> List[Finding]:
 def _gpus(
     document: Mapping[str, Any], capture: Mapping[str, Any], rows: Sequence[Json], limits: Json
 ) -> List[Finding]:
-    """Xid, SXid and loss of the bus: one finding per GPU or switch that has a fault; what is none, beside it."""
+    """Return the findings for Xids, SXids and lost devices: one per faulty GPU or switch, and one for
+    harmless rows.
+    """
     table = document.get("xid") if isinstance(document.get("xid"), dict) else None
     by_gpu: Dict[Optional[str], List[Fault]] = {}
     by_switch: Dict[Optional[str], List[Fault]] = {}
@@ -377,7 +385,7 @@ def _xid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
 
 
 def _sxid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
-    """By the line's own word; without one, by what the guide says of the number."""
+    """Judge an SXid by the word in its line; without one, by the number in the Fabric Manager guide."""
     code, fatal = row.get("code"), row.get("fatal")
     entry = _entry(table, code)
     name = f"SXid {code}" + (f": {entry[2]}" if entry else "")
@@ -389,7 +397,7 @@ def _sxid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
 
 
 def _workflows(faults: List[Fault]) -> List[Fault]:
-    """What NVIDIA leaves to several Xids together (48, 45, 154), for the lines of one GPU."""
+    """Apply NVIDIA's rules for combinations of Xids (48, 45, 154) to the lines of one GPU."""
     codes = {fault.row.get("code") for fault in faults}
     told = next((fault for fault in faults if fault.what == 154), None)
     after = _seq(told.row) if told is not None and told.meaning == NONE else None
@@ -412,7 +420,9 @@ def _is_link(table: Optional[Mapping[str, Any]], fault: Fault) -> bool:
 
 
 def _without(faults: Sequence[Fault], links: Sequence[Fault]) -> List[Fault]:
-    """The faults of a GPU without those that are told elsewhere, and without the action (154) that is owed to nothing but these."""
+    """Return the faults of a GPU without those that other findings report, and without a requested action
+    (154) that only those caused.
+    """
     rest = [fault for fault in faults if fault not in links]
     others = any(fault.meaning not in (NONE, UNREAD) and fault.what != 154 for fault in rest)
     return [fault for fault in rest if fault.what != 154 or others]
@@ -466,7 +476,7 @@ def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequenc
 
 
 def _gpu(where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] = ()) -> List[Finding]:
-    """The findings of one GPU: its fault under the number that says most, what nobody knows, and what is none."""
+    """Return the findings of one GPU: the most specific Xid, unknown Xids, and harmless ones."""
     found = []
     bad = sorted((fault for fault in faults if fault.meaning in (DRAIN, DEGRADED)), key=_weight)
     if bad:
@@ -676,7 +686,7 @@ def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Findin
 
 
 def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
-    """The driver could not start a device. What it says of a GPU that answers now is of the past."""
+    """Judge a device that the driver could not start. For a GPU that answers now, the line is about the past."""
     kind, driver = str(row.get("kind")), str(_parameters(row).get("driver") or "nvidia")
     name, text = (
         f"driver.{kind}",
@@ -904,7 +914,7 @@ _IDS = {
 def _history(
     history: Sequence[Json], gpus: Iterable[Finding], capture: Mapping[str, Any], log: Json
 ) -> List[Json]:
-    """What needed a reset or a restart, once per boot and GPU."""
+    """Return the history of faults that needed a reset or a restart, once per boot and GPU."""
     boot, at = log.get("boot_id"), seconds(capture.get("time"))
     found = list(history)
     if isinstance(boot, str) and boot and at is not None:
@@ -976,7 +986,7 @@ def _scalars(value: Any) -> List[str]:
 
 
 def _row(row: Json) -> Json:
-    """A row of the capture with values of the types that it has here, whoever wrote it: what has another counts as not said."""
+    """Return a row of the capture with checked types. A value of another type counts as missing."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, list):

@@ -1,4 +1,6 @@
-"""Rules about the GPUs themselves: identity, memory, errors, heat. Settings that a class's `policy` declares are judged by that domain."""
+"""Rules about GPUs: identity, memory, errors, heat. Settings of a class's `policy` are judged by the policy
+domain.
+"""
 
 from __future__ import annotations
 
@@ -422,7 +424,9 @@ def inforom(node: Node, gpu: Any) -> Answer:
 
 
 def _ecc_on(node: Node, gpu: Any) -> Optional[str]:
-    """What is to be expected of ECC counters: "0" where the facts say that the model has ECC, unless it is switched off."""
+    """Return the expected value of ECC counters: "0" if the model has ECC according to the facts, unless ECC
+    is off.
+    """
     return (
         None
         if fetch(gpu, "ecc.current") is False or not node.facts.get("ecc")
@@ -733,7 +737,9 @@ def brake(node: Node, gpu: Any) -> Answer:
 
 
 def _slowed(node: Node, gpu: Any, kinds: Any) -> Any:
-    """What slows it down, as texts; what to say where that cannot be told; None where this GPU tells nothing of it."""
+    """Return the reasons that slow a GPU down as texts; an answer if they cannot be read; None if this GPU
+    does not expose them.
+    """
     mask, said = node.number(gpu, "throttle.mask")
     counters = fetch(gpu, "throttle.violation_ns")
     if said is not None:

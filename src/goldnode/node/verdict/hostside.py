@@ -1,4 +1,6 @@
-"""Rules about the host around the GPUs: processors, memory, network, storage, time, services. Little of it is judged that no class declares."""
+"""Rules about the host of the GPUs: processors, memory, network, storage, time, services. Most of them judge
+only declared values.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def _about(subject: str, said: Optional[Said]) -> List[Said]:
 
 
 def _all(found: List[Said], expected: str) -> Answer:
-    """What is not as it should be, or one match for all."""
+    """Return the mismatches, or one match for all."""
     wrong = [said for said in found if said.outcome != MATCH]
     return wrong or (ok(expected, f"{len(found)} as declared") if found else None)
 

@@ -1,4 +1,4 @@
-"""Rules about links: PCIe to each GPU, hop by hop; NVLink and its fabric; and which NUMA node a GPU hangs on."""
+"""Rules about links: PCIe to each GPU, hop by hop; NVLink and its fabric; and the NUMA node of a GPU."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ def width(node: Node, gpu: Any) -> Answer:
 
 
 def _ends(node: Node, gpu: Any, rows: List[Tuple[str, Dict[str, Any]]]) -> List[str]:
-    """What either end of the GPU's own link can do at most: it tells a bad contact from a slot that has no more lanes."""
+    """Return the maximum of each end of the GPU's own link. It distinguishes a bad contact from a slot with
+    fewer lanes.
+    """
     texts = [
         f"{address} can do gen {link.get('max_gen')} x{link.get('max_width')}" for address, link in rows[:2]
     ]
@@ -217,7 +219,9 @@ LATER = Remedy("Nothing to do: it is judged at the next check that finds SUBJECT
 
 
 def resting(gpu: Any) -> Tuple[bool, str]:
-    """Whether a GPU may have slowed its link down, and the readings that say so. Where neither is known it may have."""
+    """Return whether a GPU may have slowed its link down to save power, with the readings as evidence.
+    Without readings it may have.
+    """
     pstate, use = fetch(gpu, "pstate"), fetch(gpu, "utilization.gpu")
     pstate = pstate if is_number(pstate) and pstate != 32 else None
     use = use if is_number(use) else None
@@ -226,7 +230,7 @@ def resting(gpu: Any) -> Tuple[bool, str]:
 
 
 def _limited(node: Node) -> List[str]:
-    """What the kernel itself said of it when it found the device."""
+    """Return the kernel's own message about limited bandwidth from the device's detection."""
     rows = as_list(as_map(node.capture.get("events")).get("rows"))
     return [
         str(row.get("text"))

@@ -1,4 +1,4 @@
-"""The table of rules: how a rule enters it, what a rule answers, and what it reads a capture with."""
+"""The table of rules: registration of rules, their answers, and access to the values of a capture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json: TypeAlias = "Dict[str, Any]"
 
 
 class Said(NamedTuple):
-    """What a rule says of one thing. None for severity, remedy and blast: the rule's own."""
+    """Answer of a rule about one subject. None for severity, remedy and blast: the rule's own."""
 
     outcome: str
     expected: Optional[str]
@@ -32,7 +32,9 @@ Answer: TypeAlias = "Union[Said, Iterable[Said], None]"
 
 
 class Rule(NamedTuple):
-    """One rule: the id of its findings, what a mismatch means, what to do about it and what that takes along, and the function."""
+    """One rule: the id of its findings, the severity of a mismatch, its remedy and blast radius, and the
+    function.
+    """
 
     id: str
     severity: str
@@ -48,7 +50,7 @@ TABLE: List[Rule] = []
 def rule(
     name: str, severity: str, blast: str, remedy: Remedy
 ) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
-    """Enter a function ``(node)`` into the table. In a remedy, SUBJECT stands for what the finding is about."""
+    """Register a function ``(node)`` in the table. In a remedy, SUBJECT is replaced by the finding's subject."""
 
     def enter(function: Callable[..., Answer]) -> Callable[..., Answer]:
         TABLE.append(Rule(name, severity, blast, remedy, function, False))
@@ -128,7 +130,9 @@ def is_number(value: Any) -> bool:
 
 
 class Node:
-    """What rules look at: the class document, the capture, and what was counted since (:class:`.deltas.Deltas`)."""
+    """Input of the rules: the class document, the capture, and the changes of counters
+    (:class:`.deltas.Deltas`).
+    """
 
     def __init__(self, document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any = None) -> None:
         self.document = document
@@ -158,12 +162,16 @@ class Node:
         self.uptime = capture.get("uptime") if is_number(capture.get("uptime")) else None
 
     def limit(self, name: str, default: Any = None) -> Any:
-        """A limit of the class document; `default` where a document of an older goldnode has none."""
+        """Return a limit of the class document; `default` if the document of an older goldnode does not have
+        it.
+        """
         value = self.limits.get(name)
         return default if value is None else value
 
     def wants(self, gpu: Mapping[str, Any], name: str) -> Tuple[Any, Optional[str]]:
-        """What is right for a GPU, and why: by its address, by the class's baseline, by the facts. (None, None): nothing says it."""
+        """Return the expected value for a GPU and its origin: an override by address, the class's baseline,
+        or the facts. (None, None) if there is none.
+        """
         row = self.overrides.get(str(gpu.get("address")), {})
         if row.get(name) not in (None, [], {}):
             return row[name], f"by design here: {plain(row.get('reason'))}"
@@ -183,9 +191,9 @@ class Node:
         return "a container shows the hardware of its host" if self.container else None
 
     def absent(self, value: Any, expected: Optional[str]) -> Optional[Said]:
-        """What to say of something that has no value; None where nobody declared it and there is no such thing to read.
+        """Return the answer for a missing value; None if it was not declared and this node does not have it.
 
-        :param expected: what it should be, where the class or the facts say that it is there; else None.
+        :param expected: the value that the class or the facts state, else None.
         """
         if is_fault(value):
             text = plain(value.get("text")) + (
@@ -203,14 +211,14 @@ class Node:
         )
 
     def number(self, place: Any, path: str, expected: Optional[str] = None) -> Tuple[Any, Optional[Said]]:
-        """A number at a path, or what to say where there is none."""
+        """Return the number at a path, or the answer if there is none."""
         value = fetch(place, path)
         return (value, None) if is_number(value) else (None, self.absent(value, expected))
 
     def flag(
         self, place: Any, path: str, expected: Optional[str] = None
     ) -> Tuple[Optional[bool], Optional[Said]]:
-        """A flag at a path, or what to say where there is none."""
+        """Return the flag at a path, or the answer if there is none."""
         value = fetch(place, path)
         return (value, None) if isinstance(value, bool) else (None, self.absent(value, expected))
 
@@ -225,5 +233,5 @@ class Node:
         return {}, self.absent(value, expected)
 
     def counted(self, *key: str) -> Any:
-        """What a counter did (:class:`.deltas.Delta`); None where it was not read."""
+        """Return the change of a counter (:class:`.deltas.Delta`); None if it was not read."""
         return self.deltas.of(*key) if self.deltas is not None else None

@@ -1,10 +1,10 @@
-"""Whose matter a finding is: of the image that booted (software), or of the machine it booted on (hardware).
+"""Fault domain of a finding: the image that booted (software), or the machine (hardware).
 
-A boot that is tried is good unless something of the *software* side, with severity `drain`, is not as the class says: going back to the
-earlier image can mend that, and nothing else. What is of the *hardware* side drains the node and never takes an image back: the earlier image
-would meet the same machine. `DRIVEN` is software that only answers where a GPU does: it counts unless a GPU is missing.
-
-This table is the only place that says so; tests/unit/node/test_sides.py fails for a finding that has no side.
+A tried boot is good unless a *software* finding of severity `drain` is a mismatch: only that can be fixed by
+going back to the previous image. A *hardware* finding drains the node and never takes an image back, because
+the previous image would meet the same machine. `DRIVEN` is software that answers only if a GPU does: it
+counts unless a GPU is missing. This table is the only source; tests/unit/node/test_sides.py fails for a
+finding without a row.
 """
 
 from __future__ import annotations
@@ -92,14 +92,16 @@ GONE = ("gpu.count", "gpu.lost", "gpu.bound", "gpu.ids")
 
 
 def side(name: str) -> Optional[str]:
-    """The side of a finding; None where the table has none, which counts as hardware: what is not known takes no image back."""
+    """Return the fault domain of a finding; None without a row, which counts as hardware, so that an unknown
+    finding takes no image back.
+    """
     return next((where for pattern, where, _ in TABLE if fnmatchcase(name, pattern)), None)
 
 
 def against(verdict: Mapping[str, Any], apart: Tuple[str, ...] = ()) -> List[str]:
-    """What a verdict has against the image that booted, a text for each; empty where nothing speaks against it.
+    """Return the findings of a verdict against the image that booted, one text each; empty if there are none.
 
-    :param apart: ids that are left out.
+    :param apart: ids to leave out.
     """
     rows = [
         row

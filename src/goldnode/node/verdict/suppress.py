@@ -1,8 +1,9 @@
-"""Suppressions: findings that somebody has accepted, why, and until when. They are told, and do not count.
+"""Suppressions: accepted findings with reason and expiry date. They are reported and do not count.
 
-A suppression covers what is certain (a mismatch, or a declared thing that is not exposed), never what could not be looked at, and never that
-the node is of another class. It accepts findings that degrade the node; one that drains it only where it says `severity: drain` itself, so that
-nobody accepts a damaged GPU with a pattern meant for something else. After its last day the finding counts again, and says so.
+A suppression covers certain findings (a mismatch, or a declared item that is not exposed), never an item that
+could not be read, and never a node of another class. It covers findings that degrade the node; a draining one
+only with `severity: drain`, so that a broad pattern cannot accept a damaged GPU. After its last day the
+finding counts again and names the expired suppression.
 """
 
 from __future__ import annotations

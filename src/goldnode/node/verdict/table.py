@@ -1,8 +1,9 @@
-"""judge(): a capture held against its class. A table of small functions, each about one thing; they read nothing and change nothing.
+"""judge(): judge a capture against its class, by a table of small functions that read and change nothing.
 
-A rule says nothing (None) of what the class does not declare and this hardware does not have. What was declared, by the class or by the facts
-of its GPU model, and has no value, is never a match: it ends as *not exposed*, *could not read* or *not verified here*. A rule that fails
-itself is *could not read*. Equal verdicts on all GPUs are one finding; whatever else, one finding for each (id, subject).
+A rule returns None for an item that the class does not declare and this hardware does not have. An item that
+was declared, by the class or by the facts of its GPU model, and has no value is never a match: it ends as
+*not exposed*, *could not read* or *not verified here*. A rule that fails is *could not read*. Equal answers
+for all GPUs are one finding. There is one finding per (id, subject).
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _sections(node: Node) -> List[Finding]:
 
 
 def _ask(node: Node, entry: Rule, *gpu: Any) -> List[Said]:
-    """What a rule says; a rule that fails says that nothing is known."""
+    """Return the answers of a rule. A rule that fails answers *could not read*."""
     try:
         answer = entry.judge(node, *gpu)
         if answer is None:
