@@ -1,4 +1,6 @@
-"""The report as a path of a web application: WSGI (PEP 3333) and ASGI (version 3). Whatever is not asked there goes to the application unchanged."""
+"""The report as a path of a web application: WSGI (PEP 3333) and ASGI (version 3). Other requests pass to the
+application unchanged.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ class _Diagnostics:
         self.allow = loopback if allow is None else allow
 
     def answer(self, method: str, request: Any) -> tuple[int, list[tuple[str, str]], bytes]:
-        """Status, headers and body. Who is not allowed is told that there is nothing."""
+        """Return status, headers and body. An unauthorized client gets the answer of a missing path."""
         kind = "text/plain; charset=utf-8"
         headers = []
         if not self.allow(request):

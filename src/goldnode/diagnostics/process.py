@@ -1,4 +1,4 @@
-"""report(): this process, from what the kernel and Python already know of it."""
+"""report(): this process, from the data that the kernel and Python already have."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _path(line: str) -> str:
 
 
 def library(path: str) -> dict[str, Any] | None:
-    """What a mapped file is, by its name; None for everything that has nothing to do with a GPU."""
+    """Return the identity of a mapped file by its name; None if it is not a GPU library."""
     deleted = path.endswith(" (deleted)")
     path = path.removesuffix(" (deleted)")
     match = NAME.match(path.rpartition("/")[2])
@@ -150,7 +150,7 @@ def frameworks() -> dict[str, dict[str, str | None]]:
 
 
 def _build(name: str) -> str | None:
-    """CUDA or ROCm that a framework was built for, where a module of it that is imported already says so."""
+    """Return the CUDA or ROCm version that a framework was built for, if an imported module of it has it."""
     if name == "torch":
         values = vars(sys.modules["torch.version"]) if "torch.version" in sys.modules else {}
         for kind, label in (("cuda", "cuda"), ("hip", "rocm"), ("xpu", "xpu")):
@@ -165,7 +165,7 @@ def _build(name: str) -> str | None:
 
 
 def devices(root: str = "/") -> dict[str, Any]:
-    """What decides which GPUs a program of this process sees: environment, and device files."""
+    """Return the inputs that decide which GPUs this process sees: environment, and device files."""
     base = root.rstrip("/")
     return {
         "environment": {name: _shown(os.environ[name]) for name in VISIBLE if name in os.environ},
@@ -177,7 +177,7 @@ def devices(root: str = "/") -> dict[str, Any]:
 
 
 def driver(root: str = "/") -> str | None:
-    """The version of NVIDIA's kernel module; None where there is none. The kernel says it, also in a container."""
+    """Return the version of NVIDIA's kernel module from the kernel, also in a container; None without it."""
     found = re.search(
         r"^NVRM version:.*?\s([0-9]+\.[0-9.]+)\s",
         _text(f"{root.rstrip('/')}/proc/driver/nvidia/version"),

@@ -35,8 +35,9 @@ DAMAGED = "Run site.yml for this host, or fetch the file again."
 
 
 def ordinary() -> None:
-    """Take back what whoever started this may have left to it. While SIGCHLD is ignored, the kernel tells nobody how a program has ended; and who
-    may read what is made here is no matter of their umask: what is secret is made with a mode of its own."""
+    """Reset inherited process settings. With SIGCHLD ignored the kernel reports no exit status; and the umask
+    of the caller must not decide who can read our files: secret files get a mode of their own.
+    """
     os.umask(0o022)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
@@ -117,7 +118,7 @@ def safe(directory: str) -> bool:
 
 
 def trusted() -> bool:
-    """Whether nobody but root can have put anything into PLACE."""
+    """Return whether only root can have written to PLACE."""
     return safe(os.path.dirname(PLACE)) and safe(PLACE)
 
 

@@ -1,5 +1,6 @@
-"""Which boot this is, how long it has lasted, and where boots leave word: from texts of proc(5), with nothing imported, so that a quick answer
-stays quick."""
+"""Identity and uptime of this boot, and the places where boots leave records: from texts of proc(5), without
+imports, to keep a quick answer quick.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def uptime(text: str) -> Optional[float]:
 
 
 def seconds(stamp: Any) -> Optional[int]:
-    """Seconds since 1970 of a time as verdicts and captures write it (2026-11-22T10:00:00Z); None when it is none."""
+    """Return a time of verdicts and captures (2026-11-22T10:00:00Z) as seconds since 1970; None if it is not
+    one.
+    """
     # By hand: calendar and strptime import more than the rest of a check does.
     text = str(stamp)
     if len(text) != 20 or text[4] + text[7] + text[10] + text[13] + text[16] + text[19] != "--T::Z":

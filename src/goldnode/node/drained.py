@@ -65,7 +65,9 @@ def lasts(host: Host) -> bool:
 
 
 def text(host: Host) -> str:
-    """Return the node's record of a drain as it is; empty where there is none. The record is small: of anything else the beginning will do."""
+    """Return the node's record of a drain; empty without one. The record is small, so only the beginning of a
+    larger file is read.
+    """
     if not host.live:
         return ""
     try:

@@ -80,9 +80,10 @@ class HookError(Exception):
 
 
 def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
-    """Why a node is bad for the gate; empty when it is not. The rule stands in the docstring of this module. Pure.
+    """Return why a node is bad for the gate; empty if it is not. The rule is in the docstring of this module.
+    Pure.
 
-    :param fault: why the verdict does not count at all (:func:`verdict.current.fault`).
+    :param fault: why the verdict does not count (:func:`verdict.current.fault`).
     """
     if fault is not None:
         return [Reason("verdict", fault)]
@@ -216,7 +217,7 @@ def _pass(now: Optional[float]) -> bytes:
 
 
 def hook(host: Host, document: Document) -> Optional[str]:
-    """Who is told that a node is drained: `command` (the site's own commands), `slurm`, or None: nobody."""
+    """Return who is notified of a drain: `command` (the site's own commands), `slurm`, or None."""
     if (document.get("site") or {}).get("gate"):
         return "command"  # what a site says itself goes before what is found on the node
     return "slurm" if _scontrol(host) else None
@@ -311,7 +312,9 @@ def _scontrol_run(host: Host, *arguments: str) -> str:
 
 
 def _slurm_row(host: Host) -> Optional[Dict[str, str]]:
-    """Slurm's record of this node: {name, state, reason}; None when it has none. Slurm may know it under another name than its host's."""
+    """Return Slurm's record of this node: {name, state, reason}; None without one. Slurm's name of the node
+    may differ from its hostname.
+    """
     own = (host.text("/proc/sys/kernel/hostname") or "").strip().partition(".")[0]
     for asked in ((own,), ()):
         for line in _scontrol_run(host, "show", "node", *asked, "--oneliner").splitlines():
@@ -337,7 +340,9 @@ def _is_drained(row: Mapping[str, str]) -> bool:
 
 
 def _slurm_drain(host: Host, row: Mapping[str, str], text: str, ours: bool) -> bool:
-    """Drain, unless somebody has; whether the drain is ours. A drain of ours, or of a goldnode run, gets the new reason."""
+    """Drain the node unless it is drained; return whether the drain is ours. A drain of ours, or of a
+    goldnode run, gets the new reason.
+    """
     if (
         _is_drained(row)
         and not (ours and row["reason"].startswith(OWN))
@@ -423,7 +428,9 @@ PROPERTIES = (
 
 
 def units(host: Host, names: Sequence[str]) -> Dict[str, Dict[str, str]]:
-    """What systemd has loaded of these units, from one call: name -> :data:`PROPERTIES`. A unit it does not know is `not-found`."""
+    """Return the state of units in systemd, from one call: name -> :data:`PROPERTIES`. An unknown unit is
+    `not-found`.
+    """
     shown = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), *names).out
     blocks = [
         dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
@@ -447,7 +454,7 @@ def _load(host: Host, name: str) -> Json:
 
 
 def _keep(host: Host, name: str, value: Json) -> None:
-    """Write a record, unless it says so already: a passive check of a node that stays as it is writes nothing to its disk."""
+    """Write a record unless it is unchanged: a passive check of an unchanged node writes nothing to its disk."""
     text = by_lines(value, ordered=True) + "\n"
     if host.text(name) != text:
         host.write(name, text.encode())

@@ -1,4 +1,6 @@
-"""SHA-256 and SHA-1 from Python itself where it has it: hashlib loads OpenSSL first, which takes longer than all that a check hashes."""
+"""SHA-256 and SHA-1 from Python itself if it has them: hashlib loads OpenSSL first, which takes longer than
+all hashing of a check.
+"""
 
 from __future__ import annotations
 
@@ -19,5 +21,5 @@ else:
     sha256 = _first("sha256", "_sha2", "_sha256")  # since 3.12, and before
 
     def sha1(data):
-        """What only a look at a key wants."""
+        """Return a SHA-1 object; only fingerprints of keys need it."""
         return _first("sha1", "_sha1")(data)

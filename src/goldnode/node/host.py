@@ -37,7 +37,9 @@ SUPERUSER = (0, 0)  # numbers of the user and the group root; tests that another
 
 @dataclass(frozen=True)
 class Result:
-    """What a program said: exit status (127: not found, 126: cannot be run, 124: ran out of time), standard output and error as text."""
+    """Result of a program: exit status (127: not found, 126: not executable, 124: timed out), standard output
+    and error as text.
+    """
 
     argv: Tuple[str, ...]
     rc: int
@@ -52,8 +54,8 @@ class Result:
 class Host:
     """A root directory and a way to run programs in it.
 
-    :param root: absolute path; ``/`` is the live machine, anything else is entered with chroot when a program runs.
-    :param live: whether what lies there is a running machine; told only for a directory that plays one.
+    :param root: absolute path; ``/`` is the live machine; programs run in any other root by chroot.
+    :param live: whether the root belongs to a running machine; only given for a directory that plays one.
     """
 
     def __init__(self, root: str = "/", live: Optional[bool] = None) -> None:
@@ -74,13 +76,13 @@ class Host:
         return f"{self.root.rstrip('/')}/{name.lstrip('/')}"
 
     def path(self, name: str) -> Path:
-        """:meth:`located` for whoever does more with it than a check does, which has no time to import pathlib."""
+        """Like :meth:`located`, as a Path. Not used by a check, whose start must not import pathlib."""
         from pathlib import Path
 
         return Path(self.located(name))
 
     def exists(self, name: str) -> bool:
-        """Whether there is something at the end of all links. Raises OSError where that cannot be told."""
+        """Return whether the target of all links exists. Raises OSError if that is unknown."""
         try:
             os.stat(self.located(name))
         except OSError as problem:
@@ -139,7 +141,9 @@ class Host:
             return found, opened.read() if stat.S_ISREG(found.st_mode) else None
 
     def data(self, name: str) -> Optional[bytes]:
-        """The content of a file, or None when there is none (in /proc also when its process ends while it is read)."""
+        """Return the content of a file, or None if it does not exist (in /proc also if its process ends
+        during the read).
+        """
         try:
             with open(self.real(name), "rb") as opened:
                 return opened.read()
@@ -147,7 +151,7 @@ class Host:
             return None
 
     def text(self, name: str) -> Optional[str]:
-        """The content of a text file, or None when there is none."""
+        """Return the content of a text file, or None if it does not exist."""
         data = self.data(name)
         return None if data is None else data.decode("utf-8", "replace")
 
@@ -193,9 +197,9 @@ class Host:
     def write(
         self, name: str, content: bytes, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None
     ) -> None:
-        """Put a file in place atomically: readers see the old content or the new, and so does the next boot.
+        """Write a file atomically: readers see the old content or the new, also after a crash.
 
-        :param owner: numbers of user and group; None: of whoever writes.
+        :param owner: numeric user and group; None for those of this process.
         """
         target = self.located(name)
         folder, _, base = target.rpartition("/")
@@ -237,11 +241,13 @@ class Host:
             os.close(handle)
 
     def lines(self, name: str) -> List[str]:
-        """The lines of a file of somebody else's, for :meth:`write_lines`: what is not UTF-8 in it stays what it is."""
+        """Return the lines of a foreign file for :meth:`write_lines`. Bytes that are not UTF-8 are preserved."""
         return (self.data(name) or b"").decode("utf-8", "surrogateescape").splitlines(True)
 
     def write_lines(self, name: str, lines: Sequence[str]) -> None:
-        """Put changed lines of somebody else's file in place, with its mode and owner; where it is a link, what that leads to is changed."""
+        """Write changed lines to a foreign file, with its mode and owner. The target of a link is changed,
+        not the link.
+        """
         here = self.real(name)
         content, own = "".join(lines).encode("utf-8", "surrogateescape"), os.stat(here)
         self.write(

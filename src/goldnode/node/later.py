@@ -1,6 +1,7 @@
-"""Modules of the standard library that a check of a healthy node does without: each is imported when one of its names is first used.
+"""Lazy imports of standard library modules that the check of a healthy node does not need.
 
-`re` has enum, functools and collections behind it: to import it, and to compile its patterns, took an eighth of a check.
+`re` imports enum, functools and collections: its import, and compiling its patterns, took an eighth of a
+check.
 """
 
 from __future__ import annotations

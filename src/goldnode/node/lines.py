@@ -1,6 +1,5 @@
-"""JSON that a person can read and that costs next to nothing: a line for each key and for each item of a list.
-
-The standard encoder leaves its compiled part as soon as it has to indent, and is ten times slower then.
+"""Readable JSON at low cost: one line per key and per list item. The standard encoder cannot use its compiled
+part to indent, and is ten times slower then.
 """
 
 from __future__ import annotations

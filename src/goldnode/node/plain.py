@@ -1,7 +1,8 @@
-"""What :mod:`dataclasses` and `contextlib.suppress` do for the values of this program, and no more of it.
+"""The parts of :mod:`dataclasses` and `contextlib.suppress` that this program uses.
 
-The standard module imports inspect, with the parser and the tokenizer of Python behind it, and compiles four functions for each class: that
-took longer than all that a check reads. A type checker is shown the standard module, so a class is written as for that.
+The standard module imports inspect, with Python's parser and tokenizer, and compiles four functions for each
+class: that took longer than all reads of a check. Type checkers see the standard module, so classes are
+written for it.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ else:
         return item
 
     class NamedTuple(tuple):
-        """What typing.NamedTuple does, without compiling a constructor for each class."""
+        """Replacement of typing.NamedTuple that does not compile a constructor for each class."""
 
         __slots__ = ()
 

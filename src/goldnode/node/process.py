@@ -1,4 +1,6 @@
-"""Programs that are started and waited for, within a time limit. `subprocess` does more, and imports as much as a check reads for it."""
+"""Child processes with a time limit. `subprocess` does more, and its import costs as much as the reads of a
+check.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ UNTOLD = b"\nhow it ended is not known: the kernel tells it to nobody while SIGC
 
 
 def found(name: str, path: str) -> str:
-    """The file of a program that the folders of `path` are searched for. Raises the OSError that execvp(3) gives where there is none."""
+    """Return the file of a program in the folders of `path`. Raises the OSError of execvp(3) if there is
+    none.
+    """
     if "/" in name:
         return name
     problem = errno.ENOENT
@@ -41,13 +45,13 @@ def found(name: str, path: str) -> str:
 
 
 class Process:
-    """A program that runs. What it writes is read by :meth:`listen`, or from `out` and `err`, the ends of its pipes; :meth:`close` has to follow.
+    """A running program. Its output is read by :meth:`listen`, or from `out` and `err`, the ends of its
+    pipes; :meth:`close` must follow.
 
-    :param stdin: what it reads; nothing without it.
-    :param session: it leads a session of its own, so that :meth:`kill` ends all that it starts.
-
-    Raises OSError where it cannot be started. `status` is what it ended with (a signal as a negative number), None while it runs,
-    and :data:`LOST` where that cannot be known.
+    :param stdin: its input; empty without it.
+    :param session: start a new session, so that :meth:`kill` ends all its children. Raises OSError if it
+        cannot be started. `status` is its exit status (a signal as a negative number), None while it runs,
+        and :data:`LOST` if it is unknown.
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class Process:
         return self.wait(end - time.monotonic()) is not None
 
     def wait(self, limit: float) -> Optional[int]:
-        """What it ended with; None when it has not within `limit` seconds."""
+        """Return the exit status; None if it has not ended within `limit` seconds."""
         end, pause = time.monotonic() + limit, 0.0002
         while self.status is None:
             try:
@@ -151,5 +155,5 @@ class Process:
             os.close(self.err)
 
     def text(self, handle: int) -> str:
-        """What it has written to `out` or `err`, as text with plain line ends."""
+        """Return its output on `out` or `err` as text with plain line ends."""
         return self.said[handle].decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")

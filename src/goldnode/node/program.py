@@ -44,7 +44,7 @@ SHAPES: Dict[str, Any] = {
 
 
 class Flags:
-    """What argparse would give."""
+    """Parsed options of the quick path, in place of argparse's."""
 
     def __init__(self, **values: Any) -> None:
         self.__dict__.update(values)
@@ -122,9 +122,9 @@ def run_absent(host: Host, options: Any) -> int:
 
 
 def run_check(host: Host, options: Any) -> int:
-    """Judge, write the verdict where everything else reads it, tell it, and let it act on the gate.
+    """Judge the node, write and print the verdict, and let it act on the gate.
 
-    Only the live machine has a gate, and only the class that it is of decides it: not one named with --class.
+    Only the live machine has a gate, and only its own class decides it: not one named with --class.
     """
     if options.record:
         return run_recorded(host, options)
@@ -205,8 +205,9 @@ def run_recorded(host: Host, options: Any) -> int:
 
 
 def settled(host: Host, document: Json, verdict: Json, passive: bool) -> Json:
-    """What a verdict settles beside the gate: a kernel that this boot tries, and that the class document is one to return to. Returns the
-    verdict that holds afterwards."""
+    """Carry out the other effects of a verdict: keep the kernel on trial, and record a good class document.
+    Return the resulting verdict.
+    """
     from .state import applied, trial
 
     told = trial.settle(host, document, verdict)
@@ -255,7 +256,7 @@ def run_policy(host: Host, options: Any) -> int:
 
 
 def export_policy(host: Host, options: Any) -> int:
-    """What the GPUs are set to. AMD's where amdgpu drives cards, else NVIDIA's."""
+    """Print the settings of the GPUs: of AMD GPUs if amdgpu drives cards, else of NVIDIA GPUs."""
     from .device import export
     from .device.child import ask
 

@@ -1,7 +1,8 @@
-"""JSON by the compiled part of the standard module: that itself imports regular expressions, which takes longer than all that a check reads.
+"""JSON through the compiled part of the standard module, whose own import (with regular expressions) takes
+longer than all reads of a check.
 
-``loads`` and ``dumps`` take and give what those of :mod:`json` do. What the compiled part does not take (a text that is wrong, options) is
-given to the standard module, so that errors are its errors.
+``loads`` and ``dumps`` behave like those of :mod:`json`. Inputs that the compiled part does not take (a wrong
+text, options) go to the standard module, so errors are the same.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ else:
     PLAIN = (", ", ": ")  # between items, and between a key and its value
 
     class _Context:
-        """What the scanner asks for once, when it is made: the options of `json.loads`, as they are without any."""
+        """Options that the scanner reads once: the defaults of `json.loads`."""
 
         strict, object_hook, object_pairs_hook, parse_float, parse_int = True, None, None, float, int
         parse_constant = {

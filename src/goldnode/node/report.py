@@ -25,8 +25,11 @@ SAME = 3  # so many items that could not be read for one reason have a row each;
 
 
 def verdict_table(verdict: Mapping[str, Any]) -> str:
-    """What is not as declared, worst first, equal ones in one row; what to do about it, with the readings behind it and what that takes along;
-    then in short what is as declared. The first line says it when the hardware is simulated, the last one sums up."""
+    """Return the mismatches, worst first and equal ones in one row, each with remedy, readings and blast
+    radius; then the matches in short.
+
+    The first line labels simulated hardware, the last one sums up.
+    """
     lines: List[str] = []
     if verdict["simulated"]:
         lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")
@@ -78,7 +81,9 @@ def _grouped(findings: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, An
 def _apart(
     groups: List[List[Mapping[str, Any]]],
 ) -> Tuple[List[List[Mapping[str, Any]]], List[List[Mapping[str, Any]]]]:
-    """Groups of their own, and, put together, many items that could not be read for one reason: a driver that hangs is told once."""
+    """Return the groups, with items that could not be read for the same reason joined: a hanging driver is
+    reported once.
+    """
     alike: Dict[Any, List[Mapping[str, Any]]] = {}
     for found in groups:
         if found[0]["outcome"] == "could_not_read":
@@ -110,7 +115,7 @@ def _named(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
-    """What to do about findings of one kind, what that takes along, and the readings."""
+    """Return remedy, blast radius and readings for findings of one kind."""
     first = found[0]
     if first["outcome"] not in ("mismatch", "could_not_read", "suppressed", "not_exposed"):
         return []
@@ -164,7 +169,9 @@ def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """What would be done, part by part, with reasons; then what stands against it, and whether a reboot follows."""
+    """Return the planned changes, part by part, with reasons; then the refusals, and whether a reboot
+    follows.
+    """
     lines: List[str] = []
     parts = list(plan["parts"].items())
     for part, actions in parts if plan["state"] == PRESENT else reversed(parts):

@@ -1,4 +1,4 @@
-"""Whether the boot that tries a new image is good: the check of the node, and the units that the class counts on."""
+"""Judgement of the boot that tries a new image: the check of the node, and the units that the class requires."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
 
 
 def judge(host: Host) -> List[str]:
-    """What speaks against the image that this boot tries; empty where nothing does. A check that cannot be made speaks against it."""
+    """Return the findings against the image that this boot tries; empty if it is good. A failed check counts
+    against it.
+    """
     try:
         document = json.loads(host.text(CLASS) or "null")
         if not isinstance(document, dict):
@@ -77,7 +79,7 @@ def judge(host: Host) -> List[str]:
 
 
 def good(host: Host) -> Tuple[bool, str]:
-    """Whether this boot is good, and what there is to tell. Of a boot that tries nothing it always is."""
+    """Return whether this boot is good, and a message. A boot that tries no image always is."""
     if (
         running(host) is not None
         and loader.variable(host, "LoaderBootCountPath") is not None

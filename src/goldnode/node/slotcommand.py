@@ -1,4 +1,6 @@
-"""`goldnode-node slot`: the two root partitions of a disk, for units, for hooks, for `goldnode disks update` and for a person."""
+"""`goldnode-node slot`: the two root partitions of a disk, for units, hooks, `goldnode disks update` and
+people.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def arguments(parser: Any) -> None:
 
 
 def run(host: Host, options: Any) -> int:
-    """The command. A fault is a NodeError, which the program tells with exit code 3."""
+    """Run the command. A fault is a NodeError, reported with exit code 3."""
     verb = options.verb
     if verb == "good":
         fine, text = slot_trial.good(host)
@@ -78,7 +80,7 @@ def run(host: Host, options: Any) -> int:
 
 
 def sync(host: Host, release: Any, hook: bool) -> int:
-    """Have the slot that runs boot its kernel as it is now. A hook never fails: the check tells what is left undone."""
+    """Make the running slot boot its current kernel. A hook never fails: the check reports unfinished work."""
     try:
         if hook and release:
             where, slot = slots.place(host), slots.running(host)

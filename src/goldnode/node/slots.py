@@ -49,19 +49,19 @@ FRESH, GONE = (
 
 
 def running(host: Host) -> Optional[str]:
-    """The slot that runs, as the kernel was told its root; None where it was told another."""
+    """Return the running slot according to the kernel's command line; None for another root."""
     found = re.search(r"(?:^|\s)root=PARTLABEL=root-([ab])(?:\s|$)", host.text("/proc/cmdline") or "")
     return found.group(1) if found and host.live and not is_container(host) else None
 
 
 def place(host: Host) -> Optional[str]:
-    """Where the ESP with the slots lies; None where there is none, or it is not mounted."""
+    """Return the mount point of the ESP with the slots; None if there is none, or it is not mounted."""
     where = loader.partition(host)
     return where if where and host.is_dir(f"{where}/{FOLDER}") else None
 
 
 def known(host: Host, where: str, slot: str) -> Json:
-    """What `slot.json` says of a slot; empty where it holds nothing, or what is torn."""
+    """Return the content of `slot.json` of a slot; empty if it is missing or torn."""
     name = f"{where}/{FOLDER}/{slot}/slot.json"
     for path in (spare(name), name):
         try:
@@ -133,9 +133,11 @@ def survey(host: Host) -> Optional[Json]:
 
 
 def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
-    """Why a partition that was found by its label is not this node's other slot: it lies on another disk than `/`, or the ESP does.
+    """Return why a partition found by its label is not this node's other slot: it, or the ESP, is on another
+    disk than `/`.
 
-    None where all are of one disk. One whose disk sysfs does not tell (device-mapper, a container) counts for none.
+    None if all are on one disk. A partition whose disk sysfs does not show (device-mapper, a container) is
+    not judged.
     """
     numbers = {}
     for line in (host.text("/proc/self/mountinfo") or "").splitlines():
@@ -160,13 +162,15 @@ def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
 
 
 def disk(host: Host, link: str) -> Optional[str]:
-    """The disk of a partition, by its link in sysfs; None where it is none, or not there."""
+    """Return the disk of a partition by its link in sysfs; None if there is none."""
     here = os.path.realpath(host.located(link))
     return os.path.basename(os.path.dirname(here)) if os.path.exists(f"{here}/partition") else None
 
 
 def state(entry: Optional[loader.Entry], about: Mapping[str, Any], now: bool) -> str:
-    """What a slot is: empty, tried, good, or failed. `now`: this boot tries it, be it for the last time. Pure."""
+    """Return the state of a slot: empty, tried, good, or failed. `now`: this boot tries it, possibly for the
+    last time. Pure.
+    """
     if entry is None or not about:
         return EMPTY
     if entry.left is None:
@@ -175,9 +179,10 @@ def state(entry: Optional[loader.Entry], about: Mapping[str, Any], now: bool) ->
 
 
 def fallback(found: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> Optional[str]:
-    """What to tell where a newer image than the one that runs has used up its tries; None where none has. Pure.
+    """Return the message about a newer image that has used up its tries; None if there is none. Pure.
 
-    :param found: as :func:`survey` makes it. :param told: lines of the history.
+    :param found: the result of :func:`survey`.
+    :param told: lines of the history.
     """
     runs = found["running"]
     other = SLOTS[1 - SLOTS.index(runs)]
@@ -198,7 +203,7 @@ def fallback(found: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> Opt
 
 
 def tell(host: Host, verdict: Mapping[str, Any]) -> None:
-    """Have a login tell of a newer image that failed, as the verdict does."""
+    """Make logins report a newer image that failed, like the verdict."""
     bad = [
         str(row["got"])
         for row in verdict["findings"]
@@ -374,7 +379,7 @@ def proved(host: Host, where: str, slot: str) -> None:
 
 
 def history(host: Host, where: str) -> List[Json]:
-    """What became of images on this node, the oldest first; torn lines are left out."""
+    """Return the history of images on this node, oldest first, without torn lines."""
     found = []
     for line in (
         host.text(spare(f"{where}/{HISTORY}")) or host.text(f"{where}/{HISTORY}") or ""
@@ -491,7 +496,9 @@ def wanted_release(host: Host, where: str, slot: str) -> Optional[str]:
 
 
 def stale(host: Host, where: str, slot: str) -> Optional[str]:
-    """What of the slot's kernel on the ESP is not as in its /boot; None where both are. Digests are kept under /run by size and time."""
+    """Return how the slot's kernel on the ESP differs from the one in its /boot; None if they are equal.
+    Digests are cached below /run by size and time.
+    """
     own = of_slot(loader.entries(host, where), slot)
     release = wanted_release(host, where, slot)
     if not own or not release:
@@ -586,7 +593,7 @@ def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
 
 
 def failed(host: Host) -> str:
-    """Note why a boot that tries an image is given up, unless the check has said so in this boot."""
+    """Record why a boot that tries an image is given up, unless the check has done so in this boot."""
     found = survey(host)
     if found is None or found["tried"] is None:
         return "this boot tries no image"

@@ -54,7 +54,9 @@ _IMAGE = {
 
 
 class Carried(NamedTuple):
-    """What belongs to the node and not to its image: a path (with `*` and `?`), whether the image's own file stays where it has one, and why."""
+    """Content that belongs to the node and not to its image: a path (with `*` and `?`), whether the image's
+    own file wins, and why.
+    """
 
     pattern: str
     keep: bool
@@ -138,9 +140,10 @@ def refusal(
     own_class: Optional[str],
     size: Optional[int],
 ) -> Optional[str]:
-    """Why an image may not be written here; None where it may. Pure.
+    """Return why an image may not be written here; None if it may. Pure.
 
-    :param found: as :func:`slots.survey` tells. :param size: bytes of the other slot's partition; None where there is none.
+    :param found: the result of :func:`slots.survey`.
+    :param size: bytes of the other slot's partition; None if there is none.
     """
     if found is None:
         return "this node has no slots: only a disk of layout `ab` that booted with systemd-boot has. Install it anew from such an image."
@@ -206,7 +209,7 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
 
 
 def withdraw(host: Host, where: str, slot: str) -> None:
-    """Take every entry of a slot away, then what says what it holds: from here on nothing boots it."""
+    """Remove every entry of a slot, then its slot.json: from here on nothing boots it."""
     for entry in slots.of_slot(loader.entries(host, where), slot):
         slots.take(host, f"{where}/loader/entries/{entry.file}")
     about = f"{where}/{slots.FOLDER}/{slot}/slot.json"
@@ -345,7 +348,9 @@ def inside(root: str, image: Mapping[str, Any]) -> Tuple[str, str]:
 
 
 def carry(host: Host, root: str, say: Callable[[str], None]) -> List[str]:
-    """Take what belongs to the node from the running root into another. Returns the paths that were taken; tells what could not be."""
+    """Copy the node's own content from the running root into another. Return the copied paths; report
+    failures.
+    """
     there = Host(root, live=False)
     rows = list(CARRIED)
     for line in (text.strip() for text in (host.text(SITE) or "").splitlines()):
@@ -375,7 +380,7 @@ def carry(host: Host, root: str, say: Callable[[str], None]) -> List[str]:
 
 
 def matches(host: Host, pattern: str) -> List[str]:
-    """What is there by a path in any part of which `*` and `?` may stand."""
+    """Return the existing paths of a pattern with `*` and `?` in any component."""
     found = ["/"]
     for part in filter(None, pattern.split("/")):
         found = [path for folder in found for path in host.glob(folder, part)]
@@ -415,9 +420,10 @@ def _folders(host: Host, there: Host, path: str) -> None:
 
 
 def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
-    """People's accounts (numbers from 1000 on) that the image does not have, and their authorized_keys. Returns what was taken.
+    """Copy user accounts (ids from 1000 on) that the image lacks, and their authorized_keys. Return what was
+    copied.
 
-    A home that root cannot read (NFS with root_squash) is told of, and is no reason to end.
+    A home that root cannot read (NFS with root_squash) is reported and does not stop the update.
     """
     rows = [line.split(":") for line in (host.text("/etc/passwd") or "").splitlines()]
     people = {row[0]: row for row in rows if len(row) == 7 and row[2].isdigit() and int(row[2]) in PEOPLE}

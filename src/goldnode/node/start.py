@@ -1,4 +1,6 @@
-"""Where the program begins: a question that the last check has answered already is answered before anything else is imported."""
+"""Start of the program: a question that the last check has answered is answered before anything else is
+imported.
+"""
 
 from __future__ import annotations
 

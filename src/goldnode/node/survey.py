@@ -1,4 +1,6 @@
-"""survey(host): what a node is that no class describes yet. Reads only; `goldnode adopt` makes a class and a stack of it for review."""
+"""survey(host): the state of a node without a class. Reads only; `goldnode adopt` makes a class and a stack
+of it for review.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def loaded(host: Host) -> List[Json]:
 
 
 def dkms(host: Host) -> List[Json]:
-    """What DKMS knows, read from its tree: [{name, version, kernels, package}]. `package` owns the source; None: nobody's."""
+    """Return the DKMS tree: [{name, version, kernels, package}]. `package` owns the source; None without an
+    owner.
+    """
     owners: Dict[str, str] = {}
     for listing in host.glob("/var/lib/dpkg/info", "*.list"):
         for path in re.findall(r"^/usr/src/([^/\n]+)/dkms\.conf$", host.text(listing) or "", re.MULTILINE):
@@ -141,7 +145,7 @@ def nvswitch(host: Host) -> bool:
 
 
 def settings(host: Host) -> Optional[List[Dict[str, str]]]:
-    """What nvidia-smi says of each GPU's settings, in its own words; None without it, or without its driver."""
+    """Return nvidia-smi's settings of each GPU, unparsed; None without it, or without its driver."""
     told = host.run("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", timeout=60)
     if told.rc != 0:
         return None
@@ -153,7 +157,7 @@ def settings(host: Host) -> Optional[List[Dict[str, str]]]:
 
 
 def tuned(host: Host) -> Json:
-    """What of the host a policy can say, as it is now."""
+    """Return the current values of the host settings that a policy can have."""
     cpus = host.glob("/sys/devices/system/cpu", "cpu[0-9]*")
     governors = sorted({(host.text(f"{cpu}/cpufreq/scaling_governor") or "").strip() for cpu in cpus} - {""})
     mtu = {}

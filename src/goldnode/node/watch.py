@@ -1,7 +1,7 @@
-"""`goldnode-node watch-log`: has the node checked when the kernel tells of a fault, instead of minutes later.
+"""`goldnode-node watch-log`: start a check as soon as the kernel reports a fault, instead of minutes later.
 
-It waits at the end of /dev/kmsg and starts the passive check, which reads the log itself: what is looked for here needs to be no more than a
-reason to look. It runs for as long as the node does, so it imports next to nothing.
+It waits at the end of /dev/kmsg and starts the passive check, which reads the log itself: a match here is
+only a reason to check. It runs as long as the node, so it imports almost nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line of the program, as argparse understands it."""
+"""The command line of the program, for argparse."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The carry folder: what a GPU machine without network and packages needs, made before on a machine that has the project's environment.
+"""The carry folder: files for a GPU machine without network and packages, made on a machine with the
+project's environment.
 
-It holds `goldnode-node` and `goldnode-smoke` as single files, the facts of NVIDIA's models and the catalog's classes as JSON, and wheels with
-shared libraries where some are given. At most 64 MiB in all.
+It has `goldnode-node` and `goldnode-smoke` as single files, the facts of NVIDIA's models and the catalog's
+classes as JSON, and wheels with shared libraries if some are given. At most 64 MiB in all.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
 
 
 def collect() -> Json:
-    """What the facts say of each of NVIDIA's models, and what the catalog's classes of them declare."""
+    """Return the facts of each NVIDIA model, and the declarations of the catalog's classes with it."""
     from goldnode.classdoc.compile import health_facts
     from goldnode.classdoc.load import load_catalog
     from goldnode.facts import host as facts

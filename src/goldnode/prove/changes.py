@@ -1,8 +1,10 @@
-"""Settings that are changed a little, read back and put back: persistence, power limit, application clocks, compute mode.
+"""Settings that are changed a little, read back and restored: persistence, power limit, application clocks,
+compute mode.
 
-Only what NVML reads back is touched, one GPU after the other, on GPUs that no process uses. What was found is written to a state file before
-the first change and taken away after the last reading; where a run was killed in between, the next one begins by putting it back. Nothing here
-knows how to reset a GPU or to set ECC or MIG.
+Only settings that NVML reads back are touched, one GPU after the other, on GPUs without processes. The
+original values are written to a state file before the first change, and the file is removed after the last
+reading. If a run was killed in between, the next one restores them first. This module cannot reset a GPU or
+set ECC or MIG.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def is_fault(value: Any) -> bool:
 
 
 def current(gpu: Mapping[str, Any], field: str) -> Any:
-    """What a GPU is set to, in the words that set it; a fault where it was not read."""
+    """Return a setting of a GPU in the form that sets it; a fault if it was not read."""
     if field == "power_limit_watts":
         return gpu["power"].get("limit")
     if field == "clocks":
@@ -57,7 +59,7 @@ def current(gpu: Mapping[str, Any], field: str) -> Any:
 
 
 def proposals(gpus: Mapping[str, Any]) -> List[Change]:
-    """What would be changed on each GPU of a reading. Pure."""
+    """Return the changes to make on each GPU of a reading. Pure."""
     found = []
     for gpu in gpus.values():
         if is_fault(gpu) or is_fault(gpu.get("uuid")):
@@ -124,7 +126,9 @@ def _compute(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
 
 
 def lock(gpu: Mapping[str, Any]) -> Optional[Json]:
-    """What locks the graphics clock to the second highest that the driver lists; None where it lists none."""
+    """Return the setting that locks the graphics clock to the second highest of the driver's list; None
+    without a list.
+    """
     runs = gpu["clocks"].get("supported")
     clocks = (
         sorted({last - (step or 0) for rows in runs.values() for _, last, step in rows})
@@ -143,7 +147,7 @@ def plain(gpus: Mapping[str, Any]) -> Json:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> List[str]:
-    """What differs between two readings, as `gpu0.power.limit: 700, was 695`."""
+    """Return the differences between two readings, as `gpu0.power.limit: 700, was 695`."""
     found = []
     for key in sorted({*before, *after}):
         one, two, name = before.get(key), after.get(key), f"{path}.{key}" if path else f"gpu{key}"
@@ -230,7 +234,9 @@ def keep(state: Path, rows: List[Json]) -> None:
 
 
 def kept(state: Path) -> Optional[List[Json]]:
-    """What an earlier run has left to put back; None where there is nothing. Raises NotChecked for a file that is not ours or not whole."""
+    """Return the settings that an earlier run did not restore; None without any. Raises NotChecked for a
+    foreign or incomplete file.
+    """
     try:
         with open(state, encoding="utf-8") as opened:
             owner = os.fstat(opened.fileno()).st_uid

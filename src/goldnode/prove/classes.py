@@ -1,8 +1,9 @@
-"""Which class a machine is judged by, and the judgement of a capture.
+"""The class that a machine is judged by, and the judgement of a capture.
 
-The node's own class document where goldnode has provisioned it; else a document made of what the machine is and what the facts say of its
-GPU model, with the baseline of a class of the catalog where one fits by GPU, count, system and driver. Operating system, kernel, driver and
-packages are then as found, declared by nobody, and not judged.
+It is the node's own class document if goldnode has provisioned it. Otherwise it is a document made of the
+machine and the facts of its GPU model, with the baseline of a catalog class that matches GPU, count, system
+and driver. Operating system, kernel, driver and packages are then taken from the machine, declared by no
+class, and not judged.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[J
 
 
 def unlike(capture: Mapping[str, Any], row: Mapping[str, Any], count: int) -> List[str]:
-    """What a class of the catalog has other than this machine, in words."""
+    """Return the differences between a class of the catalog and this machine, in words."""
     system = capture.get("os") or {}
     branch = str((capture.get("driver") or {}).get("reported")).partition(".")[0]
     found = [] if count == row["count"] else [f"{row['count']} GPUs, not {count}"]
@@ -143,7 +144,7 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], *, whole: boo
 
 
 def hardware(verdict: Mapping[str, Any]) -> List[Json]:
-    """The findings of a verdict that are about hardware and driver, whoever declared them."""
+    """Return the findings of a verdict about hardware and driver."""
     judge({**EMPTY}, {})  # enters the rules into the table
     ids = {entry.id for entry in table.TABLE}
     return [row for row in verdict["findings"] if row["id"] in ids or row["id"].startswith(ALSO)]
@@ -168,5 +169,5 @@ def wrong(findings: List[Json]) -> List[str]:
 
 
 def outcomes(verdict: Mapping[str, Any]) -> List[List[Any]]:
-    """What tests compare of a verdict: id, subject and outcome of each finding, sorted."""
+    """Return the parts of a verdict that tests compare: id, subject and outcome of each finding, sorted."""
     return sorted([row["id"], row["subject"] or "", row["outcome"]] for row in verdict["findings"])

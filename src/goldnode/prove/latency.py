@@ -1,6 +1,8 @@
-"""How long NVML takes. `main` runs in a process of its own that can be killed; pynvml comes from the node program's file.
+"""Latency of NVML. `main` runs in a process of its own that can be killed; pynvml comes from the node
+program's file.
 
-Each call of the table is timed alone, on every GPU in turn, until there are enough samples or its share of the time is over.
+Each call of the table is timed alone, on every GPU in turn, until there are enough samples or its share of
+the time is used.
 """
 
 from __future__ import annotations

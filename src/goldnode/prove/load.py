@@ -1,7 +1,8 @@
-"""A load on all CUDA devices, for as long as standard input stays open: `main` runs in a process of its own.
+"""A load on all CUDA devices while standard input stays open: `main` runs in a process of its own.
 
-Products of matrices by cuBLAS where it is here, else by the plain kernel that the driver compiles from PTX, and copies to the device. Nothing
-is needed but the driver. The first line on standard output says that the devices are busy, the last one what they did.
+It multiplies matrices with cuBLAS if available, else with the plain kernel that the driver compiles from PTX,
+and copies to the device. It needs only the driver. The first line on standard output reports that the devices
+are busy, the last one their work.
 """
 
 from __future__ import annotations

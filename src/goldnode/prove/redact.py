@@ -1,7 +1,8 @@
-"""Placeholders for what names one machine or one board in the world.
+"""Placeholders for values that identify one machine or one board.
 
-Equal values get equal placeholders, numbered in the order of meeting; nothing of a value is left, no hash either. PCI addresses, models and
-versions stay. The keys and patterns are those of `goldnode-node capture --anonymous`; here they hold for every file of a run together.
+Equal values get equal placeholders, numbered in order of appearance; no part of a value remains, not even a
+hash. PCI addresses, models and versions stay. Keys and patterns are those of `goldnode-node capture
+--anonymous`; here they apply to all files of a run together.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MADE = re.compile(r"(?:SERIAL|GPU|MAC|HOST|MACHINE|BOOT|GUID|CLUSTER|WWN|UUID|SE
 
 
 class Redactor:
-    """Learns names from captures and texts, and takes them out of whatever is written."""
+    """Collector of identifying values from captures and texts, and their removal from output."""
 
     def __init__(self) -> None:
         self.names: Dict[str, str] = {}  # value in lower case -> placeholder, wherever it stands
@@ -53,7 +54,7 @@ class Redactor:
     # -- learning
 
     def add(self, value: str, kind: str) -> None:
-        """Learn one value. What says nothing (N/A, zeros) and what is a placeholder already is left out."""
+        """Add one value. Empty values (N/A, zeros) and placeholders are skipped."""
         value = value.strip()
         low = value.lower()
         if low in SAYS_NOTHING or not set(low) - set("0-:x") or MADE.fullmatch(value) or low in self._all():
@@ -146,7 +147,9 @@ class Redactor:
         return self._pattern
 
     def text(self, text: str, free: bool = True) -> str:
-        """The text without names. `free`: prose or a log, where a short name of a host stands for that host."""
+        """Return the text without identifying values. `free`: prose or a log, where the short name of a host
+        counts too.
+        """
         self._patterns(text, free)
         for place, name in sorted(self.paths.items(), key=lambda row: -len(row[0])):
             text = text.replace(place, name)
@@ -181,7 +184,7 @@ class Redactor:
         )
 
     def leaks(self, text: str) -> List[str]:
-        """The placeholders of names that still stand in a text."""
+        """Return the placeholders of values that are still in a text."""
         low = text.lower()
         return sorted({made for name, made in self.names.items() if name in low})
 

@@ -59,7 +59,7 @@ class Done(NamedTuple):
         return lines[-1][:300] if lines else "it printed nothing"
 
     def json(self, what: str) -> Json:
-        """Standard output as a JSON object. Raises NotChecked with the reason where it is none."""
+        """Return standard output as a JSON object. Raises NotChecked with the reason if it is not one."""
         if self.fault is not None:
             raise NotChecked(f"{what}: {self.fault}")
         try:
@@ -188,7 +188,9 @@ class Output:
 
 
 class Settings(NamedTuple):
-    """What the command line asks for. `state`: where found settings are kept while they are changed; `short`: little work, for practice."""
+    """Options of the command line. `state`: file of the original settings while they are changed; `short`:
+    little work, for practice.
+    """
 
     out: Path
     carry: Path
@@ -200,7 +202,7 @@ class Settings(NamedTuple):
 
 
 class Session:
-    """What the steps share. Fields that a step fills in are None or empty until it has run."""
+    """Shared state of the steps. Fields that a step sets are None or empty before it."""
 
     def __init__(self, settings: Settings, carried: Any, temporary: Path) -> None:
         self.settings, self.carried, self.temporary = settings, carried, temporary
@@ -242,7 +244,7 @@ class Session:
     # -- steps
 
     def step(self, name: str, title: str, work: Callable[[Session], Outcome]) -> Outcome:
-        """Run one step. What it raises is its outcome, and never keeps the next one from running."""
+        """Run one step. An exception is its outcome, and never stops the next one."""
         print(f"{title} …", flush=True)
         began = time.monotonic()
         files = set(self.output.written)

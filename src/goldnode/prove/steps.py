@@ -1,4 +1,6 @@
-"""The steps of a run, in their order. Each takes the session and returns its outcome; :meth:`Session.step` catches what it raises."""
+"""The steps of a run, in order. Each takes the session and returns its outcome; :meth:`Session.step` catches
+exceptions.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ def leftovers(session: Session) -> Outcome:
 
 
 def versions(session: Session) -> Outcome:
-    """What runs here: goldnode, Python, kernel, system, nvidia-smi. The driver is in the capture."""
+    """Record the versions of goldnode, Python, kernel, system and nvidia-smi. The driver is in the capture."""
     told = session.node("--version", limit=30)
     found = session.versions
     found.update(
@@ -107,7 +109,7 @@ def _load() -> List[float]:
 
 
 def capture(session: Session) -> Outcome:
-    """What the machine says of itself, at rest."""
+    """Capture the idle machine."""
     found = _capture(session, "capture.json")
     session.capture = found
     boards = classes.gpus(found)
@@ -154,7 +156,7 @@ def _capture(session: Session, name: str) -> Json:
 
 
 def nvidia_smi(session: Session) -> Outcome:
-    """What `nvidia-smi -q -x` says, read by goldnode, against what NVML says."""
+    """Compare the output of `nvidia-smi -q -x`, as goldnode parses it, with NVML."""
     found = _need(session)
     if shutil.which("nvidia-smi") is None:
         return Outcome(SKIPPED, "nvidia-smi is not here")
@@ -189,7 +191,7 @@ def nvidia_smi(session: Session) -> Outcome:
 
 
 def _at(gpu: Json, path: str) -> Any:
-    """A plain value at a path of a capture's GPU; None for a fault and where there is none."""
+    """Return a plain value at a path of a capture's GPU; None for a fault or a missing one."""
     value: Any = gpu
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
@@ -364,7 +366,7 @@ def _policy(document: Json, found: Json, declared: Json) -> List[Json]:
 
 
 def _plan(session: Session, document: Json) -> List[str]:
-    """What a run would set on this machine, as lines; where the plan cannot be made, why."""
+    """Return the settings that a run would change on this machine as lines; without a plan, the reason."""
     place = session.temporary / "policy.json"
     place.write_text(json.dumps(document), encoding="utf-8")
     try:
@@ -524,7 +526,7 @@ def load(session: Session) -> Outcome:
 
 
 def _under_load(session: Session, told: Json, report: Json) -> Outcome:
-    """What was seen under load, as an outcome."""
+    """Return the observations under load as an outcome."""
     rows = classes.gpus(session.loaded or {})
     busy = [
         {"address": row.get("address"), **{key: _at(row, path) for key, path in LOADED.items()}}
@@ -690,7 +692,9 @@ def change(session: Session) -> Outcome:
 
 
 def _wanted(session: Session, before: Json) -> Tuple[List[changes.Change], List[Json], List[Json], List[str]]:
-    """What is changed, the rows that set it, those that put it back, and what is left alone. Raises NotChecked where there is nothing to set."""
+    """Return the changes, the rows that set and restore them, and the skipped settings. Raises NotChecked if
+    there is nothing to set.
+    """
     proposed = changes.proposals(before)
     wanted = [item for item in proposed if item.other is not None]
     left = list(dict.fromkeys(f"{item.field}: {item.why}" for item in proposed if item.other is None))

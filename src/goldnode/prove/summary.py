@@ -1,4 +1,4 @@
-"""The summary page of a run: what a person reads, made of the record alone."""
+"""The summary page of a run for people, made from the record only."""
 
 from __future__ import annotations
 

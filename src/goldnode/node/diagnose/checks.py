@@ -119,7 +119,7 @@ def diagnose(first: Optional[Json], second: Json, document: Optional[Mapping[str
 
 
 def elapsed(first: Optional[Json], second: Json) -> Optional[float]:
-    """Seconds between two samples of one boot; None where that cannot be told, or the second is not the later one."""
+    """Return the seconds between two samples of one boot; None if unknown, or if the second is not later."""
     if first is None:
         return None
     boots = [get(sample, "identity", "boot_id") for sample in (first, second)]
@@ -130,7 +130,9 @@ def elapsed(first: Optional[Json], second: Json) -> Optional[float]:
 
 
 def grown(first: Any, second: Any) -> Optional[int]:
-    """How far a counter came; None where either is no number, or it has begun anew. A counter of 32 bits that wrapped went on counting."""
+    """Return the growth of a counter; None if either is no number, or if it has restarted. A 32-bit counter
+    that wrapped has continued.
+    """
     if not _number(first) or not _number(second):
         return None
     if second >= first:
@@ -267,7 +269,9 @@ def _on_bus(sample: Json, vendor: Any) -> Optional[int]:
 
 
 def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> Line:
-    """What the kernel has logged since boot, what the GPUs ask for, uncorrectable memory errors, and errors on PCIe."""
+    """Judge the kernel's log since boot, recovery actions of the GPUs, uncorrectable memory errors, and PCIe
+    errors.
+    """
     found, unknown, told = _events(second, document)
     for gpu in gpus_of(second):
         where = _where(gpu)
@@ -804,7 +808,7 @@ def _nvlinks(gpu: Json, first: Any) -> List[Found]:
 
 
 def _utilization(sample: Json) -> Optional[float]:
-    """How busy the GPUs with work on them are, at the least; None where none tells."""
+    """Return the lowest utilization of the GPUs with work; None if unknown."""
     uses = [get(gpu, "utilization", "gpu") for gpu in gpus_of(sample) if _works(gpu)]
     numbers = [value for value in uses if _number(value)]
     return min(numbers) if numbers else None
@@ -831,7 +835,7 @@ def _spinning(sample: Json) -> bool:
 
 
 def without_fault(sample: Json, unknown: List[str]) -> Tuple[str, str, Optional[str]]:
-    """What the load says where nothing is wrong."""
+    """Judge the load if nothing is wrong."""
     if unknown:
         return (
             "undetermined",

@@ -66,7 +66,10 @@ def run(host: Host, options: Any) -> int:
 
 
 def load(name: str) -> Json:
-    """A recorded capture. :raises NodeError: when it is none."""
+    """Return a recorded capture.
+
+    :raises NodeError: if the file is not one.
+    """
     try:
         with open(name, "rb") as opened:
             found = json.loads(opened.read(MOST))
@@ -80,7 +83,7 @@ def load(name: str) -> Json:
 
 
 def _document(host: Host, name: str) -> Optional[Mapping[str, Any]]:
-    """The class document, None where there is none: diagnose works without."""
+    """Return the class document; None without one: diagnose works without."""
     try:
         with open(host.located(name) if name == CLASS else name, "rb") as opened:
             found = json.loads(opened.read(MOST))

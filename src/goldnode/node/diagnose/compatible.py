@@ -1,5 +1,6 @@
-"""Whether what runs on the GPUs fits what is installed: CUDA libraries against the driver, one copy of each, NCCL and the networks it may use.
-Pure: judges what :mod:`running` has read."""
+"""Compatibility of GPU processes with the installation: CUDA libraries with the driver, one copy of each,
+NCCL and its networks. Pure: judges the readings of :mod:`running`.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def _occupied(sample: Json) -> bool:
 
 
 def version(text: Any) -> Tuple[int, ...]:
-    """A version as numbers; empty where it is none."""
+    """Return a version as numbers; empty if it is not one."""
     parts = str(text).split(".")
     return tuple(int(part) for part in parts) if text and all(part.isdigit() for part in parts) else ()
 
@@ -134,11 +135,14 @@ def _driver(
 
 
 def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
-    """ "" when a CUDA runtime runs with a driver, a sentence when it does not, None when that cannot be told.
+    """Return "" if a CUDA runtime runs with a driver, a sentence if it does not, None if unknown.
 
-    A driver runs the CUDA it came with and older, and by minor version compatibility newer ones of a family from that family's own minimum
-    (NVIDIA, "CUDA Compatibility"). :param table: {families: {major: minimum driver}, bundled: {CUDA: driver that came with it}} of the class
-    document. :param reported: the newest CUDA that the driver itself names.
+    A driver runs the CUDA that it was released with and older ones, and by minor version compatibility newer
+    ones of a family from that family's own minimum (NVIDIA, "CUDA Compatibility").
+
+    :param table: {families: {major: minimum driver}, bundled: {CUDA: driver that came with it}} of the class
+        document.
+    :param reported: the newest CUDA that the driver itself reports.
     """
     have, needs = version(driver), version(cuda)
     if not needs:

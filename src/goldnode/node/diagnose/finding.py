@@ -1,4 +1,4 @@
-"""The lines of a diagnosis, and how values of a sample are read without trusting their types."""
+"""Lines of a diagnosis, and access to values of a sample without trust in their types."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Something that is wrong: what :class:`Line` says of it."""
+    """A fault: the fields of :class:`Line` that it sets."""
 
     text: str
     kind: str
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 def gpus_of(sample: Mapping[str, Any]) -> List[Json]:
-    """The GPUs of a capture, whatever has become of that section."""
+    """Return the GPUs of a capture; empty if the section is not usable."""
     found = sample.get("gpus")
     return (
         [gpu for gpu in found if isinstance(gpu, dict) and not is_fault(gpu)]
@@ -55,7 +55,7 @@ def rows_of(value: Any, *keys: str) -> List[Tuple[str, Any]]:
 
 
 def get(value: Any, *keys: str) -> Any:
-    """What lies below keys of nested objects; None where there is nothing, a fault where that is one."""
+    """Return the value below keys of nested objects; None if there is none, a fault if that is one."""
     for key in keys:
         if not isinstance(value, dict) or is_fault(value):
             return value if is_fault(value) else None
@@ -64,12 +64,14 @@ def get(value: Any, *keys: str) -> Any:
 
 
 def word(value: Any) -> str:
-    """A name of somebody else's as one word of a command that a person may paste into the shell of root."""
+    """Return a foreign name quoted as one word of a shell command that a person may paste as root."""
     return shlex.quote(plain(str(value), 240))
 
 
 def line_of(check: str, found: List[Found], fine: str, unknown: List[str]) -> Line:
-    """What is found, heaviest first; else what could not be looked at; else that all is well."""
+    """Return the line of a check: its faults, heaviest first; else what could not be checked; else that all
+    is well.
+    """
     if found:
         found = sorted(found, key=lambda item: -item.weight)
         more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""

@@ -1,7 +1,9 @@
-"""What runs on the GPUs: the CUDA libraries that its processes have mapped, and how they were told to find libraries and networks.
+"""GPU processes: the CUDA libraries that they have mapped, and the variables by which they find libraries and
+networks.
 
-Of a process's environment only LD_LIBRARY_PATH, CUDA_VISIBLE_DEVICES and NCCL_* are kept: the rest is nobody's business. All of it is read
-aside, since reading the memory map of a process that is stuck in the kernel hangs as well.
+Of a process's environment only LD_LIBRARY_PATH, CUDA_VISIBLE_DEVICES and NCCL_* are read: the rest is
+confidential. All reads run in a child process, because the memory map of a process that is stuck in the
+kernel hangs too.
 """
 
 from __future__ import annotations
@@ -120,7 +122,9 @@ def mapped(maps: bytes) -> List[str]:
 
 
 def library(files: Files, root: str, path: str) -> Optional[Json]:
-    """What a mapped file is, if it is one of CUDA's libraries: by its name, else by the wheel it came in, else (NCCL) by what it says itself."""
+    """Return the identity of a mapped CUDA library: by its name, else by its wheel, else (NCCL) by its own
+    version string.
+    """
     match = NAME.search(path)
     if not match:
         return None
@@ -176,7 +180,7 @@ def _says(path: str) -> Optional[str]:
 
 
 def variables(data: Any) -> Dict[str, str]:
-    """Of an environment the variables that may be told, on one line each."""
+    """Return the public variables of an environment, each on one line."""
     found: Dict[str, str] = {}
     for item in data.split(b"\0") if isinstance(data, bytes) else ():
         name, _, value = item.partition(b"=")

@@ -1,4 +1,6 @@
-"""Two captures a second apart, reduced to what :mod:`checks` needs: GPUs, PCI errors, pressure, blocked tasks, network; the log once."""
+"""Two captures a second apart, reduced to the input of :mod:`checks`: GPUs, PCI errors, pressure, blocked
+tasks, network; the log once.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What others ask a node: metrics, the diagnostics endpoint, and small programs for schedulers.
+"""Answers to other systems: metrics, the diagnostics endpoint, and small programs for schedulers.
 
-Everything here reads the cached verdict and the last capture (docs/capture.md), and never the driver: an answer costs the node nothing, and a
-driver that hangs cannot hang it.
+Everything reads the cached verdict and the last capture (docs/capture.md), and never the driver: an answer
+costs the node nothing, and a hanging driver cannot hang it.
 """

@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(host: Host, options: Any) -> int:
-    """Serve until nobody asks. Returns 0, and 3 where there is nothing to listen on."""
+    """Serve until there are no more requests. Return 0, and 3 if there is nothing to listen on."""
     listening = endpoint.inherited()
     if listening is None and options.listen is None:
         print(

@@ -1,8 +1,9 @@
-"""The diagnostics endpoint: a small HTTP server that answers from the files of the last check, and from nothing else.
+"""The diagnostics endpoint: a small HTTP server that answers only from the files of the last check.
 
-Started by its socket (goldnode-serve.socket), as nobody in particular, and gone again when nobody asks. It knows four paths and the methods
-GET and HEAD; a request is at most :data:`MOST` bytes and has :data:`PATIENCE` seconds, at most :data:`CROWD` are answered at a time. Nothing of a
-request is ever a path, or shown again.
+Its socket (goldnode-serve.socket) starts it as an unprivileged user, and it ends when there are no more
+requests. It has four paths and the methods GET and HEAD. A request has at most :data:`MOST` bytes and
+:data:`PATIENCE` seconds; at most :data:`CROWD` are answered at a time. No part of a request is used as a
+path, or shown again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ REASONS.update(
 
 
 class Answers:
-    """What is answered at each path, from the files of a node."""
+    """Answers of each path, from the files of a node."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -66,7 +67,7 @@ class Answers:
         return verdict, fault, max(0.0, now - at) if aged and now is not None and at is not None else None
 
     def document(self) -> Dict[str, Any]:
-        """The class document; empty where there is none."""
+        """Return the class document; empty without one."""
         found = load(self.host, current.CLASS)
         return found if isinstance(found, dict) else {}
 
@@ -145,7 +146,7 @@ class Answers:
 
 
 def _gpu(row: Mapping[str, Any]) -> Dict[str, Any]:
-    """A GPU as the endpoint shows it: no serial number and no processes, which are nobody's business here."""
+    """Return a GPU for the endpoint: without serial number and processes, which are confidential."""
     shown = (
         "index",
         "address",
@@ -176,7 +177,7 @@ def _line(text: str) -> str:
 
 
 def serve(listening: socket.socket, answers: Answers, idle: float = IDLE) -> None:
-    """Answer until nobody has asked for `idle` seconds."""
+    """Answer requests until none has come for `idle` seconds."""
     room = threading.Semaphore(CROWD)
     listening.settimeout(idle)
     while True:
@@ -271,7 +272,7 @@ def respond(data: bytes, answers: Answers) -> Tuple[int, str, str, bool, bool]:
 
 
 def inherited() -> Optional[socket.socket]:
-    """The socket that systemd has passed (sd_listen_fds(3)): the first, of descriptor 3. None where there is none."""
+    """Return the first socket that systemd passed (sd_listen_fds(3), descriptor 3). None without one."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or (os.environ.get("LISTEN_FDS") or "0") == "0":
         return None
     os.set_inheritable(3, False)

@@ -1,4 +1,6 @@
-"""The GPU libraries that are installed on a node, with their versions: from file names and CUDA's own version files, loading none."""
+"""Installed GPU libraries of a node with their versions: from file names and CUDA's version files, without
+loading any.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def installed(host: Host) -> List[Dict[str, Any]]:
 
 
 def _toolkit(host: Host, place: str) -> Any:
-    """What a toolkit says that it is."""
+    """Return the version of a CUDA toolkit from its own files."""
     try:
         told = json.loads(host.text(f"{place}/version.json") or "null")
         version = told["cuda"]["version"]

@@ -1,10 +1,9 @@
-"""Prometheus' text format (version 0.0.4) of a verdict and the capture it was made from. Pure: texts out of values.
+"""A verdict and its capture in Prometheus' text format (version 0.0.4). Pure: texts out of values.
 
-`goldnode_finding` is 0 for a match, 1 suppressed or deferred, 2 not exposed or not verified here, 3 could not read (and any outcome that this
-program does not know), 4 mismatch. Nothing is invented: what the capture does not hold, or holds as a fault, has no sample.
-
-The time of the last check is a sample, its age is none: a file does not grow older by itself, and `time() - goldnode_last_run_timestamp_seconds`
-does. The label `simulated="true"` stands on everything that speaks of simulated hardware.
+`goldnode_finding` is 0 for a match, 1 suppressed or deferred, 2 not exposed or not verified here, 3 could not
+read (and any outcome unknown to this program), 4 mismatch. Missing values and faults of the capture have no
+sample. The time of the last check is a sample, its age is not: a file does not age by itself, and `time() -
+goldnode_last_run_timestamp_seconds` does. Samples about simulated hardware have the label `simulated="true"`.
 """
 
 from __future__ import annotations
@@ -101,10 +100,11 @@ def text(
     fault: Optional[str] = None,
     age: Optional[float] = None,
 ) -> str:
-    """The metrics of one node.
+    """Return the metrics of one node.
 
-    :param fault: why the verdict does not count (:func:`verdict.current.load`): then its findings are not told, and its code reads as 3.
-    :param age: seconds since the check; given on the endpoint only, where it is true.
+    :param fault: why the verdict does not count (:func:`verdict.current.load`): then its findings have no
+        samples, and its exit code is 3.
+    :param age: seconds since the check; only given on the endpoint, where it is current.
     """
     verdict = verdict if isinstance(verdict, dict) else {}
     found: Dict[str, Dict[str, Any]] = {name: {} for name in METRICS}

@@ -1,5 +1,6 @@
-"""After each check: the metrics file, for node_exporter's textfile collector and whoever else reads a file; and of the capture, which is root's
-alone, what everybody on the node may read."""
+"""Publication of each check: the metrics file for node_exporter's textfile collector and other readers, and
+the public part of the capture, which itself is root's.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes
 
 
 def public(captured: Any) -> Dict[str, Any]:
-    """What of a capture is everybody's: no serial numbers, machine ids, network addresses, processes, command lines, or lines of a log."""
+    """Return the public part of a capture: without serial numbers, machine ids, network addresses, processes,
+    command lines, and lines of a log.
+    """
     capture = captured if isinstance(captured, dict) else {}
     found = {
         name: capture[name]
@@ -113,7 +116,7 @@ def _picked(value: Any, names: Sequence[str]) -> Dict[str, Any]:
 
 
 def load(host: Host, name: str) -> Any:
-    """A JSON file of goldnode's own; None when it is not there, torn, or larger than anything goldnode writes."""
+    """Return one of our JSON files; None if it is missing, torn, or larger than any we write."""
     try:
         if os.stat(host.located(name)).st_size > BIGGEST:
             return None

@@ -1,5 +1,6 @@
-"""Small programs for schedulers, in plain shell: they read what the last check wrote, in the form in which it wrote it (one key per line), and
-work when goldnode's own program does not. The same texts stand in integrations/."""
+"""Small programs for schedulers, in plain shell. They read the files of the last check, one key per line, and
+work when goldnode's own program does not. The same texts are in integrations/.
+"""
 
 from __future__ import annotations
 
