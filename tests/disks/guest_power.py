@@ -125,8 +125,9 @@ def main() -> None:
         (slotwrite, "fit", lambda *words: None),
         (slotwrite, "mounted", unpacked),
         (slotwrite, "carry", lambda *words: []),
-        (slots, "judge", lambda host: []),
+        (slot_trial, "judge", lambda host: []),
     ):
+        getattr(module, name)  # AttributeError if it has moved: nothing would be replaced
         setattr(module, name, instead)
 
     def runs(slot: str) -> None:

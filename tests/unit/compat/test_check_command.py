@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from pydantic import RootModel
 from tests.unit.catalog.test_accept_reject import CLASS, FILES, STACK, write
 
 from goldnode.classdoc import cache as kept
@@ -18,6 +19,7 @@ from goldnode.compat import report
 from goldnode.compat.check import registry
 from goldnode.compat.model import Finding, Place
 from goldnode.facts import host as facts
+from goldnode.facts import models
 
 ARCHIVES = FILES["archives.yml"].replace("  debian:", "  nvidia-cuda:")
 NVIDIA = STACK.replace("archives: [debian]", "archives: [nvidia-cuda]")
@@ -387,6 +389,7 @@ def test_a_class_that_fits_and_has_no_lock_says_so(tmp_path: Path, monkeypatch: 
 def test_parsed_facts_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(facts, "FACTS", tmp_path)
+    monkeypatch.setitem(models.FILES, "x.yml", RootModel[dict[Any, Any]])
     (tmp_path / "x.yml").write_text("a: 1\n")
     load: Callable[[str], Any] = facts.load.__wrapped__
     assert load("x.yml") == {"a": 1}
