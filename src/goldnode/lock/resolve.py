@@ -85,8 +85,8 @@ class Archives:
         """Resolve the stack.
 
         With `keep`, kernel, driver and every version of that lock stay where the intent still allows them and the archives still have
-        them; only packages named in `free` may move, and what is bound to them. What apt cannot satisfy that way is tried with the base
-        system free, then with all of it free. `kernel` (a release) and `driver` (an upstream version) take the place of the lock's, and
+        them; only packages named in `free` may move, and those bound to them. If apt finds no solution, the base system is freed,
+        and then every package. `kernel` (a release) and `driver` (an upstream version) take the place of the lock's, and
         then the stack set stays in any case. Raises LockError, UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
         """
         if keep is None:

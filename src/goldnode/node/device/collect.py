@@ -30,7 +30,7 @@ MIB = 1 << 20
 ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace", 9: "Hopper", 10: "Blackwell", 13: "Rubin",
 }  # fmt: skip
-# nvmlPerfPolicyType_t, told in nanoseconds, and the three newer ones, which are fields of their own.
+# nvmlPerfPolicyType_t, in nanoseconds, and the three newer policies, which have fields of their own.
 POLICIES = {
     "power": 0,
     "thermal": 1,
@@ -85,7 +85,7 @@ class Gpu:
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.lost = False
-        self.why: Optional[Json] = None  # the fault that told so
+        self.why: Optional[Json] = None  # the fault that shows it
         self.fields: Dict[int, Any] = {}
 
     def ask(self, name: str, *arguments: Any) -> Any:

@@ -107,7 +107,7 @@ class Pending:
                     continue
                 said[handle] += data
                 if handle == err:
-                    del said[err][:-4096]  # the last line is what is told of it
+                    del said[err][:-4096]  # only the last line is reported
                 if handle == out and b"\n" in data:
                     deadline = time.monotonic() + stall
                 if len(said[out]) > MOST:
@@ -184,7 +184,7 @@ def _ended(process: Process, err: bytes, left: float, host: Host) -> Optional[st
         return _kill(process, left, host)
     if status == 0:
         return None
-    err += bytes(process.said[process.err])  # what is known of its end, where that was not told
+    err += bytes(process.said[process.err])  # the reason that it ended, if it printed one
     last = (err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:200]
     return f"the process that calls the GPU library ended {f'by signal {-status}' if status < 0 else f'with status {status}'}: {last}"
 
@@ -251,7 +251,7 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
     gpus = []
     for index in range(count):
         gpu: Json = {"index": index, "vendor": vendor, **found.get(index, {})}
-        if waiting.get(index, "") is not None:  # it was not told to its end
+        if waiting.get(index, "") is not None:  # its answer is incomplete
             gpu["error"] = error or {
                 "fault": "unread",
                 "text": "the process that calls the GPU library said nothing of this GPU",

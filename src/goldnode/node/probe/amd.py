@@ -158,7 +158,7 @@ def _sensors(folder: Folder) -> Tuple[Json, Json]:
             ("draw", "average"),
         )
     }
-    if is_fault(power["draw_w"]):  # newer chips tell of this moment only
+    if is_fault(power["draw_w"]):  # newer chips report only the current draw
         power["draw_w"] = scaled(folder.number(f"{place}/power1_input"), 1000000)
     labels = {}
     for number in (1, 2, 3, 4):
@@ -230,7 +230,7 @@ def throttle(data: Any) -> Json:
         cycles, *rows = [
             int.from_bytes(data[offset + 4 * place : offset + 4 * place + 4], "little") for place in range(6)
         ]
-        # A structure is filled with ones before what the chip tells is put in.
+        # The driver fills the structure with ones before it writes the values that the chip reports.
         told = {
             name: not_exposed("the chip does not say") if value == 0xFFFFFFFF else value
             for name, value in zip(THROTTLERS, rows)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LIMIT = 3.0  # seconds for all of it
 EACH = 1.5  # seconds until one read counts as hanging
-_left: List[int] = []  # children whose end nobody has taken note of
+_left: List[int] = []  # children that have not been waited for
 
 
 def ask(jobs: List[Job], limit: float = LIMIT, each: float = EACH) -> Dict[str, Any]:

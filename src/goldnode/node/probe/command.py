@@ -196,14 +196,14 @@ def _gpu(gpu: Any) -> Json:
 # -- without names
 
 
-# Keys whose values name one thing in the world, and what stands in their place.
+# Keys whose values identify one machine or device, and the text that replaces the value.
 NAMES = {
     "serial": "SERIAL", "uuid": "GPU", "mac": "MAC", "hostname": "HOST", "machine_id": "MACHINE", "boot_id": "BOOT", "boot_identity": "BOOT",
     "guid": "GUID", "node_guid": "GUID", "cluster": "CLUSTER", "wwn": "WWN",
 }  # fmt: skip
 # Texts of others, in which a host's name or address can stand. Elsewhere a name may be a word that means something ("node").
 FREE = ("hostname", "text", "cmdline", "device", "options")
-# What names a thing wherever it stands: UUIDs and hardware addresses.
+# Identifiers that are replaced anywhere in a text: UUIDs and hardware addresses.
 PATTERNS = (
     ("UUID", r"(?<![\w])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w])"),
     ("MAC", r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 SIMULATOR = "/opt/goldnode-simulator"
 PROC = "/proc/driver/nvidia"
-# Parts of an NVIDIA GPU that its library alone can tell: a fault each where it did not.
+# Parts of an NVIDIA GPU that only its library reports. Each becomes a fault if it is missing.
 FROM_LIBRARY = (
     "uuid", "name", "serial", "board_part", "minor", "vbios", "gsp_firmware", "architecture", "recovery_action", "persistence_mode",
     "compute_mode", "memory", "pcie", "pstate", "utilization", "ecc", "remapped_rows", "retired_pages", "repair", "unrepairable_memory",
@@ -36,7 +36,7 @@ def begin(context: Context) -> None:
         return
     from ..device import stream
 
-    # Settings are asked for where policy compares them, and by whom no class tells what matters.
+    # Settings are read if policy compares them, or if there is no class to say which ones matter.
     settings = not context.document or bool(context.document.get("policy"))
     context.question = stream.start(host, settings)
 
@@ -117,7 +117,7 @@ def _nvidia(
     alone = sorted(set(there) - set(placed))
     found = [gpu for gpu in listed if gpu not in nowhere]
     if nowhere and len(nowhere) == len(alone):
-        # Which of several is which, nobody says: then none gets a number of the library's.
+        # Several GPUs without an address cannot be matched, so none of them gets the library's number.
         for gpu, address in zip(nowhere, alone):
             index = gpu["index"] if len(nowhere) == 1 else None
             found.append(
@@ -148,7 +148,7 @@ def _nvidia(
                     gpu[key] = row.get(key) or gpu.get(key)
             if row.get("gone") is True:
                 gpu["lost"] = True
-        # What the driver's files say, where the library says nothing: they answer when it hangs.
+        # The driver's files fill in for a silent library: they can be read while it hangs.
         for key, value in informed.get(own_address, {}).items():
             if not known(gpu.get(key)):
                 gpu[key] = value
@@ -178,7 +178,7 @@ def _others(context: Context, vendor: str, rows: Mapping[str, Any]) -> Tuple[Lis
     return found, error
 
 
-# -- files of NVIDIA's driver
+# -- the files of NVIDIA's kernel driver
 
 
 def information(files: Files) -> Dict[str, Json]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .context import Context
 
 BUS = "/sys/bus/pci/devices"
-SMALL_BAR = 256 * MIB  # the window of a card whose BAR was not resized, whatever its memory is
+SMALL_BAR = 256 * MIB  # the window of a card whose BAR was not resized, independent of its memory
 THERMAL, POWER = ("therm", "prochot", "ratl"), ("pl1", "pl2", "pl4", "psys", "iccmax", "vr_tdc", "fastvmode")
 
 
@@ -91,7 +91,7 @@ def _clocks(folder: Folder, tiles: List[str], gts: List[str], card: str) -> Json
         now, most, best = [folder.number(f"{gts[0]}/rps_{name}_freq_mhz") for name in ("act", "max", "RP0")]
     else:
         now, most, best = [folder.number(f"{card}/gt_{name}_freq_mhz") for name in ("act", "max", "RP0")]
-    # What the hardware can, and what it is allowed: a limit that somebody set is an application clock in NVML's words.
+    # The hardware's range, and the limit set within it: NVML calls such a limit an application clock.
     return {
         "current": {"graphics_mhz": now},
         "max": {"graphics_mhz": best},

@@ -1,8 +1,8 @@
 """Parser of kernel log lines into events: faults reported by the NVIDIA driver, the PCI and block layers, and the memory manager.
 
 :func:`parse` is pure. It takes the records of /dev/kmsg, entries of `journalctl -o json`, files of syslog with any stamp, and the output of
-dmesg; what a line is, is told by the line itself. Only what the kernel wrote is believed: a record or entry of another facility, or a line of
-syslog with another tag, is somebody who quotes the kernel. A message counts only where it *begins* as the kernel begins it.
+dmesg, and recognizes the format of each line. Only the kernel's own messages count: records of another facility and lines with another
+syslog tag are skipped, since programs quote the kernel. A message must *begin* as the kernel begins it.
 
 Sources of the formats: open-gpu-kernel-modules 595.45.04 (kernel_rc.c, osapi.c, gpu.c; nvswitch_event.h), Linux drivers/pci/pcie/aer.c, pci.c,
 block/blk-core.c, mm/oom_kill.c, kernel/hung_task.c, drivers/edac/edac_mc.c, Documentation/ABI/testing/dev-kmsg, and the lines of real machines
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 LONGEST = 240  # characters of a line that are kept
 SEEN = 4096  # messages that are known again without being read
-ROWS = 400  # kinds of events that are told apart; what comes beyond is counted as `dropped`
+ROWS = 400  # kinds of events that are kept apart; any more are counted as `dropped`
 NAMES = 8  # process names and numbers that one event keeps
 
-# What a line must contain to be looked at. Whole buffers are searched for these, a few milliseconds a megabyte: the fewer the quicker.
+# A line without any of these is skipped. Whole buffers are searched for them, at a few milliseconds per megabyte and mark.
 MARKS = (
     b"SXid",
     b"rror",  # Error, error: of disks, of PCIe, of hardware, of a probe
@@ -42,7 +42,7 @@ NVRM = b"NVRM: "
 NVRM_NEXT = frozenset((b"Xid", b"The", b"GPU", b"API", b"fal", b"RmI", b"rm_", b"has", b"the", b"thi"))
 BOOT = b"Linux version "  # the first line of each boot
 
-# Drivers of which a failed probe is told; others fail on healthy machines.
+# Drivers whose failed probes are reported; those of other drivers fail on healthy machines.
 DRIVERS = ("nvidia", "nvidia-nvswitch", "amdgpu", "xe", "i915", "mlx5_core", "nvme")
 # NV2080_CTRL_GPU_RECOVERY_ACTION_* (ctrl2080gpu.h), which is NVML's field 230 too.
 RECOVERY = (
@@ -87,7 +87,7 @@ _PATTERNS = {
     "program": r"[\w.@/-]+\[\d+\]: ",
     "hung": r"INFO: task (?P<name>.*):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds",
     "oom": r"(?P<cgroup>Memory cgroup o|O)ut of memory(?: \([^)]*\))?: Killed process (?P<pid>\d+),? \((?P<name>.*?)\)",
-    # What stands before the kernel's words in files and in the output of tools.
+    # The prefix that files and tools put before the kernel's message.
     "caller": r"(?:\[ *[TC]\d+\] ?)",
     "uptime": r"\[ *(\d+\.\d+)\]",
     "dmesg": r"(?:kern *: *\w+ *: *)?(?:\[[^\]]*\]|\d{4}-\d\d-\d\dT\S+)(?:\[ *[TC]\d+\])? ",
@@ -158,7 +158,7 @@ class Parser:
         self.dropped = 0
         self.boots = 0  # how many times a boot began in these lines
         self.last_seq: Optional[int] = None
-        # message -> its row (None: it tells nothing), and whether it is a weak one: a storm repeats the same words
+        # message -> its row (None: not an event), and whether the row is weak; a storm repeats the same message
         self._seen: Dict[str, Tuple[Optional[Row], bool]] = {}
         self._weak = False
         self._gpu: Optional[str] = (
@@ -197,7 +197,7 @@ class Parser:
         if priority >> 3:
             return
         self.seq, self.uptime, self.stamp = seq, usec / 1e6, None
-        # Below the text stand properties, each after a space.
+        # Properties follow the text on lines that begin with a space.
         self.message(unescape(text.partition("\n")[0]))
 
     def entry(self, text: str) -> None:
@@ -348,7 +348,7 @@ class Parser:
             if found:
                 parameters = {"status": found.group("status")} if found.group("status") else {}
                 where = address(found.group("address") or "")
-                # The same failure is told by two functions, one after the other.
+                # Two kernel functions report the same failure, one after the other.
                 return self.note(
                     "init_failed",
                     text,
@@ -364,7 +364,7 @@ class Parser:
         """`Xid (PCI:0000:18:00[ GPU-I:05[ GPU-CI:00]]): 31, [pid=…, name=…, ]…[ caused by previous Xid 94]` (kernel_rc.c)."""
         found = _re("xid").match(text)
         if not found:
-            # A form that nobody here knows: it is told, and never taken for silence.
+            # An unknown form is reported, never skipped.
             return self.note("xid", text, None) if text[:11] == "NVRM: Xid (" else None
         code = int(found.group("code"))
         rest = found.group("rest") or ""

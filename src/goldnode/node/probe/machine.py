@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 CPUS = "/sys/devices/system/cpu"
 DMI = "/sys/class/dmi/id/"
-# Letters of the taint bits from bit 0 (the kernel's tainted-kernels.rst). Bit 0 prints G where it is not set, which says nothing.
+# Letters of the taint bits from bit 0 (the kernel's tainted-kernels.rst). An unset bit 0 prints G, which is skipped.
 TAINTS = "PFSRMBUDAWCIOELKXTNJ"
-# What begins the DMI vendor or product of a virtual machine (systemd's src/basic/virt.c knows the same). EC2's bare machines say so.
+# Prefixes of the DMI vendor or product of virtual machines, as in systemd's src/basic/virt.c. EC2's bare-metal instances are named
+# as such.
 VIRTUAL = (
     ("QEMU", "qemu"),
     ("KVM", "kvm"),

@@ -29,7 +29,7 @@ COUNTERS = (
     "rx_packets",
     "tx_packets",
 )
-# Of some fifty counters of a port those that say of an error, of congestion, or how much there is of either: each is asked of firmware.
+# Of a port's fifty or so counters, those that count errors or congestion, or give their scale. Reading one is a firmware call.
 PORT = (
     "link_downed",
     "link_error_recovery",

@@ -137,7 +137,7 @@ def _port(folder: Folder, ids: Tuple[str, str], root: str, first: bool) -> Json:
         "power_state": state,
     }
     if first:
-        # What the port was told by all that is below it.
+        # Errors that devices below the port reported to it.
         told = [folder.number(f"aer_rootport_total_err_{name}") for name in ("cor", "nonfatal", "fatal")]
         if any(isinstance(count, int) for count in told):
             row["aer_reported"] = dict(zip(SEVERITIES, told))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..host import Json
 
-# What nvidia-smi prints where it has no value, in small letters and without brackets: the hardware or driver has none …
+# nvidia-smi's placeholders for a missing value, in lower case and without brackets: hardware or driver lack it …
 NONE = (
     "n/a",
     "not supported",
@@ -67,7 +67,7 @@ def parse(data: bytes, name: str) -> Json:
         )
     elements = root.findall("gpu")
     attached = _text(root, "attached_gpus")
-    # With -i it tells of some GPUs only, and a place in the list is no number of the library's.
+    # With -i it lists only some GPUs, and a position in the list is not the library's index.
     whole = attached == str(len(elements))
     gpus = [_Gpu(element).read(index if whole else None) for index, element in enumerate(elements)]
     gpus.sort(key=lambda gpu: str(gpu.get("address")))
@@ -305,7 +305,7 @@ class _Gpu:
         found: Json = dict(mode)
         for when in ("volatile", "aggregate"):
             here = f"ecc_errors/{when}"
-            # Until Volta a total stands there; since Turing the parts of which NVML's total is made.
+            # Up to Volta this is a total; since Turing there are parts, which NVML adds up.
             row = {
                 "corrected": self.sum(
                     f"{here}/single_bit/total", (f"{here}/sram_correctable", f"{here}/dram_correctable")
@@ -470,7 +470,7 @@ class _Gpu:
                     fault = fault or told
                 elif told:
                     active.append(REASONS[bit])
-            # One bit that is not told leaves the mask unknown; those that are told stand.
+            # A single missing bit leaves the mask unknown; the bits that were read are kept.
             if fault is None or active:
                 found["active"] = active
             found["mask"] = fault if fault is not None else sum(1 << REASONS.index(name) for name in active)

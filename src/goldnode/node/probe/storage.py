@@ -59,7 +59,7 @@ def read(context: Context) -> Json:
         for name in files.names(BLOCK)
         if name.startswith("nvme") and not hidden(name)
     }
-    # What is on this machine first; a file system behind a network is the likeliest to hang.
+    # Local devices come first: a network file system is the likeliest to hang.
     jobs += [(f"smart {name}", _bind(smart, files, name)) for name in sorted(set(over.values()))]
     ordered = sorted(mounted, key=lambda name: (remote(mounted[name]["type"]), name))
     jobs += [(f"space {name}", _bind(space, files, name)) for name in ordered]
@@ -109,7 +109,7 @@ def devices(files: Files) -> Dict[str, Json]:
         if name.startswith(VIRTUAL_DISKS) or hidden(name):
             continue
         folder = f"{BLOCK}/{name}"
-        sectors = files.number(f"{folder}/size")  # of 512 bytes, whatever the disk's own are
+        sectors = files.number(f"{folder}/size")  # of 512 bytes, independent of the disk's sector size
         if sectors == 0:
             continue
         found[name] = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Fault = Dict[str, Any]
 
 NOT_EXPOSED, UNREAD = "not_exposed", "unread"
-# What the kernel answers when there is no such thing, against when it could not be read.
+# The kernel's answers for something that does not exist. Any other error is a failed read.
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EOPNOTSUPP)
 MOST = 1 << 16  # bytes of one file; larger ones have readers of their own
 

@@ -556,7 +556,7 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
     free = [p["name"] for p in document["packages"] if not seen.packages.get(p["name"], {}).get("hold")]
     total = len(document["packages"])
     moves = next((action for action in plan.actions if action.kind == "packages.transact"), None)
-    if moves and not wrong:  # the set is there, and somebody brought other members of the family
+    if moves and not wrong:  # the set is installed, and other members of the family as well
         wrong = list(moves.data["lines"])
     foreign = [refusal.message for refusal in apt.refusals(document, seen)]
     lock = f"{total} packages as locked"

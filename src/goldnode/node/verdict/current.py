@@ -20,7 +20,7 @@ SCHEMA = "goldnode.verdict/1"
 VERDICT = "/run/goldnode/verdict.json"
 CLASS = "/etc/goldnode/class.json"
 PERIOD = 300  # seconds between two passive checks (goldnode-watch.timer)
-LIMIT = 3 * PERIOD  # two checks may be missed or late; after the third nobody knows what the node is
+LIMIT = 3 * PERIOD  # two checks may be missed or late; after the third the node's state is unknown
 UNKNOWN = 3
 FAST = frozenset(("check", "--cached", "--json", "--quiet"))
 

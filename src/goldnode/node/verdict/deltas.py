@@ -29,7 +29,7 @@ MEMORY = "/var/lib/goldnode/sanity.json"
 SET_ASIDE = MEMORY + ".bad"
 LARGEST = 4 << 20  # bytes; a memory of 16 GPUs has some 60 KB
 MOST = 4096  # counters kept; what has not been seen longest is forgotten first
-# A first sight late in a boot tells of a long time, early in it of a short one, in which links are still being trained.
+# A first reading late in a boot covers a long time; an early one covers a short time, in which links are still being trained.
 FIRST_MINUTES = 30.0
 LIFE, LOAD = (
     "life",
@@ -39,8 +39,8 @@ WRAP = 1 << 32
 JUMP, TOLD = (
     60.0,
     86400.0,
-)  # seconds: a jump that is remembered (the limit decides what is told), and for how long
-FROM_ZERO = "/aer.fatal"  # never right, whenever it was
+)  # seconds: a jump that is remembered (the limit decides which are reported), and for how long
+FROM_ZERO = "/aer.fatal"  # a fault at any time
 
 
 class Delta(NamedTuple):
@@ -165,7 +165,7 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         and 0 <= (uptime or 0) - jumped[1] < TOLD
     ):
         jumped = None
-    else:  # told for a day, for stamps of logs and files are wrong around it
+    else:  # reported for a day: timestamps of logs and files are wrong around it
         found.clock_jump = jumped[0]
     kept = as_map(memory.get("counters"))
     rows: Dict[str, Any] = {}
@@ -173,7 +173,7 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
     for name, kind, now in counters(capture):
         row = kept.get(name)
         if not isinstance(row, dict) or not is_number(row.get("last")) or not is_number(row.get("base")):
-            # Errors of this load of the driver have just happened, whatever the card brought along.
+            # Errors since the driver was loaded are recent, independent of the card's earlier count.
             base = 0 if name.endswith(FROM_ZERO) else now - min(now, volatile.get(name, 0))
             minutes = max(uptime / 60, FIRST_MINUTES) if uptime is not None else None
             rate = (
@@ -200,7 +200,7 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
                 0  # what counts for life and is lower: another card under the same name, or a cleared InfoROM
             )
         seconds = passed if same else uptime if kind == LOAD else None
-        # What stands there when a boot is first looked at came about while devices were found: it has a rate, and is no event of its own.
+        # Counts at the first reading of a boot date from device detection: they have a rate, and are not events themselves.
         base = now - (before - base) - (value if same or kind == LIFE or name.endswith(FROM_ZERO) else 0)
         per_minute = value / max(seconds / 60, 1.0) if seconds is not None else None
         if not same and kind == LOAD and uptime is not None:
@@ -341,7 +341,7 @@ def changes(
             else (name, "", "")
         )
         if name not in now:
-            keep[name] = was  # it did not answer, which others tell
+            keep[name] = was  # it did not answer, which other rules report
             continue
         is_now = now[name]
         if was == is_now or kind not in REMEDIES:
@@ -371,7 +371,7 @@ def changes(
     return keep, found
 
 
-# -- what stands until somebody settles it
+# -- events that stay until they are acknowledged
 
 
 STANDS = ("gpu.ecc.uncorrected", "gpu.sram", "memory.edac", "pcie.aer")
@@ -426,7 +426,7 @@ def standing(
     return found
 
 
-# What a passive check does not look at: it would load the node, or the GPU's InfoROM.
+# Counters that a passive check skips: reading them loads the node, or the GPU's InfoROM.
 FULL_ONLY = ("gpu.inforom", "storage.path")
 
 

@@ -2,18 +2,18 @@
 
 The rules, each with its source:
 
-* NVIDIA's immediate action decides what an Xid means (Xid catalogue; `facts/xid.yml`). RESTART_APP and IGNORE are no fault of the node:
-  they are recorded, and stay `match`. A number that the table does not have is told as *could not read*, and is never quietly fine.
-* One GPU gives one finding, under the number that says most; the others are its evidence. Xid 45 and 154 follow others (catalogue).
+* NVIDIA's immediate action decides the meaning of an Xid (Xid catalogue; `facts/xid.yml`). RESTART_APP and IGNORE are no fault of the
+  node: they are recorded, and stay `match`. A number that the table lacks is reported as *could not read*.
+* One GPU gives one finding, under its most specific number; the others are its evidence. Xid 45 and 154 follow others (catalogue).
 * Xid 48 alone, or with 63, 64 or 95: reset. With 94, the error was kept to one program: the GPU is to be reset when it is free (catalogue, workflow 48).
-* Xid 154 names the action that is needed now. When its last line names none, the driver has seen the reset that was owed: what came before is settled.
-* The line's own word (Fatal, Non-fatal, Nonfatal) decides SXids and Xid 144 to 150 (Fabric Manager guide, appendix D; catalogue, decode table).
+* Xid 154 names the action that is needed now. If its last line names none, the driver has seen the reset: earlier events are settled.
+* The word in the line (Fatal, Non-fatal, Nonfatal) decides SXids and Xid 144 to 150 (Fabric Manager guide, appendix D; catalogue, decode table).
 * NVLink errors of GPUs follow a fatal SXid, or a peer that is lost: they are its evidence. On three GPUs or more they are one fault (guide, D.5).
 * A program's Xids (13, 31 …) count as a fault only where several different programs meet them on one GPU and no other GPU has any: degraded,
-  to be tested (catalogue, workflows 13 and 31). A job's bug shows on the GPUs of that job, under one name.
-* What needed a reset or restart is settled by the next boot, and is counted: two boots with such an event of one GPU within `repeat_days`
-  ask for a look at the hardware (gpud: two reboots, then hardware inspection).
-* A reset without a restart does not show in the log, unless 154 tells it: `goldnode-node ack` settles it.
+  to be tested (catalogue, workflows 13 and 31). A bug in a job shows on the GPUs of that job, under one program name.
+* The next boot settles an event that needed a reset or restart, and counts it: after two boots with such an event of one GPU within
+  `repeat_days`, the hardware is to be inspected (gpud: two reboots, then hardware inspection).
+* A reset without a restart is not in the log unless Xid 154 shows it: `goldnode-node ack` settles it.
 * A log that has lost its beginning is not a clean log.
 """
 
@@ -49,9 +49,9 @@ BLAST = {
     "WORKFLOW_NVLINK5_ERR": GPU,
 }
 ORDER = (NOTHING, PROCESS, GPU, NODE, HARDWARE)
-# What says most of a fault comes first; the rest in the order in which it came.
+# The most specific events come first; the others in order of arrival.
 FIRST = ("bus_lost", 79, 95, 64, 140, 94, 48)
-# What Xid 154 asks for (ctrl2080gpu.h): what it means for the node, and what following it takes along.
+# The action that Xid 154 requests (ctrl2080gpu.h): its meaning for the node, and what the action disrupts.
 RECOVERY = {
     "none": (NONE, NOTHING),
     "gpu_reset": (DRAIN, GPU),
@@ -520,7 +520,7 @@ def _gpu(where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] =
 
 def _weight(fault: Fault) -> Tuple[int, int, int, float]:
     first = FIRST.index(fault.what) if fault.what in FIRST else len(FIRST)
-    # 154 says what to do, and the others why.
+    # 154 gives the action, and the others the cause.
     return (fault.meaning != DRAIN, int(fault.what == 154), first, fault.row.get("uptime_s") or 0.0)
 
 

@@ -38,7 +38,7 @@ RMA = Remedy(
     "Drain the node, keep `nvidia-bug-report.sh` for the ticket, run NVIDIA's field diagnostic, and have the GPU replaced.",
     REPAIR,
 )
-# What the driver itself asks for (NVML field 230), and what following it takes along.
+# The action that the driver requests (NVML field 230), and what the action disrupts.
 ACTIONS = {
     "gpu_reset": (RESET, GPU),
     "drain_and_reset": (RESET, GPU),
@@ -60,7 +60,7 @@ ACTIONS = {
     "node_reboot": (Remedy("Drain the node and reboot it.", REBOOT), NODE),
     "system_reboot": (Remedy("Drain the node and reboot it.", REBOOT), NODE),
 }
-# NVML's return codes that say what is wrong with the whole library.
+# NVML's return codes for a fault of the whole library.
 NO_DRIVER = {
     9: Remedy("Load the driver: `modprobe nvidia`, and see dmesg for why it is not loaded.", COMMAND),
     12: Remedy("Run site.yml: the driver's library is not installed.", SITE),
@@ -77,7 +77,7 @@ SILENT_LIBRARY = Remedy(
 
 @rule("gpu.library", "drain", NODE, SILENT_LIBRARY)
 def library(node: Node) -> Answer:
-    """The GPU library answers. NVML 9, 12 and 18 say what is wrong; anything else (a driver that hangs) leaves the GPUs unknown."""
+    """The GPU library answers. NVML's codes 9, 12 and 18 name the fault; after any other (a driver that hangs) the GPUs are unknown."""
     if not node.declared or (node.container and not node.simulated):
         return None
     error = node.capture.get("gpu_error")
@@ -247,7 +247,7 @@ def uuid_known(node: Node, gpu: Any) -> Answer:
 
 @gpu_rule("gpu.recovery_action", "drain", GPU, RESET)
 def recovery(node: Node, gpu: Any) -> Answer:
-    """What the driver itself asks for: NVML field 230 (GET_GPU_RECOVERY_ACTION), with the readings behind it as evidence."""
+    """The recovery action that the driver requests: NVML field 230 (GET_GPU_RECOVERY_ACTION), with the readings behind it as evidence."""
     value = gpu.get("recovery_action")
     if not isinstance(value, str):
         return node.absent(value, None)
@@ -472,8 +472,8 @@ def _ecc_evidence(gpu: Any) -> List[str]:
     ),
 )
 def aggregate(node: Node, gpu: Any) -> Answer:
-    """No uncorrected error since this node was first seen, or since somebody has said that the last is settled. What a card brought along
-    from before is its past, and no alarm."""
+    """No uncorrected error since the first check of this node, or since the last one was acknowledged. Errors that a card had before that
+    raise no alarm."""
     value, said = node.number(gpu, "ecc.aggregate.uncorrected", None)
     if value is None:
         return said if said is not None and said.outcome == UNREAD else None
@@ -825,7 +825,7 @@ def enforced(node: Node, gpu: Any) -> Answer:
     ),
 )
 def processes(node: Node) -> Answer:
-    """At the first check of a boot, which comes before whatever gives out work, nothing uses the GPUs."""
+    """At the first check of a boot, which runs before any scheduler starts, no process uses the GPUs."""
     if node.deltas is None or not node.deltas.first_of_boot or node.partial or not node.gpus:
         return None
     rows = [(gpu, row) for gpu in node.gpus for row in as_list(gpu.get("processes")) if isinstance(row, dict)]

@@ -17,7 +17,7 @@ RESEAT = Remedy(
     "Power the node off and reseat SUBJECT and its riser; then look at the slot's settings in the firmware (`lspci -vv -s SUBJECT`, LnkCap and LnkSta).",
     REPAIR,
 )
-# Widths that stand for a link that is down: nothing, or a register that reads all ones.
+# Widths that mean a link is down: zero, or a register that reads all ones.
 DOWN = (0, 63, 255)
 REST_PSTATE, REST_USE = (
     5,
@@ -373,8 +373,8 @@ def numa(node: Node, gpu: Any) -> Answer:
     ),
 )
 def nvlinks(node: Node, gpu: Any) -> Answer:
-    """As many NVLinks active as declared. What the facts say of a model holds where its platform joins all of them; by design fewer are for
-    the class to declare, with a reason. Else all GPUs of one node have as many."""
+    """The declared number of NVLinks is active. The facts give a model's number where its platform connects all of them; a platform with
+    fewer by design is declared in the class, with a reason. Without either, all GPUs of a node have the same number."""
     want, why = node.wants(gpu, "nvlinks")
     declared = (
         as_map(node.overrides.get(str(gpu.get("address")))).get("nvlinks") is not None

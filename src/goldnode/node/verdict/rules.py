@@ -150,7 +150,7 @@ class Node:
         }
         self.partial = (
             capture.get("source") == "nvidia-smi-xml"
-        )  # one program's output: it says nothing of the host
+        )  # one program's output does not describe the host
         identity = as_map(capture.get("identity"))
         self.container = bool(identity.get("container")) and not self.partial
         self.simulated = bool(capture.get("simulated"))

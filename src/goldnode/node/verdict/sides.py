@@ -87,7 +87,7 @@ TABLE: Tuple[Tuple[str, str, str], ...] = (
     ("host.*", HARDWARE, "processes that hang hang on a device"),
     ("time.*", HARDWARE, "the clock's servers are of the site"),
 )
-# A GPU that does not answer: with one of these, what is DRIVEN says nothing of the image.
+# A GPU that does not answer: with one of these, findings of DRIVEN do not concern the image.
 GONE = ("gpu.count", "gpu.lost", "gpu.bound", "gpu.ids")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, List, Mapping, Optional, Sequence
 
 
-# What no class can accept: that this is its node at all, and that what judges is what was declared.
+# Findings that no class can accept: on the identity of the node, and on the program and document that judge it.
 NEVER = ("node.os", "gpu.ids", "check", "class.document", "node.program", "node.owner", "memory.state")
 
 

@@ -118,7 +118,7 @@ def _finding(entry: Rule, said: Said, subject: Optional[str]) -> Finding:
             entry.id, MATCH, said.severity or entry.severity, said.expected, said.got, None, subject
         )
     about = plain(subject, 80) if subject is not None else None
-    # What mends a fault is no advice where nobody knows whether there is one.
+    # The remedy of a fault is no advice while it is unknown whether there is a fault.
     silent = said.outcome in SILENT and said.remedy is None
     remedy, blast = (
         (SILENT[said.outcome], NOTHING)
