@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from docker import DockerClient
+from docker.errors import APIError
 from tests.suite import scheduling, timings
 from xdist.remote import Producer
 
@@ -20,7 +24,20 @@ def docker_client() -> DockerClient:
         docker_engine as engine,  # here, so that a change of it affects only the tests that use an engine
     )
 
-    return engine.connect()
+    client = engine.connect()
+    remove_abandoned(client)
+    return client
+
+
+def remove_abandoned(client: DockerClient) -> None:
+    """Remove the labs of test processes that were killed: the engine restarts their nodes for ever."""
+    from goldnode.testing.lab.nodes import Lab, labs
+
+    for name in labs(client):
+        process = re.fullmatch(r"(?:e2e|real)-(\d+)(?:-.*)?", name)
+        if process and not Path(f"/proc/{process[1]}").exists():
+            with contextlib.suppress(APIError, OSError):  # another worker removes it at the same time
+                Lab(name, client, state=Path(tempfile.gettempdir())).down()
 
 
 def pytest_configure(config: pytest.Config) -> None:

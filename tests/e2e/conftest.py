@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from docker import DockerClient
 from tests.e2e.support import Services, Site, goldnode
 from tests.simulators import apt_archive
 
-from goldnode.core import docker_engine as engine
 from goldnode.testing.lab import images
 from goldnode.testing.lab.images import RELEASES
 from goldnode.testing.lab.nodes import Lab, Node, NodeSpec, Server
@@ -87,9 +87,9 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("world")
-    lab = Lab(f"e2e-{os.getpid()}", engine.connect(), state=directory)
+    lab = Lab(f"e2e-{os.getpid()}", docker_client, state=directory)
     try:
         apt_archive.publish(directory / "archive")
         yield World(lab, directory, lab.serve(directory / "archive"))
@@ -144,10 +144,10 @@ def services(world: World) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A lab of the module's own, for tests with real packages."""
     directory = tmp_path_factory.mktemp("real")
-    found = Lab(f"real-{os.getpid()}-{directory.name}", engine.connect(), state=directory)
+    found = Lab(f"real-{os.getpid()}-{directory.name}", docker_client, state=directory)
     try:
         yield found
     finally:

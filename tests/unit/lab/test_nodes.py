@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -202,3 +203,44 @@ def test_ssh_command_line(tmp_path: Path) -> None:
     assert command[0] == "ssh"
     assert command[-2:] == ["root@127.0.0.1", "true"]
     assert command[command.index("-p") + 1] == "2222"
+
+
+class FakeNetworks:
+    """An engine's networks: names with their labels."""
+
+    def __init__(self, *rows: tuple[str, dict[str, str]]) -> None:
+        self.networks, self.rows, self.created = self, rows, list[str]()
+
+    def list(self, names: list[str]) -> list[SimpleNamespace]:
+        # As Docker does: part of a name is enough.
+        return [
+            SimpleNamespace(name=name, short_id="f" * 12, attrs={"Labels": labels})
+            for name, labels in self.rows
+            if names[0] in name
+        ]
+
+    def create(self, name: str, **_: object) -> None:
+        self.created.append(name)
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome"),
+    [
+        ((), "created"),
+        ((("goldnode-demo-2", {images.LABEL: "demo-2"}),), "created"),
+        ((("goldnode-demo", {images.LABEL: "demo"}),), "there"),
+        ((("goldnode-demo", {}),), "refused"),
+        ((("goldnode-demo", {images.LABEL: "demo"}), ("goldnode-demo", {"other": "demo"})), "refused"),
+    ],
+)
+def test_a_network_of_the_same_name_without_the_label_is_refused(
+    rows: tuple[tuple[str, dict[str, str]], ...], outcome: str, tmp_path: Path
+) -> None:
+    engine = FakeNetworks(*rows)
+    lab = nodes.Lab("demo", cast(DockerClient, engine), state=tmp_path)
+    if outcome == "refused":
+        with pytest.raises(nodes.LabError, match="docker network rm ffffffffffff"):
+            lab._network()
+    else:
+        lab._network()
+    assert engine.created == (["goldnode-demo"] if outcome == "created" else [])

@@ -451,7 +451,18 @@ class Lab:
     # Details
 
     def _network(self) -> None:
-        if not self.client.networks.list(filters={"label": f"{LABEL}={self.name}"}):
+        """Create the lab's network if it does not exist. Raises LabError for one of that name without the label."""
+        named = [
+            row for row in self.client.networks.list([self.network_name]) if row.name == self.network_name
+        ]
+        # Docker permits two networks with one name, and then starts no container in either of them.
+        for row in named:
+            if (row.attrs.get("Labels") or {}).get(LABEL) != self.name:
+                raise LabError(
+                    f"the engine has a network {self.network_name} that belongs to no lab",
+                    remedy=f"remove it with `docker network rm {row.short_id}`",
+                )
+        if not named:
             self.client.networks.create(self.network_name, driver="bridge", labels={LABEL: self.name})
 
     def _key_pair(self) -> None:
