@@ -263,18 +263,19 @@ def adopt(
     help="Directory to write all schemas to; with markdown, the file to write.",
 )
 def schema(kind: str | None, form: str, out: Path | None) -> None:
-    """Print the JSON Schema of one KIND of file, or write all schemas (default: into the catalog).
+    """Print the JSON Schema of one KIND of document, or write all schemas (default: to schemas/).
 
-    With --format markdown: print or write docs/reference.md, which documents every key, or only the section
-    about KIND.
+    With --format markdown: print or write docs/reference.md, which documents every key of the files that you
+    write, or only the section about KIND.
     """
     from goldnode.catalog.load import builtin_catalog
     from goldnode.commands import reference
-    from goldnode.commands.schema import KINDS, schema_text, write_schemas
+    from goldnode.commands.schema import KINDS, WRITTEN, schema_text, write_schemas
     from goldnode.core.errors import CatalogError, nearest
 
-    if kind is not None and kind not in KINDS:
-        raise CatalogError(f'there is no schema "{kind}"', remedy=nearest(kind, KINDS))
+    known = WRITTEN if form == "markdown" else KINDS
+    if kind is not None and kind not in known:
+        raise CatalogError(f'there is no schema "{kind}"', remedy=nearest(kind, known))
     if form == "markdown":
         text = reference.page() if kind is None else reference.section(kind)
         if out is None:
@@ -286,7 +287,7 @@ def schema(kind: str | None, form: str, out: Path | None) -> None:
     if kind is not None:
         click.echo(schema_text(kind), nl=False)
         return
-    for path in write_schemas(out or builtin_catalog() / "schema"):
+    for path in write_schemas(out or builtin_catalog().parent / "schemas"):
         click.echo(f"wrote {path}")
 
 

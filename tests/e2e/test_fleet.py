@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests import documents
 from tests.e2e.conftest import World
 from tests.e2e.support import Run, Site, inventory, site_yml, succeeded
 
@@ -38,7 +39,7 @@ class Fleet:
         known = set(self.runs.glob("*.json"))
         run = site_yml(self.hosts, *FORKS, *arguments, site=self.site)
         (record,) = set(self.runs.glob("*.json")) - known
-        return run, json.loads(record.read_text())
+        return run, documents.valid(record.read_text())
 
     def port(self, name: str, port: int) -> None:
         """Let the inventory say another port of a host."""

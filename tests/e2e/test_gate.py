@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests import documents
 from tests.e2e.support import ROOT, Site, environment, inventory, site_yml, succeeded
 
 from goldnode.node import gate
@@ -135,7 +136,10 @@ def test_the_units_are_sound_and_the_watch_runs(gated: Gated) -> None:
     assert node.run("systemctl", "is-active", "goldnode-watch.timer").output.strip() == "active"
     assert node.run("systemctl", "is-enabled", "goldnode-watch.timer").output.strip() == "enabled"
     assert "goldnode-watch.service" in node.run("systemctl", "list-timers", "--no-pager").output
-    verdict = json.loads(node.read(current.VERDICT))
+    verdict = documents.valid(node.read(current.VERDICT))
+    documents.valid(node.read(gate.STATE))
+    documents.valid(node.read("/run/goldnode/capture.json"))
+    documents.valid(node.read("/etc/goldnode/class.json"))
     outcomes = {finding["id"]: finding["outcome"] for finding in verdict["findings"]}
     assert (outcomes["gate"], outcomes["units.loaded"], outcomes["watch.timer"]) == (
         "match",

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests import documents
 from tests.faults import classes
 from tests.faults.table import Row
 from tests.simulators.hardware import machine
@@ -108,6 +109,11 @@ class Node:
             verdict: Json = json.loads(out)
         except ValueError:
             verdict = {"exit_code": None, "findings": [], "status": out[-300:] + err[-600:]}
+        else:
+            documents.valid(out)
+        capture = self.root / "run/goldnode/capture.json"
+        if capture.is_file():
+            documents.valid(capture.read_text(encoding="utf-8"))
         verdict.update(rc=code, printed=out, errors=err)
         return verdict
 

@@ -64,6 +64,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "catalog/*",
         ("module:goldnode.catalog.load", "module:goldnode.commands.schema", *NODES, "marker:images"),
     ),
+    ("schemas/*", ("tests/unit/catalog/test_catalog_schemas.py", "tests/unit/images/test_image_matrix.py")),
     ("src/goldnode/facts/*", ("module:goldnode.facts.host",)),
     (
         "src/goldnode/classdoc/templates/*",

@@ -196,12 +196,18 @@ def test_schema(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {
         "archives",
+        "capture",
         "class",
+        "class-document",
         "disks",
+        "gate",
         "images",
+        "plan",
         "platform",
+        "run",
         "site",
         "stack",
+        "verdict",
     }
     assert run("schema", "platform", "--format", "markdown").output.startswith("## Platform\n")
     page = tmp_path / "reference.md"

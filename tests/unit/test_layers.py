@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("node",),
     ("core",),
     ("catalog",),
+    ("documents",),
     ("facts",),
     ("compat",),
     ("lock",),

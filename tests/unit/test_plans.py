@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests import documents
 
 from goldnode.fleet import plan_document as plans
 from goldnode.fleet.plan_document import PlanError, read_plan
@@ -45,7 +46,7 @@ def action(**changes: Any) -> list[dict[str, Any]]:
 
 
 def test_what_the_engine_sends_is_read_whole() -> None:
-    assert read_plan(sent(), "sha256:abc") == json.loads(sent())
+    assert read_plan(sent(), "sha256:abc") == documents.valid(sent())
     assert read_plan(sent(boot_identity=None) + "\r\n", "sha256:abc")["boot_identity"] is None
 
 

@@ -55,7 +55,7 @@ left out, and then its default holds.
 
 Files are YAML. An unknown key is an error, with file, line and the nearest right name. An editor completes \
 and checks by the JSON Schemas in
-[`catalog/schema`](../catalog/schema) (`goldnode schema` writes them), with `# yaml-language-server: \
+[`schemas`](../schemas) (`goldnode schema` writes them), with `# yaml-language-server: \
 $schema=…` as the first line of a file.
 `goldnode check-catalog` tells more: whether values fit each other and the facts. The variables of \
 `site.yml` are in the [README](../README.md#your-first-node).

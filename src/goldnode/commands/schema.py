@@ -1,6 +1,7 @@
-"""JSON Schemas of the files that a person writes, for completion and validation in editors.
+"""JSON Schemas of the files that a person writes, and of the documents that nodes and controllers exchange.
 
-They cover the catalog's files, the image matrix, the disk definition and the site file.
+Editors use the first for completion and validation: the catalog's files, the image matrix, the disk definition
+and the site file. The second are for programs that read what goldnode writes.
 """
 
 from __future__ import annotations
@@ -15,16 +16,51 @@ from pydantic import BaseModel
 from goldnode.catalog.models import FILES
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
+from goldnode.documents.capture import Capture
+from goldnode.documents.class_document import ClassDocument
+from goldnode.documents.gate import Gate
+from goldnode.documents.plan import Plan
+from goldnode.documents.run import Run
+from goldnode.documents.verdict import Answer
 from goldnode.images.matrix import MatrixFile
 
-KINDS: Mapping[str, type[BaseModel]] = {**FILES, "disks": DefinitionFile, "images": MatrixFile, "site": Site}
+WRITTEN: Mapping[str, type[BaseModel]] = {
+    **FILES,
+    "disks": DefinitionFile,
+    "images": MatrixFile,
+    "site": Site,
+}
+EXCHANGED: Mapping[str, type[BaseModel]] = {
+    "capture": Capture,
+    "class-document": ClassDocument,
+    "gate": Gate,
+    "plan": Plan,
+    "run": Run,
+    "verdict": Answer,
+}
+KINDS: Mapping[str, type[BaseModel]] = {**WRITTEN, **EXCHANGED}
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of the files of `kind`, a key of KINDS."""
+    """Return the JSON Schema (draft 2020-12) of the documents of `kind`, a key of KINDS."""
     document = KINDS[kind].model_json_schema(by_alias=True, mode="validation")
-    document.get("properties", {}).pop("file", None)  # set by the loader; not a key of the site file
+    if kind in EXCHANGED:
+        _untitled(document)
+    if kind == "site":
+        document["properties"].pop("file", None)  # set by the loader; not a key of the file
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
+
+
+def _untitled(node: Any) -> None:
+    """Remove the titles that pydantic derives from names: they double the size of a schema."""
+    if isinstance(node, dict):
+        if isinstance(node.get("title"), str):
+            del node["title"]
+        for value in node.values():
+            _untitled(value)
+    elif isinstance(node, list):
+        for value in node:
+            _untitled(value)
 
 
 def schema_text(kind: str) -> str:

@@ -574,7 +574,7 @@ def _host(survey: Survey, found: Proposal) -> dict[str, Any]:
 
 
 def _text(kind: str, document: Mapping[str, Any], said: str) -> str:
-    head = f"# yaml-language-server: $schema=../schema/{kind}.json\n# Proposed by `goldnode adopt`: {said}.\n"
+    head = f"# yaml-language-server: $schema=../../schemas/{kind}.json\n# Proposed by `goldnode adopt`: {said}.\n"
     return head + yaml.safe_dump(dict(document), sort_keys=False, width=110, allow_unicode=True)
 
 

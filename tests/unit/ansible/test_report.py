@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests import documents
 
 from goldnode.fleet import drain_record, identity
 from goldnode.node.drained import FILE
@@ -94,8 +95,13 @@ def applied(part: str, *targets: str, **answer: Any) -> dict[str, Any]:
             "part": part,
             "changed": True,
             "would_change": False,
+            "phase": "image",
+            "before": None,
+            "after": "a",
+            "told": None,
             "error": None,
             "reason": "r",
+            "seconds": 0.1,
         }
         for target in targets
     ]
@@ -182,7 +188,7 @@ def end(where: Path, run: subprocess.Popen[str]) -> tuple[int, str, dict[str, An
     output, _ = run.communicate(timeout=300)
     records = sorted((where / "runs").glob("*.json"))
     assert len(records) <= 1
-    return run.returncode, output, json.loads(records[0].read_text()) if records else {}
+    return run.returncode, output, documents.valid(records[0].read_text()) if records else {}
 
 
 def play(

@@ -30,7 +30,7 @@ def files() -> list[tuple[str, Path]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_committed_schema_is_current(kind: str) -> None:
-    committed = (builtin_catalog() / "schema" / f"{kind}.json").read_text(encoding="utf-8")
+    committed = (builtin_catalog().parent / "schemas" / f"{kind}.json").read_text(encoding="utf-8")
     assert committed == schema_text(kind), "run `goldnode schema`"
     jsonschema.Draft202012Validator.check_schema(schema(kind))
 
@@ -40,7 +40,7 @@ def test_our_files_fit_and_name_it(kind: str, path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     jsonschema.validate(yaml.safe_load(text), schema(kind))
     first = text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")
-    assert (path.parent / first).resolve() == builtin_catalog() / "schema" / f"{kind}.json"
+    assert (path.parent / first).resolve() == builtin_catalog().parent / "schemas" / f"{kind}.json"
 
 
 @pytest.mark.parametrize("edit", [{"bakend": "cuda"}, {"gate": "x"}, {"gpu": {"model": "L4", "count": 0}}])

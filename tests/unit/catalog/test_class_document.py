@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import documents
 from tests.unit.catalog.test_accept_reject import ARCHIVES, CLASS, FILES, STACK, write
 
 from goldnode.catalog.load import Catalog, builtin_catalog
@@ -61,7 +62,9 @@ LOCK = Lock(
 def document(tmp_path: Path, site: Site = SITE, lock: Lock = LOCK, **files: str) -> dict[str, Any]:
     names = {"stack": "stacks/r580.yml", "node_class": "classes/a100.yml", "archives": "archives.yml"}
     catalog = load_catalog([write(tmp_path, FILES | {names[key]: text for key, text in files.items()})])
-    return class_document("a100", catalog, site, {"r580": lock}, on=DAY)
+    found = class_document("a100", catalog, site, {"r580": lock}, on=DAY)
+    documents.valid(found)
+    return found
 
 
 def test_document(tmp_path: Path) -> None:
@@ -357,7 +360,7 @@ def test_our_classes_with_their_locks(tmp_path: Path, name: str) -> None:
     )
     site = Site(archives=urls, file=tmp_path / "site.yml")
     found = class_document(name, catalog, site, {"demo_r535": demo_lock(catalog)}, on=DAY)
-    assert json.loads(json.dumps(found)) == found
+    assert documents.valid(found) == found
     names = {item["name"] for item in found["packages"]}
     assert {found["kernel"]["image"], found["kernel"]["headers"]} <= names
     if name == "cpu_only":

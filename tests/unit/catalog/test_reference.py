@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from tests.unit.test_hygiene import tracked
 
 from goldnode.commands import reference
-from goldnode.commands.schema import KINDS
+from goldnode.commands.schema import WRITTEN
 from goldnode.core import environment
 
 ROOT = Path(__file__).parents[3]
@@ -32,10 +32,10 @@ def test_the_page_is_what_the_models_say() -> None:
 
 
 def test_every_kind_of_file_is_on_it() -> None:
-    assert set(reference.FILES) == set(KINDS)
+    assert set(reference.FILES) == set(WRITTEN)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WRITTEN)
 def test_every_key_has_a_type_and_a_meaning(kind: str) -> None:
     rows = [row for key in reference.keys(kind) for row in key.all()]
     assert [row.path for row in rows if not (row.type and row.default and row.meaning.endswith("."))] == []
@@ -50,7 +50,7 @@ def test_every_key_has_a_type_and_a_meaning(kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "model"), KINDS.items())
+@pytest.mark.parametrize(("kind", "model"), WRITTEN.items())
 def test_no_key_of_a_model_is_left_out(kind: str, model: type[BaseModel]) -> None:
     mine = [row.alias or name for name, row in model.model_fields.items() if not row.exclude]
     assert [key.path for key in reference.keys(kind)] == mine

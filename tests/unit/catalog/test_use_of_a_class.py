@@ -122,6 +122,6 @@ def test_our_own_catalog() -> None:
     for name, stack in catalog.stacks.items():
         assert stack.item.limits, f"{name} does not say what its users go without"
         first = stack.file.read_text(encoding="utf-8").splitlines()[0]
-        assert first == "# yaml-language-server: $schema=../schema/stack.json"
+        assert first == "# yaml-language-server: $schema=../../schemas/stack.json"
     over = {name for name, entry in catalog.stacks.items() if entry.item.end_of_life.date < day}
     assert over == {"demo_r535", "debian12_r535", "debian12_r470", "debian13_r550"}

@@ -285,9 +285,9 @@ def test_unknown_names_get_the_nearest(own: Matrix) -> None:
 
 
 def test_the_schema_is_that_of_the_models() -> None:
-    assert (builtin_matrix().parents[2] / "catalog/schema/images.json").read_text(
-        encoding="utf-8"
-    ) == schema_text("images")
+    assert (builtin_matrix().parents[2] / "schemas/images.json").read_text(encoding="utf-8") == schema_text(
+        "images"
+    )
 
 
 def test_list_shows_every_image(own: Matrix) -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests import documents
 from tests.unit.node.test_cases import converged, document, merge
 
 from goldnode.node import drained, gate, program
@@ -148,6 +149,8 @@ class Node(Host):
         """A check with this outcome, in this mode; None: the class document cannot be read."""
         told = gate.act(self, None if mode is None else {"gate": mode, "site": site}, found)
         state = json.loads(self.text(gate.STATE) or "{}")
+        if state:
+            documents.valid(state)
         assert state["open"] is self.path(gate.PASS).exists(), (
             "the pass file exists exactly while the gate lets work start"
         )
@@ -638,7 +641,7 @@ def test_the_cached_verdict(node: Node, capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(cached(node, capsys, "--json")[1]) == written
     node.at(991.0 + current.LIMIT)
     code, out, err = cached(node, capsys, "--json")
-    assert (code, json.loads(out)["exit_code"], "s old" in err) == (3, 3, True)
+    assert (code, documents.valid(out)["exit_code"], "s old" in err) == (3, 3, True)
     node.at(1000.0)
     node.write("/proc/1/stat", STAT.replace(" 22 ", " 23 ").encode())
     assert "another boot" in cached(node, capsys)[2]

@@ -1,0 +1,34 @@
+"""Base class and shared values of the document types."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Value = TypeVar("Value")
+
+
+class Part(BaseModel):
+    """Base class of all documents and their parts: no unknown keys, no conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+
+
+class Fault(Part):
+    """The reason why a value is missing.
+
+    `not_exposed`: this hardware, driver or kernel has no such value. `unread`: reading it failed.
+    """
+
+    fault: Literal["not_exposed", "unread"]
+    text: str
+    rc: int | None = Field(None, description="return code of NVML, or errno")
+
+
+# A value, or the reason why there is none.
+Reading: TypeAlias = Value | Fault
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", description="UTC, to the second")]
+Day = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]

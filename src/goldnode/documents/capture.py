@@ -1,0 +1,520 @@
+"""The capture: what a node reports about itself at one moment (docs/capture.md describes each value).
+
+A value, or a whole object, may be a fault instead. A missing key was not read from this source: live nodes,
+images and the output of nvidia-smi have different ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from goldnode.documents.base import Fault, Part
+
+Text = str | Fault | None
+Number = int | Fault | None
+Decimal = float | Fault | None
+Flag = bool | Fault | None
+
+
+class Product(Part):
+    """The machine, by DMI."""
+
+    vendor: Text = None
+    name: Text = None
+    board: Text = None
+    bios_version: Text = None
+    bios_date: Text = None
+    serial: Text = None
+
+
+class Identity(Part):
+    """The node, its boot, and the class that it is a member of."""
+
+    hostname: Text = None
+    machine_id: Text = None
+    boot_id: Text = None
+    boot_identity: Text = None
+    class_: Text = Field(None, alias="class")
+    class_digest: Text = None
+    lock_digest: Text = None
+    image_id: Text = None
+    product: Product | Fault | None = None
+    container: Flag = None
+    virtual: Text = None
+
+
+class Kernel(Part):
+    """The kernel that runs, the installed ones, and the one that boots next."""
+
+    running: Text = None
+    next_boot: Text = None
+    installed: list[str] | Fault | None = None
+    cmdline: Text = None
+    taint: Number = None
+    taint_flags: Text = None
+
+
+class OperatingSystem(Part):
+    """The distribution and its kernel. `module_files`: release -> module -> {version, license, signer}."""
+
+    id: Text = None
+    version: Text = None
+    kernel: Kernel | Fault | None = None
+    secure_boot: Flag = None
+    modules: list[str] | Fault | None = None
+    module_files: dict[str, dict[str, dict[str, Text] | Fault] | Fault] | Fault | None = None
+
+
+class Driver(Part):
+    """The GPU driver: versions by the module, by its library, by /proc, and by the library's answer."""
+
+    vendor: Text = None
+    loaded: Text = None
+    flavour: Text = None
+    library: Text = None
+    proc: Text = None
+    reported: Text = None
+    cuda: Text = None
+    nvml: Text = None
+    options: dict[str, str] | Fault | None = None
+
+
+class Ends(Part):
+    """A PCIe value: now, the most of the slot and card together, and the most of the card."""
+
+    current: Number = None
+    max: Number = None
+    device_max: Number = None
+
+
+class GpuPcie(Part):
+    """The GPU's link by its library. `replay` counts retransmissions."""
+
+    gen: Ends | Fault | None = None
+    width: Ends | Fault | None = None
+    replay: Number = None
+
+
+class GpuMemory(Part):
+    """Memory in MiB."""
+
+    total_mib: Number = None
+    used_mib: Number = None
+    bar1_mib: Number = None
+    source: Text = Field(None, description='Intel: "driver" or "bar2"')
+
+
+class Errors(Part):
+    """Numbers of ECC errors."""
+
+    corrected: Number = None
+    uncorrected: Number = None
+
+
+class Sram(Part):
+    """Aggregate ECC errors of the on-chip memory."""
+
+    threshold_exceeded: Flag = None
+    corrected: Number = None
+    parity: Number = None
+    secded: Number = None
+
+
+class Dram(Part):
+    """Uncorrected ECC errors of the device memory."""
+
+    volatile_uncorrected: Number = None
+    aggregate_uncorrected: Number = None
+
+
+class Ecc(Part):
+    """ECC: mode, mode after the next reset, and errors since the driver was loaded and in total."""
+
+    current: Flag = None
+    pending: Flag = None
+    volatile: Errors | Fault | None = None
+    aggregate: Errors | Fault | None = None
+    sram: Sram | Fault | None = None
+    dram: Dram | Fault | None = None
+
+
+class RemappedRows(Part):
+    """Rows of memory that were replaced. `histogram`: banks by what is left of their spare rows."""
+
+    correctable: Number = None
+    uncorrectable: Number = None
+    pending: Flag = None
+    failure: Flag = None
+    histogram: dict[str, int] | Fault | None = None
+
+
+class RetiredPages(Part):
+    """Pages of memory that are no longer used."""
+
+    single_bit: Number = None
+    double_bit: Number = None
+    pending: Flag = None
+
+
+class Power(Part):
+    """Power in watts."""
+
+    limit_w: Decimal = None
+    enforced_w: Decimal = None
+    default_w: Decimal = None
+    min_w: Decimal = None
+    max_w: Decimal = None
+    draw_w: Decimal = None
+
+
+class ClockSet(Part):
+    """Clocks in MHz."""
+
+    graphics_mhz: Number = None
+    sm_mhz: Number = None
+    memory_mhz: Number = None
+
+
+class Clocks(Part):
+    """Clocks now, the highest possible, and those that are set."""
+
+    current: ClockSet | Fault | None = None
+    max: ClockSet | Fault | None = None
+    application: ClockSet | Fault | None = None
+
+
+class Throttle(Part):
+    """Reasons for reduced clocks now, and how long each applied since the driver was loaded."""
+
+    mask: Number = None
+    active: list[str] | bool | Fault | None = None
+    violation_ns: dict[str, int | Fault] | Fault | None = None
+    status: Text | int = None
+    kinds: dict[str, Any] | list[str] | Fault | None = None
+    residency: dict[str, int | Fault] | Fault | None = None
+
+
+class Temperature(Part):
+    """Temperatures in °C. `margin_c` is the distance to the slowdown."""
+
+    gpu_c: Decimal = None
+    memory_c: Decimal = None
+    margin_c: Decimal = None
+    slowdown_c: Decimal = None
+    shutdown_c: Decimal = None
+
+
+class Mig(Part):
+    """MIG mode, mode after the next reset, and profiles of the instances."""
+
+    current: Flag = None
+    pending: Flag = None
+    instances: list[str] | Fault | None = None
+
+
+class NvlinkLink(Part):
+    """One NVLink. Errors count since the driver was loaded."""
+
+    link: int
+    active: Flag = None
+    version: Number = None
+    errors: dict[str, int | Fault] | Fault | None = None
+
+
+class Nvlink(Part):
+    """The NVLinks of a GPU."""
+
+    links: list[NvlinkLink] | Fault | None = None
+
+
+class Fabric(Part):
+    """Registration of a GPU with the NVSwitch fabric."""
+
+    state: Text = None
+    status: Text = None
+    clique: Number = None
+    cluster: Text = None
+    health: dict[str, str] | Fault | None = None
+
+
+class Gpu(Part):
+    """One GPU. `settings` is what the GPU policy compares (schema goldnode.device/1)."""
+
+    index: Number = Field(None, description="NVML's number; null if NVML did not list it")
+    address: Text = None
+    pci_id: Text = None
+    subsystem_id: Text = None
+    vendor: Text = None
+    name: Text = None
+    uuid: Text = None
+    serial: Text = None
+    board_part: Text = None
+    minor: Number = None
+    driver: Text = None
+    lost: Flag = None
+    vbios: Text = None
+    gsp_firmware: Text = None
+    architecture: Text = None
+    inforom: dict[Literal["image", "valid"], str | bool | Fault] | Fault | None = None
+    memory: GpuMemory | Fault | None = None
+    pcie: GpuPcie | Fault | None = None
+    pstate: Number = None
+    utilization: dict[Literal["gpu", "memory"], int | float | Fault] | Fault | None = None
+    persistence_mode: Flag = None
+    compute_mode: Text = None
+    performance_level: Text = None
+    ecc: Ecc | Fault | None = None
+    remapped_rows: RemappedRows | Fault | None = None
+    retired_pages: RetiredPages | Fault | None = None
+    repair: dict[Literal["channel_pending", "tpc_pending"], bool | Fault] | Fault | None = None
+    unrepairable_memory: Flag = None
+    recovery_action: Text = None
+    power: Power | Fault | None = None
+    clocks: Clocks | Fault | None = None
+    throttle: Throttle | Fault | None = None
+    temperature: Temperature | Fault | None = None
+    mig: Mig | Fault | None = None
+    nvlink: Nvlink | Fault | None = None
+    fabric: Fabric | Fault | None = None
+    processes: list[dict[str, Any]] | Fault | None = None
+    partition: dict[str, Text] | Fault | None = None
+    ras: dict[str, dict[str, int | Fault] | Fault] | Fault | None = None
+    bad_pages: dict[str, int | Fault] | Fault | None = None
+    xgmi: dict[str, Any] | Fault | None = None
+    settings: dict[str, Any] | Fault | None = None
+
+
+class NvSwitch(Part):
+    """One NVSwitch."""
+
+    address: str
+    pci_id: Text = None
+    driver: Text = None
+
+
+class FabricManager(Part):
+    """The Fabric Manager: its package's version, and whether its unit is active."""
+
+    installed: Text = None
+    active: Flag = None
+
+
+class PciFunction(Part):
+    """One PCI function: a GPU, a NIC, an NVMe device, or a port above one."""
+
+    pci_id: Text = None
+    class_: Text = Field(None, alias="class")
+    driver: Text = None
+    kind: Text = None
+    path: list[str] | Fault | None = None
+    root_bus: Text = None
+    link: dict[str, int | float | Fault | None] | Fault | None = None
+    aer: dict[str, Any] | Fault | None = None
+    aer_reported: dict[str, int | Fault] | Fault | None = None
+    numa_node: Number = None
+    power_state: Text = None
+    enabled: Flag | int = None
+    iommu_group: Text | int = None
+    bars: list[int] | Fault | None = None
+    gone: Flag = None
+    on_package: Flag = None
+    virtual_of: Text = None
+    edge: Text = None
+    limits: dict[str, Any] | Fault | None = None
+
+
+class Numa(Part):
+    """NUMA nodes, the node of each device, and the distance of each GPU to each NIC."""
+
+    nodes: dict[str, dict[str, Any] | Fault] | Fault | None = None
+    affinity: dict[str, dict[str, Any] | Fault] | Fault | None = None
+    distances: dict[str, dict[str, str | Fault] | Fault] | Fault | None = None
+
+
+class Event(Part):
+    """Lines of the kernel's log that report the same fault."""
+
+    kind: str
+    code: int | None
+    address: str | None
+    mig: str | None
+    seq: int | None
+    uptime_s: float | None
+    time: str | None = None
+    boot_id: str | None
+    count: int
+    last_seq: int | None
+    last_uptime_s: float | None
+    fatal: bool | None
+    text: str
+    parameters: dict[str, Any]
+
+
+class Events(Part):
+    """Events of the kernel's log, and where they come from."""
+
+    sources: list[str]
+    truncated: bool | None
+    boot_id: str | None
+    last_seq: int | None
+    rows: list[Event]
+    error: Fault | None
+    dropped: int | None = None
+
+
+class Cpu(Part):
+    """The processors."""
+
+    model: Text = None
+    sockets: Number = None
+    cores: Number = None
+    threads: Number = None
+    online: Text = None
+    smt: Flag = None
+    governors: dict[str, str] | Fault | None = None
+    microcode: list[str] | Fault | None = None
+    mhz: Decimal | dict[str, Any] = None
+
+
+class Memory(Part):
+    """The node's memory."""
+
+    total_mib: Number = None
+    available_mib: Number = None
+    swap_total_mib: Number = None
+    swap_used_mib: Number = None
+    hugepages: dict[str, dict[str, int | Fault] | Fault] | Fault | None = None
+    shm_mib: Number = None
+    edac: dict[str, dict[str, int | Fault] | Fault] | Fault | None = None
+    transparent_hugepages: Text = None
+    numa_balancing: Flag | int = None
+
+
+class Interface(Part):
+    """One network interface."""
+
+    address: Text = None
+    driver: Text = None
+    mac: Text = None
+    mtu: Number = None
+    speed_mbps: Number = None
+    duplex: Text = None
+    state: Text = None
+    carrier_changes: Number = None
+    firmware: Text = None
+    numa_node: Number = None
+    counters: dict[str, int | Fault] | Fault | None = None
+
+
+class InfinibandDevice(Part):
+    """One InfiniBand device. `ports`: number -> {state, physical, rate_gbps, layer, counters, hw_counters}."""
+
+    address: Text = None
+    firmware: Text = None
+    board: Text = None
+    guid: Text = None
+    ports: dict[str, dict[str, Any] | Fault] | Fault | None = None
+
+
+class BlockDevice(Part):
+    """One disk. `smart` is read from NVMe devices only."""
+
+    model: Text = None
+    firmware: Text = None
+    size_bytes: Number = None
+    rotational: Flag = None
+    scheduler: Text = None
+    address: Text = None
+    state: Text = None
+    ro: Flag = None
+    smart: dict[str, int | Fault] | Fault | None = None
+
+
+class Mount(Part):
+    """One mounted file system."""
+
+    device: Text = None
+    type: Text = None
+    options: Text = None
+    size_mib: Number = None
+    free_mib: Number = None
+    inodes_free_percent: Decimal = None
+    readonly: Flag = None
+
+
+class Storage(Part):
+    """Disks, mounts, the paths that the class names, and software RAID."""
+
+    devices: dict[str, BlockDevice | Fault] | Fault | None = None
+    mounts: dict[str, Mount | Fault] | Fault | None = None
+    paths: dict[str, dict[str, int | float | Fault] | Fault] | Fault | None = None
+    raid: dict[str, dict[str, Any] | Fault] | Fault | None = None
+
+
+class Runtime(Part):
+    """The container engine, and the CDI specifications on the node."""
+
+    engine: Text = None
+    version: Text = None
+    toolkit: Text = None
+    active: Flag = None
+    cdi: list[dict[str, Any]] | Fault | None = None
+
+
+class Unit(Part):
+    """One unit of systemd."""
+
+    load: Text = None
+    active: Text = None
+    sub: Text = None
+    result: Text = None
+    restarts: Number = None
+    since_us: Number = None
+
+
+class Packages(Part):
+    """Packages of the stack set that differ, those that are not on hold, and the number of all."""
+
+    drift: list[dict[str, str | None]] | Fault | None = None
+    free: list[str] | Fault | None = None
+    total: Number = None
+
+
+class Capture(Part):
+    """What a node reports about itself at one moment."""
+
+    schema_: Literal["goldnode.capture/1"] = Field(alias="schema")
+    time: str | None = None
+    uptime: Decimal = Field(None, description="seconds since the kernel started")
+    source: Literal["live", "root", "nvidia-smi-xml"]
+    simulated: bool
+    recorded: str | None = Field(None, description="local time that nvidia-smi printed")
+    gpu_count: int | None = None
+    identity: Identity | Fault | None = None
+    os: OperatingSystem | Fault | None = None
+    driver: Driver | Fault | None = None
+    gpus: list[Gpu] | Fault | None = None
+    gpu_error: Fault | None = None
+    nvswitches: list[NvSwitch] | Fault | None = None
+    fabric_manager: FabricManager | Fault | None = None
+    devices: dict[str, Text] | Fault | None = None
+    pci: dict[str, PciFunction | Fault] | Fault | None = None
+    numa: Numa | Fault | None = None
+    events: Events | Fault | None = None
+    cpu: Cpu | Fault | None = None
+    memory: Memory | Fault | None = None
+    network: dict[str, Interface | Fault] | Fault | None = None
+    infiniband: dict[str, InfinibandDevice | Fault] | Fault | None = None
+    storage: Storage | Fault | None = None
+    runtime: Runtime | Fault | None = None
+    services: dict[str, Unit | Fault] | Fault | None = None
+    packages: Packages | Fault | None = None
+    pressure: dict[Literal["io", "memory", "cpu"], dict[str, int | float | Fault] | Fault] | Fault | None = (
+        None
+    )
+    time_sync: dict[Literal["synchronised", "clock"], bool | float | Fault] | Fault | None = None
+    blocked: list[dict[str, Any]] | Fault | None = None
+    blocked_unseen: int | None = None
+    limits: dict[str, Any] | Fault | None = None

@@ -1,0 +1,178 @@
+"""The class document: what a node class is, for nodes, images and checks (/etc/goldnode/class.json)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from goldnode.catalog import models
+from goldnode.documents.base import Day, Digest, Part
+
+
+class Waiver(Part):
+    """Permission to use a stack past its end of life."""
+
+    reason: str
+    owner: str
+    expires: Day
+
+
+class Stack(Part):
+    """The locked stack of the class. `exercised` is where it was tried, `limits` are known restrictions."""
+
+    name: str
+    exercised: str
+    end_of_life: Day
+    limits: list[str]
+    waiver: Waiver | None
+
+
+class LockRef(Part):
+    """The lock of the stack, and the day on which it was resolved."""
+
+    digest: Digest
+    resolved: Day
+
+
+class Gpu(Part):
+    """The GPUs of the class. `pci_ids` are all that boards of the model have."""
+
+    vendor: Literal["nvidia", "amd", "intel"]
+    model: str
+    count: int = Field(ge=1)
+    pci_ids: list[str]
+    architecture: str
+
+
+class Platform(Part):
+    """The board that the GPUs are on."""
+
+    name: str | None
+    nvswitch: bool
+
+
+class Kernel(Part):
+    """The kernel's release and its packages."""
+
+    release: str
+    image: str
+    headers: str
+
+
+class Driver(Part):
+    """The GPU driver. The keys from `built` on are there for prebuilt modules only."""
+
+    vendor: Literal["nvidia", "amd", "intel"]
+    branch: str | None
+    version: str | None
+    flavour: Literal["open", "proprietary"] | None
+    module: str
+    in_tree: bool
+    dkms: dict[str, str] | None = Field(description="package and name of the DKMS module")
+    family: list[str] = Field(description="patterns of the packages that belong to the driver")
+    library: str | None
+    options: dict[str, Any] = Field(description="options of the module")
+    built: Literal["prebuilt"] | None = None
+    package: str | None = None
+    replaces: list[str] | None = None
+    signed: bool | None = None
+    signer: str | None = None
+
+
+class Toolkit(Part):
+    """The container toolkit, and why it runs in this mode."""
+
+    vendor: str
+    version: str | None
+    mode: Literal["legacy", "cdi"]
+    why: str
+
+
+class Runtime(Part):
+    """The container engine."""
+
+    engine: str
+    package: str
+    version: str
+    default: bool = Field(description="true if the GPU runtime is the engine's default")
+    toolkit: Toolkit | None
+
+
+class Package(Part):
+    """One package of the stack set."""
+
+    name: str
+    version: str
+    architecture: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    size: int = Field(description="bytes")
+    part: str
+    requested: bool = Field(description="false if it is there as a dependency")
+
+
+class Archive(Part):
+    """One package archive of the site. `key` is base64 of the armoured key, for the file `signed_by`."""
+
+    id: str
+    uri: str
+    suite: str
+    components: list[str]
+    signed_by: str
+    fingerprints: list[str]
+    key: str | None
+
+
+class Site(Part):
+    """The values that depend on the site. They are not part of the digest."""
+
+    archives: list[Archive]
+    only: bool | None = Field(None, description="packages of the stack come from these archives alone")
+    gate: dict[Literal["drain", "resume"], list[str]] | None = None
+
+
+class Health(Part):
+    """Reference values of the health check: limits, facts of the GPU model, and the class's baseline."""
+
+    limits: dict[str, Any]
+    gpu: dict[str, Any] | None = None
+    on_package: list[str] | None = None
+    cuda: dict[str, dict[str, str]] | None = None
+    baseline: dict[str, Any] | None = None
+
+
+class ClassDocument(Part):
+    """A node class, compiled from the catalog, the facts and the lock.
+
+    `policy`, `baseline`, `suppressions`, `compat` and `serve` have the keys of the class file
+    (schemas/class.json); overrides of the policy name the PCI ids of their model in addition.
+    """
+
+    schema_: Literal["goldnode.class/1"] = Field(alias="schema")
+    class_: str = Field(alias="class")
+    digest: Digest = Field(description="of all keys but `digest` and `site`")
+    backend: models.Backend
+    simulated: bool
+    gate: Literal["report", "drain", "block"]
+    os: models.OperatingSystem
+    stack: Stack
+    lock: LockRef
+    gpu: Gpu | None
+    platform: Platform
+    kernel: Kernel
+    driver: Driver | None
+    runtime: Runtime | None
+    modules: list[dict[str, Any]]
+    blacklist: list[str] = Field(description="modules that must not bind the GPU")
+    fence: list[str] = Field(description="packages that must not be installed")
+    packages: list[Package]
+    policy: dict[str, Any]
+    baseline: dict[str, Any]
+    site: Site
+    health: Health
+    suppressions: list[dict[str, Any]] | None = None
+    xid: dict[str, list[str | None]] | None = Field(
+        None, description="Xid or SXid -> action, effect on the node, name"
+    )
+    compat: dict[str, Any] | None = None
+    serve: dict[str, Any] | None = None

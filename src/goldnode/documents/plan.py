@@ -1,0 +1,86 @@
+"""The plan: the difference between the state that a class declares and that of a node."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from goldnode.documents.base import Part
+
+PartName = Literal[
+    "node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity"
+]
+
+
+class Action(Part):
+    """One change. `kind` names the handler, `target` the object, and `data` holds the handler's parameters."""
+
+    part: PartName
+    kind: str
+    target: str
+    reason: str
+    phase: Literal["image", "boot", "device"]
+    before: str | None = Field(description="content before the change; null if there is none")
+    after: str | None
+    reboot: str | None = Field(description="why the change needs a reboot")
+    data: dict[str, Any]
+
+
+class Refusal(Part):
+    """A reason not to touch the node."""
+
+    code: str
+    message: str
+    remedy: str
+
+
+class Note(Part):
+    """A declared setting that could not be checked here."""
+
+    subject: str
+    message: str
+
+
+class Waiting(Part):
+    """A change that waits for the node to be drained."""
+
+    part: PartName
+    subject: str
+    message: str
+
+
+class Holder(Part):
+    """A process that has a GPU open."""
+
+    pid: int
+    command: str
+    unit: str | None
+    container: str | None
+
+
+class Reboot(Part):
+    """Whether the node needs a reboot now, and after the plan was applied."""
+
+    required: bool
+    reasons: list[str]
+    after: list[str]
+    held: list[str] = Field(description="problems that a reboot would cause; they block it")
+
+
+class Plan(Part):
+    """What would be changed, why, and what prevents it."""
+
+    schema_: Literal["goldnode.plan/1"] = Field(alias="schema")
+    state: Literal["present", "absent"]
+    class_digest: str
+    boot_identity: str | None
+    actions: list[Action]
+    parts: dict[PartName, list[str]] = Field(description="the actions of each part, one line each")
+    refusals: list[Refusal]
+    notes: list[Note]
+    waiting: list[Waiting]
+    holders: list[Holder]
+    drain: str = Field(description="the node's record of a drain by a run, as text")
+    reboot: Reboot
+    done: list[dict[str, Any]] | None = Field(None, description="the changes made, after `apply`")

@@ -1,0 +1,151 @@
+"""The record of a run of a playbook over a fleet."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from goldnode.documents.base import Moment, Part
+from goldnode.documents.plan import Note, PartName, Refusal, Waiting
+from goldnode.documents.verdict import Counts
+
+Outcome = Literal[
+    "unreachable",
+    "failed",
+    "refused",
+    "held",
+    "not reached",
+    "reboot pending",
+    "waiting for drain",
+    "changed",
+    "converged",
+]
+
+
+class Resource(Part):
+    """One resource that a run changed, would change, or failed to change.
+
+    A long content is given as its digest and number of lines.
+    """
+
+    resource: str
+    kind: str
+    phase: Literal["image", "boot", "device"]
+    changed: bool
+    would_change: bool
+    reason: str
+    before: str | None
+    after: str | None
+    told: str | None = Field(description="output of the programs that made the change")
+    error: str | None
+    seconds: float | None
+
+
+class HostReboot(Part):
+    """Why the host needs a reboot, and whether the run rebooted it."""
+
+    reasons: list[str]
+    done: bool
+
+
+class Judged(Part):
+    """The verdict of the last check in the run, without its findings."""
+
+    status: str
+    exit_code: int
+    simulated: bool
+    time: str
+    counts: Counts
+
+
+class Stand(Part):
+    """A state of the node that a rollback left or restored."""
+
+    class_: str = Field(alias="class")
+    stack: str
+    lock_digest: str
+    release: str
+
+
+class Rollback(Part):
+    """A rollback. `again` is true if the host had been rolled back before."""
+
+    to: Stand
+    left: Stand
+    again: bool
+
+
+class Failure(Part):
+    """The task that failed."""
+
+    task: str
+    part: str | None
+    message: str
+
+
+class DrainRecord(Part):
+    """A drain as it is recorded on the node: who drained it, why, and the state that was found."""
+
+    by: str = Field(description="the scheduler")
+    node: str = Field(description="the scheduler's name of the node")
+    run: str
+    controller: str
+    since: str
+    reason: str
+    in_service: bool | None
+    state: str
+    was: str = Field(description="the reason that the scheduler showed before")
+
+
+class Drain(Part):
+    """The last drain or return of the host in the run."""
+
+    changed: bool
+    in_service: bool
+    ours: bool
+    left: str | None
+    note: str | None
+    record: DrainRecord | None
+
+
+class Host(Part):
+    """One host of a run."""
+
+    class_: str | None = Field(None, alias="class")
+    class_digest: str | None = None
+    lock_digest: str | None = None
+    outcome: Outcome
+    why: str | None
+    parts: dict[PartName, list[Resource]]
+    refusals: list[Refusal]
+    notes: list[Note]
+    waiting: list[Waiting]
+    reboot: HostReboot
+    out_of_service: bool
+    drain: Drain | None
+    rollback: Rollback | None
+    verdict: Judged | None
+    faults: list[str] = Field(description="findings against the node, one line each")
+    error: Failure | None
+    unreachable: str | None
+
+
+class Run(Part):
+    """A run: when, by whom, over which hosts, and the outcome of each."""
+
+    schema_: Literal["goldnode.run/1"] = Field(alias="schema")
+    run: str = Field(description="id of the run, as in the reasons of its drains")
+    playbook: str
+    started: Moment
+    seconds: float
+    end: Literal["finished", "interrupted"]
+    user: str
+    controller: str
+    ansible: str = Field(description="version of ansible-core")
+    inventory: list[str]
+    limit: str | None
+    tags: list[str]
+    check: bool
+    counts: dict[Outcome, int]
+    hosts: dict[str, Host]

@@ -1,0 +1,90 @@
+"""The verdict: a capture judged against its node class (/run/goldnode/verdict.json)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, RootModel
+
+from goldnode.documents.base import Digest, Moment, Part
+
+Outcome = Literal[
+    "match", "mismatch", "not_exposed", "could_not_read", "not_verified_here", "deferred", "suppressed"
+]
+Severity = Literal["degraded", "drain"]
+
+
+class Finding(Part):
+    """One declared item and its comparison with the node."""
+
+    id: str
+    outcome: Outcome
+    severity: Severity
+    expected: str | None
+    got: str | None
+    remedy: str | None
+    steps: list[str] = Field(description="the remedy as steps of docs/sanity.md")
+    subject: str | None = Field(description="the object concerned, if that is not the whole node")
+    evidence: list[str]
+    blast: Literal["nothing", "process", "gpu", "node", "hardware"] | None = Field(
+        description="blast radius of the remedy"
+    )
+
+
+class Counts(Part):
+    """The number of findings per outcome."""
+
+    match: int
+    mismatch: int
+    not_exposed: int
+    could_not_read: int
+    not_verified_here: int
+    deferred: int
+    suppressed: int
+
+
+class Recorded(Part):
+    """The capture that was judged, if it was a recorded one."""
+
+    time: str | None
+    source: str | None
+    hostname: str | None
+
+
+class Verdict(Part):
+    """A judged capture. `status` is the exit code in words.
+
+    Exit codes: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class. If there was no class
+    document to judge by, the fields about the class are null and those about its stack are missing.
+    """
+
+    schema_: Literal["goldnode.verdict/1"] = Field(alias="schema")
+    time: Moment
+    status: Literal["healthy", "degraded", "drain", "could_not_check", "not_this_class"]
+    exit_code: int = Field(ge=0, le=4)
+    counts: Counts
+    findings: list[Finding]
+    class_: str | None = Field(alias="class")
+    class_digest: Digest | None
+    stack: str | None = None
+    lock_digest: Digest | None
+    exercised: str | None = None
+    simulated: bool
+    passive: bool
+    boot_identity: str | None
+    uptime: float | None
+    recorded: Recorded | None = None
+
+
+class NoVerdict(Part):
+    """The answer of `check --cached --json` if no verdict is current."""
+
+    schema_: Literal["goldnode.verdict/1"] = Field(alias="schema")
+    status: Literal["could_not_check"]
+    exit_code: Literal[3]
+    reason: str
+    remedy: str
+
+
+class Answer(RootModel[Verdict | NoVerdict]):
+    """What `goldnode-node check --json` prints, and the file of the verdict."""
