@@ -138,7 +138,7 @@ def test_the_units_are_sound_and_the_watch_runs(gated: Gated) -> None:
     assert "goldnode-watch.service" in node.run("systemctl", "list-timers", "--no-pager").output
     verdict = documents.valid(node.read(current.VERDICT))
     documents.valid(node.read(gate.STATE))
-    documents.valid(node.read("/run/goldnode/capture.json"))
+    documents.valid(node.run("goldnode-node", "capture").output)
     documents.valid(node.read("/etc/goldnode/class.json"))
     outcomes = {finding["id"]: finding["outcome"] for finding in verdict["findings"]}
     assert (outcomes["gate"], outcomes["units.loaded"], outcomes["watch.timer"]) == (

@@ -57,9 +57,9 @@ exec {real} "$@"
     else:
         if (
             how == WRITTEN
-        ):  # milliseconds count: the engine's process is found first, and then only the file is looked for
+        ):  # milliseconds count: the first process of the engine is found before the file is; the rest of them dies after it
             find = "pid=$(pgrep -f 'goldnode-nod[e] answer' | head -1)"
-            inner = f'while [ -n "$pid" ] && [ -d /proc/$pid ]; do [ -e {sign} ] && kill -KILL $pid && mkdir /run/killed && exit 0; done'
+            inner = f'while [ -n "$pid" ] && [ -d /proc/$pid ]; do [ -e {sign} ] && kill -KILL $pid && mkdir /run/killed && {{ {KILL}; exit 0; }}; done'
             loop = f"for i in $(seq 15000); do {find}; {inner}; sleep 0.01; done"
         else:
             loop = f"for i in $(seq 15000); do {sign} >/dev/null && {{ mkdir /run/killed; {KILL}; exit 0; }}; sleep 0.01; done"

@@ -19,7 +19,7 @@ from goldnode.compat.model import Waiver
 from goldnode.core.errors import FactsError, WorkloadError, nearest
 from goldnode.facts import health
 from goldnode.facts import host as facts
-from goldnode.node.verdict import table
+from goldnode.node.state import kinds
 
 if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog, Entry
@@ -444,66 +444,21 @@ def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: 
             )
 
 
-# Findings of the health check that are not in the table of rules. OPEN_FINDINGS are prefixes: the rest of the
-# id (a setting's name, an Xid number) is not known here.
-MORE_FINDINGS = (
-    "gpu.bound",
-    "gpu.bus_lost",
-    "gpu.count",
-    "gpu.ids",
-    "gpu.repeated_faults",
-    "machine.mce",
-    "memory.oom",
-    "memory.state",
-    "net.link_down",
-    "pci.bus_lost",
-    "pcie.limited",
-    "pcie.slot_down",
-    "storage.io_error",
-)
-OPEN_FINDINGS = (
-    *(
-        "apt",
-        "baseline",
-        "blacklist",
-        "boot",
-        "capture",
-        "changed",
-        "check",
-        "class",
-        "driver",
-        "events",
-        "gate",
-        "kernel",
-        "module",
-        "node",
-    ),
-    *("policy", "runtime", "serve", "slot", "stack", "sxid", "tuning", "units", "watch", "xid"),
-)
-
-
 def is_finding(pattern: str) -> bool:
     """Return whether `pattern` (an id, * and ? as in file names) can match a finding of the health check."""
-    if (
-        any(fnmatchcase(name, pattern) for name in findings())
-        or fnmatchcase("nvidia.loaded", pattern)
-        or pattern.endswith(".loaded")
-    ):
+    if any(fnmatchcase(name, pattern) for name in findings()):
         return True
     begins = re.split(r"[*?\[]", pattern)[0]
-    whole = begins == pattern
-    return any(
-        begins in (name, f"{name}.")
-        or begins.startswith(f"{name}.")
-        or (not whole and name.startswith(begins))
-        for name in OPEN_FINDINGS
-    )
+    if begins == pattern:
+        return kinds.kind(pattern) is not None
+    # The rest of a family's id is given by the class or the node, so the parts before both wildcards decide.
+    families = [name.partition("*")[0] for name in kinds.KINDS if "*" in name]
+    return any(begins.startswith(name) or name.startswith(begins) for name in families)
 
 
 def findings() -> list[str]:
-    """Return all fixed finding ids: the table of rules of docs/sanity.md, and MORE_FINDINGS."""
-
-    return sorted({rule.id for rule in table.TABLE} | set(MORE_FINDINGS))
+    """Return all fixed finding ids (docs/sanity.md)."""
+    return sorted(name for name in kinds.KINDS if "*" not in name)
 
 
 def _check_suppressions(entry: Entry[models.NodeClass]) -> None:

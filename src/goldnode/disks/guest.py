@@ -722,7 +722,11 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
 def _finding(row: Mapping[str, Any]) -> Finding:
     """Convert a finding of a verdict to the type that the node's rules take."""
     return Finding(
-        str(row["id"]), str(row["outcome"]), str(row["severity"]), row.get("expected"), row.get("got")
+        str(row["id"]),
+        str(row["outcome"]),
+        row.get("expected"),
+        row.get("got"),
+        severity=str(row["severity"]),
     )
 
 

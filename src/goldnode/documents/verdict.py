@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field, RootModel
 
 from goldnode.documents.base import Digest, Moment, Part
+from goldnode.node.state.kinds import KINDS
 
 Outcome = Literal[
     "match", "mismatch", "not_exposed", "could_not_read", "not_verified_here", "deferred", "suppressed"
@@ -14,10 +16,14 @@ Outcome = Literal[
 Severity = Literal["degraded", "drain"]
 
 
+# `*` in the table stands for a name that the node or the class gives.
+_IDS = f"^({'|'.join(sorted(re.escape(name).replace(re.escape('*'), '.+') for name in KINDS))})$"
+
+
 class Finding(Part):
     """One declared item and its comparison with the node."""
 
-    id: str
+    id: str = Field(pattern=_IDS, description="id of a row in the table of findings (docs/sanity.md)")
     outcome: Outcome
     severity: Severity
     expected: str | None
@@ -28,6 +34,9 @@ class Finding(Part):
     evidence: list[str]
     blast: Literal["nothing", "process", "gpu", "node", "hardware"] | None = Field(
         description="blast radius of the remedy"
+    )
+    domain: Literal["software", "driver", "hardware"] = Field(
+        description="fault domain: what has to change so that the finding disappears"
     )
 
 

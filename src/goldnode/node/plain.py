@@ -51,6 +51,7 @@ else:
         needed = [name for name in names if initial[name] is MISSING]
         for name in own:
             delattr(cls, name)
+        after = cls.__dict__.get("__post_init__")
 
         def construct(self, *values, **named):
             given = dict(zip(names, values), **named)
@@ -66,6 +67,8 @@ else:
                 if name not in given:
                     found[name] = factory()
             self.__dict__.update(found)
+            if after is not None:
+                after(self)
 
         def same(self, other):
             return vars(self) == vars(other) if type(other) is cls else NotImplemented

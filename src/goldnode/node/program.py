@@ -278,7 +278,6 @@ def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
     finding = Finding(
         "check",
         UNREAD,
-        "drain",
         "a class document and a node to hold against it",
         reason,
         Remedy(remedy, PERSON),

@@ -25,8 +25,8 @@ from .slots import (
 from .state import loader
 from .state.domains import units as units_domain
 from .state.domains.program import CLASS
+from .verdict import blame
 from .verdict import check as checking
-from .verdict import sides
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def judge(host: Host) -> List[str]:
         if not isinstance(document, dict):
             return [f"{CLASS}: no class document"]
         verdict = checking.check(host, document, passive=True)
-        return sides.against(verdict, OWN) + failed_units(host, document)
+        return blame.against(verdict, OWN) + failed_units(host, document)
     except Exception as problem:  # whatever it is: with this image the node cannot be judged
         return [f"the check failed: {type(problem).__name__}: {problem}"]
 

@@ -146,7 +146,7 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], *, whole: boo
 def hardware(verdict: Mapping[str, Any]) -> List[Json]:
     """Return the findings of a verdict about hardware and driver."""
     judge({**EMPTY}, {})  # enters the rules into the table
-    ids = {entry.id for entry in table.TABLE}
+    ids = {entry.kind.id for entry in table.TABLE}
     return [row for row in verdict["findings"] if row["id"] in ids or row["id"].startswith(ALSO)]
 
 

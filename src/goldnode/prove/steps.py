@@ -273,7 +273,7 @@ def _judged(verdict: Json, chosen: classes.Chosen) -> Outcome:
 
 
 def _finding(row: Json) -> Any:
-    return Finding(row["id"], row["outcome"], row["severity"], row["expected"], row["got"])
+    return Finding(row["id"], row["outcome"], row["expected"], row["got"], severity=row["severity"])
 
 
 def _apart(verdict: Json, live: Json) -> List[str]:

@@ -151,8 +151,9 @@ def test_goldnodes_own_definition_holds_for_every_class_that_has_a_lock() -> Non
         assert {"openssh-server", "python3", "systemd-boot-efi"} <= set(disk.packages)
 
 
-def test_the_schema_beside_the_catalog_is_that_of_the_model() -> None:
+def test_the_committed_schema_is_that_of_the_model() -> None:
     from goldnode.catalog.load import builtin_catalog
     from goldnode.commands.schema import schema_text
 
-    assert (builtin_catalog() / "schema/disks.json").read_text(encoding="utf-8") == schema_text("disks")
+    committed = builtin_catalog().parent / "schemas/disks.json"
+    assert committed.read_text(encoding="utf-8") == schema_text("disks")

@@ -209,9 +209,9 @@ def test_nothing_found_is_not_healthy() -> None:
 
 
 def test_drain_outranks_what_could_not_be_read_and_that_outranks_degraded() -> None:
-    unread = Finding("a", UNREAD, "degraded", None, None)
-    degraded = Finding("b", MISMATCH, "degraded", None, None)
-    drain = Finding("c", MISMATCH, "drain", None, None)
+    unread = Finding("a", UNREAD, None, None, severity="degraded")
+    degraded = Finding("b", MISMATCH, None, None, severity="degraded")
+    drain = Finding("c", MISMATCH, None, None, severity="drain")
     assert check.exit_code([unread, degraded]) == 3
     assert check.exit_code([unread, degraded, drain]) == 2
     assert check.exit_code([degraded]) == 1

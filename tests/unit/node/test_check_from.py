@@ -216,7 +216,7 @@ def test_a_verdict_of_an_older_goldnode_is_still_told() -> None:
 def test_what_an_outcome_means_for_the_node(outcome: str, expected: str | None, got: str, code: int) -> None:
     from goldnode.node.state.finding import Finding
 
-    assert check.exit_code([Finding("a", outcome, "drain", expected, got)]) == code
+    assert check.exit_code([Finding("a", outcome, expected, got, severity="drain")]) == code
 
 
 def test_every_limit_that_a_rule_asks_for_is_in_the_facts() -> None:

@@ -30,7 +30,7 @@ def fake(path: str = PATH) -> Any:
         wanted=lambda document, seen: [Wanted(path, "time = 1\n", "gpu_policy", "the class wants the time")],
         plan=lambda document, seen: ([], [], []),
         refusals=lambda document, seen, actions: [],
-        findings=lambda document, seen: [Finding("policy.time", MATCH, "degraded", "1", "1")],
+        findings=lambda document, seen: [Finding("policy.time", MATCH, "1", "1")],
     )
 
 

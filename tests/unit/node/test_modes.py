@@ -106,15 +106,14 @@ def test_gpus_that_differ_have_one_remedy_in_order() -> None:
 URGENT = Finding(
     "policy.ecc",
     MISMATCH,
-    "drain",
     "on",
     "x",
     Remedy("Apply.", POLICY, before="it would turn ECC off for GPU 0"),
+    severity="drain",
 )
 KERNEL = Finding(
     "boot.next",
     MISMATCH,
-    "drain",
     "a",
     "b",
     Remedy("Run site.yml.", SITE, before="it would start another kernel"),
@@ -139,7 +138,7 @@ KERNEL = Finding(
 def test_what_comes_before_a_boot_goes_first_in_each_remedy_that_restarts(
     urgent: list[Finding], remedy: Remedy, steps: tuple[str, ...]
 ) -> None:
-    found = ordered([Finding("x", MISMATCH, "drain", "a", "b", remedy), *urgent], sets_gpus=True)
+    found = ordered([Finding("x", MISMATCH, "a", "b", remedy, severity="drain"), *urgent], sets_gpus=True)
     assert found[0].steps == steps
     for item in urgent if remedy.restarts() and remedy.steps[0] != SITE else ():
         assert item.remedy is not None
@@ -148,7 +147,7 @@ def test_what_comes_before_a_boot_goes_first_in_each_remedy_that_restarts(
 
 
 def test_what_is_no_mismatch_comes_before_nothing() -> None:
-    fine = Finding("policy.ecc", MATCH, "drain", "on", "on", URGENT.remedy)
+    fine = Finding("policy.ecc", MATCH, "on", "on", URGENT.remedy, severity="drain")
     assert ordered(
-        [Finding("x", MISMATCH, "drain", "a", "b", Remedy("Reboot.", REBOOT)), fine], sets_gpus=True
+        [Finding("x", MISMATCH, "a", "b", Remedy("Reboot.", REBOOT), severity="drain"), fine], sets_gpus=True
     )[0].steps == (REBOOT,)

@@ -23,7 +23,7 @@ TODAY = "2026-11-22"
 def finding(
     outcome: str = MISMATCH, severity: str = "degraded", name: str = "net.mtu", subject: str | None = "eth0"
 ) -> Finding:
-    return Finding(name, outcome, severity, "9000", "1500", Remedy("Set it.", PERSON), subject)
+    return Finding(name, outcome, "9000", "1500", Remedy("Set it.", PERSON), subject, severity=severity)
 
 
 @pytest.mark.parametrize(

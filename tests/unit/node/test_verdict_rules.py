@@ -65,7 +65,9 @@ def test_a_healthy_node_matches_whether_all_or_nothing_is_declared() -> None:
         assert not wrong(found), wrong(found)
         assert check.exit_code(found) == 0
         assert len({(item.id, item.subject) for item in found}) == len(found)
-    assert {entry.id for entry in table.TABLE} - {finding.id for finding in judged(declared(), node())} == {
+    assert {entry.kind.id for entry in table.TABLE} - {
+        finding.id for finding in judged(declared(), node())
+    } == {
         "gpu.uuid_known",
         "gpu.retired_pages",
         "gpu.modes",
@@ -231,7 +233,7 @@ def test_every_rule_has_its_fault() -> None:
         "net.flaps",
         "host.blocked",
     }  # below, and in test_deltas.py
-    assert {entry.id for entry in table.TABLE} == {
+    assert {entry.kind.id for entry in table.TABLE} == {
         case[0] for case in CASES if not case[0].startswith("capture.")
     } | later
 

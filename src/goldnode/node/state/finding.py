@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..plain import dataclass, replace
+from .kinds import HARDWARE, kind
 from .model import Observed
 from .remedy import GPU_RESET, POLICY, SITE, Remedy
 
@@ -27,28 +28,39 @@ MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE, DEFERRED, SUPPRESSED = (
 # trial of a kernel use this.
 FINE = (MATCH, NOT_EXPOSED, ELSEWHERE, DEFERRED, SUPPRESSED)
 
-# Blast radius of a remedy: nothing, one process, one GPU with its jobs, the node, or a visit to the hardware.
-NOTHING, PROCESS, GPU, NODE, HARDWARE = "nothing", "process", "gpu", "node", "hardware"
-
 
 @dataclass(frozen=True)
 class Finding:
     """One declared item.
 
-    `outcome` is one of those above. `severity` (degraded or drain) is the effect of a mismatch on the node.
-    `subject` is the object concerned if that is not the whole node (a PCI address, an interface, a mount).
-    `evidence` are the readings behind the outcome. `blast` is the blast radius of the remedy.
+    `outcome` is one of those above. `subject` is the object concerned if that is not the whole node (a PCI
+    address, an interface, a mount). `evidence` are the readings behind the outcome. `severity` (degraded or
+    drain) is the effect of a mismatch on the node. Without it, the row of the id in :mod:`.kinds` gives it;
+    LookupError if there is no row. `blast` is the blast radius of the remedy.
     """
 
     id: str
     outcome: str
-    severity: str
     expected: Optional[str]
     got: Optional[str]
     remedy: Optional[Remedy] = None
     subject: Optional[str] = None
     evidence: Tuple[str, ...] = ()
+    severity: str = ""
     blast: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        if not self.severity:
+            row = kind(self.id)
+            if row is None:
+                raise LookupError(f"{self.id}: a finding without a row in goldnode/node/state/kinds.py")
+            vars(self)["severity"] = row.severity
+
+    @property
+    def domain(self) -> str:
+        """Return the fault domain (:mod:`.kinds`): `hardware` for an id of another version, which blames no image."""
+        row = kind(self.id)
+        return HARDWARE if row is None else row.domain
 
     @property
     def steps(self) -> Tuple[str, ...]:
@@ -60,16 +72,16 @@ def judge_item(
     name: str,
     expected: Optional[str],
     got: Optional[str],
-    severity: str,
     remedy: Remedy,
     elsewhere: Optional[str] = None,
+    severity: str = "",
 ) -> Finding:
     """Return a match or a mismatch, or not_verified_here for the reason `elsewhere`."""
     if elsewhere:
-        return Finding(name, ELSEWHERE, severity, expected, elsewhere)
+        return Finding(name, ELSEWHERE, expected, elsewhere, severity=severity)
     if expected == got:
-        return Finding(name, MATCH, severity, expected, got)
-    return Finding(name, MISMATCH, severity, expected, got, remedy)
+        return Finding(name, MATCH, expected, got, severity=severity)
+    return Finding(name, MISMATCH, expected, got, remedy, severity=severity)
 
 
 def ordered(findings: List[Finding], sets_gpus: bool) -> List[Finding]:

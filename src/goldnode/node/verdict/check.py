@@ -134,7 +134,7 @@ def examine(
             today, str(before.get("time") or "")[:10]
         )  # a clock that was set back must not bring back what has expired
     elif document.get("baseline"):
-        found.append(Finding("baseline", ELSEWHERE, "degraded", "as declared", "an image does not run"))
+        found.append(Finding("baseline", ELSEWHERE, "as declared", "an image does not run"))
     simulated = bool(seen.simulated or (capture or {}).get("simulated"))
     verdict = summary(document, settled(document, one_each(found), today), now, passive)
     verdict.update(
@@ -173,8 +173,13 @@ def summary(document: Mapping[str, Any], findings: List[Finding], now: float, pa
 
 
 def as_json(finding: Finding) -> Json:
-    """A finding as the verdict carries it."""
-    return {**vars(finding), "evidence": list(finding.evidence), "steps": list(finding.steps)}
+    """Return a finding as a part of the verdict: its fields, with fault domain and steps of the remedy."""
+    return {
+        **vars(finding),
+        "evidence": list(finding.evidence),
+        "steps": list(finding.steps),
+        "domain": finding.domain,
+    }
 
 
 def keep(host: Host, checked: Checked) -> None:
@@ -191,7 +196,7 @@ def unkept(verdict: Json, problem: OSError) -> Json:
     """The verdict of a check that could not keep what the next one needs: never healthy, for counters would be judged from nowhere."""
     text = rules.plain(f"it cannot be written: {problem.strerror or problem}")
     remedy = Remedy("Make room on the root filesystem, or see dmesg for why it is read-only.", PERSON)
-    finding = Finding("memory.state", MISMATCH, "degraded", "what the next check needs is kept", text, remedy)
+    finding = Finding("memory.state", MISMATCH, "what the next check needs is kept", text, remedy)
     code = verdict["exit_code"] or DEGRADED
     counts = {**verdict["counts"], MISMATCH: verdict["counts"][MISMATCH] + 1}
     findings = [item for item in verdict["findings"] if item["id"] != finding.id] + [as_json(finding)]
@@ -208,9 +213,7 @@ def events(
         return logged.judge(document, capture, memory)
     except Exception as problem:  # a log of another make must not end the check, nor pass
         text = rules.plain(f"the log could not be judged: {type(problem).__name__}: {problem}")
-        return [Finding("events.log", UNREAD, "degraded", "the kernel's log since boot", text)], memory.get(
-            "events", {}
-        )
+        return [Finding("events.log", UNREAD, "the kernel's log since boot", text)], memory.get("events", {})
 
 
 def one_each(findings: List[Finding]) -> List[Finding]:
@@ -259,7 +262,7 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
             Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT),
         )
         found.append(
-            judge_item("driver.loaded", version, loaded if isinstance(loaded, str) else None, "drain", remedy)
+            judge_item("driver.loaded", version, loaded if isinstance(loaded, str) else None, remedy)
         )
         unseen |= set() if isinstance(loaded, str) else {"driver.loaded"}
     settings = {
@@ -292,12 +295,11 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
                 "stack.lock",
                 lock,
                 rules.plain("; ".join(texts)) or lock,
-                "drain",
                 Remedy("Run site.yml: it takes the set back to its lock.", SITE),
             )
         )
     else:
-        found.append(Finding("stack.lock", ELSEWHERE, "drain", "as locked", here))
+        found.append(Finding("stack.lock", ELSEWHERE, "as locked", here))
     after = rules.fetch(system, "kernel.next_boot")
     release = document["kernel"]["release"]
     if isinstance(after, str):
@@ -306,7 +308,6 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
                 "boot.next",
                 release,
                 rules.plain(after),
-                "drain",
                 Remedy(
                     "Run site.yml: the next boot would start another kernel.",
                     SITE,
@@ -315,8 +316,8 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
             )
         )
     else:
-        found.append(Finding("boot.next", ELSEWHERE, "drain", release, here))
-    return [*found, Finding("node.files", ELSEWHERE, "degraded", "as declared", here)]
+        found.append(Finding("boot.next", ELSEWHERE, release, here))
+    return [*found, Finding("node.files", ELSEWHERE, "as declared", here)]
 
 
 def exit_code(findings: List[Finding]) -> int:
@@ -350,7 +351,7 @@ def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Findin
     if document.get("driver"):
         found += _driver(document, seen)
     found += [
-        Finding(name, ELSEWHERE, "degraded", "as declared", "this version neither sets nor reads it")
+        Finding(name, ELSEWHERE, "as declared", "this version neither sets nor reads it", severity="degraded")
         for name in unread(document)
     ]
     for domain in DOMAINS:
@@ -367,7 +368,6 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             "node.os",
             f"{wanted['id']} {wanted['version']}",
             have,
-            "drain",
             Remedy("Reinstall the node, or move it to the class of its release.", PERSON),
         )
     ]
@@ -383,7 +383,6 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 "gpu.ids",
                 f"{gpu['model']} only",
                 f"{gpu['model']} only" if not foreign else ", ".join(foreign),
-                "drain",
                 Remedy("Move the node to the class of its GPUs.", PERSON),
                 elsewhere,
             )
@@ -400,7 +399,6 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 "gpu.bound",
                 driver,
                 ", ".join(unbound) or driver,
-                "drain",
                 Remedy(f"See dmesg for why {driver} did not take the GPU, and lspci -k for who did.", PERSON),
                 elsewhere,
             )
@@ -410,7 +408,6 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 "gpu.count",
                 f"{gpu['count']}",
                 count,
-                "drain",
                 Remedy(
                     "A GPU is missing on the PCI bus: reseat or replace it, power-cycle the node.", REPAIR
                 ),
@@ -427,7 +424,6 @@ def _kernel(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             "kernel.running",
             release,
             seen.running_kernel,
-            "drain",
             Remedy(
                 f"Run site.yml with `-e goldnode_reboot=true`: it has {release} boot next, and reboots the node in its turn.",
                 SITE,
@@ -451,7 +447,6 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 "driver.module_file",
                 want,
                 want if fault is None else fault,
-                "drain",
                 Remedy(
                     f"Run site.yml: it {'installs' if driver.get('built') else 'builds'} the module, and tells why when it cannot.",
                     SITE,
@@ -464,7 +459,6 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 "driver.loaded",
                 version,
                 loaded,
-                "drain",
                 Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT),
                 elsewhere,
             )
@@ -476,7 +470,6 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 "driver.loaded",
                 driver["module"],
                 loaded,
-                "drain",
                 Remedy(f"See why {driver['module']} is not loaded: dmesg.", PERSON),
                 elsewhere,
             )
@@ -490,7 +483,6 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 "driver.library",
                 version,
                 got,
-                "drain",
                 Remedy(
                     f"Run site.yml: {name} is of another version than the module, and CUDA will not start.",
                     SITE,
@@ -523,7 +515,6 @@ def _kept_out(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 f"blacklist.{module}",
                 "kept out",
                 ", ".join(where) or "kept out",
-                "drain",
                 Remedy("Run site.yml, then reboot.", SITE, REBOOT),
             )
         )
@@ -533,10 +524,10 @@ def _kept_out(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             Finding(
                 "blacklist.initramfs",
                 UNREAD,
-                "degraded",
                 "an initramfs that can be listed",
                 "; ".join(unread),
                 Remedy("Install the compressor it was made with (zstd, lz4).", PERSON),
+                severity="degraded",
             )
         )
     return found
@@ -594,7 +585,6 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             "class.document",
             document["digest"],
             computed if same else digest(str(declared).encode()),
-            "degraded",
             Remedy(
                 "Run site.yml: the class has changed since it was applied, or somebody has edited it on the node.",
                 SITE,
@@ -604,21 +594,18 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             "stack.lock",
             lock,
             lock if not wrong else "; ".join(wrong[:4]) + (" …" if len(wrong) > 4 else ""),
-            "drain",
             Remedy("Run site.yml: it takes the set back to its lock in one transaction.", SITE),
         ),
         judge_item(
             "stack.holds",
             held,
             held if not free else f"{len(free)} free: {', '.join(free[:4])}",
-            "degraded",
             Remedy("Run site.yml: an upgrade could move these.", SITE),
         ),
         judge_item(
             "apt.sources",
             "the stack's own",
             "; ".join(foreign) or "the stack's own",
-            "degraded",
             Remedy(
                 "See the remedy site.yml gives for each of them; it refuses to change the node while they stand.",
                 PERSON,
@@ -628,7 +615,6 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             "node.program",
             "mode 0755",
             program_got,
-            "degraded",
             Remedy(
                 "Run site.yml: others could change the program, or it is not there for the next boot.", SITE
             ),
@@ -637,7 +623,6 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             "node.owner",
             ROOT_ALONE,
             ROOT_ALONE if not own else "; ".join(own[:4]) + (" …" if len(own) > 4 else ""),
-            "drain",
             Remedy(
                 "Find out who changed that and what ran since as root, then run site.yml: it gives back to root what goldnode wrote.",
                 SITE,
@@ -647,18 +632,17 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             "node.parents",
             ROOT_ALONE,
             ROOT_ALONE if not system else "; ".join(system[:4]) + (" …" if len(system) > 4 else ""),
-            "drain" if severe else "degraded",
             Remedy(
                 "Who can write there can replace what root runs for goldnode: `chown root:root` and `chmod go-w` each of them, and run site.yml.",
                 COMMAND,
                 SITE,
             ),
+            severity="drain" if severe else "degraded",
         ),
         judge_item(
             "node.files",
             files,
             files if not rest else "; ".join(a.line() for a in rest[:4]),
-            "degraded",
             Remedy("Run site.yml.", SITE),
         ),
     ]
@@ -672,7 +656,6 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
         finding = Finding(
             "boot.next",
             DEFERRED,
-            "drain",
             release,
             f"this boot tries an image ({slots['tried']}): it is told once that is good",
         )
@@ -681,18 +664,16 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
         finding = Finding(
             "boot.next",
             DEFERRED,
-            "drain",
             release,
             f"image {image} in slot {slots['next']} boots next, with a kernel of its own",
         )
     elif note:
-        finding = Finding("boot.next", ELSEWHERE, "drain", release, note)
+        finding = Finding("boot.next", ELSEWHERE, release, note)
     else:
         finding = judge_item(
             "boot.next",
             release,
             seen.boot.get("release"),
-            "drain",
             Remedy(
                 "Run site.yml: the next boot would start another kernel than the class's.",
                 SITE,
@@ -704,7 +685,6 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
         "boot.pending",
         "no reboot pending",
         "; ".join(reasons) or "no reboot pending",
-        "degraded",
         Remedy("Reboot the node in its turn: run site.yml with `-e goldnode_reboot=true`.", SITE, REBOOT),
     )
     image = f"initrd.img-{release}"
@@ -714,7 +694,7 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
         SITE,
         before=f"{release} would not find its root",
     )
-    initrd = judge_item("boot.initramfs", image, there, "drain", remedy)
+    initrd = judge_item("boot.initramfs", image, there, remedy)
     if seen.trial.get("release") == release and seen.trial.get("failed"):
         remedy = Remedy(
             "Run rollback.yml again to try it once more, or site.yml to go forward again; the earlier default is what boots.",
@@ -723,7 +703,6 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
         tried = Finding(
             "boot.trial",
             MISMATCH,
-            "drain",
             f"{release}, tried and found good",
             str(seen.trial["failed"]),
             remedy,

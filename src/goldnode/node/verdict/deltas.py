@@ -15,7 +15,8 @@ from .. import quickjson as json
 from ..host import Host
 from ..plain import NamedTuple
 from ..probe.values import is_fault
-from ..state.finding import DEFERRED, MISMATCH, NODE, NOTHING, UNREAD, Finding
+from ..state.finding import DEFERRED, MISMATCH, UNREAD, Finding
+from ..state.kinds import NODE, NOTHING
 from ..state.remedy import ACKNOWLEDGE, PERSON, REPAIR, STEPS, Remedy
 from .rules import as_list, as_map, fetch, is_number, plain
 
@@ -359,13 +360,13 @@ def changes(
             Finding(
                 f"changed.{kind}",
                 MISMATCH,
-                severity,
                 plain(expected),
                 plain(got),
                 remedy,
                 plain(subject, 80) or None,
                 (),
-                NOTHING,
+                blast=NOTHING,
+                severity=severity,
             )
         )
     return keep, found
@@ -413,13 +414,13 @@ def standing(
             Finding(
                 identity,
                 MISMATCH,
-                "degraded",
                 plain(row.get("expected")),
                 plain(text),
                 remedy,
                 about,
                 (f"boot {row.get('boot')}",),
-                NODE,
+                blast=NODE,
+                severity="degraded",
             )
         )
     memory["standing"] = dict(list(rows.items())[-256:])
@@ -470,7 +471,9 @@ def carried(
             severity = "drain" if row.get("severity") == "drain" else "degraded"
             evidence = (seen, *(plain(item) for item in as_list(row.get("evidence"))))
             found.append(
-                Finding(row["id"], row["outcome"], severity, remedy=remedy, evidence=evidence, **text)
+                Finding(
+                    row["id"], row["outcome"], remedy=remedy, evidence=evidence, **text, severity=severity
+                )
             )
     return found
 
@@ -539,13 +542,12 @@ def told(host: Host, fault: Optional[str]) -> List[Finding]:
         Finding(
             "memory.state",
             MISMATCH,
-            "degraded",
             "what the last check kept",
             plain(got, 240),
             remedy,
             None,
             (),
-            NOTHING,
+            blast=NOTHING,
         )
     ]
 

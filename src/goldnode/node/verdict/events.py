@@ -25,7 +25,8 @@ from ..boot import seconds
 from ..host import like
 from ..plain import NamedTuple, replace
 from ..probe.values import is_fault, known
-from ..state.finding import ELSEWHERE, GPU, HARDWARE, MATCH, MISMATCH, NODE, NOTHING, PROCESS, UNREAD, Finding
+from ..state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
+from ..state.kinds import GPU, NODE, NOTHING, PROCESS, VISIT
 from ..state.remedy import ACKNOWLEDGE, GPU_RESET, PERSON, REBOOT, REPAIR, SITE, Remedy
 
 TYPE_CHECKING = False
@@ -42,13 +43,13 @@ BLAST = {
     "RESTART_BM": NODE,
     "RESTART_VM": NODE,
     "UPDATE_SWFW": NODE,
-    "CHECK_MECHANICALS": HARDWARE,
+    "CHECK_MECHANICALS": VISIT,
     "CHECK_UVM": GPU,
     "WORKFLOW_XID_48": GPU,
     "WORKFLOW_NVLINK_ERR": GPU,
     "WORKFLOW_NVLINK5_ERR": GPU,
 }
-ORDER = (NOTHING, PROCESS, GPU, NODE, HARDWARE)
+ORDER = (NOTHING, PROCESS, GPU, NODE, VISIT)
 # The most specific events come first; the others in order of arrival.
 FIRST = ("bus_lost", 79, 95, 64, 140, 94, 48)
 # The action that Xid 154 requests (ctrl2080gpu.h): its meaning for the node, and what the action disrupts.
@@ -218,7 +219,7 @@ def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
     )
     if not isinstance(events, dict) or is_fault(events):
         text = str(events.get("text")) if isinstance(events, dict) else "the capture has none"
-        return Finding("events.log", UNREAD, DEGRADED, wanted, text, remedy, blast=NOTHING)
+        return Finding("events.log", UNREAD, wanted, text, remedy, blast=NOTHING)
     error = events.get("error")
     if error is not None:
         text = str(error.get("text")) if isinstance(error, dict) else str(error)
@@ -230,7 +231,6 @@ def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
         return Finding(
             "events.log",
             ELSEWHERE if away and absent else UNREAD,
-            DEGRADED,
             wanted,
             text,
             None if away else remedy,
@@ -241,17 +241,16 @@ def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
         acked = kept["acked"]
         text = f"its beginning is lost (read from {sources}): what stood there is not known"
         if acked.get("truncated") and acked.get("boot_id") == events.get("boot_id"):
-            return Finding("events.log", MATCH, DEGRADED, wanted, text + "; acknowledged")
+            return Finding("events.log", MATCH, wanted, text + "; acknowledged")
         return Finding(
             "events.log",
             UNREAD,
-            DEGRADED,
             wanted,
             text,
             Remedy(f"{remedy} For this boot: `goldnode-node ack`.", PERSON, ACKNOWLEDGE),
             blast=NOTHING,
         )
-    return Finding("events.log", MATCH, DEGRADED, wanted, f"read from {sources}")
+    return Finding("events.log", MATCH, wanted, f"read from {sources}")
 
 
 def _of_this_boot(row: Json, log: Json) -> bool:
@@ -290,7 +289,6 @@ def _acknowledged(rows: Sequence[Json]) -> List[Finding]:
         Finding(
             "events.acknowledged",
             MATCH,
-            DEGRADED,
             "settled by a person",
             text,
             None,
@@ -348,7 +346,17 @@ def _gpus(
             ACKNOWLEDGE,
         )
         found.append(
-            Finding("nvlink.errors", MISMATCH, DRAIN, "none", text, remedy, None, _evidence(all_links), NODE)
+            Finding(
+                "nvlink.errors",
+                MISMATCH,
+                "none",
+                text,
+                remedy,
+                None,
+                _evidence(all_links),
+                blast=NODE,
+                severity=DRAIN,
+            )
         )
         for where, links in several.items():
             by_gpu[where] = _without(by_gpu[where], links)
@@ -447,13 +455,12 @@ def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequenc
                 Finding(
                     f"sxid.{bad[0].what}",
                     MISMATCH,
-                    DRAIN,
                     "none",
                     text,
                     remedy,
                     where,
                     _evidence([*bad, *shown]),
-                    NODE,
+                    blast=NODE,
                 )
             )
         for fault in faults:
@@ -464,12 +471,12 @@ def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequenc
                     Finding(
                         f"sxid.{fault.what}",
                         MATCH,
-                        DEGRADED,
                         "not fatal",
                         _told(fault),
                         None,
                         where,
                         _evidence([fault]),
+                        severity=DEGRADED,
                     )
                 )
     return found
@@ -491,13 +498,13 @@ def _gpu(where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] =
             Finding(
                 name,
                 MISMATCH,
-                severity,
                 "none",
                 text,
                 _remedy(where, blast, severity),
                 where,
                 _evidence([*bad, *peers]),
-                blast,
+                blast=blast,
+                severity=severity,
             )
         )
     found += [_unknown("xid", fault, where) for fault in faults if fault.meaning == UNREAD]
@@ -506,12 +513,12 @@ def _gpu(where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] =
         Finding(
             f"xid.{fault.what}",
             MATCH,
-            DEGRADED,
             "no fault of the node",
             _told(fault),
             None,
             where,
             _evidence([fault]),
+            severity=DEGRADED,
         )
         for fault in quiet
     ]
@@ -533,7 +540,7 @@ def _remedy(where: Optional[str], blast: str, severity: str) -> Remedy:
     if blast == NODE:
         text = "Drain the node and restart it; where the GPU stays away, cut the power for half a minute. Keep `nvidia-bug-report.sh` for the ticket."
         return Remedy(text, REBOOT, REPAIR)
-    if blast == HARDWARE:
+    if blast == VISIT:
         return Remedy("Drain the node; have power cables and seating of the GPU looked at.", REPAIR)
     return Remedy(
         "Look at the lines with `goldnode xid`; `goldnode-node ack` when it is understood.",
@@ -552,13 +559,13 @@ def _unknown(kind: str, fault: Fault, where: Optional[str]) -> Finding:
     return Finding(
         name,
         UNREAD,
-        DEGRADED,
         "an event that is understood",
         _told(fault),
         remedy,
         where,
         _evidence([fault]),
-        NOTHING,
+        blast=NOTHING,
+        severity=DEGRADED,
     )
 
 
@@ -591,13 +598,12 @@ def _programs(
         Finding(
             "xid.programs",
             MISMATCH,
-            DEGRADED,
             "errors of programs on no GPU alone",
             text,
             remedy,
             where,
             _evidence(faults),
-            GPU,
+            blast=GPU,
         )
     ]
 
@@ -615,9 +621,7 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
         elif row.get("kind") not in ("xid", "sxid", "bus_lost"):
             text = f"an event of the unknown kind {row.get('kind')}"
             found.append(
-                Finding(
-                    "events.unknown", UNREAD, DEGRADED, None, text, None, None, _evidence_of([row]), NOTHING
-                )
+                Finding("events.unknown", UNREAD, None, text, None, None, _evidence_of([row]), blast=NOTHING)
             )
         elif row.get("kind") == "bus_lost" and _parameters(row).get("driver", "nvidia") not in (
             "nvidia",
@@ -630,7 +634,7 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
             where = _text(row.get("address"))
             found.append(
                 Finding(
-                    "pci.bus_lost", MISMATCH, DRAIN, "none", text, remedy, where, _evidence_of([row]), NODE
+                    "pci.bus_lost", MISMATCH, "none", text, remedy, where, _evidence_of([row]), blast=NODE
                 )
             )
     return found
@@ -651,13 +655,13 @@ def _told_row(
     return Finding(
         name,
         outcome,
-        severity,
         "none",
         text + times,
         remedy,
         where,
         _evidence_of([row]),
-        blast if remedy else None,
+        blast=blast if remedy else None,
+        severity=severity,
     )
 
 
@@ -780,7 +784,6 @@ def _limited(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     return Finding(
         "pcie.limited",
         MATCH,
-        DEGRADED,
         "judged by the path itself",
         text,
         None,
@@ -797,7 +800,7 @@ def _io_error(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
         ACKNOWLEDGE,
     )
     return _told_row(
-        row, "storage.io_error", MISMATCH, DEGRADED, "errors of reading or writing", remedy, HARDWARE, device
+        row, "storage.io_error", MISMATCH, DEGRADED, "errors of reading or writing", remedy, VISIT, device
     )
 
 
@@ -816,7 +819,7 @@ def _mce(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
             DRAIN,
             "a hardware error that was not corrected",
             remedy,
-            HARDWARE,
+            VISIT,
             subject,
         )
     return _told_row(
@@ -952,13 +955,12 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
                 Finding(
                     "gpu.repeated_faults",
                     MISMATCH,
-                    DRAIN,
                     f"fewer than {times} boots",
                     text,
                     remedy,
                     where,
                     said,
-                    HARDWARE,
+                    blast=VISIT,
                 )
             )
     return found

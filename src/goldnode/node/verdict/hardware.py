@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from ..probe.values import is_fault
 from ..state.domains import policy
-from ..state.finding import GPU, HARDWARE, NODE, NOT_EXPOSED, NOTHING, PROCESS, UNREAD
+from ..state.finding import NOT_EXPOSED, UNREAD
+from ..state.kinds import GPU, NODE, NOTHING, PROCESS, RESET, RMA, SILENT_LIBRARY, VISIT
 from ..state.modes import Mode, open_remedy
-from ..state.remedy import ACKNOWLEDGE, COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, SITE, Remedy
+from ..state.remedy import COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, SITE, Remedy
 from .rules import (
     Answer,
     Node,
@@ -30,14 +31,6 @@ if TYPE_CHECKING:
     from typing import Any, List, Mapping, Optional
 
 
-RESET = Remedy(
-    "Drain the node, then reset the GPU: `nvidia-smi --gpu-reset -i SUBJECT` (of an NVSwitch board all together, with the fabric manager stopped).",
-    GPU_RESET,
-)
-RMA = Remedy(
-    "Drain the node, keep `nvidia-bug-report.sh` for the ticket, run NVIDIA's field diagnostic, and have the GPU replaced.",
-    REPAIR,
-)
 # The action that the driver requests (NVML field 230), and what the action disrupts.
 ACTIONS = {
     "gpu_reset": (RESET, GPU),
@@ -68,16 +61,11 @@ NO_DRIVER = {
 }
 
 
-SILENT_LIBRARY = Remedy(
-    "See dmesg for the driver's last words and `goldnode-node diagnose`; reboot the node when the driver hangs.",
-    PERSON,
-    REBOOT,
-)
-
-
-@rule("gpu.library", "drain", NODE, SILENT_LIBRARY)
+@rule("gpu.library")
 def library(node: Node) -> Answer:
-    """The GPU library answers. NVML's codes 9, 12 and 18 name the fault; after any other (a driver that hangs) the GPUs are unknown."""
+    """NVML's codes 9, 12 and 18 name the fault; after any other (a driver that hangs) the GPUs are
+    unknown.
+    """
     if not node.declared or (node.container and not node.simulated):
         return None
     error = node.capture.get("gpu_error")
@@ -112,19 +100,8 @@ def in_driver(row: Mapping[str, Any]) -> bool:
     )
 
 
-@rule(
-    "gpu.lost",
-    "drain",
-    NODE,
-    Remedy(
-        "See dmesg for an Xid of SUBJECT; power-cycle the node, and reseat the GPU if it does not come back.",
-        PERSON,
-        REBOOT,
-        REPAIR,
-    ),
-)
+@rule("gpu.lost")
 def answers(node: Node) -> Answer:
-    """No GPU is lost: NVML 15 and 16, or a PCI configuration space that reads all ones (PCI: a device that is gone)."""
     if not node.declared:
         return None
     found: List[Said] = []
@@ -155,17 +132,8 @@ def _last_words(node: Node, address: str) -> List[str]:
     ][-2:]
 
 
-@rule(
-    "gpu.visible",
-    "drain",
-    NODE,
-    Remedy(
-        "Compare `lspci -d 10de:`, `nvidia-smi -L` and /dev/nvidia*: dmesg says why the driver left one out.",
-        PERSON,
-    ),
-)
+@rule("gpu.visible")
 def visible(node: Node) -> Answer:
-    """As many GPUs on the PCI bus, in the library and in /dev as the class has: three counts, because each alone has been seen to be wrong."""
     if (
         not node.declared
         or not isinstance(node.capture.get("gpus"), list)
@@ -207,17 +175,8 @@ def visible(node: Node) -> Answer:
     )
 
 
-@rule(
-    "gpu.uuid",
-    "drain",
-    HARDWARE,
-    Remedy(
-        "Have the GPUs of one UUID looked at: tools and schedulers take them for one. Start with `nvidia-smi -L`.",
-        PERSON,
-    ),
-)
+@rule("gpu.uuid")
 def uuids(node: Node) -> Answer:
-    """No two GPUs have one UUID (seen with a wrong InfoROM, and with cloned virtual GPUs)."""
     seen: Any = {}
     for row in node.gpus:
         if isinstance(row.get("uuid"), str):
@@ -231,23 +190,16 @@ def uuids(node: Node) -> Answer:
     return ok("a UUID each", f"{len(seen)} UUIDs") if len(seen) > 1 else None
 
 
-@gpu_rule(
-    "gpu.uuid_known",
-    "drain",
-    NODE,
-    Remedy("See dmesg for why the driver did not initialise SUBJECT; reboot the node.", PERSON, REBOOT),
-)
+@gpu_rule("gpu.uuid_known")
 def uuid_known(node: Node, gpu: Any) -> Answer:
-    """A UUID of question marks is what the driver shows of a GPU that it did not initialise."""
     value = gpu.get("uuid")
     if isinstance(value, str):
         return bad("a UUID", value) if "?" in value else None
     return node.absent(value, None)
 
 
-@gpu_rule("gpu.recovery_action", "drain", GPU, RESET)
+@gpu_rule("gpu.recovery_action")
 def recovery(node: Node, gpu: Any) -> Answer:
-    """The recovery action that the driver requests: NVML field 230 (GET_GPU_RECOVERY_ACTION), with the readings behind it as evidence."""
     value = gpu.get("recovery_action")
     if not isinstance(value, str):
         return node.absent(value, None)
@@ -274,17 +226,8 @@ def recovery(node: Node, gpu: Any) -> Answer:
     )
 
 
-@gpu_rule(
-    "gpu.board",
-    "drain",
-    HARDWARE,
-    Remedy(
-        "Compare `lspci -nnv -s SUBJECT` with the class: another board variant was put in; move the node or bless it.",
-        PERSON,
-    ),
-)
+@gpu_rule("gpu.board")
 def board(node: Node, gpu: Any) -> Answer:
-    """The PCI subsystem id is one of the class's: it separates board variants of one device id."""
     want, _ = node.wants(gpu, "subsystem_ids")
     if not want:
         return None
@@ -295,19 +238,8 @@ def board(node: Node, gpu: Any) -> Answer:
     return ok(expected) if value in want else bad(expected, value)
 
 
-@gpu_rule(
-    "gpu.memory",
-    "drain",
-    HARDWARE,
-    Remedy(
-        "Look for Xid 168 and row remaps of SUBJECT in dmesg and `nvidia-smi -q -d ROW_REMAPPER`; reset it, else have it replaced.",
-        PERSON,
-        GPU_RESET,
-        REPAIR,
-    ),
-)
+@gpu_rule("gpu.memory")
 def vram(node: Node, gpu: Any) -> Answer:
-    """VRAM as the baseline declares it, exactly; by the facts within what drivers keep for themselves; and never less than its equals have."""
     want, why = node.wants(gpu, "memory_mib")
     expected = " or ".join(str(size) for size in want) + " MiB" if want else None
     value, said = node.number(gpu, "memory.total_mib", expected)
@@ -334,17 +266,8 @@ def vram(node: Node, gpu: Any) -> Answer:
     return ok(expected or f"{most} MiB")
 
 
-@gpu_rule(
-    "gpu.vbios",
-    "degraded",
-    HARDWARE,
-    Remedy(
-        "Update the VBIOS of SUBJECT with the server maker's tool, or add the version to `baseline.gpu.vbios` of the class.",
-        REPAIR,
-    ),
-)
+@gpu_rule("gpu.vbios")
 def vbios(node: Node, gpu: Any) -> Answer:
-    """The VBIOS is one of the class's; where it names none, all GPUs of one model have the same."""
     want, _ = node.wants(gpu, "vbios")
     expected = " or ".join(want) if want else None
     value = gpu.get("vbios")
@@ -362,17 +285,8 @@ def vbios(node: Node, gpu: Any) -> Answer:
     return ok("one version on all") if value == usual else bad(f"{usual}, as others of this node", value)
 
 
-@gpu_rule(
-    "gpu.bar1",
-    "drain",
-    NODE,
-    Remedy(
-        "Switch on `Above 4G decoding` and resizable BAR in the firmware: with a small BAR1 GPUDirect RDMA fails.",
-        REPAIR,
-    ),
-)
+@gpu_rule("gpu.bar1")
 def bar1(node: Node, gpu: Any) -> Answer:
-    """The size of BAR1, where the class declares it."""
     want, _ = node.wants(gpu, "bar1_mib")
     if want is None:
         return None
@@ -380,16 +294,8 @@ def bar1(node: Node, gpu: Any) -> Answer:
     return said if value is None else equal(f"{want} MiB", f"{value} MiB")
 
 
-@gpu_rule(
-    "gpu.max_clocks",
-    "degraded",
-    HARDWARE,
-    Remedy(
-        "Compare `nvidia-smi -q -d CLOCK -i SUBJECT` with its neighbours: VBIOS or board is another.", PERSON
-    ),
-)
+@gpu_rule("gpu.max_clocks")
 def max_clocks(node: Node, gpu: Any) -> Answer:
-    """The highest clocks, where the class declares them."""
     want, _ = node.wants(gpu, "max_clocks")
     if not want:
         return None
@@ -407,18 +313,8 @@ def max_clocks(node: Node, gpu: Any) -> Answer:
     )
 
 
-@gpu_rule(
-    "gpu.inforom",
-    "degraded",
-    HARDWARE,
-    Remedy(
-        "Reset SUBJECT; if `nvidia-smi -q` still says that the InfoROM is corrupted, have it replaced.",
-        GPU_RESET,
-        REPAIR,
-    ),
-)
+@gpu_rule("gpu.inforom")
 def inforom(node: Node, gpu: Any) -> Answer:
-    """The InfoROM's checksum is right (NVML 14, NVML_ERROR_CORRUPTED_INFOROM)."""
     value, said = node.flag(gpu, "inforom.valid")
     return said if value is None else equal("valid", "valid" if value else "corrupted")
 
@@ -434,9 +330,8 @@ def _ecc_on(node: Node, gpu: Any) -> Optional[str]:
     )
 
 
-@gpu_rule("gpu.ecc.uncorrected", "drain", GPU, RESET)
+@gpu_rule("gpu.ecc.uncorrected")
 def volatile(node: Node, gpu: Any) -> Answer:
-    """No uncorrected error since the driver was loaded (NVIDIA's memory error management: reset the GPU before further use)."""
     value, said = node.number(gpu, "ecc.volatile.uncorrected", _ecc_on(node, gpu))
     if value is None:
         return said
@@ -460,20 +355,9 @@ def _ecc_evidence(gpu: Any) -> List[str]:
     return found
 
 
-@gpu_rule(
-    "gpu.ecc.aggregate",
-    "degraded",
-    GPU,
-    Remedy(
-        "Reset SUBJECT, run NVIDIA's field diagnostic, then tell: `goldnode-node ack --id gpu.ecc.aggregate --subject SUBJECT`.",
-        GPU_RESET,
-        PERSON,
-        ACKNOWLEDGE,
-    ),
-)
+@gpu_rule("gpu.ecc.aggregate")
 def aggregate(node: Node, gpu: Any) -> Answer:
-    """No uncorrected error since the first check of this node, or since the last one was acknowledged. Errors that a card had before that
-    raise no alarm."""
+    """Errors that a card had before that raise no alarm."""
     value, said = node.number(gpu, "ecc.aggregate.uncorrected", None)
     if value is None:
         return said if said is not None and said.outcome == UNREAD else None
@@ -494,9 +378,8 @@ def _key(gpu: Mapping[str, Any]) -> str:
     return str(gpu.get("index"))
 
 
-@gpu_rule("gpu.sram", "drain", HARDWARE, RMA)
+@gpu_rule("gpu.sram")
 def sram(node: Node, gpu: Any) -> Answer:
-    """The driver's own threshold of uncorrected SRAM errors is not exceeded (nvmlDeviceGetSramEccErrorStatus)."""
     value, said = node.flag(gpu, "ecc.sram.threshold_exceeded")
     return (
         said
@@ -507,15 +390,13 @@ def sram(node: Node, gpu: Any) -> Answer:
     )
 
 
-@gpu_rule("gpu.remap.failure", "drain", HARDWARE, RMA)
+@gpu_rule("gpu.remap.failure")
 def remap_failure(node: Node, gpu: Any) -> Answer:
-    """No row remap has failed (memory error management: candidate for replacement)."""
     return _remap(node, gpu, "failure", "no failed row remap", "a row remap has failed")
 
 
-@gpu_rule("gpu.remap.pending", "drain", GPU, RESET)
+@gpu_rule("gpu.remap.pending")
 def remap_pending(node: Node, gpu: Any) -> Answer:
-    """No row waits for its remap, which the next reset of the GPU makes."""
     return _remap(node, gpu, "pending", "no row remap pending", "a row remap is pending")
 
 
@@ -539,16 +420,9 @@ def _remap(node: Node, gpu: Any, key: str, good: str, wrong: str) -> Answer:
     return said
 
 
-@gpu_rule(
-    "gpu.remap.spare",
-    "degraded",
-    HARDWARE,
-    Remedy(
-        "Plan the replacement of SUBJECT: its spare rows run out (`nvidia-smi -q -d ROW_REMAPPER`).", REPAIR
-    ),
-)
+@gpu_rule("gpu.remap.spare")
 def remap_spare(node: Node, gpu: Any) -> Answer:
-    """Spare rows are left: no bank without any, and fewer remaps than DCGM's limit. Remaps themselves are no fault."""
+    """Remaps themselves are no fault."""
     none, said = node.number(gpu, "remapped_rows.histogram.none")
     count, counted = node.number(gpu, "remapped_rows.uncorrectable")
     if none is None and count is None:
@@ -564,18 +438,8 @@ def remap_spare(node: Node, gpu: Any) -> Answer:
     )
 
 
-@gpu_rule(
-    "gpu.retired_pages",
-    "drain",
-    NODE,
-    Remedy(
-        "Reboot the node: a page waits to be retired. If it comes again, have SUBJECT replaced.",
-        REBOOT,
-        REPAIR,
-    ),
-)
+@gpu_rule("gpu.retired_pages")
 def retired(node: Node, gpu: Any) -> Answer:
-    """Before Ampere: no page waits to be retired, and fewer are than the table can hold (dynamic page retirement)."""
     pages = gpu.get("retired_pages")
     if is_fault(pages) or pages is None:
         return node.absent(pages, None)
@@ -588,24 +452,23 @@ def retired(node: Node, gpu: Any) -> Answer:
         return said or next((node.absent(item, None) for item in counts if is_fault(item)), None)
     most, warn = node.limit("retired_pages"), node.limit("retired_pages_warn")
     if most and total >= most:
-        return bad(f"fewer than {most}", f"{total} pages retired", remedy=RMA, blast=HARDWARE)
+        return bad(f"fewer than {most}", f"{total} pages retired", remedy=RMA, blast=VISIT)
     if warn and total >= warn:
         return bad(
             f"fewer than {warn}",
             f"{total} pages retired",
             severity="degraded",
             remedy=Remedy("Plan the replacement of SUBJECT.", REPAIR),
-            blast=HARDWARE,
+            blast=VISIT,
         )
     return ok(f"fewer than {warn or most or 'the limit'}")
 
 
-@gpu_rule("gpu.repair", "drain", GPU, RESET)
+@gpu_rule("gpu.repair")
 def repair(node: Node, gpu: Any) -> Answer:
-    """No repair of a memory channel or TPC waits for a reset (nvmlDeviceGetRepairStatus, Blackwell), and no memory is beyond repair."""
     beyond, beyond_said = node.flag(gpu, "unrepairable_memory")
     if beyond:
-        return bad("none", "memory that cannot be repaired", remedy=RMA, blast=HARDWARE)
+        return bad("none", "memory that cannot be repaired", remedy=RMA, blast=VISIT)
     flags = [node.flag(gpu, f"repair.{key}") for key in ("channel_pending", "tpc_pending")]
     waits = [name for name, (value, _) in zip(("a memory channel", "a TPC"), flags) if value]
     if waits:
@@ -616,17 +479,8 @@ def repair(node: Node, gpu: Any) -> Answer:
     )
 
 
-@gpu_rule(
-    "gpu.modes",
-    "degraded",
-    NODE,
-    Remedy(
-        "Declare in the class which is right (`policy.ecc`, `policy.mig`), and run site.yml; a change of ECC needs a reboot.",
-        PERSON,
-    ),
-)
+@gpu_rule("gpu.modes")
 def modes(node: Node, gpu: Any) -> Answer:
-    """Where the class does not set ECC and MIG: what is active is what the next reset keeps, and all GPUs of the node are alike."""
     declared = policy.effective(node.document, gpu) if as_map(node.document.get("policy")) else {}
     for key in ("ecc", "mig"):
         now, later = fetch(gpu, f"{key}.current"), fetch(gpu, f"{key}.pending")
@@ -654,14 +508,8 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-@gpu_rule(
-    "gpu.ras",
-    "drain",
-    NODE,
-    Remedy("Drain and reboot the node; if errors come again, have SUBJECT replaced.", REBOOT, REPAIR),
-)
+@gpu_rule("gpu.ras")
 def ras(node: Node, gpu: Any) -> Answer:
-    """AMD: no uncorrected error in any block, no page that waits or could not be retired, no xGMI error (amdgpu's RAS files)."""
     blocks = as_map(gpu.get("ras"))
     wrong = [
         f"{name}: {fetch(row, 'ue')} uncorrected"
@@ -693,19 +541,11 @@ SLOWDOWNS = (
 BRAKE = (0x80, "hw_power_brake", "HW power brake")
 
 
-@gpu_rule(
-    "gpu.throttle",
-    "drain",
-    HARDWARE,
-    Remedy(
-        "Look at fans, air inlet and neighbours of SUBJECT, and `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`; drain until it is cool.",
-        PERSON,
-    ),
-)
+@gpu_rule("gpu.throttle")
 def throttle(node: Node, gpu: Any) -> Answer:
-    """The hardware does not slow the GPU down: none of the fault bits is set, and their counters of nanoseconds stand still since the last
-    check. Idle, and the software power cap under load, are normal (nvml.h, nvmlClocksEventReason). AMD's cards name the kinds of what slows
-    them down (gpu_metrics)."""
+    """Idle, and the software power cap under load, are normal (nvml.h, nvmlClocksEventReason). AMD's cards
+    name the kinds of what slows them down (gpu_metrics).
+    """
     kinds = fetch(gpu, "throttle.kinds")
     if isinstance(kinds, list):
         active = ", ".join(plain(name, 40) for name in as_list(fetch(gpu, "throttle.active")))
@@ -719,17 +559,8 @@ def throttle(node: Node, gpu: Any) -> Answer:
     return found if isinstance(found, Said) else ok("no slowdown") if found is not None else None
 
 
-@gpu_rule(
-    "gpu.throttle.brake",
-    "degraded",
-    HARDWARE,
-    Remedy(
-        "Look at power supplies, feeds and the chassis's power limit in the BMC: the signal comes from the facility, not from SUBJECT.",
-        PERSON,
-    ),
-)
+@gpu_rule("gpu.throttle.brake")
 def brake(node: Node, gpu: Any) -> Answer:
-    """No power brake: a signal of the power supply or the chassis, so a matter of the facility (nvml.h, HwPowerBrakeSlowdown)."""
     found = _slowed(node, gpu, (BRAKE,))
     if isinstance(found, list) and found:
         return bad("no power brake", "; ".join(found))
@@ -772,14 +603,9 @@ def _heat(gpu: Any) -> List[str]:
     return found
 
 
-@gpu_rule(
-    "gpu.temperature",
-    "degraded",
-    HARDWARE,
-    Remedy("Look at fans and air inlet of SUBJECT, and `nvidia-smi -q -d TEMPERATURE -i SUBJECT`.", PERSON),
-)
+@gpu_rule("gpu.temperature")
 def temperature(node: Node, gpu: Any) -> Answer:
-    """There is a margin to the temperature at which it slows down. Margins, not degrees: the limits differ from model to model."""
+    """Margins, not degrees: the limits differ from model to model."""
     margin, said = node.number(gpu, "temperature.margin_c")
     if margin is not None:
         least = node.limit("margin_c", 0)
@@ -797,17 +623,8 @@ def temperature(node: Node, gpu: Any) -> Answer:
     return ok("below its limit") if now < most else bad(f"below {most} °C", f"{now} °C", *_heat(gpu))
 
 
-@gpu_rule(
-    "gpu.power.enforced",
-    "degraded",
-    HARDWARE,
-    Remedy(
-        "Something outside caps SUBJECT: look at the chassis's power limit in the BMC, and `nvidia-smi -q -d POWER`.",
-        PERSON,
-    ),
-)
+@gpu_rule("gpu.power.enforced")
 def enforced(node: Node, gpu: Any) -> Answer:
-    """The limit that is enforced is the one that is set (NVML: the enforced limit is the least of all that apply)."""
     limit, said = node.number(gpu, "power.limit_w")
     have, other = node.number(gpu, "power.enforced_w")
     if limit is None or have is None:
@@ -815,17 +632,8 @@ def enforced(node: Node, gpu: Any) -> Answer:
     return ok("as set") if have >= limit - 1 else bad(f"{limit:g} W as set", f"{have:g} W")
 
 
-@rule(
-    "gpu.processes",
-    "degraded",
-    PROCESS,
-    Remedy(
-        "See who it is with `nvidia-smi` or `fuser -v /dev/nvidia*`, and end it before work is let in.",
-        PERSON,
-    ),
-)
+@rule("gpu.processes")
 def processes(node: Node) -> Answer:
-    """At the first check of a boot, which runs before any scheduler starts, no process uses the GPUs."""
     if node.deltas is None or not node.deltas.first_of_boot or node.partial or not node.gpus:
         return None
     rows = [(gpu, row) for gpu in node.gpus for row in as_list(gpu.get("processes")) if isinstance(row, dict)]
@@ -833,14 +641,8 @@ def processes(node: Node) -> Answer:
     return ok("none at boot") if not own else bad("none at boot", ", ".join(own[:6]))
 
 
-@rule(
-    "driver.agree",
-    "drain",
-    NODE,
-    Remedy("Reboot the node: what is loaded is not what is installed, and CUDA will not start.", REBOOT),
-)
+@rule("driver.agree")
 def agree(node: Node) -> Answer:
-    """The loaded module, /proc, the library and what NVML reports are of one version."""
     driver = as_map(node.capture.get("driver"))
     if not driver or node.vendor != "nvidia" or (node.container and not node.simulated):
         return None
@@ -857,17 +659,8 @@ def agree(node: Node) -> Answer:
     return faults[0] if faults else ok("one version", next(iter(have.values()))) if len(have) > 1 else None
 
 
-@rule(
-    "fabric.manager",
-    "drain",
-    NODE,
-    Remedy(
-        "See `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; without it CUDA ends with error 802.",
-        PERSON,
-    ),
-)
+@rule("fabric.manager")
 def fabric_manager(node: Node) -> Answer:
-    """Where NVSwitch joins the GPUs, the fabric manager runs (Fabric Manager User Guide)."""
     if (
         not as_map(node.document.get("platform")).get("nvswitch")
         or node.simulated

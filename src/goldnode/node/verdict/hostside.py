@@ -5,8 +5,9 @@ only declared values.
 from __future__ import annotations
 
 from ..probe.values import is_fault
-from ..state.finding import DEFERRED, HARDWARE, MATCH, NODE, NOTHING, PROCESS
-from ..state.remedy import ACKNOWLEDGE, COMMAND, PERSON, REBOOT, REPAIR, Remedy
+from ..state.finding import DEFERRED, MATCH
+from ..state.kinds import NOTHING
+from ..state.remedy import COMMAND, PERSON, Remedy
 from .hardware import in_driver
 from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, is_number, ok, rule
 
@@ -25,17 +26,8 @@ def _all(found: List[Said], expected: str) -> Answer:
     return wrong or (ok(expected, f"{len(found)} as declared") if found else None)
 
 
-@rule(
-    "cpu.layout",
-    "drain",
-    HARDWARE,
-    Remedy(
-        "Compare `lscpu` with the class: a socket is missing, or the firmware's setting of cores or threads is another.",
-        REPAIR,
-    ),
-)
+@rule("cpu.layout")
 def cpu(node: Node) -> Answer:
-    """Sockets, cores and threads per core as the class declares."""
     want = as_map(node.baseline.get("cpu"))
     if not want:
         return None
@@ -53,17 +45,8 @@ def _say(value: Any) -> str:
     return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
-@rule(
-    "memory.total",
-    "drain",
-    HARDWARE,
-    Remedy(
-        "See `dmidecode -t memory` and the BMC's event log for a DIMM that is missing or was mapped out.",
-        REPAIR,
-    ),
-)
+@rule("memory.total")
 def memory(node: Node) -> Answer:
-    """As much RAM as declared, within the declared tolerance or the facts' one; what firmware and kernel keep is never in /proc/meminfo."""
     want = as_map(node.baseline.get("memory"))
     if not is_number(want.get("total_gib")):
         return None
@@ -79,18 +62,8 @@ def memory(node: Node) -> Answer:
     return ok(expected) if least <= total <= most else bad(expected, f"{total / 1024:.1f} GiB")
 
 
-@rule(
-    "memory.edac",
-    "drain",
-    HARDWARE,
-    Remedy(
-        "See `dmesg | grep -i edac` for the DIMM; drain the node and replace it, then tell: `goldnode-node ack --id memory.edac`.",
-        REPAIR,
-        ACKNOWLEDGE,
-    ),
-)
+@rule("memory.edac")
 def edac(node: Node) -> Answer:
-    """No uncorrected memory error since boot, and no row of corrected ones (EDAC)."""
     rows = as_map(as_map(node.capture.get("memory")).get("edac"))
     if node.elsewhere() or not rows:
         return None
@@ -126,15 +99,8 @@ def edac(node: Node) -> Answer:
     return found or ok("no memory errors", f"{len(rows)} memory controllers")
 
 
-CABLE = Remedy(
-    "See `ip -s link show SUBJECT`, `ethtool SUBJECT` and dmesg; look at cable, transceiver and the switch's port.",
-    PERSON,
-)
-
-
-@rule("net.state", "drain", HARDWARE, CABLE)
+@rule("net.state")
 def interfaces(node: Node) -> Answer:
-    """Each declared interface is there and up."""
     found: List[Said] = []
     for name in sorted(as_map(node.baseline.get("network"))):
         rows, said = node.section("network", "up")
@@ -149,9 +115,8 @@ def interfaces(node: Node) -> Answer:
     return _all(found, "up")
 
 
-@rule("net.speed", "drain", HARDWARE, CABLE)
+@rule("net.speed")
 def speed(node: Node) -> Answer:
-    """The speed of each interface that is up, where the class declares it."""
     rows = as_map(node.capture.get("network"))
     return _property(
         node,
@@ -161,31 +126,13 @@ def speed(node: Node) -> Answer:
     )
 
 
-@rule(
-    "net.mtu",
-    "degraded",
-    NODE,
-    Remedy(
-        "Set `policy.host.network` of the class and run site.yml, or `ip link set SUBJECT mtu …`; all ends of one network need the same.",
-        PERSON,
-    ),
-)
+@rule("net.mtu")
 def mtu(node: Node) -> Answer:
-    """The MTU of each interface, where the class declares it."""
     return _property(node, "mtu", lambda value: str(value))
 
 
-@rule(
-    "net.numa",
-    "degraded",
-    HARDWARE,
-    Remedy(
-        "Compare `cat /sys/class/net/SUBJECT/device/numa_node` with the class: the card is in another slot.",
-        PERSON,
-    ),
-)
+@rule("net.numa")
 def net_numa(node: Node) -> Answer:
-    """The NUMA node of each interface, where the class declares it."""
     return _property(node, "numa_node", lambda value: f"node {value}")
 
 
@@ -205,17 +152,8 @@ def _property(node: Node, key: str, say: Any, but: Container[str] = ()) -> Answe
     return _all(found, "as declared")
 
 
-@rule(
-    "net.firmware",
-    "degraded",
-    NODE,
-    Remedy(
-        "Update the firmware of SUBJECT in a drain with its maker's tool, or add the version to the class's baseline.",
-        REPAIR,
-    ),
-)
+@rule("net.firmware")
 def firmware(node: Node) -> Answer:
-    """Firmware of interfaces and InfiniBand devices, where the class declares it."""
     found: List[Said] = []
     for section in ("network", "infiniband"):
         for name, want in sorted(as_map(node.baseline.get(section)).items()):
@@ -251,17 +189,9 @@ def _real(node: Node) -> List[Any]:
     ]
 
 
-@rule(
-    "net.drops",
-    "degraded",
-    HARDWARE,
-    Remedy(
-        "See `ethtool -S SUBJECT` for which drops, ring sizes (`ethtool -g`) and the cable; then the switch's port.",
-        PERSON,
-    ),
-)
+@rule("net.drops")
 def drops(node: Node) -> Answer:
-    """Of the packets since the last check few were dropped or wrong. Rates, never totals: frames of unknown protocols count as dropped."""
+    """Rates, never totals: frames of unknown protocols count as dropped."""
     if node.elsewhere():
         return None
     share, rate = node.limit("drops_share"), node.limit("drops_second")
@@ -291,17 +221,8 @@ def drops(node: Node) -> Answer:
     return found or (ok("few drops") if seen else None)
 
 
-@rule(
-    "net.flaps",
-    "degraded",
-    HARDWARE,
-    Remedy(
-        "See dmesg for SUBJECT, look at cable and transceiver (`ethtool -m SUBJECT`), then at the switch's port.",
-        PERSON,
-    ),
-)
+@rule("net.flaps")
 def flaps(node: Node) -> Answer:
-    """The links of interfaces and InfiniBand ports have not gone down and up again since the last check."""
     if node.elsewhere():
         return None
     most = node.limit("flaps", 0)
@@ -366,17 +287,8 @@ def _ports(node: Node) -> List[Any]:
     ]
 
 
-@rule(
-    "ib.port",
-    "drain",
-    HARDWARE,
-    Remedy(
-        "See `ibstat SUBJECT` and dmesg; look at cable and transceiver, then at the switch's port and the subnet manager.",
-        PERSON,
-    ),
-)
+@rule("ib.port")
 def infiniband(node: Node) -> Answer:
-    """Each declared InfiniBand or RoCE device is there, with its ports active at their rate."""
     found: List[Said] = []
     for name, want in sorted(as_map(node.baseline.get("infiniband")).items()):
         rate = want.get("rate_gbps")
@@ -421,17 +333,8 @@ def infiniband(node: Node) -> Answer:
     return _all(found, "active, at their rate")
 
 
-@rule(
-    "storage.mount",
-    "drain",
-    NODE,
-    Remedy(
-        "See `findmnt SUBJECT`, `df -h SUBJECT`, `df -i SUBJECT` and dmesg: mount it, make room, or repair it before it is written to again.",
-        PERSON,
-    ),
-)
+@rule("storage.mount")
 def mounts(node: Node) -> Answer:
-    """Each declared mount is there, of its type, writable, with room; and the root filesystem is writable and has some."""
     found: List[Said] = []
     declared = as_map(as_map(node.baseline.get("storage")).get("mounts"))
     for path, want in sorted(declared.items()):
@@ -483,17 +386,8 @@ def _mounted(node: Node, row: Any, want: Any, expected: str) -> Optional[Said]:
     return ok(expected)
 
 
-@rule(
-    "storage.devices",
-    "drain",
-    HARDWARE,
-    Remedy(
-        "See `lsblk`, `nvme list` and dmesg for the disk that is missing or another; reseat or replace it.",
-        REPAIR,
-    ),
-)
+@rule("storage.devices")
 def disks(node: Node) -> Answer:
-    """As many disks as declared, of the declared models."""
     want = as_map(as_map(node.baseline.get("storage")).get("devices"))
     if not want:
         return None
@@ -519,17 +413,8 @@ def disks(node: Node) -> Answer:
     )
 
 
-@rule(
-    "storage.health",
-    "degraded",
-    HARDWARE,
-    Remedy(
-        "See `nvme smart-log /dev/SUBJECT` or `smartctl -a /dev/SUBJECT`; save what is on it and replace the disk.",
-        REPAIR,
-    ),
-)
+@rule("storage.health")
 def smart(node: Node) -> Answer:
-    """Disks warn of nothing: NVMe's critical warning is 0, endurance is left, no media error is new, arrays are whole."""
     storage = as_map(node.capture.get("storage"))
     if node.elsewhere():
         return None
@@ -577,14 +462,9 @@ def smart(node: Node) -> Answer:
     return found or (ok("no warning", f"{seen} disks and arrays") if seen else None)
 
 
-@rule(
-    "storage.path",
-    "degraded",
-    PROCESS,
-    Remedy("Run `goldnode-node diagnose`; then look at the server, or the disks, behind SUBJECT.", PERSON),
-)
+@rule("storage.path")
 def paths(node: Node) -> Answer:
-    """Paths that the class names are read as quickly as it says. Passive checks do not measure it."""
+    """Passive checks do not measure it."""
     found: List[Said] = []
     for path, want in sorted(as_map(as_map(node.baseline.get("storage")).get("paths")).items()):
         parts = [f"{want['latency_ms']} ms a read"] if want.get("latency_ms") else []
@@ -620,14 +500,8 @@ def paths(node: Node) -> Answer:
     return _all(found, "as quick as declared")
 
 
-@rule(
-    "host.pressure",
-    "degraded",
-    PROCESS,
-    Remedy("Run `goldnode-node diagnose`: it names the tasks that wait, and for what.", PERSON),
-)
+@rule("host.pressure")
 def pressure(node: Node) -> Answer:
-    """All tasks together did not wait for disks or memory for a large share of the time since the last check (PSI, `full`)."""
     rows = as_map(node.capture.get("pressure"))
     share = node.limit("psi_share")
     if node.elsewhere() or not rows or not share:
@@ -659,17 +533,8 @@ def pressure(node: Node) -> Answer:
     return found or ok(f"at most {share:.0%} of the time")
 
 
-@rule(
-    "host.blocked",
-    "drain",
-    NODE,
-    Remedy(
-        "Drain the node and reboot it: a task that waits in the GPU driver for ever cannot be ended. Keep `nvidia-bug-report.sh` first.",
-        REBOOT,
-    ),
-)
+@rule("host.blocked")
 def blocked(node: Node) -> Answer:
-    """No task has been in uninterruptible sleep in the GPU driver at two checks in a row."""
     rows = node.capture.get("blocked")
     if node.elsewhere() or not isinstance(rows, list):
         return None if node.elsewhere() else node.absent(rows, None)
@@ -682,17 +547,8 @@ def blocked(node: Node) -> Answer:
 SETTLED = 900  # seconds after boot in which a clock may still be on its way
 
 
-@rule(
-    "time.sync",
-    "degraded",
-    NODE,
-    Remedy(
-        "See `timedatectl` and `chronyc tracking` or `systemctl status systemd-timesyncd`: logs and certificates go by the clock.",
-        PERSON,
-    ),
-)
+@rule("time.sync")
 def clock(node: Node) -> Answer:
-    """The clock is synchronised some time after boot, and has not jumped against the uptime since the last check."""
     if node.elsewhere() or not as_map(node.capture.get("time_sync")):
         return None
     jump, most = (node.deltas.clock_jump if node.deltas is not None else None), node.limit("clock_jump_s")
@@ -709,14 +565,8 @@ def clock(node: Node) -> Answer:
     return ok("synchronised") if value else bad("synchronised", "not synchronised")
 
 
-@rule(
-    "module.loaded",
-    "drain",
-    NODE,
-    Remedy("Load it: `modprobe SUBJECT`; see dmesg for why it is not loaded.", COMMAND),
-)
+@rule("module.loaded")
 def modules(node: Node) -> Answer:
-    """The kernel modules that the class declares are loaded."""
     want = as_list(node.baseline.get("modules"))
     found: List[Said] = []
     for name in want:
@@ -734,14 +584,8 @@ def modules(node: Node) -> Answer:
     return _all(found, "loaded")
 
 
-@rule(
-    "service.active",
-    "degraded",
-    NODE,
-    Remedy("See `systemctl status SUBJECT` and `journalctl -u SUBJECT`.", PERSON),
-)
+@rule("service.active")
 def services(node: Node) -> Answer:
-    """The units that the class declares are active."""
     found: List[Said] = []
     for name in as_list(node.baseline.get("services")):
         rows, said = (
@@ -761,17 +605,8 @@ def services(node: Node) -> Answer:
     return _all(found, "active")
 
 
-@rule(
-    "runtime.cdi_paths",
-    "degraded",
-    PROCESS,
-    Remedy(
-        "Make the spec anew: `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or run site.yml; new containers see no GPU until then.",
-        COMMAND,
-    ),
-)
+@rule("runtime.cdi_paths")
 def cdi(node: Node) -> Answer:
-    """Every path that a CDI spec of GPUs names is there, on nodes whose class does not have goldnode keep that spec (`runtime.cdi`)."""
     if as_map(node.document.get("runtime")).get("toolkit"):
         return None
     rows = as_list(fetch(node.capture, "runtime.cdi"))

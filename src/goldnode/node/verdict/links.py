@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..probe.values import is_fault
-from ..state.finding import DEFERRED, GPU, HARDWARE, NODE, NOTHING
-from ..state.remedy import GPU_RESET, PERSON, REPAIR, Remedy
+from ..state.finding import DEFERRED
+from ..state.kinds import NOTHING
+from ..state.remedy import PERSON, REPAIR, Remedy
 from .hardware import _key
 from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, gpu_rule, is_number, ok, rule
 
@@ -13,10 +14,6 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 
-RESEAT = Remedy(
-    "Power the node off and reseat SUBJECT and its riser; then look at the slot's settings in the firmware (`lspci -vv -s SUBJECT`, LnkCap and LnkSta).",
-    REPAIR,
-)
 # Widths that mean a link is down: zero, or a register that reads all ones.
 DOWN = (0, 63, 255)
 REST_PSTATE, REST_USE = (
@@ -71,9 +68,8 @@ def narrow(rows: List[Tuple[str, Dict[str, Any]]], key: str, want: int) -> List[
     ]
 
 
-@gpu_rule("pcie.width", "drain", HARDWARE, RESEAT)
+@gpu_rule("pcie.width")
 def width(node: Node, gpu: Any) -> Answer:
-    """As many lanes as declared, always: no idle state takes lanes away, and what NVML calls the maximum is the lesser of device and slot."""
     address = str(gpu.get("address"))
     want, why = wanted(node, gpu, "width")
     rows = hops(node, address)
@@ -140,10 +136,9 @@ def _trained(node: Node, address: str, rows: List[Tuple[str, Dict[str, Any]]], k
     )
 
 
-@gpu_rule("pcie.gen", "drain", HARDWARE, RESEAT)
+@gpu_rule("pcie.gen")
 def generation(node: Node, gpu: Any) -> Answer:
-    """The declared generation, judged when it can be: a GPU that rests slows its link down, and that is no fault as long as both ends can do
-    what is declared. Under load, or where one end cannot, it is one."""
+    """Under load, or where one end cannot, it is one."""
     address = str(gpu.get("address"))
     want, why = wanted(node, gpu, "gen")
     rows = hops(node, address)
@@ -239,9 +234,8 @@ def _limited(node: Node) -> List[str]:
     ][:2]
 
 
-@rule("pcie.link", "degraded", HARDWARE, RESEAT)
+@rule("pcie.link")
 def others(node: Node) -> Answer:
-    """Links of NICs, InfiniBand and NVMe have come up with all the lanes that both of their ends have."""
     found = []
     total = 0
     for address, row in sorted(node.pci.items()):
@@ -258,9 +252,8 @@ def others(node: Node) -> Answer:
     return found or (ok("all lanes that both ends have", f"{total} links") if total else None)
 
 
-@gpu_rule("pcie.replay", "degraded", HARDWARE, RESEAT)
+@gpu_rule("pcie.replay")
 def replay(node: Node, gpu: Any) -> Answer:
-    """Replays per lane and minute within DCGM's limit for the generation, since the last check."""
     value, said = node.number(gpu, "pcie.replay")
     delta = node.counted("gpu", _key(gpu), "pcie.replay")
     table = as_map(node.limit("replay_per_lane_minute"))
@@ -289,9 +282,8 @@ def replay(node: Node, gpu: Any) -> Answer:
     )
 
 
-@rule("pcie.aer", "degraded", HARDWARE, RESEAT)
+@rule("pcie.aer")
 def aer(node: Node) -> Answer:
-    """Errors that PCIe reports of either end of each link: corrected ones in a row, and any that were not corrected."""
     most = node.limit("aer_correctable_minute")
     found, total = [], 0
     for address, row in sorted(node.pci.items()):
@@ -333,17 +325,8 @@ def aer(node: Node) -> Answer:
     return found or (ok("few errors", f"{total} functions") if total else None)
 
 
-@gpu_rule(
-    "gpu.numa",
-    "degraded",
-    HARDWARE,
-    Remedy(
-        "Compare `nvidia-smi topo -m` with the class: a GPU sits in another slot, or the firmware's NUMA setting (NPS, SNC) is another.",
-        PERSON,
-    ),
-)
+@gpu_rule("gpu.numa")
 def numa(node: Node, gpu: Any) -> Answer:
-    """The NUMA node of each GPU, where the class declares it."""
     table = as_map(node.gpu_baseline.get("numa"))
     if not table:
         return None
@@ -362,19 +345,12 @@ def numa(node: Node, gpu: Any) -> Answer:
     return equal(expected, f"node {value}") if is_number(value) else node.absent(value, expected)
 
 
-@gpu_rule(
-    "nvlink.active",
-    "drain",
-    GPU,
-    Remedy(
-        "See `nvidia-smi nvlink -s -i SUBJECT` and dmesg for Xid 74 or SXid; reset all GPUs of the board with the fabric manager stopped, then start it.",
-        PERSON,
-        GPU_RESET,
-    ),
-)
+@gpu_rule("nvlink.active")
 def nvlinks(node: Node, gpu: Any) -> Answer:
-    """The declared number of NVLinks is active. The facts give a model's number where its platform connects all of them; a platform with
-    fewer by design is declared in the class, with a reason. Without either, all GPUs of a node have the same number."""
+    """The facts give a model's number where its platform connects all of them; a platform with fewer by
+    design is declared in the class, with a reason. Without either, all GPUs of a node have the same
+    number.
+    """
     want, why = node.wants(gpu, "nvlinks")
     declared = (
         as_map(node.overrides.get(str(gpu.get("address")))).get("nvlinks") is not None
@@ -421,19 +397,8 @@ def _active(links: List[Any]) -> int:
     return sum(1 for row in links if isinstance(row, dict) and row.get("active") is True)
 
 
-@gpu_rule(
-    "nvlink.errors",
-    "degraded",
-    GPU,
-    Remedy(
-        "See `nvidia-smi nvlink -e -i SUBJECT`; reset the board's GPUs in a drain, and have the board looked at if they come again.",
-        PERSON,
-        GPU_RESET,
-        REPAIR,
-    ),
-)
+@gpu_rule("nvlink.errors")
 def nvlink_errors(node: Node, gpu: Any) -> Answer:
-    """NVLink replays, recoveries and CRC errors within DCGM's limits, since the last check."""
     if not isinstance(fetch(gpu, "nvlink.links"), list):
         return None
     found, seen = [], False
@@ -458,18 +423,9 @@ def nvlink_errors(node: Node, gpu: Any) -> Answer:
     return bad("few errors", "; ".join(found), *worst[:4]) if found else ok("few errors") if seen else None
 
 
-@gpu_rule(
-    "fabric.state",
-    "drain",
-    NODE,
-    Remedy(
-        "See `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; CUDA ends with error 802 until the fabric is complete.",
-        PERSON,
-    ),
-)
+@gpu_rule("fabric.state")
 def fabric(node: Node, gpu: Any) -> Answer:
-    """Where NVSwitch joins the GPUs, each is registered with the fabric: state completed, status Success, nothing degraded (nvmlGpuFabricInfo).
-    Generations before Hopper do not say it."""
+    """Generations before Hopper do not say it."""
     state = fetch(gpu, "fabric.state")
     joined = bool(as_map(node.document.get("platform")).get("nvswitch"))
     if not isinstance(state, str):

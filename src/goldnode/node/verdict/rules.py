@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..plain import NamedTuple
 from ..probe.values import is_fault
 from ..state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD
+from ..state.kinds import KINDS, Kind
 from ..state.remedy import Remedy
 
 TYPE_CHECKING = False
@@ -32,43 +33,38 @@ Answer: TypeAlias = "Union[Said, Iterable[Said], None]"
 
 
 class Rule(NamedTuple):
-    """One rule: the id of its findings, the severity of a mismatch, its remedy and blast radius, and the
-    function.
-    """
+    """One rule: the row of its findings and its function."""
 
-    id: str
-    severity: str
-    blast: str
-    remedy: Remedy
+    kind: Kind
     judge: Callable[..., Answer]
-    each: bool  # asked once for each GPU, not once for the node
+    each: bool  # called once per GPU, not once per node
 
 
 TABLE: List[Rule] = []
 
 
-def rule(
-    name: str, severity: str, blast: str, remedy: Remedy
-) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
-    """Register a function ``(node)`` in the table. In a remedy, SUBJECT is replaced by the finding's subject."""
+def _register(name: str, each: bool) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    row = KINDS.get(name)
+    if row is None or row.remedy is None or row.blast is None:
+        raise LookupError(
+            f"{name}: the rule needs a row with remedy and blast radius in goldnode/node/state/kinds.py"
+        )
 
     def enter(function: Callable[..., Answer]) -> Callable[..., Answer]:
-        TABLE.append(Rule(name, severity, blast, remedy, function, False))
+        TABLE.append(Rule(row, function, each))
         return function
 
     return enter
 
 
-def gpu_rule(
-    name: str, severity: str, blast: str, remedy: Remedy
-) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
-    """Enter a function ``(node, gpu)``, asked once for each GPU that answers."""
+def rule(name: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Register a function ``(node)``. In its remedy, SUBJECT is replaced by the subject of the finding."""
+    return _register(name, each=False)
 
-    def enter(function: Callable[..., Answer]) -> Callable[..., Answer]:
-        TABLE.append(Rule(name, severity, blast, remedy, function, True))
-        return function
 
-    return enter
+def gpu_rule(name: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Register a function ``(node, gpu)``, called once for each GPU that answers."""
+    return _register(name, each=True)
 
 
 def plain(value: Any, most: int = 160) -> str:

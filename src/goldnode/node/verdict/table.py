@@ -9,7 +9,8 @@ for all GPUs are one finding. There is one finding per (id, subject).
 from __future__ import annotations
 
 from ..probe.values import is_fault
-from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NODE, NOT_EXPOSED, NOTHING, UNREAD, Finding
+from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
+from ..state.kinds import NOTHING
 from ..state.remedy import PERSON, Remedy
 from . import hardware, hostside, links, rules
 from .rules import Node, Rule, Said, plain
@@ -73,7 +74,6 @@ def _sections(node: Node) -> List[Finding]:
                     Finding(
                         f"capture.{plain(name, 40)}",
                         UNREAD,
-                        "degraded",
                         said.expected,
                         said.got,
                         Remedy("Run `goldnode-node capture` on the node.", PERSON),
@@ -105,34 +105,27 @@ def _each(node: Node, entry: Rule) -> List[Finding]:
         return wrong
     texts = list(dict.fromkeys(str(answer.expected) for _, answer in said))
     text = texts[0] if len(texts) == 1 else "as declared of each"
-    return [
-        Finding(
-            entry.id, MATCH, entry.severity, text, f"{text} on {len(said)} GPU{'s' if len(said) > 1 else ''}"
-        )
-    ]
+    return [Finding(entry.kind.id, MATCH, text, f"{text} on {len(said)} GPU{'s' if len(said) > 1 else ''}")]
 
 
 def _finding(entry: Rule, said: Said, subject: Optional[str]) -> Finding:
+    row = entry.kind
+    severity = said.severity or row.severity
     if said.outcome == MATCH:
-        return Finding(
-            entry.id, MATCH, said.severity or entry.severity, said.expected, said.got, None, subject
-        )
+        return Finding(row.id, MATCH, said.expected, said.got, None, subject, severity=severity)
     about = plain(subject, 80) if subject is not None else None
-    # The remedy of a fault is no advice while it is unknown whether there is a fault.
-    silent = said.outcome in SILENT and said.remedy is None
-    remedy, blast = (
-        (SILENT[said.outcome], NOTHING)
-        if silent
-        else (said.remedy or entry.remedy, said.blast or entry.blast or NODE)
-    )
+    remedy, blast = said.remedy or row.remedy, said.blast or row.blast
+    if said.outcome in SILENT and said.remedy is None:
+        # The remedy of a fault is no advice while it is unknown whether there is a fault.
+        remedy, blast = SILENT[said.outcome], NOTHING
     return Finding(
-        entry.id,
+        row.id,
         said.outcome,
-        said.severity or entry.severity,
         None if said.expected is None else plain(said.expected),
         None if said.got is None else plain(said.got, 240),
-        remedy.about(about or "the node"),
+        remedy.about(about or "the node") if remedy is not None else None,
         about,
         tuple(plain(item, 200) for item in said.evidence),
+        severity,
         blast,
     )

@@ -338,7 +338,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         if wrong is None and seen.secure_boot and info and not info["signer"]:
             wrong = "it is not signed, and Secure Boot is on"
         remedy = Remedy("Run site.yml: it builds the module, and tells why when it cannot.", SITE)
-        found.append(judge_item(item, want, wrong or want, "drain", remedy))
+        found.append(judge_item(item, want, wrong or want, remedy))
         if row["load"]:
             have = "loaded" if inner_name(row["name"], info) in seen.loaded else "not loaded"
             remedy = Remedy(
@@ -346,5 +346,5 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
                 f"{row['name']}`, dmesg.",
                 PERSON,
             )
-            found.append(judge_item(f"{item}.loaded", "loaded", have, "drain", remedy, place(seen)))
+            found.append(judge_item(f"{item}.loaded", "loaded", have, remedy, place(seen)))
     return found

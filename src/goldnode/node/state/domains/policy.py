@@ -784,10 +784,10 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
                 Finding(
                     f"policy.{item}",
                     ELSEWHERE if why else UNREAD,
-                    severity,
                     _declared(document, item),
                     why or error,
                     UNREAD_REMEDY,
+                    severity=severity,
                 )
             )
             continue
@@ -865,10 +865,10 @@ def _over_gpus(
     return Finding(
         f"policy.{item}",
         outcome,
-        severity,
         expected,
         "; ".join(got) or expected,
         None if outcome == MATCH else remedy,
+        severity=severity,
     )
 
 
@@ -887,8 +887,6 @@ def _overrides(document: Document, seen: Observed) -> List[Finding]:
     ]
     expected = f"a GPU for each of {', '.join(row['model'] for row in models)}"
     if not idle:
-        return [Finding("policy.overrides", MATCH, "degraded", expected, expected)]
+        return [Finding("policy.overrides", MATCH, expected, expected)]
     remedy = Remedy("Remove the override from the class, or move the host to the class of its GPUs.", PERSON)
-    return [
-        Finding("policy.overrides", MISMATCH, "degraded", expected, f"no GPU is a {', '.join(idle)}", remedy)
-    ]
+    return [Finding("policy.overrides", MISMATCH, expected, f"no GPU is a {', '.join(idle)}", remedy)]

@@ -751,9 +751,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
                 SITE,
             )
             found.append(
-                judge_item(
-                    "runtime.cdi", "its paths exist", fault or "its paths exist", "drain", remedy, elsewhere
-                )
+                judge_item("runtime.cdi", "its paths exist", fault or "its paths exist", remedy, elsewhere)
             )
     return found
 
@@ -768,20 +766,19 @@ def _engine_finding(document: Document, seen: Observed) -> Finding:
     runtime, unit = document["runtime"], seen.runtime.get("unit")
     engine, version = runtime["engine"], runtime["version"]
     if not seen.live:
-        return Finding("runtime.engine", ELSEWHERE, "drain", f"{engine} {version}", "an image does not run")
+        return Finding("runtime.engine", ELSEWHERE, f"{engine} {version}", "an image does not run")
     installed = seen.version(runtime["package"]) or "not installed"
     want, have = f"{engine} {version}", f"{engine} {installed}"
     if unit_name(document):
         want, have = f"{want} active", f"{have} {(unit or {}).get('active') or 'unknown'}"
     down = _not_yet(unit)
     if down:
-        return Finding("runtime.engine", ELSEWHERE, "drain", want, f"{engine} {down}")
+        return Finding("runtime.engine", ELSEWHERE, want, f"{engine} {down}")
     info = seen.runtime.get("info") or {}
     if "error" in info:
         return Finding(
             "runtime.engine",
             UNREAD,
-            "drain",
             want,
             f"{engine} does not answer: {info['error']}",
             Remedy(f"See `journalctl -u {engine}`.", PERSON),
@@ -792,7 +789,6 @@ def _engine_finding(document: Document, seen: Observed) -> Finding:
         "runtime.engine",
         want,
         have,
-        "drain",
         Remedy(f"Run site.yml; see `journalctl -u {engine}` for why it does not run.", SITE),
     )
 
@@ -843,12 +839,11 @@ def _config_finding(document: Document, seen: Observed) -> Finding:
             return Finding(
                 "runtime.config",
                 UNREAD,
-                "drain",
                 want,
                 f"{engine} does not answer",
                 Remedy(f"See `journalctl -u {engine}`.", PERSON),
             )
-    return judge_item("runtime.config", want, "; ".join(problems) or want, "drain", remedy, elsewhere)
+    return judge_item("runtime.config", want, "; ".join(problems) or want, remedy, elsewhere)
 
 
 def _toolkit_finding(document: Document, seen: Observed) -> Finding:
@@ -865,6 +860,5 @@ def _toolkit_finding(document: Document, seen: Observed) -> Finding:
         "runtime.toolkit",
         f"{toolkit['version']}, mode {toolkit['mode']}",
         f"{', '.join(versions)}, mode {mode or 'unsaid'}",
-        "degraded",
         Remedy("Run site.yml.", SITE),
     )

@@ -223,15 +223,15 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     state = (seen.units.get("loaded") or {}).get(SOCKET)
     if state is None:
         elsewhere = "systemd does not run here" if seen.live else "an image does not run"
-        return [judge_item("serve.socket", listen, None, "degraded", remedy, elsewhere)]
+        return [judge_item("serve.socket", listen, None, remedy, elsewhere)]
     if state["ActiveState"] == "active":
-        return [judge_item("serve.socket", listen, address(state) or None, "degraded", remedy)]
+        return [judge_item("serve.socket", listen, address(state) or None, remedy)]
     got = (
         state["LoadState"]
         if state["LoadState"] in ("masked", "not-found")
         else state["ActiveState"] or "unknown"
     )
-    return [Finding("serve.socket", MISMATCH, "degraded", listen, got, remedy)]
+    return [Finding("serve.socket", MISMATCH, listen, got, remedy)]
 
 
 def absent(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Action]:

@@ -221,8 +221,8 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
             else "the ESP is not mounted, or the loader was told another root"
         )
         return [
-            Finding("slot.fallback", ELSEWHERE, "degraded", newest, why),
-            Finding("boot.copies", ELSEWHERE, "degraded", copies, why),
+            Finding("slot.fallback", ELSEWHERE, newest, why),
+            Finding("boot.copies", ELSEWHERE, copies, why),
         ]
     remedy = Remedy(
         "See what it says, build an image without it, and write that: `goldnode disks update`. "
@@ -230,12 +230,11 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         PERSON,
     )
     return [
-        judge_item("slot.fallback", newest, survey["fallback"] or newest, "degraded", remedy),
+        judge_item("slot.fallback", newest, survey["fallback"] or newest, remedy),
         judge_item(
             "boot.copies",
             copies,
             seen.slots.get("stale") or copies,
-            "degraded",
             Remedy("Run site.yml, or `goldnode-node slot sync`.", SITE),
         ),
     ]

@@ -847,13 +847,12 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     for name, want in _declared(wanted):
         item = f"policy.host.{name}"
         if elsewhere:
-            found.append(Finding(item, ELSEWHERE, "degraded", want, elsewhere))
+            found.append(Finding(item, ELSEWHERE, want, elsewhere))
         elif name not in shown:
             found.append(
                 Finding(
                     item,
                     UNREAD,
-                    "degraded",
                     want,
                     "it was not read",
                     Remedy("Run `goldnode-node check` as root.", PERSON),
@@ -891,25 +890,24 @@ def _judged(item: str, setting: Setting) -> Finding:
         return Finding(
             item,
             UNREAD,
-            "degraded",
             setting.want,
             error,
             Remedy("Run the check as root, and look at dmesg for why it cannot be read.", PERSON),
         )
     if setting.got is None:
         remedy = Remedy("Correct `policy.host` of the class, or see why the machine lacks it.", PERSON)
-        return Finding(item, setting.outcome, "degraded", setting.want, setting.absent, remedy)
-    return judge_item(item, setting.want, setting.got, "degraded", setting.remedy)
+        return Finding(item, setting.outcome, setting.want, setting.absent, remedy)
+    return judge_item(item, setting.want, setting.got, setting.remedy)
 
 
 def _judged_swap(want: bool, seen: Observed, elsewhere: Optional[str]) -> Finding:
     if elsewhere:
-        return Finding("policy.host.swap", ELSEWHERE, "degraded", "on" if want else "off", elsewhere)
+        return Finding("policy.host.swap", ELSEWHERE, "on" if want else "off", elsewhere)
     active = [area["name"] for area in seen.tuning.get("swap_active", ())]
     swap = seen.tuning["swap"]
     if want:
         remedy = Remedy("Give the node a swap area: goldnode makes none.", PERSON)
-        return judge_item("policy.host.swap", "on", "on" if active else "off", "degraded", remedy)
+        return judge_item("policy.host.swap", "on", "on" if active else "off", remedy)
     comes = [f"{FSTAB}:{row['line']}" for row in swap["fstab"]] + [
         unit for unit, state in swap["units"].items() if state != "masked"
     ]
@@ -920,13 +918,13 @@ def _judged_swap(want: bool, seen: Observed, elsewhere: Optional[str]) -> Findin
         if comes
         else "off"
     )
-    return judge_item("policy.host.swap", "off", got, "degraded", Remedy("Run site.yml.", SITE))
+    return judge_item("policy.host.swap", "off", got, Remedy("Run site.yml.", SITE))
 
 
 def _judged_line(document: Document, seen: Observed, elsewhere: Optional[str]) -> Finding:
     item, want = "policy.host.cmdline", " ".join(cmdline_words(document))
     if elsewhere:
-        return Finding(item, ELSEWHERE, "degraded", want, elsewhere)
+        return Finding(item, ELSEWHERE, want, elsewhere)
     now = missing_words(document, seen.tuning.get("cmdline"))
     unset = _unset(document, seen)
     later = [] if unset else missing_words(document, seen.boot.get("cmdline"))
@@ -942,19 +940,22 @@ def _judged_line(document: Document, seen: Observed, elsewhere: Optional[str]) -
         )
         before = f"it would start without {' '.join(later)}" if later else None
         return Finding(
-            item, MISMATCH, "degraded", want, "; ".join(faults), Remedy(remedy, *remedy.steps, before=before)
+            item,
+            MISMATCH,
+            want,
+            "; ".join(faults),
+            Remedy(remedy, *remedy.steps, before=before),
         )
     return (
         Finding(
             item,
             UNREAD,
-            "degraded",
             want,
             unset,
             Remedy("Set the words in that boot loader's own way.", PERSON),
         )
         if unset
-        else Finding(item, MATCH, "degraded", want, want)
+        else Finding(item, MATCH, want, want)
     )
 
 
@@ -965,13 +966,12 @@ def _judged_iommu(want: str, seen: Observed, elsewhere: Optional[str]) -> Findin
     """
     groups = seen.tuning.get("iommu_groups", {})
     if elsewhere:
-        return Finding("policy.host.iommu", ELSEWHERE, "degraded", want, elsewhere)
+        return Finding("policy.host.iommu", ELSEWHERE, want, elsewhere)
     if not groups and want != "off":
         got = "the kernel shows no IOMMU: the firmware has it switched off, or the machine has none"
         return Finding(
             "policy.host.iommu",
             NOT_EXPOSED,
-            "degraded",
             want,
             got,
             Remedy("Switch VT-d or AMD-Vi on in the firmware.", REPAIR),
@@ -982,7 +982,6 @@ def _judged_iommu(want: str, seen: Observed, elsewhere: Optional[str]) -> Findin
         "policy.host.iommu",
         want,
         got,
-        "degraded",
         Remedy("Run site.yml, then reboot the node in its turn.", SITE, REBOOT),
     )
 
@@ -995,14 +994,13 @@ def _judged_memlock(wanted: Mapping[str, Any], seen: Observed) -> Finding:
     )
     held = raises(wanted, seen)
     if held or not seen.live:
-        return Finding(item, ELSEWHERE, "degraded", want, held or "an image does not run")
+        return Finding(item, ELSEWHERE, want, held or "an image does not run")
     default = have.get("default")
     if not isinstance(default, str):
         got = str(default["error"]) if default else "systemd does not run"
         return Finding(
             item,
             UNREAD,
-            "degraded",
             want,
             got,
             Remedy("Look at `systemctl show --property=DefaultLimitMEMLOCK`.", PERSON),
@@ -1011,6 +1009,5 @@ def _judged_memlock(wanted: Mapping[str, Any], seen: Observed) -> Finding:
         item,
         want,
         default,
-        "degraded",
         Remedy("Run site.yml: services would start with the earlier limit.", SITE),
     )

@@ -332,10 +332,10 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     state = seen.units.get("gate") or {}
     elsewhere = "an image does not run" if not seen.live else None
     if elsewhere:
-        found = [Finding("gate", ELSEWHERE, "degraded", mode, elsewhere)]
+        found = [Finding("gate", ELSEWHERE, mode, elsewhere)]
     else:
         now = "not decided yet in this boot" if "open" not in state else "open" if state["open"] else "closed"
-        found = [Finding("gate", MATCH, "degraded", mode, f"{state.get('mode', mode)}: {now}")]
+        found = [Finding("gate", MATCH, mode, f"{state.get('mode', mode)}: {now}")]
         if mode == gate.DRAIN:
             error = state.get("error") if seen.units.get("hook") else gate.NOBODY
             remedy = Remedy(
@@ -343,9 +343,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
                 "resume: […]}`, and run site.yml.",
                 PERSON,
             )
-            found.append(
-                judge_item("gate.hook", "a drain is told", error or "a drain is told", "degraded", remedy)
-            )
+            found.append(judge_item("gate.hook", "a drain is told", error or "a drain is told", remedy))
     if seen.units.get("loaded") is None:
         elsewhere = elsewhere or "systemd does not run here"
     names = stale(seen)
@@ -354,7 +352,6 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
             "units.loaded",
             "as on disk",
             f"not as on disk: {', '.join(names)}" if names else "as on disk",
-            "degraded",
             Remedy("Run site.yml when no GPU container runs: it reloads systemd.", SITE),
             elsewhere,
         )
@@ -364,5 +361,5 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     if timer.get("LoadState") in ("masked", "not-found"):
         active = timer["LoadState"]
     remedy = Remedy(f"Run site.yml; where it is masked, `systemctl unmask {TIMER}` first.", SITE)
-    found.append(judge_item("watch.timer", "active", active, "degraded", remedy, elsewhere))
+    found.append(judge_item("watch.timer", "active", active, remedy, elsewhere))
     return found

@@ -1,16 +1,17 @@
-"""Every finding has a side: a new one without fails here, before it decides about an image."""
+"""Every finding has a row in the table of findings, and every row is used by a finding."""
 
 from __future__ import annotations
 
 import ast
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import goldnode.node
-from goldnode.node.verdict import sides, table
+from goldnode.node.state import kinds
+from goldnode.node.state.finding import Finding
+from goldnode.node.verdict import blame, rules, table
 
 NODE = Path(goldnode.node.__file__ or "").parent
 # Ids that are no constant where the finding is made: file, what stands there, and the ids that come of it.
@@ -20,34 +21,26 @@ NAMED = {
     ("tuning.py", "item"): ("policy.host.cmdline", "policy.host.memlock"),
     ("deltas.py", "identity"): (),  # that of a finding of before
     ("deltas.py", "row['id']"): (),
-    ("table.py", "entry.id"): (),  # of the table of rules
-    ("events.py", "name"): (
-        "xid.79",
-        "pcie.aer",
-        "memory.edac",
-        "gpu.ras",
-        "storage.errors",
-        "host.blocked",
-        "net.errors",
-        "gpu.lost",
-    ),
+    ("table.py", "entry.kind.id"): (),  # of the table of rules
+    ("table.py", "row.id"): (),
+    ("events.py", "name"): ("xid.79", "gpu.bus_lost", "driver.init_failed", "driver.probe_failed"),
     ("finding.py", "name"): (),
 }
 
 
 def made() -> dict[str, str]:
     """Id -> where it is made, of every finding that the program can make; what is filled in is X."""
-    found = {rule.id: "the table of rules" for rule in table.TABLE}
+    found = {rule.kind.id: "the table of rules" for rule in table.TABLE}
     for path in NODE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
-                and node.func.id in ("Finding", "judge_item")
+                and node.func.id in ("Finding", "judge_item", "_told_row")
                 and node.args
             ):
                 continue
-            first = node.args[0]
+            first = node.args[1 if node.func.id == "_told_row" else 0]
             if isinstance(first, ast.Constant):
                 found[str(first.value)] = path.name
             elif isinstance(first, ast.JoinedStr):
@@ -65,19 +58,52 @@ def made() -> dict[str, str]:
     return found
 
 
-def test_every_finding_has_a_side() -> None:
+def test_every_finding_has_a_row() -> None:
     found = made()
     assert len(found) > 90, "the findings were not found"
-    lacking = {name: place for name, place in found.items() if sides.side(name) is None}
-    assert not lacking, f"these findings have no side in verdict/sides.py: {lacking}"
+    lacking = {name: place for name, place in found.items() if kinds.kind(name) is None}
+    assert not lacking, f"these findings have no row in node/state/kinds.py: {lacking}"
 
 
-def test_every_row_says_why_and_is_used() -> None:
-    used = {next(pattern for pattern, _, _ in sides.TABLE if fnmatchcase(name, pattern)) for name in made()}
-    for pattern, where, why in sides.TABLE:
-        assert where in (sides.SOFTWARE, sides.HARDWARE, sides.DRIVEN), pattern
-        assert len(why) > 10, pattern
-        assert pattern in used, f"{pattern}: no finding has this side by this row"
+def test_every_row_is_complete_and_used() -> None:
+    used = {row.id for name in made() if (row := kinds.kind(name)) is not None}
+    for name, row in kinds.KINDS.items():
+        assert row.domain in (kinds.SOFTWARE, kinds.DRIVER, kinds.HARDWARE), name
+        assert row.severity in (kinds.DEGRADED, kinds.DRAIN), name
+        assert (
+            row.about[0].islower() or row.about.split()[0].rstrip(":").isupper() or row.about[:3].isupper()
+        ), name
+        assert not row.about.endswith("."), name
+        assert name in used, f"{name}: no finding has this row"
+
+
+def test_each_id_is_there_once() -> None:
+    assert len(kinds.KINDS) == len(kinds._ROWS)
+
+
+def test_the_longest_family_counts() -> None:
+    assert kinds.kind("policy.host.swap") is kinds.KINDS["policy.host.*"]
+    assert kinds.kind("policy.ecc") is kinds.KINDS["policy.*"]
+    assert kinds.kind("blacklist.initramfs") is kinds.KINDS["blacklist.initramfs"]
+    assert kinds.kind("modules.nvidia.loaded") is kinds.KINDS["modules.*.loaded"]
+    assert kinds.kind("policy.*") is kinds.KINDS["policy.*"]
+    assert kinds.kind("no.such") is None
+
+
+def test_a_finding_without_a_row_is_refused() -> None:
+    with pytest.raises(LookupError, match=r"no\.such: a finding without a row in .*kinds\.py"):
+        Finding("no.such", "mismatch", "a", "b")
+    assert Finding("no.such", "mismatch", "a", "b", severity="degraded").domain == kinds.HARDWARE
+    assert Finding("gpu.lost", "mismatch", "a", "b").severity == kinds.DRAIN
+
+
+def test_a_rule_without_a_row_or_remedy_is_refused() -> None:
+    with pytest.raises(LookupError, match=r"no\.such: .*kinds\.py"):
+        rules.rule("no.such")
+    with pytest.raises(
+        LookupError, match=r"stack\.lock: the rule needs a row with remedy and blast radius in .*kinds\.py"
+    ):
+        rules.gpu_rule("stack.lock")
 
 
 def row(name: str, outcome: str = "mismatch", severity: str = "drain") -> dict[str, Any]:
@@ -111,4 +137,4 @@ def row(name: str, outcome: str = "mismatch", severity: str = "drain") -> dict[s
     ],
 )
 def test_software_decides_and_hardware_never_does(found: list[dict[str, Any]], against: list[str]) -> None:
-    assert [text.partition(":")[0] for text in sides.against({"findings": found}, ("boot.next",))] == against
+    assert [text.partition(":")[0] for text in blame.against({"findings": found}, ("boot.next",))] == against

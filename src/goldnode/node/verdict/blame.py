@@ -1,0 +1,40 @@
+"""Findings of a verdict that blame the image that booted.
+
+A tried boot is good unless a finding of severity `drain` and fault domain *software* is a mismatch: only that
+can be fixed by going back to the previous image. Findings of the domain *driver* count unless a GPU is
+missing. A *hardware* finding drains the node and never takes an image back, because the previous image would
+meet the same machine. The domains are in :mod:`..state.kinds`.
+"""
+
+from __future__ import annotations
+
+from ..state.finding import MISMATCH, UNREAD
+from ..state.kinds import DRIVER, SOFTWARE, kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Tuple
+
+# A GPU that does not answer: with one of these, findings of the domain `driver` do not blame the image.
+GONE = ("gpu.count", "gpu.lost", "gpu.bound", "gpu.ids")
+
+
+def against(verdict: Mapping[str, Any], apart: Tuple[str, ...] = ()) -> List[str]:
+    """Return the findings of a verdict against the image that booted, one text each; empty if there are none.
+
+    A finding without a row in the table counts as hardware, so that an unknown finding takes no image back.
+
+    :param apart: ids to leave out.
+    """
+    rows = [
+        row
+        for row in verdict["findings"]
+        if row["outcome"] in (MISMATCH, UNREAD) and row["severity"] == "drain"
+    ]
+    gone = any(row["id"] in GONE for row in rows)
+    domains = (SOFTWARE,) if gone else (SOFTWARE, DRIVER)
+    return [
+        f"{row['id']}: {row['got'] or 'nothing'} (want {row['expected']})"
+        for row in rows
+        if row["id"] not in apart and getattr(kind(row["id"]), "domain", None) in domains
+    ]
