@@ -668,7 +668,10 @@ def differing(one: OciImage, two: OciImage) -> str:
         return f"{len(ours)} layers against {len(theirs)}"
     for number, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
         if mine != its:
-            return f"layer {number} ({one.config['history'][number]['created_by']}): {_differing_files(_members(one, number), _members(two, number))}"
+            return (
+                f"layer {number} ({one.config['history'][number]['created_by']}): "
+                f"{_differing_files(_members(one, number), _members(two, number))}"
+            )
     for name, here, there in (
         ("configuration", one.config, two.config),
         ("manifest", one.manifest, two.manifest),

@@ -88,7 +88,10 @@ class RegistryPlace:
         if document.get("artifactType") != HISTORY or len(document.get("layers", [])) != 1:
             raise ImageError(
                 f"{target}:{line.history} is no history of goldnode",
-                remedy="find out who wrote that tag; delete it, and the next promotion brings the history of this store back",
+                remedy=(
+                    "find out who wrote that tag; delete it, and the next promotion brings the history of "
+                    "this store back"
+                ),
             )
         return target.read_blob(Descriptor.of(document["layers"][0]))
 
@@ -257,7 +260,7 @@ def promote(
 
 def _scratch() -> tempfile.TemporaryDirectory[str]:
     """A directory for the documents of an image, which are read and thrown away: in memory where the system has such a place."""
-    memory = Path("/dev/shm")  # noqa: S108 - made there as anywhere: with a name of its own, for its owner alone
+    memory = Path("/dev/shm")  # noqa: S108 - mkdtemp makes a private directory there, as anywhere
     return tempfile.TemporaryDirectory(
         prefix="goldnode-judge-", dir=memory if os.access(memory, os.W_OK) else None
     )

@@ -28,8 +28,10 @@ EPOCH = 1_767_225_600  # 2026-01-01: not the lock's day, by which the same conte
 _ANY = "999999"  # more than any version that is asked for
 
 _TEXT = """\
-This package holds no driver and no library. It stands for those of the host: a container runtime hands in libcuda.so.1 and what
-belongs to it when the container starts (NVIDIA's container toolkit, or CDI). Without that, what needs a driver does not start here.
+This package holds no driver and no library. It stands for those of the host: a container runtime hands in libcuda.so.1 \
+and what
+belongs to it when the container starts (NVIDIA's container toolkit, or CDI). Without that, what needs a driver \
+does not start here.
 
 It was made by goldnode, because Debian's packages of CUDA depend on a driver: {provides}.
 """
@@ -52,7 +54,8 @@ def provisions(names: Iterable[str], stanzas: Iterable[Stanza]) -> dict[str, str
                     continue
                 if match[2] not in (None, ">="):
                     raise ImageError(
-                        f"{stanza['Package']} asks for {part.strip()}, and a package of goldnode's can only be new enough",
+                        f"{stanza['Package']} asks for {part.strip()}, and a package of goldnode's can "
+                        "only be new enough",
                         remedy="take the name out of `from_host`",
                     )
                 have = found.setdefault(match[1], match[3])
@@ -151,7 +154,8 @@ def package(provides: tuple[str, ...]) -> bytes:
     text = _TEXT.format(provides=fields["Provides"]).encode()
     licence = (
         b"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
-        b"Files: *\nCopyright: the authors of goldnode\nLicense: Apache-2.0\n See /usr/share/common-licenses/Apache-2.0.\n"
+        b"Files: *\nCopyright: the authors of goldnode\n"
+        b"License: Apache-2.0\n See /usr/share/common-licenses/Apache-2.0.\n"
     )
     doc = f"./usr/share/doc/{NAME}"
     folders = ["./", "./usr/", "./usr/share/", "./usr/share/doc/", f"{doc}/"]

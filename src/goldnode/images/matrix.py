@@ -72,7 +72,8 @@ _Vendor = Annotated[
     str,
     _fits(
         re.compile(r"[a-z0-9.:-]+/[a-z0-9._/-]+@sha256:[0-9a-f]{64}"),
-        "is no reference by digest | write it as HOST/REPOSITORY@sha256:…, since a tag can be given to another content",
+        "is no reference by digest | write it as HOST/REPOSITORY@sha256:…, since a tag can be given to "
+        "another content",
     ),
 ]
 
@@ -133,11 +134,17 @@ class Component(_Model):
     )
     from_host: tuple[_Deb, ...] = Field(
         default=(),
-        description="What its packages ask of the host's driver, as package names: goldnode-driver-from-host provides it, and no driver is installed.",
+        description=(
+            "What its packages ask of the host's driver, as package names: goldnode-driver-from-host "
+            "provides it, and no driver is installed."
+        ),
     )
     layout: Literal["cuda", "python"] = Field(
         default="python",
-        description="cuda: libraries of the wheel go to /usr/local/cuda-X.Y; python: as pip would install it below /usr/local.",
+        description=(
+            "cuda: libraries of the wheel go to /usr/local/cuda-X.Y; python: as pip would install it below "
+            "/usr/local."
+        ),
     )
     licence: str | None = Field(
         default=None, description="Key of `licences`; null: Debian's own archive says it per package."
@@ -152,7 +159,10 @@ class Flavour(_Model):
     """One flavour of a release: the components that it adds to its parent image."""
 
     parent: str | None = Field(
-        description="Flavour of this release, or BACKEND-VERSION-FLAVOUR of another, that it begins with; null: nothing."
+        description=(
+            "Flavour of this release, or BACKEND-VERSION-FLAVOUR of another, that it begins with; null: "
+            "nothing."
+        )
     )
     components: tuple[str, ...] | dict[str, tuple[str, ...]] = Field(
         default=(), description="Keys of the release's `components`, or a list per OS."
@@ -212,7 +222,10 @@ class Release(_Model):
     )
     source: _Source = Field(
         default=None,
-        description="built, or left out: from packages and wheels. {vendor: REFERENCE}: the flavours that stand on nothing are this image of the vendor's.",
+        description=(
+            "built, or left out: from packages and wheels. {vendor: REFERENCE}: the flavours that stand on "
+            "nothing are this image of the vendor's."
+        ),
     )
     exercised: bool = Field(
         default=True, description="Whether it is built and smoked in this project's own tests."

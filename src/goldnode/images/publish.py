@@ -156,8 +156,12 @@ def _immutable(target: Repository, tag: str, digest: str) -> bool:
     found = target.digest(tag)
     if found is not None and found != digest:
         raise ImageError(
-            f"{target}:{tag} is {found} in the registry, and {digest} here: an immutable tag is given to one content only",
-            remedy="find out who moved it or whose build is not reproducible; a changed recipe has a build id of its own",
+            f"{target}:{tag} is {found} in the registry, and {digest} here: an immutable tag is given to "
+            "one content only",
+            remedy=(
+                "find out who moved it or whose build is not reproducible; a changed recipe has a build id "
+                "of its own"
+            ),
         )
     return found is not None
 
@@ -260,7 +264,8 @@ def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = F
     for descriptor, manifest in layout.attached(digest):
         if target.manifest(descriptor.digest) is None:
             raise ImageError(
-                f"{target}@{descriptor.digest} ({manifest['artifactType']}) is not there after it was written",
+                f"{target}@{descriptor.digest} ({manifest['artifactType']}) is not there after it was "
+                "written",
                 remedy="publish again",
             )
         for row in manifest["layers"]:
@@ -282,7 +287,8 @@ def check_blob(target: Repository, row: Descriptor) -> None:
             size += len(block)
     if "sha256:" + hasher.hexdigest() != row.digest:
         raise ImageError(
-            f"blob {row.digest} of {target} is altered: expected {row.size} bytes with that digest, got {size} with sha256:{hasher.hexdigest()}",
+            f"blob {row.digest} of {target} is altered: expected {row.size} bytes with that digest, got "
+            f"{size} with sha256:{hasher.hexdigest()}",
             remedy="delete it from the registry's storage and publish again",
         )
 
@@ -420,7 +426,11 @@ def _ref(layout: Layout, config: dict[str, Any], digest: str, target: Repository
     have = layout.refs().get(name)
     if have is not None and have.digest != digest:
         raise ImageError(
-            f"{name} is {have.digest} in {layout.root}, and {digest} in {target} by its labels: an immutable name is given to one content only",
-            remedy="find out whose labels are wrong or whose build is not reproducible; to look at it, pull it into another store (--store)",
+            f"{name} is {have.digest} in {layout.root}, and {digest} in {target} by its labels: an "
+            "immutable name is given to one content only",
+            remedy=(
+                "find out whose labels are wrong or whose build is not reproducible; to look at it, pull "
+                "it into another store (--store)"
+            ),
         )
     return name

@@ -92,9 +92,11 @@ rm -f /var/cache/ldconfig/aux-cache
 
 # Hook before the root is packed.
 ROOT_HOOK = (
-    'rm -f "$1/var/cache/ldconfig/aux-cache" "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old "$1"/etc/passwd- "$1"/etc/group- '
-    '"$1"/etc/shadow- "$1"/etc/gshadow- "$1"/etc/resolv.conf "$1"/etc/hostname; '
-    'rm -rf "$1"/var/lib/apt/lists "$1"/var/log/apt "$1"/var/log/dpkg.log "$1"/var/log/alternatives.log "$1"/var/log/bootstrap.log; '
+    'rm -f "$1/var/cache/ldconfig/aux-cache" "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old '
+    '"$1"/etc/passwd- "$1"/etc/group- "$1"/etc/shadow- "$1"/etc/gshadow- '
+    '"$1"/etc/resolv.conf "$1"/etc/hostname; '
+    'rm -rf "$1"/var/lib/apt/lists "$1"/var/log/apt "$1"/var/log/dpkg.log '
+    '"$1"/var/log/alternatives.log "$1"/var/log/bootstrap.log; '
     'mkdir -p "$1/var/lib/apt/lists/partial"; : > "$1/etc/apt/sources.list"; : > "$1/etc/machine-id"'
 )
 
@@ -252,7 +254,8 @@ def recipe(
 def _check(row: Row, lock: ImageLock, parent: Recipe | None) -> None:
     if row.vendor is not None:
         raise row.error(
-            f'image "{row.name}" stands on a vendor\'s image, which is pulled, not built; this goldnode has not done that yet',
+            f'image "{row.name}" stands on a vendor\'s image, which is pulled, not built; this goldnode '
+            "has not done that yet",
             remedy="pull it into the store and build what stands on it elsewhere, or set `source: built`",
         )
     if (parent.image.name if parent is not None else None) != row.image.parent:

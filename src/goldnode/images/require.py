@@ -32,8 +32,12 @@ def minimum_driver(version: str) -> str:
     if row is None:
         near = closest(version, facts.cudas())
         raise ImageError(
-            f"CUDA {version} is not among the releases that the facts know, so that nothing says which driver it needs",
-            remedy=f"correct the version (the nearest known one is {near}), or add it to facts/cuda.yml with its source",
+            f"CUDA {version} is not among the releases that the facts know, so that nothing says which "
+            "driver it needs",
+            remedy=(
+                f"correct the version (the nearest known one is {near}), or add it to facts/cuda.yml with "
+                "its source"
+            ),
         )
     return row.minimum
 

@@ -210,7 +210,10 @@ class Resolver:
                 return self._debs(row, root, have, None)
             raise row.error(
                 f'apt cannot install what image "{row.name}" asks for: {error.message.partition(": ")[2]}',
-                remedy="correct its packages, or let what it stands on move: `goldnode images lock --upgrade` with the name of its parent",
+                remedy=(
+                    "correct its packages, or let what it stands on move: `goldnode images lock --upgrade` "
+                    "with the name of its parent"
+                ),
             ) from error
         again = sorted({item.name for item in downloads} & below.keys())
         if again:
@@ -347,7 +350,8 @@ class Resolver:
         if found is None:
             known = {str(parse_wheel_filename(item.file)[1]) for item in index.files(name)}
             raise row.error(
-                f'image "{row.name}" asks for {name} {version}, of which the index has no wheel for Python {row.system.python} on this platform',
+                f'image "{row.name}" asks for {name} {version}, of which the index has no wheel for Python '
+                f"{row.system.python} on this platform",
                 remedy=nearest(version, known) or "correct the name of the wheel",
             )
         return _Wheel(
@@ -635,7 +639,9 @@ def fetch_all(
     if faults:
         raise ImageError(
             told(faults),
-            remedy="run `goldnode images lock --check` to see what moved, or fetch again if it was the network",
+            remedy=(
+                "run `goldnode images lock --check` to see what moved, or fetch again if it was the network"
+            ),
         )
     return sum(item.size for item in wanted)
 

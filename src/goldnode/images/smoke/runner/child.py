@@ -83,7 +83,8 @@ class Killer:
         except subprocess.TimeoutExpired:
             self.stuck.append(process.pid)
             return missing(
-                f"it hangs: process {process.pid} (state {process_state(process.pid)}) did not end in {limit:g} s and cannot be killed"
+                f"it hangs: process {process.pid} (state {process_state(process.pid)}) did not end in "
+                f"{limit:g} s and cannot be killed"
             )
         return missing(f"it did not end within {limit:g} s (state {state}) and was killed")
 

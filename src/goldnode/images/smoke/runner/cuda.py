@@ -22,7 +22,8 @@ def driver_library(devices: bool, foreign: bool) -> Json:
     if native.absent(LIBCUDA):
         if devices:
             raise Failed(
-                f"{LIBCUDA} is not here although there are device files: the container toolkit did not bring it",
+                f"{LIBCUDA} is not here although there are device files: the container toolkit did not "
+                "bring it",
                 "present",
                 "absent",
             )
@@ -49,7 +50,10 @@ def runtime_code(version: str, devices: bool) -> Json:
     return passed({"cudaGetDeviceCount": wanted}, {"cudaGetDeviceCount": status})
 
 
-SOURCE = 'extern "C" __global__ void goldnode_compiled(float *x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2.0f; }'
+SOURCE = (
+    'extern "C" __global__ void goldnode_compiled(float *x, int n) { '
+    "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2.0f; }"
+)
 
 
 def compiler(version: str) -> Json:

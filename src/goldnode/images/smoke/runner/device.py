@@ -203,7 +203,8 @@ def one_gemm(found: Driver, gpu: Gpu, row: Optional[Json], size: int, seconds: f
     by = "the vendor's BLAS" if kinds else f"a plain kernel, {found.kernels()}"
     kept = {name: value for name, value in floor.items() if name in tflops}
     return {
-        "name": gpu.name, "model": None if row is None else row["model"], "size": n, "by": by, "tflops": tflops, "floor": kept,
+        "name": gpu.name, "model": None if row is None else row["model"], "size": n, "by": by,
+        "tflops": tflops, "floor": kept,
         "no_floor": reason or "the facts state none for its precisions",
     }  # fmt: skip
 

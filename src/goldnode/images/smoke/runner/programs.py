@@ -45,14 +45,21 @@ int main() {
     return printf("code %d\\n", code) < 0;
 }
 """
-_HIP = "#include <hip/hip_runtime.h>\n__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
+_HIP = (
+    "#include <hip/hip_runtime.h>\n"
+    "__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\n"
+    "int main() { return 0; }\n"
+)
 PROGRAMS: Dict[str, Program] = {
     "gcc": Program(["-dumpfullversion"], r"([\d.]+)", "a.c", _C, ["a.c", "-o", "made"], r"goldnode"),
     "nvcc": Program(
         ["--version"], r"V([\d.]+)", "a.cu", _CUDA, ["a.cu", "-o", "made"], r"code \d+",
         "libcuda.so", ["-DDRIVER", "a.cu", "-o", "driver", "-lcuda"],
     ),
-    "hipcc": Program(["--version"], r"HIP version: (\d+\.\d+)", "a.hip", _HIP, ["--offload-arch=gfx90a", "-c", "a.hip", "-o", "made"]),
+    "hipcc": Program(
+        ["--version"], r"HIP version: (\d+\.\d+)", "a.hip", _HIP,
+        ["--offload-arch=gfx90a", "-c", "a.hip", "-o", "made"],
+    ),
 }  # fmt: skip
 PLACES = ("/usr/local/cuda/bin", "/opt/rocm/bin")
 

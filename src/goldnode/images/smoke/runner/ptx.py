@@ -96,7 +96,8 @@ DONE:
     ret;
 }}
 
-.visible .entry goldnode_gemm(.param .u64 left, .param .u64 right, .param .u64 out, .param .u32 rows, .param .u32 columns, .param .u32 inner)
+.visible .entry goldnode_gemm(.param .u64 left, .param .u64 right, .param .u64 out, \
+.param .u32 rows, .param .u32 columns, .param .u32 inner)
 {{
 {_HEAD}    .reg .f32 %f<4>;
     ld.param.u64 %d3, [left];

@@ -230,7 +230,8 @@ class Hip(Driver):
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         a, b, c = (ctypes.c_void_p(memory) for memory in (left, right, out))
         self._rocblas(
-            "rocblas_gemm_ex", self.handles[self.current], 111, 111, n, n, n, ctypes.byref(one), a, element, n, b, element, n,
+            "rocblas_gemm_ex", self.handles[self.current], 111, 111, n, n, n,
+            ctypes.byref(one), a, element, n, b, element, n,
             ctypes.byref(zero), c, 151, n, c, 151, n, 151, 0, 0, 0,
         )  # fmt: skip
 

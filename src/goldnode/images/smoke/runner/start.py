@@ -15,8 +15,14 @@ from . import frameworks, image, plan, report
 from .child import Killer
 from .report import FAILED, NOT_RUN, SCHEMA, TIERS, UNKNOWN, Json
 
-ABOUT = "Run what this image or node is for: libraries load and say what they have to, and its devices compute what they have to."
-CODES = "Exit code 0: passed. 2: a test failed. 3: something that is required could not be run, a wrong use, or a fault of this program."
+ABOUT = (
+    "Run what this image or node is for: libraries load and say what they have to, and its devices compute "
+    "what they have to."
+)
+CODES = (
+    "Exit code 0: passed. 2: a test failed. 3: something that is required could not be run, a wrong use, "
+    "or a fault of this program."
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -145,8 +151,8 @@ def run(options: Any, killer: Killer, floors: Any) -> Json:
     devices = image.devices(backend, options.root)
     parts = image.parts(described) if described.get("backend") in (None, backend) else {}
     here = plan.Here(
-        backend, parts, devices, options.root, options.without_driver, floors, options.size, options.seconds, options.memory_share,
-        options.memory_mib << 20, options.gpus,
+        backend, parts, devices, options.root, options.without_driver, floors,
+        options.size, options.seconds, options.memory_share, options.memory_mib << 20, options.gpus,
     )  # fmt: skip
     tests = plan.plan(here)
     if options.gpus and not devices and backend != "cpu":
