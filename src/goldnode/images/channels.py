@@ -35,9 +35,7 @@ class ImagePlace(Place, Protocol):
     """A backend for channels of container images."""
 
     def documents(self, line: Line, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
-        """Return a layout with the image's manifest and configuration, and with its evidence unless
-        disabled.
-        """
+        """Return a layout with the image's manifest and configuration, and with its evidence if requested."""
 
 
 class StorePlace(KeptPlace):
@@ -162,8 +160,9 @@ class RegistryPlace:
         ]
 
     def send_again(self, line: Line, digest: str) -> bool:
-        """Upload an image from the store again, without a tag. Return False if the store does not have it
-        complete.
+        """Upload an image from the store again, without a tag.
+
+        Return False if the store does not have it complete.
         """
         try:
             whole(self.layout, digest)
@@ -194,7 +193,7 @@ def whole(layout: Layout, digest: str) -> None:
         layout.read(row.digest)
 
 
-# Moving
+# Promotion
 
 
 def promote(
@@ -222,8 +221,8 @@ def promote(
     def judging(history: History, digest: str, against: str | None) -> tuple[list[Gate], list[str]]:
         with _scratch() as scratch:
             documents = place.documents(line, digest, Layout(Path(scratch)))
-            # Without the image that the channel points to, no major version can be compared. The majors
-            # gates then fail with that reason.
+            # Without the channel's current image, major versions cannot be compared. Each of them then needs
+            # an approval, as if it had changed.
             lost = ""
             if against is not None:
                 try:
@@ -285,6 +284,3 @@ def _differences(layout: Layout, before: str | None, after: str) -> list[str]:
         for name in sorted(old | new)
         if old.get(name) != new.get(name)
     ]
-
-
-# Looking

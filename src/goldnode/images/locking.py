@@ -144,8 +144,9 @@ def _named(row: Row, patterns: Sequence[str]) -> bool:
 
 
 def _kept(row: Row, out: Path | None) -> ImageLock | None:
-    """Return the existing lock even if the matrix has changed since. Return None for a missing or edited
-    lock.
+    """Return the existing lock even if the matrix has changed since.
+
+    Return None for a missing or edited lock.
     """
     path = (
         out / lock_name(row.name)

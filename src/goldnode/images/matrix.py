@@ -1,10 +1,10 @@
-"""The matrix of container images: backend x runtime version x flavour x OS, declared once in
+"""The matrix of container images: backend x runtime version x flavour x OS, declared in
 `images/containers/matrix.yml`.
 
-A release (one version of one backend) lists its components once: their names as wheels and as Debian
-packages, and their versions. Flavours select components. From that follow the rows, one per image, with the
-requests to apt and pip. No archive is asked here: that is `goldnode.images.resolve`, and its answers are the
-locks.
+A release (one version of one backend) declares its components once: their names as wheels and as Debian
+packages, and their versions. Flavours select components. The rows, one per image, follow from that, with the
+requests to apt and pip. This module queries no archive. `goldnode.images.resolve` does that, and locks record
+its results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from goldnode.core.yamlsource import KeyPath, Source
 from goldnode.facts import host as facts
 from goldnode.oci.model import NAME, Image
 
-MATRIX = "GOLDNODE_MATRIX"  # environment: a matrix file that replaces the built-in one
+MATRIX = "GOLDNODE_MATRIX"  # environment variable: a matrix file that replaces the built-in one
 
 Backend = Literal["cuda", "rocm", "oneapi", "cpu"]
 Layout = Literal["cuda", "python", "none"]
@@ -79,7 +79,7 @@ _Vendor = Annotated[
 
 
 def _some(value: tuple[str, ...]) -> tuple[str, ...]:
-    # Not pydantic's own length check: that counts what is well formed, and hides the entry that is not.
+    # Not pydantic's own length check: it counts only valid entries, and hides the error of the invalid one.
     if not value:
         raise ValueError("an empty list, expected at least one entry | add one")
     return value
@@ -110,7 +110,7 @@ class System(_Model):
 
 
 class Licence(_Model):
-    """Terms that parts of images are under, with what they mean for publishing."""
+    """Licence terms of parts of images, and their consequence for publication."""
 
     title: str = Field(description="What the label says: an SPDX expression where there is one.")
     redistribution: Literal["free", "private"] = Field(description="private: publishing needs --private.")
@@ -118,7 +118,7 @@ class Licence(_Model):
 
 
 class Component(_Model):
-    """One part of a release: where it comes from on each OS, and which version the release has."""
+    """One part of a release: its source on each OS, and its version in the release."""
 
     version: str | dict[str, str] | None = Field(
         default=None, description="Expected upstream version, or one per OS; null: none is claimed."
@@ -181,12 +181,13 @@ class Flavour(_Model):
 
 
 class Vendor(_Model):
-    """An image of a vendor's as a base."""
+    """An image from a vendor as a base."""
 
     vendor: _Vendor = Field(description="HOST/REPOSITORY@sha256:…")
 
 
-# `built` is None to the rest: one alternative alone, so that a fault in the other is reported for it.
+# `built` becomes None. This leaves a single alternative to validate, so that an error in a vendor's reference
+# is reported as such.
 _Source = Annotated[
     Vendor | None,
     BeforeValidator(lambda value: None if value == "built" else value),
@@ -256,13 +257,13 @@ class MatrixFile(_Model):
 
 @dataclass(frozen=True)
 class Row:
-    """One image of the matrix with all data for locks, recipes, labels and tests.
+    """One image of the matrix, with all data for locks, recipes, labels and tests.
 
-    `debs` (apt's names) and `wheels` (PEP 508) are the requests of this image in addition to its parent's.
-    `parts` are the versions that it claims, its parent's included; `min_driver` is the driver below which its
-    CUDA does not start (facts), None for other backends. `layout` is the place of its own wheels: see
-    `Component.layout`; empty without wheels. `from_host` is what its packages require of a driver, which the
-    host provides. `vendor` is a reference by digest if the base is not built here.
+    `debs` (apt's names) and `wheels` (PEP 508) are what this image requests in addition to its parent.
+    `parts` are the versions that it declares, including its parent's. `min_driver` is the oldest driver on
+    which its CUDA starts (from the facts); None for other backends. `layout` is the target of its own wheels,
+    see `Component.layout`; "none" without wheels. `from_host` are the packages' requirements on a driver,
+    which the host provides. `vendor` is a reference by digest if the base is not built here.
     """
 
     image: Image
@@ -287,17 +288,17 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The image's name, by which everything calls it."""
+        """The image's name, its identifier everywhere."""
         return self.image.name
 
     @property
     def archives(self) -> tuple[str, ...]:
-        """Ids of the archives its packages come from."""
+        """Ids of the archives that its packages come from."""
         return self.system.archives
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """Architectures it is built for, as dpkg names them."""
+        """Target architectures, by dpkg's names."""
         return self.system.architectures
 
     @property
@@ -309,23 +310,23 @@ class Row:
 
     @property
     def locks(self) -> Path:
-        """The directory of the matrix's locks."""
+        """Directory of the matrix's locks."""
         return self.file.parent / "locks"
 
     def error(self, message: str, *, remedy: str | None = None) -> ImageError:
-        """An error at this image's flavour in the matrix."""
+        """Return an error that points to this image's flavour in the matrix."""
         return ImageError(message, file=self.file, line=self.line, remedy=remedy)
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """All images, by name, parents before their children."""
+    """All images by name, parents before their children."""
 
     file: Path
     images: dict[str, Row]
 
     def row(self, name: str) -> Row:
-        """Return one image. Raises ImageError with the nearest right name."""
+        """Return one image. Raises ImageError for an unknown name and suggests the nearest one."""
         if name not in self.images:
             raise ImageError(
                 f'image "{name}" is not in the matrix', file=self.file, remedy=nearest(name, self.images)
@@ -333,19 +334,18 @@ class Matrix:
         return self.images[name]
 
     def chain(self, name: str) -> list[Row]:
-        """Return the image with its ancestors, the first layer first."""
+        """Return the image preceded by its ancestors, the root first."""
         found = [self.row(name)]
         while found[0].image.parent is not None:
             found.insert(0, self.row(found[0].image.parent))
         return found
 
     def select(self, patterns: Sequence[str] = (), *, exercised: bool = False) -> list[Row]:
-        """Return the images that `patterns` match, with all their ancestors, parents first; without patterns:
-        all.
+        """Return the images that `patterns` match and all their ancestors, parents first.
 
-        A pattern is a name, a backend, or a glob over names (`cuda-12.4.1-*`). Without patterns, `exercised`
-        leaves out the images that this project does not build itself. Raises ImageError for a pattern without
-        a match, with the nearest name.
+        A pattern is a name, a backend, or a glob over names (`cuda-12.4.1-*`). Without patterns, all images
+        are selected; `exercised` then excludes the images that this project does not build itself. Raises
+        ImageError for a pattern without a match, with the nearest name.
         """
         from fnmatch import fnmatchcase
 
@@ -369,12 +369,13 @@ class Matrix:
 
 
 def absent(name: str, here: Iterable[str]) -> str:
-    """Return the remedy for a name that no image of a store has: build it if the matrix has it, otherwise use
-    the nearest name in `here`.
+    """Return the remedy for an image name that is not in the store.
+
+    If the matrix has the image: build it. Otherwise: the nearest name in `here` or in the matrix.
     """
     try:
         known = load_matrix().images
-    except GoldnodeError:  # a matrix with a fault is another matter
+    except GoldnodeError:  # a broken matrix is not the problem to report here
         known = {}
     if name in known:
         return f"build it: goldnode images build {name}"
@@ -382,12 +383,15 @@ def absent(name: str, here: Iterable[str]) -> str:
 
 
 def builtin_matrix() -> Path:
-    """Return goldnode's own matrix file."""
+    """Return the path of goldnode's own matrix file."""
     return Path(__file__).resolve().parents[3] / "images" / "containers" / "matrix.yml"
 
 
 def load_matrix(path: Path | None = None) -> Matrix:
-    """Read the matrix at `path`, of $GOLDNODE_MATRIX, or goldnode's own. Raises ImageError for the first fault, with file and line."""
+    """Read the matrix at `path`, at $GOLDNODE_MATRIX, or goldnode's own.
+
+    Raises ImageError for the first error, with file and line.
+    """
     if path is None:
         named = os.environ.get(MATRIX)
         path = Path(named).expanduser() if named else builtin_matrix()
@@ -398,13 +402,13 @@ def load_matrix(path: Path | None = None) -> Matrix:
 
 
 def _policies() -> list[str]:
-    """The names of purity.yml, by which images are inspected."""
+    """Return the policy names of purity.yml, by which images are inspected."""
     data = yamlsource.read(builtin_matrix().with_name("purity.yml"), error=ImageError).data
     return sorted(data["backends"])
 
 
 class _Reader:
-    """Turns a validated file into rows; every fault names the line it was written on."""
+    """Converter from a validated file to rows. Every error points to its line."""
 
     def __init__(self, document: MatrixFile, source: Source) -> None:
         self.document, self.source = document, source
@@ -564,7 +568,7 @@ class _Reader:
         )
 
     def _with_parent(self, row: Row, rows: Mapping[str, Row]) -> Row:
-        """Return the row with the parts, licences and terms of its parent added."""
+        """Return the row with the parts, licences and terms of its ancestors added."""
         from dataclasses import replace
 
         parent = row.image.parent
@@ -606,7 +610,9 @@ def _of(value: tuple[str, ...] | dict[str, tuple[str, ...]], system: str) -> tup
 
 
 def _min_driver(backend: str, version: str) -> str | None:
-    """The driver minimum of a CUDA version's major family (minor-version compatibility), from the facts."""
+    """Return the minimum driver of a CUDA version's major family (minor-version compatibility), from the
+    facts.
+    """
     if backend != "cuda":
         return None
     major = version.partition(".")[0]
@@ -617,7 +623,7 @@ def _min_driver(backend: str, version: str) -> str | None:
 
 
 def _ordered(rows: Mapping[str, Row], source: Source) -> dict[str, Row]:
-    """The rows with parents before children, else as written."""
+    """Return the rows with parents before children, otherwise in their order in the file."""
     found: dict[str, Row] = {}
 
     def add(row: Row) -> None:

@@ -176,9 +176,7 @@ def _immutable(target: Repository, tag: str, digest: str) -> bool:
 def _record(
     layout: Layout, digest: str, tag: str, gates: Sequence[Gate], private: bool, now: dt.datetime
 ) -> None:
-    """Attach the publication record: results of the gates and the day. Repeating an equal record adds
-    nothing.
-    """
+    """Attach the publication record with the results of the gates. An equal record is attached only once."""
     document: dict[str, Any] = {
         "schema": "goldnode.publication/1",
         "digest": digest,

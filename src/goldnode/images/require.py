@@ -128,8 +128,9 @@ def _requirements(environment: Mapping[str, str]) -> Iterable[str]:
 
 
 def _holds(text: str, machine: Machine, reader: Reader) -> bool | None:
-    """Return whether one condition holds. None: the toolkit ignores it, because it does not know the
-    property.
+    """Return whether one condition holds.
+
+    None: the toolkit ignores it, because it does not know the property.
     """
     found = _CONDITION.fullmatch(text)
     if found is None:

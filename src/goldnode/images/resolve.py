@@ -1,10 +1,11 @@
 """Resolution of images: apt and pip resolve for the image's OS and Python, and this module records the
-result; then the files are fetched.
+result.
 
-Debian packages are resolved in a throw-away apt root, on top of the parent's lock. pip resolves wheels for
-the image's Python and platform. pip judges markers (`python_version < "3.12"`) for the Python that it runs
-on, so its result is evaluated again with the image's own, and missing wheels are requested. Libraries of CUDA
-wheels are parts of one release: nothing is added for them; their requirements are only checked.
+It also downloads the files. Debian packages are resolved in a temporary apt root, on top of the parent's
+lock. pip resolves wheels for the image's Python and platform. But pip evaluates markers (`python_version <
+"3.12"`) for the Python that runs it. So the result is evaluated again for the image's Python, and missing
+wheels are requested. CUDA wheels are parts of one release: their requirements are only checked, and add no
+wheels.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ from goldnode.lock.model import LockedArchive
 from goldnode.lock.resolve import Graph, _records, archive_sources
 from goldnode.lock.transport import masked
 
-# What a dpkg status needs of a record for apt to resolve on top of it. Installed-Size too: without it apt takes what is installed for another
-# package of the same version, and fetches it again.
+# Fields of a record that apt needs in a dpkg status file to resolve on top of it. Without Installed-Size, apt
+# considers the installed package a different one of the same version, and downloads it again.
 _STATUS = (
     "Package",
     "Architecture",
@@ -86,7 +87,7 @@ class Locked:
 
 
 class Resolver:
-    """Resolves rows of one run; archives are read once per OS."""
+    """Resolver for the rows of one run. It reads the archives once per OS."""
 
     def __init__(
         self,
@@ -118,10 +119,10 @@ class Resolver:
     def lock(
         self, row: Row, chain: Sequence[tuple[Row, ImageLock]], *, keep: ImageLock | None = None
     ) -> Locked:
-        """Resolve `row` on top of `chain`, the rows below it with their locks, the first layer first.
+        """Resolve `row` on top of `chain`, its ancestors with their locks, the root first.
 
-        With `keep` versions stay wherever the archives still have them.
-        Raises ImageError, SigningKeyError and SiteError.
+        With `keep`, versions of that lock stay if the archives still have them. Raises ImageError,
+        SigningKeyError and SiteError.
         """
         root = self._root(row.system)
         have = [deb for _, lock in chain for deb in lock.debs]
@@ -149,15 +150,17 @@ class Resolver:
         return Locked(row, lock, keep, True)
 
     def check_all(self, locks: Sequence[tuple[Row, ImageLock]]) -> list[list[Moved]]:
-        """Return what `check` finds for each, asking for several at once."""
+        """Return the result of `check` for each lock; several run in parallel."""
         for row, lock in locks:
             if lock.debs:
-                self._root(row.system).pin({})  # opened here, since threads would open it twice
+                self._root(row.system).pin({})  # open it before the threads start; they would open it twice
         with ThreadPoolExecutor(4, thread_name_prefix="check") as pool:
             return list(pool.map(lambda pair: self.check(*pair), locks))
 
     def check(self, row: Row, lock: ImageLock) -> list[Moved]:
-        """Return what of `lock` its archives and indexes no longer have, have with other bytes, or have newer."""
+        """Return the files of `lock` that their archives and indexes no longer have, or have with other
+        content.
+        """
         found: list[Moved] = []
         if lock.debs:
             root = self._root(row.system)
@@ -206,6 +209,7 @@ class Resolver:
         try:
             made, downloads = self._asked(row, root, below)
         except UnsolvableError as error:
+            # The pinned versions of the old lock may conflict with a changed request. Try again without them.
             if keep is not None:
                 return self._debs(row, root, have, None)
             raise row.error(
@@ -215,6 +219,7 @@ class Resolver:
                     "with the name of its parent"
                 ),
             ) from error
+        # An image only adds packages: replacing one would leave its old files in the parent's layer.
         again = sorted({item.name for item in downloads} & below.keys())
         if again:
             raise row.error(
@@ -241,9 +246,10 @@ class Resolver:
     def _asked(
         self, row: Row, root: AptRoot, below: Mapping[str, Stanza]
     ) -> tuple[LockedDeb | None, list[Download]]:
-        """Return the packages that apt fetches for `row` on top of `below`, with the package that represents
-        the host's driver if one is needed. Raises UnsolvableError, and ImageError if nothing requires what
-        `from_host` names.
+        """Return the packages that apt downloads for `row` on top of `below`, and the package that represents
+        the host's driver if the row needs it.
+
+        Raises UnsolvableError, and ImageError if no package depends on a name in `from_host`.
         """
         status = root.directory / "status-below"
 
@@ -254,7 +260,8 @@ class Resolver:
 
         if not row.from_host:
             return None, resolved()
-        # First with one that is new enough for all, to learn what is asked of it; then with the one that has just that.
+        # Resolve twice: first with a stand-in of any version, to learn the required versions; then with the
+        # package that provides exactly those.
         first = resolved(hostpackage.stand_in(row.from_host))
         asked = hostpackage.provisions(row.from_host, _records(root, first).values())
         idle = sorted(set(row.from_host) - asked.keys())
@@ -271,7 +278,9 @@ class Resolver:
         return made, second
 
     def _control(self, row: Row, root: AptRoot, debs: Sequence[LockedDeb]) -> dict[str, Stanza]:
-        """The archive's records of `debs`, by name: from the archive, else as an earlier run kept them."""
+        """Return the archive's records of `debs` by name: from the archive, otherwise from the cache of an
+        earlier run.
+        """
         offered: dict[tuple[str, str], Stanza] = {}
         for stanza in root.show(f"{item.name}={item.version}" for item in debs if not item.made):
             offered[stanza["Package"], stanza.get("SHA256", "")] = stanza
@@ -290,6 +299,7 @@ class Resolver:
                     f'{item.name} {item.version}, which "{row.name}" stands on, has left its archive',
                     remedy=f"run `goldnode images lock {row.image.parent} --upgrade` first",
                 )
+        # Archives drop old versions. Cached records let children resolve on top of a parent's lock for longer.
         self._keep_control(stanza for stanza in found.values() if "SHA256" in stanza)
         return found
 
@@ -335,6 +345,7 @@ class Resolver:
             for wheel in lock.wheels
         }
         pins = {item.name: item.version for item in keep.wheels} if keep is not None else {}
+        # The old lock's versions are preferences. The wheels of ancestors are fixed.
         try:
             found, reasons = _closure(row, self.site, {**pins, **there})
         except _ResolutionError:
@@ -390,7 +401,7 @@ def _locked(item: _Wheel, index: Index, why: str) -> LockedWheel:
 
 
 def platform_options(system: System) -> list[str]:
-    """The options by which pip chooses wheels for the Python and the platform of `system`."""
+    """Return the options that make pip choose wheels for the Python and platform of `system`."""
     short = "cp" + system.python.replace(".", "")
     options = ["--python-version", system.python, "--implementation", "cp"]
     options += [word for abi in (short, "abi3", "none") for word in ("--abi", abi)]
@@ -398,7 +409,7 @@ def platform_options(system: System) -> list[str]:
 
 
 def environment(system: System, extra: str = "") -> dict[str, str]:
-    """The marker environment (PEP 508) of the Python of `system`."""
+    """Return the marker environment (PEP 508) of the Python of `system`."""
     return {
         "implementation_name": "cpython",
         "implementation_version": f"{system.python}.0",
@@ -416,7 +427,10 @@ def environment(system: System, extra: str = "") -> dict[str, str]:
 
 
 def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping[str, str]) -> list[_Wheel]:
-    """Ask pip which wheels it would install. Raises _ResolutionError where it finds none, ImageError where it cannot be asked."""
+    """Return the wheels that pip would install.
+
+    Raises _ResolutionError if pip finds no solution, and ImageError for a file that is not a wheel.
+    """
     url = index_url(row, site)
     with tempfile.TemporaryDirectory(prefix="goldnode-pip-") as name:
         place = Path(name)
@@ -466,8 +480,9 @@ def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping
 
 
 def index_url(row: Row, site: Site) -> str | None:
-    """Return the site's URL of the index that `row` names; None for pip's configured index. Raises ImageError
-    if the site has none.
+    """Return the site's URL of the index that `row` names; None for pip's configured index.
+
+    Raises ImageError if the site does not define that index.
     """
     if row.index is None:
         return None
@@ -501,15 +516,16 @@ def _reported(item: Mapping[str, Any], row: Row) -> _Wheel:
 
 
 def _hash_of(url: str) -> str:
-    """The hash of a wheel whose index states none: only for one that is a file."""
+    """Return the hash of a wheel whose index states none. This works only for local files."""
     if urlsplit(url).scheme != "file":
         raise ImageError(f"the index gives no SHA-256 of {masked(url)}", remedy="use an index that does")
     return sha256_of(Path(unquote(urlsplit(url).path)))
 
 
 def _closure(row: Row, site: Site, constraints: Mapping[str, str]) -> tuple[list[_Wheel], dict[str, str]]:
-    """All wheels that `row` needs under the markers of its own Python, and why each is there."""
+    """Return all wheels that `row` needs by the markers of its own Python, and the reason for each."""
     asked = list(row.wheels)
+    # Each round may add wheels with further requirements. Eight rounds end a loop that does not converge.
     for _ in range(8):
         found = {item.name: item for item in _pip(row, site, asked, constraints)}
         reasons, missing = _reached(row, found)
@@ -520,7 +536,10 @@ def _closure(row: Row, site: Site, constraints: Mapping[str, str]) -> tuple[list
 
 
 def _reached(row: Row, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], list[str]]:
-    """Follow the requirements of `row` through `found`: reasons by name, and the requirements nothing there fulfils."""
+    """Follow the requirements of `row` through `found`.
+
+    Return the reasons by name, and the requirements that no wheel in `found` fulfils.
+    """
     reasons: dict[str, str] = {}
     missing: list[str] = []
     pending = [(Requirement(text), "requested") for text in row.wheels]
@@ -530,6 +549,7 @@ def _reached(row: Row, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], lis
         name = canonicalize_name(requirement.name)
         wheel = found.get(name)
         if wheel is None or not requirement.specifier.contains(wheel.version, prereleases=True):
+            # Without the marker: pip would evaluate it for its own Python and skip the wheel again.
             bare = Requirement(str(requirement))
             bare.marker = None
             missing.append(str(bare))
@@ -547,8 +567,9 @@ def _reached(row: Row, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], lis
 
 
 def _check_release(row: Row, chain: Sequence[tuple[Row, ImageLock]], found: Sequence[_Wheel]) -> None:
-    """Refuse CUDA wheels whose requirements neither the image nor its ancestors have, as a wheel or as a
-    Debian package.
+    """Raise an error for a CUDA wheel with a requirement that neither the image nor its ancestors fulfil.
+
+    A wheel or a Debian package may fulfil it.
     """
     have: dict[str, str] = {}
     for other in [*(below for below, _ in chain), row]:
@@ -571,7 +592,7 @@ def _check_release(row: Row, chain: Sequence[tuple[Row, ImageLock]], found: Sequ
 
 
 def _check_parts(row: Row, lock: ImageLock) -> None:
-    """Refuse a Debian package that is another version than its component says."""
+    """Raise an error for a Debian package whose version differs from that of its component."""
     versions = {item.name: item.version for item in lock.debs}
     for name, component in row.components.items():
         expected = row.parts.get(name)
@@ -581,7 +602,7 @@ def _check_parts(row: Row, lock: ImageLock) -> None:
         for package in packages if expected is not None else ():
             if package not in versions:
                 continue
-            # Debian writes the release beside the part's own version: 11.1.1+~10.3.5.147~12.4.1-2.
+            # Debian puts the CUDA release next to the part's own version: 11.1.1+~10.3.5.147~12.4.1-2.
             if not re.search(rf"(^|[:~+]){re.escape(str(expected))}([~+.-]|$)", versions[package]):
                 raise row.error(
                     f'component "{name}" is declared as {expected}, and {package} is {versions[package]}',
@@ -590,7 +611,7 @@ def _check_parts(row: Row, lock: ImageLock) -> None:
 
 
 def _status(stanzas: Iterable[Stanza]) -> str:
-    """A dpkg status file in which `stanzas` are installed."""
+    """Return a dpkg status file in which `stanzas` are installed."""
     blocks = []
     for stanza in stanzas:
         lines = [f"{key}: {stanza[key]}" for key in _STATUS if key in stanza]
@@ -610,11 +631,11 @@ def fetch_all(
     parallel: int = 4,
     verify: bool = True,
 ) -> int:
-    """Fetch every file of the locks of `rows` into `pool`, and return the number of bytes fetched.
+    """Download every file of the locks of `rows` into `pool`, and return the number of bytes downloaded.
 
-    Existing files are not requested; with `verify` they are read, compared with their hash, and fetched again
-    if they differ. Interrupted downloads resume. Raises ImageError if a file is not available as its lock
-    describes it; the others are fetched in any case.
+    Existing files are not requested. With `verify` they are hashed, and downloaded again if they differ.
+    Interrupted downloads resume. Raises ImageError if a file is not available as its lock describes it; the
+    other files are downloaded in any case.
     """
     pairs = [item if isinstance(item, tuple) else (item, find_lock(item)) for item in rows]
     debs = {deb.sha256: deb for _, lock in pairs for deb in lock.debs}
@@ -647,7 +668,7 @@ def fetch_all(
 
 
 def make_all(locks: Iterable[ImageLock], pool: Path, *, verify: bool = True) -> None:
-    """Bring the packages that goldnode makes itself into `pool`; it takes no network. Raises ImageError."""
+    """Write the packages that goldnode builds itself into `pool`, without a network. Raises ImageError."""
     for deb in [deb for lock in locks for deb in lock.debs if deb.made]:
         if not _there(pool, deb, verify):
             hostpackage.write(deb, pool_path(pool, deb))
@@ -664,13 +685,16 @@ def _there(pool: Path, item: LockedDeb | LockedWheel, verify: bool) -> bool:
 
 
 def _addresses(wheels: Sequence[tuple[Row, LockedWheel]], site: Site) -> Iterator[Wanted]:
-    """Where pip's indexes have these wheels. Raises ImageError for one they lack, or have as another file."""
+    """Yield the downloads of these wheels from pip's indexes.
+
+    Raises ImageError for a wheel that an index lacks or has with other content.
+    """
     indexes: dict[str | None, Index] = {}
     for row, wheel in wheels:
         url = index_url(row, site)
         index = indexes.setdefault(url, Index(url))
         named = [item for item in index.files(wheel.name) if item.file == wheel.file]
-        # One that states no hash is tried after those that do: what arrives is checked in any case.
+        # Prefer an entry with a matching hash over one without a hash. The download is verified in any case.
         fitting = [item for item in named if item.sha256 == wheel.sha256] or [
             item for item in named if item.sha256 is None
         ]

@@ -167,8 +167,9 @@ class Index:
             answer.close()
 
     def sha256(self, item: WheelFile) -> str:
-        """Return the hash of a wheel, from the index or of a local file. Raises ImageError if the index
-        states none.
+        """Return the hash of a wheel, from the index or of a local file.
+
+        Raises ImageError if the index states none.
         """
         if item.sha256 is not None:
             return item.sha256
