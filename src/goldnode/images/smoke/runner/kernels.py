@@ -1,4 +1,7 @@
-"""The kernels of `ptx` as one source for HIP and OpenCL; what they differ in is in macros before it. Column-major, like everything here."""
+"""The kernels of `ptx` as a single source for HIP and OpenCL. Macros cover their differences.
+
+Matrices are column-major.
+"""
 
 from __future__ import annotations
 

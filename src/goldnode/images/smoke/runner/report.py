@@ -88,9 +88,7 @@ def exit_code(record: Json, required: Tuple[str, ...]) -> int:
 
 
 def text(record: Json) -> str:
-    """Return a record as text: a line per test, with the reason unless it passed, and a summary in the last
-    line.
-    """
+    """Return a record as text: one line per test with its figures or reason, then a summary line."""
     where = record.get("image") or "no goldnode image"
     lines = [f"goldnode-smoke: backend {record['backend']}, {where}"]
     if record["simulated"]:
