@@ -595,7 +595,8 @@ class Builder:
     def _clean(self) -> None:
         running = self.store.cache / "running"
         if running.is_dir() and any(running.iterdir()):
-            # The engine was killed, so its storage may be damaged. Builds make it again from the store's layers.
+            # The engine was killed, so its storage may be damaged. Builds make it again from the store's
+            # layers.
             shutil.rmtree(self.store.cache / "buildah", ignore_errors=True)
             shutil.rmtree(running, ignore_errors=True)
         shutil.rmtree(self.store.cache / "work", ignore_errors=True)

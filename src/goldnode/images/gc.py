@@ -109,7 +109,8 @@ def collect(
         doomed = [path for path in files if path.stat().st_mtime <= edge]
         gone += [Gone(str(path), "nothing that stays names it", path.stat().st_size) for path in doomed]
         if not dry_run:
-            # Names first: an interruption leaves unnamed blobs for the next run, never a name without its blobs.
+            # Names first: an interruption leaves unnamed blobs for the next run, never a name without its
+            # blobs.
             for name in leaving:
                 layout.drop_ref(name)
             for digest in detached:

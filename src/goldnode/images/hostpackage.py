@@ -30,10 +30,10 @@ EPOCH = 1_767_225_600
 _ANY = "999999"  # higher than any required version
 
 _TEXT = """\
-This package holds no driver and no library. It stands for those of the host: a container runtime hands in libcuda.so.1 \
-and what
-belongs to it when the container starts (NVIDIA's container toolkit, or CDI). Without that, what needs a driver \
-does not start here.
+This package holds no driver and no library. It stands for those of the host: a container runtime hands in \
+libcuda.so.1 and what
+belongs to it when the container starts (NVIDIA's container toolkit, or CDI). Without that, what needs \
+a driver does not start here.
 
 It was made by goldnode, because Debian's packages of CUDA depend on a driver: {provides}.
 """

@@ -383,7 +383,7 @@ def absent(name: str, here: Iterable[str]) -> str:
 
 
 def builtin_matrix() -> Path:
-    """Return the path of goldnode's own matrix file."""
+    """Return the path of the built-in matrix file."""
     return Path(__file__).resolve().parents[3] / "images" / "containers" / "matrix.yml"
 
 

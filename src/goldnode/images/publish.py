@@ -351,7 +351,8 @@ def pull(
         found = Pulled(
             f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}", manifest.digest, ""
         )
-        # The configuration first: its labels name the image, and a conflict must show before the large download.
+        # The configuration first: its labels name the image, and a conflict must show before the large
+        # download.
         first = target.pull_blob(config, layout)
         found.ref = _ref(layout, layout.document(config.digest), manifest.digest, target)
         with ThreadPoolExecutor(parallel) as pool:

@@ -14,8 +14,8 @@ An image consists of its parent's layers, unchanged, and of its own layers of th
 * `files`: files of goldnode itself: links, linker settings, the image's description of itself, the smoke
   runner.
 
-Environment and directory layout of CUDA images are those that users of NVIDIA's images rely on (dist/ of
-NVIDIA's container images).
+CUDA images have the environment and directory layout that users of NVIDIA's images rely on. NVIDIA documents
+them in dist/ of its repository of container images.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)(?:/.*)?" + _CACHES
 ROOT_LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)/.+" + _CACHES
 
 # Script that the engine runs as root inside the image. $1 is the context directory. policy-rc.d with exit
-# code 101 keeps maintainer scripts from starting services. ldconfig runs on outlines of the wheels' libraries,
-# sparse files with only the parts that it reads; the script removes them afterwards.
+# code 101 keeps maintainer scripts from starting services. ldconfig runs on outlines of the wheels'
+# libraries, sparse files with only the parts that it reads; the script removes them afterwards.
 SCRIPT = """#!/bin/sh
 set -eu
 export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true LC_ALL=C.UTF-8 HOME=/root
@@ -346,16 +346,17 @@ _TOOLKIT = (
     "ptxas",
 )
 # nvcc searches for gcc before it reads its profile. The gcc wrapper that selects a release nvcc supports is
-# in a directory that only the profile names. Debian 13's own nvcc wrapper sets PATH too, Debian 12's does not.
+# in a directory that only the profile names. Debian 13's own nvcc wrapper sets PATH too, Debian 12's does
+# not.
 _NVCC = """#!/bin/sh
 export PATH="/usr/lib/nvidia-cuda-toolkit/bin:$PATH"
 exec /usr/lib/nvidia-cuda-toolkit/bin/nvcc "$@"
 """
 
 
-# OpenCL runtimes that come as wheels: the ICD file in /etc through which the loader finds one, and the library
-# it names. The wheel installs its own ICD file to /usr/local/etc, where no loader searches, and that file names
-# the directory in which the wheel was packed.
+# OpenCL runtimes that come as wheels: the ICD file in /etc through which the loader finds one, and the
+# library it names. The wheel installs its own ICD file to /usr/local/etc, where no loader searches, and that
+# file names the directory in which the wheel was packed.
 _OPENCL = {"intel-opencl-rt": ("etc/OpenCL/vendors/intel-cpu.icd", "/usr/local/lib/libintelocl.so")}
 
 

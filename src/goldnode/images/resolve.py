@@ -299,7 +299,8 @@ class Resolver:
                     f'{item.name} {item.version}, which "{row.name}" stands on, has left its archive',
                     remedy=f"run `goldnode images lock {row.image.parent} --upgrade` first",
                 )
-        # Archives drop old versions. Cached records let children resolve on top of a parent's lock for longer.
+        # Archives drop old versions. Cached records let children resolve on top of a parent's lock for
+        # longer.
         self._keep_control(stanza for stanza in found.values() if "SHA256" in stanza)
         return found
 

@@ -306,7 +306,8 @@ mount --bind "$root" "$root"
 mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
 mount -t tmpfs -o nosuid,nodev,size=2g,mode=1777 tmpfs "$root/tmp"
 mount -t tmpfs -o nosuid,mode=755,size=1g tmpfs "$root/dev"
-for name in null zero random urandom; do : > "$root/dev/$name"; mount --bind "/dev/$name" "$root/dev/$name"; done
+for name in null zero random urandom; do : > "$root/dev/$name"; \
+mount --bind "/dev/$name" "$root/dev/$name"; done
 mkdir -m 1777 "$root/dev/shm"
 mount -o remount,ro,bind "$root"
 exec chroot --userspec="$1" "$root" /usr/bin/env -i "${@:2}"

@@ -16,7 +16,8 @@ from typing import Any, Dict, List, Optional
 
 from .report import FAILED, NOT_RUN, Json
 
-# A process in uninterruptible sleep does not react to SIGKILL. The runner abandons it after this many seconds.
+# A process in uninterruptible sleep does not react to SIGKILL. The runner abandons it after this many
+# seconds.
 GRACE = 5.0
 MOST = 4 << 20  # limit in bytes for a result, and for the output of libraries
 
@@ -51,8 +52,8 @@ class Killer:
             return missing(
                 f"process {self.stuck[0]} of an earlier test is stuck in the driver and cannot be killed"
             )
-        # -I: import nothing from the caller's environment or directory. -S: no site-packages; they cost time and
-        # may shadow modules.
+        # -I: import nothing from the caller's environment or directory. -S: no site-packages; they cost time
+        # and may shadow modules.
         flags = ["-I"] if site else ["-I", "-S"]
         started = time.monotonic()
         try:

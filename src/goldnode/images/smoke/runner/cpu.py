@@ -17,8 +17,8 @@ from typing import Any, List, Optional, Tuple
 from . import image, linear, native
 from .report import Failed, Json, NotRun, passed
 
-# The first one found is used. Debian's libblas.so.3 is the BLAS that update-alternatives selects, including its
-# CBLAS symbols.
+# The first one found is used. Debian's libblas.so.3 is the BLAS that update-alternatives selects, including
+# its CBLAS symbols.
 BLAS = ("libopenblas.so.0", "libblas.so.3", "libmkl_rt.so.2")
 COLUMN_MAJOR, NO_TRANSPOSE = 102, 111  # cblas.h
 
@@ -154,7 +154,8 @@ def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
     started = time.perf_counter()
     children = []
     for rank in range(ranks):
-        # fork: the child shares the mapping and the sockets. os._exit skips clean-up that belongs to the parent.
+        # fork: the child shares the mapping and the sockets. os._exit skips clean-up that belongs to the
+        # parent.
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -242,7 +243,8 @@ def memory(share: float = 0.0, root: str = "/") -> Json:
     started = time.perf_counter()
     with mmap.mmap(-1, size) as area:
         for turn, factor in enumerate((7, 11)):
-            # All blocks are equal except for the offset in their first bytes, which reveals addressing errors.
+            # All blocks are equal except for the offset in their first bytes, which reveals addressing
+            # errors.
             rest = (bytes((value * factor + 1) % 251 for value in range(4096)) * (BLOCK // 4096))[MARK:]
             for at in range(0, size, BLOCK):
                 area[at : at + MARK] = at.to_bytes(MARK, "little")

@@ -239,7 +239,8 @@ class Cuda(Driver):
             handle = ctypes.c_void_p()
             self._cublas("cublasCreate_v2", ctypes.byref(handle))
             self.handles[self.current] = handle
-        # cudaDataType: CUDA_R_32F 0, CUDA_R_16F 2; cublasComputeType_t: CUBLAS_COMPUTE_32F 68, _32F_FAST_TF32 77
+        # cudaDataType: CUDA_R_32F 0, CUDA_R_16F 2; cublasComputeType_t: CUBLAS_COMPUTE_32F 68, _32F_FAST_TF32
+        # 77
         element, compute = {"fp16": (2, 68), "fp32": (0, 68), "tf32": (0, 77)}[kind]
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         self._cublas(

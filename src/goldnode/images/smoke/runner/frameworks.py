@@ -99,8 +99,8 @@ def _onnxruntime(runtime: Any, device: bool) -> Ran:
     return session.run(None, {"x": x})[0].tolist(), used[0], ""
 
 
-# -- an ONNX model without the package onnx: protobuf's wire format (tag, length, bytes) written by hand, with the
-# -- field numbers of onnx.proto
+# -- an ONNX model without the package onnx: protobuf's wire format (tag, length, bytes), written by hand with
+# -- the field numbers of onnx.proto
 
 
 def field(number: int, value: Any) -> bytes:

@@ -208,11 +208,13 @@ COMPONENTS: Dict[str, Component] = {
 
 # Other names of parts in image.json: names of packages and wheels, without `nvidia-`, `lib` and `-cu12`.
 ALIASES = {
-    "cuda-runtime": "cudart", "cuda-cudart": "cudart", "runtime": "cudart", "cuda-nvrtc": "nvrtc", "cuda-nvjitlink": "nvjitlink",
-    "cuda-cupti": "cupti", "cuda-nvtx": "nvtx", "nvtoolsext": "nvtx", "libze1": "level_zero", "ze": "level_zero", "ze1": "level_zero",
-    "level-zero": "level_zero", "ze_loader": "level_zero", "amdhip64": "hip", "hip-runtime": "hip", "amdhip64-5": "hip", "hsa-runtime64": "hsa",
-    "hsa-runtime": "hsa", "rocr": "hsa", "hsa-runtime64-1": "hsa", "amd_comgr": "comgr", "rocblas0": "rocblas", "intel-sycl-rt": "sycl",
-    "ocl-icd-libopencl1": "opencl", "ocl-icd": "opencl", "openblas0": "openblas", "openblas0-pthread": "openblas", "rocm-smi": "rocm_smi",
+    "cuda-runtime": "cudart", "cuda-cudart": "cudart", "runtime": "cudart", "cuda-nvrtc": "nvrtc",
+    "cuda-nvjitlink": "nvjitlink", "cuda-cupti": "cupti", "cuda-nvtx": "nvtx", "nvtoolsext": "nvtx",
+    "libze1": "level_zero", "ze": "level_zero", "ze1": "level_zero", "level-zero": "level_zero",
+    "ze_loader": "level_zero", "amdhip64": "hip", "hip-runtime": "hip", "amdhip64-5": "hip",
+    "hsa-runtime64": "hsa", "hsa-runtime": "hsa", "rocr": "hsa", "hsa-runtime64-1": "hsa",
+    "amd_comgr": "comgr", "rocblas0": "rocblas", "intel-sycl-rt": "sycl", "ocl-icd-libopencl1": "opencl",
+    "ocl-icd": "opencl", "openblas0": "openblas", "openblas0-pthread": "openblas", "rocm-smi": "rocm_smi",
 }  # fmt: skip
 
 
@@ -260,7 +262,8 @@ def check(part: str, version: str) -> Json:
         try:
             native.load(f"{other}.so.{major}")
         except Failed as problem:
-            # The compiled engines of cuDNN 9.28 link with the driver, so they can be tested only with a driver.
+            # The compiled engines of cuDNN 9.28 link with the driver, so they can be tested only with a
+            # driver.
             if not native.lacks(problem, native.LIBCUDA):
                 raise
             waiting.append(f"{other}.so.{major}")

@@ -37,8 +37,8 @@ class Program(NamedTuple):
 
 
 _C = '#include <stdio.h>\nint main(void) { return puts("goldnode") < 0; }\n'
-# Device code and a call to the runtime. With DRIVER, also a call to the driver: that program is linked with the
-# stub, and not run, because it starts only on a host with a driver.
+# Device code and a call to the runtime. With DRIVER, also a call to the driver: that program is linked with
+# the stub, and not run, because it starts only on a host with a driver.
 _CUDA = """#include <stdio.h>
 #include <cuda.h>
 #include <cuda_runtime.h>
