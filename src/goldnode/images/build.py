@@ -58,7 +58,7 @@ from goldnode.oci.layers import tools as layer_tools
 from goldnode.oci.layout import CONFIG, MANIFEST, Descriptor, OciImage, canonical, clean, digest_of
 from goldnode.oci.model import Built
 
-Say = Callable[[str, str, float], None]  # what, its state (started, done, kept, failed), seconds
+Say = Callable[[str, str, float], None]  # title, state (started, done, kept, failed), seconds
 
 _LEFT = re.compile(LEFTOVERS)
 _LEFT_OF_ROOT = re.compile(ROOT_LEFTOVERS)
@@ -169,8 +169,8 @@ def _chain(item: Recipe) -> list[Recipe]:
 
 @dataclass
 class _Task:
-    """One node of the build graph: its key, title, the keys of its dependencies, and the function that makes
-    it.
+    """One node of the build graph: its key, its title, the keys of its dependencies, and a function that
+    makes it.
     """
 
     key: str
@@ -207,8 +207,8 @@ class Builder:
         return all(self.store.layout.has(row["digest"]) for row in (manifest["config"], *manifest["layers"]))
 
     def build(self, wanted: Sequence[Recipe]) -> list[Built]:
-        """Build the missing images of `wanted` (parents before children), and return the builds of all, in
-        their order.
+        """Build the missing images of `wanted`, parents before children. Return the builds of all, in their
+        order.
 
         After a failure, images that do not depend on it are still built; then the first failure is raised.
         Raises ImageError.
@@ -227,6 +227,7 @@ class Builder:
         names = {item.digest for item in todo}
 
         def add(key: str, title: str, needs: Iterable[str], make: Callable[[], Any]) -> str:
+            # Images share layers: the first one that needs a layer adds its task.
             found.setdefault(key, _Task(key, title, tuple(dict.fromkeys(needs)), make))
             return key
 
@@ -389,6 +390,8 @@ class Builder:
             ), {}
 
         found = self._kept(wheels_key(item, group), make)
+        # A cached layer does not imply cached outlines. Make them here: wheels run in parallel, a step does
+        # not.
         for row in group:
             self._outlines(item, row)
         return found
@@ -413,9 +416,9 @@ class Builder:
         return found
 
     def _system(self, item: Recipe | None) -> list[tuple[Layer, dict[str, Any]]]:
-        """Return the layers below and including the system layer of an image, lowest first, without wheels.
+        """Return the system layers of an image and its ancestors, lowest first.
 
-        They form the engine's parent image.
+        They form the engine's parent image. Layers of wheels are not among them.
         """
         if item is None:
             return []
@@ -467,8 +470,8 @@ class Builder:
         return self._kept(step_key(item), make)
 
     def _show(self, item: Recipe, into: Path) -> None:
-        """Write the script's input directory: packages, and outlines of all libraries from wheels in this
-        image.
+        """Write the script's input directory: packages, and outlines of all libraries from the image's
+        wheels.
         """
         (into / "debs").mkdir(parents=True)
         (into / "script").write_text(SCRIPT, encoding="utf-8")
@@ -514,7 +517,7 @@ class Builder:
         if below is not None:
             labels["org.opencontainers.image.base.digest"] = below.digest
         config = {
-            "architecture": "amd64",
+            "architecture": "amd64",  # the matrix allows no other
             "os": "linux",
             "created": date,
             "config": {
@@ -709,6 +712,7 @@ def differing(one: OciImage, two: OciImage) -> str:
     ):
         if here != there:
             keys = [key for key in sorted({*here, *there}) if here.get(key) != there.get(key)]
+            # The uncompressed layers are equal here, so only their compression can differ.
             return f"{name}: {', '.join(keys)}" + (" (the compressor)" if keys == ["layers"] else "")
     return "nothing"
 

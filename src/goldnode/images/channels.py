@@ -100,6 +100,7 @@ class RegistryPlace:
     def commit(self, line: Line, text: bytes) -> None:
         target = self.repository(line)
         with tempfile.TemporaryDirectory(prefix="goldnode-history-") as name:
+            # OCI requires a configuration blob; for an artifact it is the empty one.
             blobs = []
             for number, (data, kind) in enumerate(((b"{}", EMPTY), (text, HISTORY))):
                 file = Path(name) / str(number)

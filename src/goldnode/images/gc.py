@@ -106,6 +106,7 @@ def collect(
             if f"sha256:{path.name}" not in used
         ]
         files += sorted((layout.root / "partial").glob("*"))
+        # Younger blobs stay: an interrupted build or pull continues with them.
         doomed = [path for path in files if path.stat().st_mtime <= edge]
         gone += [Gone(str(path), "nothing that stays names it", path.stat().st_size) for path in doomed]
         if not dry_run:
@@ -245,8 +246,9 @@ def _locked(target: Repository, digest: str, keeps: Needed) -> str | None:
 
 
 def _published(target: Repository, digest: str, now: dt.datetime, days: float) -> str | None:
-    """Return why an image is too young to be removed, or that its age is unknown; None if it is old
-    enough.
+    """Return why an image is too young to be removed; None if it is old enough.
+
+    An unknown age is a reason to keep it, too.
     """
     newest: dt.datetime | None = None
     for row in target.referrers(digest)[0]:

@@ -1,5 +1,4 @@
-"""The package `goldnode-driver-from-host`: it represents the host's driver in an image and contains no
-library.
+"""The package `goldnode-driver-from-host`: it represents the host's driver in an image, without any library.
 
 Debian's nvidia-cuda-dev depends on `libcuda1 | libcuda.so.1`, as if it were installed next to a driver. In a
 container the host provides the driver's libraries through the container runtime; a copy in the image would
@@ -40,10 +39,9 @@ It was made by goldnode, because Debian's packages of CUDA depend on a driver: {
 
 
 def provisions(names: Iterable[str], stanzas: Iterable[Stanza]) -> dict[str, str | None]:
-    """Return the provisions that `stanzas` require: each of `names` with the lowest version that satisfies
-    all.
+    """Return the required provisions: each of `names` with the lowest version that satisfies all `stanzas`.
 
-    A version of None means any. Names that nothing depends on are left out. Raises ImageError for a
+    A version of None means any. Names that no stanza depends on are left out. Raises ImageError for a
     dependency other than "at least".
     """
     wanted = set(names)

@@ -1,5 +1,4 @@
-"""The lock of a container image: every Debian package and every wheel that it adds to its parent, with
-hashes.
+"""The lock of a container image: every package and wheel that it adds to its parent, with hashes.
 
 An image is a function of its lock and its parent's lock. A lock contains no URLs: archives are ids that a
 site resolves, and pip's own configuration finds wheels by name, version and hash.

@@ -495,6 +495,7 @@ class _Reader:
                 component.version.get(system) if isinstance(component.version, dict) else component.version
             )
             packages = _of(component.debs, system)
+            # A component that exists as both is a wheel, unless the release prefers debs on this OS.
             as_deb = bool(packages) and (component.wheel is None or release.prefer.get(system) == "debs")
             if as_deb:
                 debs.extend(packages)
@@ -593,6 +594,8 @@ class _Reader:
             below = rows[parent]
             parts = {**below.parts, **parts}
             licences = [*below.licences, *licences]
+            # One private part makes the whole image private. An image is exercised only if all its ancestors
+            # are.
             terms = "private" if "private" in (terms, below.redistribution) else "free"
             exercised = exercised and below.exercised
             parent = below.image.parent
@@ -610,8 +613,8 @@ def _of(value: tuple[str, ...] | dict[str, tuple[str, ...]], system: str) -> tup
 
 
 def _min_driver(backend: str, version: str) -> str | None:
-    """Return the minimum driver of a CUDA version's major family (minor-version compatibility), from the
-    facts.
+    """Return the minimum driver of a CUDA version's major family, from the facts (minor-version
+    compatibility).
     """
     if backend != "cuda":
         return None

@@ -29,7 +29,7 @@ from goldnode.oci.registry import DOCKER_MANIFEST, INDEXES, Manifest, Registry, 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-SETTLE = 1.0  # seconds after which another publisher's write of the same tag would have been seen
+SETTLE = 1.0  # seconds until another publisher's write to the same tag is visible
 
 Say = Callable[[str], None]
 
@@ -186,6 +186,7 @@ def _record(
     }
     for _, manifest in layout.attached(digest, PUBLICATION):
         kept = json.loads(layout.read(manifest["layers"][0]["digest"]))
+        # Ignore the date: the record states the first publication.
         if {key: value for key, value in kept.items() if key != "published"} == document:
             return
     layout.attach(
@@ -222,7 +223,9 @@ def push(
             sent = future.result()
             found.sent, found.there = found.sent + sent, found.there + (not sent)
             found.size += futures[future].size if sent else 0
+            # The next image of this run mounts the blob from here instead of sending it.
             known[futures[future].digest] = target.name
+    # By digest only: without a tag, no user finds the image before it is verified.
     target.put_manifest(digest, layout.read(digest), image.manifest.get("mediaType", MANIFEST))
 
 
@@ -267,6 +270,7 @@ def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = F
     target.read_blob(config)
     for row in image.layers:
         size = target.blob_size(row.digest)
+        # -1: the registry has the blob and does not state its size.
         if size not in (row.size, -1):
             said = "absent" if size is None else f"{size} bytes"
             raise ImageError(
@@ -411,6 +415,7 @@ def _one(target: Repository, reference: str, system: str | None) -> Manifest:
         if found.media_type not in (MANIFEST, DOCKER_MANIFEST):
             raise ImageError(f"{target}:{reference} is a {found.media_type}, which is no image")
         return found
+    # OCI names architectures as Go does, uname as the kernel does.
     wanted = (
         system
         or f"linux/{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
@@ -432,11 +437,10 @@ def _one(target: Repository, reference: str, system: str | None) -> Manifest:
 
 
 def _ref(layout: Layout, config: dict[str, Any], digest: str, target: Repository) -> str:
-    """Return the name of a pulled image in the store: its immutable name if its labels state one, otherwise
-    its origin.
+    """Return the name of a pulled image in the store: the immutable one from its labels, otherwise its
+    origin.
 
-    Raises ImageError if that immutable name belongs to another image in the store, because anyone can write
-    labels.
+    Anyone can write labels. So this raises ImageError if the store has that immutable name for another image.
     """
     labels = (config.get("config") or {}).get("Labels") or {}
     said = {

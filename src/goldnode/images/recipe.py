@@ -14,8 +14,8 @@ An image consists of its parent's layers, unchanged, and of its own layers of th
 * `files`: files of goldnode itself: links, linker settings, the image's description of itself, the smoke
   runner.
 
-CUDA images have the environment and directory layout that users of NVIDIA's images rely on. NVIDIA documents
-them in dist/ of its repository of container images.
+CUDA images have the environment and directory layout that users of NVIDIA images rely on (dist/ in the
+sources of the NVIDIA container images).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CACHES = (
     r"|var/lib/apt/lists/.+"
     r"|var/log/(?:apt/.*|dpkg\.log|alternatives\.log|bootstrap\.log|fontconfig\.log)"
 )
-# A system layer leaves out these directories, too: they are in the root already. The root needs them.
+# A system layer leaves out these directories themselves, too, because the root already has them.
 LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)(?:/.*)?" + _CACHES
 ROOT_LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)/.+" + _CACHES
 
@@ -142,9 +142,7 @@ class Recipe:
 
     @property
     def step(self) -> bool:
-        """Return whether the engine has work: packages to install, or libraries of wheels to register with
-        ldconfig.
-        """
+        """Return whether the engine has work: packages to install, or libraries of wheels for ldconfig."""
         return self.parent is not None and bool(self.debs or self.wheels)
 
     @cached_property
@@ -301,6 +299,7 @@ def _environment(row: Row, parent: Recipe | None) -> dict[str, str]:
         }
     before = parent.identity.get("parts", {}) if parent is not None else {}
     for name, version in sorted(row.parts.items()):
+        # The parent has set the others.
         if before.get(name) != version:
             found |= dict.fromkeys(_VERSIONS.get(name, ()), version)
     if row.image.flavour == "devel":
@@ -321,9 +320,7 @@ _VERSIONS = {
 
 
 def search_path(version: str) -> tuple[str, tuple[str, ...]]:
-    """Return LD_LIBRARY_PATH and the lines of ld.so.conf.d/nvidia.conf, as in NVIDIA's images of this
-    CUDA.
-    """
+    """Return LD_LIBRARY_PATH and the lines of ld.so.conf.d/nvidia.conf that NVIDIA uses for this CUDA."""
     nvidia, cuda = ("/usr/local/nvidia/lib", "/usr/local/nvidia/lib64"), "/usr/local/cuda/lib64"
     if key(version) < (12, 7):
         return ":".join(nvidia), nvidia
@@ -361,9 +358,7 @@ _OPENCL = {"intel-opencl-rt": ("etc/OpenCL/vendors/intel-cpu.icd", "/usr/local/l
 
 
 def _files(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, dict[str, Any]]:
-    """Return the files that goldnode itself adds to the image, by path: {text, mode}, {link} or
-    {directory}.
-    """
+    """Return the files that goldnode itself adds, by path: {text, mode}, {link} or {directory}."""
     found: dict[str, dict[str, Any]] = {}
     for path, library in (_OPENCL[wheel.name] for wheel in lock.wheels if wheel.name in _OPENCL):
         found[path] = {"text": f"{library}\n", "mode": 0o644}
@@ -414,6 +409,7 @@ def _labels(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, str]:
     import datetime as dt
 
     image = row.image
+    # The lock's date, not the clock: two builds of a recipe must be equal.
     created = dt.datetime.fromtimestamp(lock.epoch, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = {
         "org.opencontainers.image.created": created,

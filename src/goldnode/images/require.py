@@ -69,7 +69,7 @@ def requirement(version: str) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """Properties of a machine that conditions test; None means unknown.
+    """Properties of a machine that conditions refer to; None means unknown.
 
     `cuda` is the newest CUDA that the driver runs natively ("12.4").
     """

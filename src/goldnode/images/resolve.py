@@ -1,11 +1,10 @@
-"""Resolution of images: apt and pip resolve for the image's OS and Python, and this module records the
-result.
+"""Resolution of images: apt and pip resolve for the image's OS and Python; this module records the result.
 
 It also downloads the files. Debian packages are resolved in a temporary apt root, on top of the parent's
-lock. pip resolves wheels for the image's Python and platform. But pip evaluates markers (`python_version <
-"3.12"`) for the Python that runs it. So the result is evaluated again for the image's Python, and missing
-wheels are requested. CUDA wheels are parts of one release: their requirements are only checked, and add no
-wheels.
+lock. pip resolves wheels for the image's Python and platform. But pip evaluates markers such as
+`python_version<"3.12"` for the Python that runs it. So the result is evaluated again for the image's Python,
+and missing wheels are requested. CUDA wheels are parts of one release: their requirements are only checked,
+and add no wheels.
 """
 
 from __future__ import annotations
@@ -158,9 +157,7 @@ class Resolver:
             return list(pool.map(lambda pair: self.check(*pair), locks))
 
     def check(self, row: Row, lock: ImageLock) -> list[Moved]:
-        """Return the files of `lock` that their archives and indexes no longer have, or have with other
-        content.
-        """
+        """Return the files of `lock` that its sources no longer have, or have with other content."""
         found: list[Moved] = []
         if lock.debs:
             root = self._root(row.system)
@@ -181,6 +178,7 @@ class Resolver:
                 hashes = {item.sha256 for item in index.files(wheel.name) if item.file == wheel.file}
                 if not hashes:
                     found.append(Moved("vanished", wheel.name, f"{wheel.file} is not in the index any more"))
+                # An index that states no hash cannot show a change.
                 elif None not in hashes and wheel.sha256 not in hashes:
                     found.append(
                         Moved("changed", wheel.name, f"{wheel.file} has other bytes than were locked")
@@ -246,10 +244,10 @@ class Resolver:
     def _asked(
         self, row: Row, root: AptRoot, below: Mapping[str, Stanza]
     ) -> tuple[LockedDeb | None, list[Download]]:
-        """Return the packages that apt downloads for `row` on top of `below`, and the package that represents
-        the host's driver if the row needs it.
+        """Return the packages that apt downloads for `row` on top of `below`.
 
-        Raises UnsolvableError, and ImageError if no package depends on a name in `from_host`.
+        The first value is the package that represents the host's driver, if the row needs it. Raises
+        UnsolvableError, and ImageError if no package depends on a name in `from_host`.
         """
         status = root.directory / "status-below"
 
@@ -278,9 +276,7 @@ class Resolver:
         return made, second
 
     def _control(self, row: Row, root: AptRoot, debs: Sequence[LockedDeb]) -> dict[str, Stanza]:
-        """Return the archive's records of `debs` by name: from the archive, otherwise from the cache of an
-        earlier run.
-        """
+        """Return the archive's records of `debs` by name, or those that an earlier run cached."""
         offered: dict[tuple[str, str], Stanza] = {}
         for stanza in root.show(f"{item.name}={item.version}" for item in debs if not item.made):
             offered[stanza["Package"], stanza.get("SHA256", "")] = stanza
@@ -439,6 +435,7 @@ def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping
         (place / "constraints.txt").write_text(
             "".join(f"{key}=={value}\n" for key, value in constraints.items()), encoding="utf-8"
         )
+        # pip accepts --platform only with --only-binary=:all: and, in older releases, --target.
         command = [
             sys.executable,
             "-m",
@@ -556,6 +553,7 @@ def _reached(row: Row, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], lis
             missing.append(str(bare))
             continue
         reasons.setdefault(name, why)
+        # Extras add requirements to those of the plain wheel.
         for extra in ("", *sorted(requirement.extras)):
             if (name, extra) in done:
                 continue

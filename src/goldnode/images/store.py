@@ -1,6 +1,4 @@
-"""The image store of this machine: an OCI layout, the pool of downloaded files, records of builds, and
-caches.
-"""
+"""The image store of this machine: an OCI layout, a pool of downloaded files, build records, and caches."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ class Store:
     """A directory of images.
 
     `layout` is its OCI image layout (the directory itself). `pool` contains the downloaded debs and wheels as
-    `pool/<sha256>/<file name>`. `cache` only saves time and may be deleted. `built/` has one record per
+    `pool/<sha256>/<file name>`. `cache` contains data that only saves time. `built/` has one record per
     build. Several processes may use one store.
     """
 
@@ -97,6 +95,7 @@ class Store:
         place = self._locks / f"{name}.lock"
         with place.open("w") as handle:
             try:
+                # The kernel releases it when the file is closed, also if the process is killed.
                 fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ImageError(

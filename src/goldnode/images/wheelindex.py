@@ -112,9 +112,10 @@ class Index:
         return found
 
     def wheel(self, project: str, version: str, system: System) -> WheelFile | None:
-        """Return the wheel of this version that fits `system` best, in pip's order of tags; None if no wheel
-        fits.
+        """Return the wheel of this version that fits `system` best, in pip's order of tags; None
+        without any.
         """
+        # Reversed, so that the better rank wins for a tag that occurs twice.
         rank = {tag: number for number, tag in reversed(list(enumerate(tags(system))))}
         best: tuple[int, WheelFile] | None = None
         for item in self.files(project):
@@ -128,8 +129,8 @@ class Index:
         return best[1] if best is not None else None
 
     def requires(self, item: WheelFile) -> list[str]:
-        """Return the Requires-Dist lines of a wheel if the index serves its metadata separately, otherwise
-        nothing.
+        """Return the Requires-Dist lines of a wheel; empty unless the index serves its metadata
+        separately.
         """
         if not item.metadata:
             return []

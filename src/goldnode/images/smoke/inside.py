@@ -1,5 +1,5 @@
-"""Run goldnode-smoke inside an image of a layout: in a Docker container, or in the unpacked image with
-`unshare` and `chroot`.
+"""Run goldnode-smoke inside an image: in a Docker container, or in the unpacked image with `unshare` and
+`chroot`.
 
 Both run it as an unprivileged user, without a network, on a read-only root with a private /tmp, and with the
 image's environment only.
@@ -201,10 +201,12 @@ def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
             name=f"gni-smoke-{image.digest[7:19]}-{os.getpid()}",
             environment={"HOME": "/tmp"},  # noqa: S108 - the container's own
             user=f"{NOBODY}:{NOBODY}",
+            # The numeric groups of device files (render, video) differ from host to host.
             group_add=sorted({os.stat(path).st_gid for path in ask.devices}),  # noqa: PTH116
             working_dir="/",
             read_only=True,
             network_mode="none",
+            # exec: tests of compilers run their output there.
             tmpfs={"/tmp": "rw,exec,size=2g,mode=1777"},  # noqa: S108
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
@@ -357,6 +359,7 @@ def _chroot(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
         try:
             out, err = process.communicate(timeout=ask.limit)
         except subprocess.TimeoutExpired:
+            # unshare --kill-child then kills the tests in their own PID namespace.
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             raise

@@ -22,8 +22,7 @@ Json = dict[str, Any]
 
 
 def read(data: bytes, backend: str | None = None) -> Json:
-    """Parse a record that was printed inside an image. Tiers, summary and exit code are computed from its
-    tests.
+    """Parse a record that was printed inside an image. Tiers, summary and exit code follow from its tests.
 
     `backend` is that of the image's label. Raises ImageError for invalid output, and for another backend.
     """

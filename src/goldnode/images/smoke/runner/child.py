@@ -62,7 +62,7 @@ class Killer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,
+                start_new_session=True,  # a process group that can be killed as a whole
                 # Level Zero's loader 1.20 crashes in zeInit if HOME is not set.
                 env={**os.environ, "HOME": os.environ.get("HOME") or "/"},
             )

@@ -1,7 +1,6 @@
-"""The tests of the backend cpu: GEMM, inference, all-reduce between processes, and memory. All of them really
-compute.
+"""The tests of the backend cpu: GEMM, inference, all-reduce between processes, and memory.
 
-GEMM and inference use a BLAS if one is installed.
+All of them really compute. GEMM and inference use a BLAS if one is installed.
 """
 
 from __future__ import annotations
@@ -52,9 +51,7 @@ def call(library: ctypes.CDLL, kind: str, m: int, n: int, k: int, left: Any, rig
 
 
 def gemm(size: int = 0, seconds: float = 1.0) -> Json:
-    """Multiply two square matrices repeatedly in single and double precision, and compare every element of
-    the product.
-    """
+    """Multiply two square matrices in single and double precision, and compare every element."""
     found = blas()
     if found is None:
         return _plain(size or 96)
@@ -146,7 +143,7 @@ def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
     The processes form a ring of sockets and return their results in shared memory.
     """
     ranks = ranks or max(2, min(4, os.cpu_count() or 2))
-    count -= count % ranks
+    count -= count % ranks  # every rank reduces an equal part
     shared = mmap.mmap(-1, ranks * count * 8)
     pairs = [
         socket.socketpair() for _ in range(ranks)
@@ -170,6 +167,7 @@ def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
     took = time.perf_counter() - started
     if any(codes):
         raise Failed("a process of the all-reduce ended badly", expected=[0] * ranks, got=codes)
+    # The sum of all ranks' start values, see `ring`.
     wanted = array.array(
         "d", (ranks * (ranks + 1) // 2 + ranks * (index % 97) for index in range(count))
     ).tobytes()
@@ -192,6 +190,7 @@ def ring(rank: int, ranks: int, count: int, to: socket.socket, of: socket.socket
     values = array.array("d", (rank + 1 + index % 97 for index in range(count)))
     part = count // ranks
     for step in range(2 * (ranks - 1)):
+        # Each step sends the part that the previous step received.
         out = (rank - step) % ranks if step < ranks - 1 else (rank + 1 - (step - ranks + 1)) % ranks
         into = (out - 1) % ranks
         got = exchange(to, of, values[out * part : (out + 1) * part].tobytes())
@@ -257,5 +256,6 @@ def memory(share: float = 0.0, root: str = "/") -> Json:
                     why = f"memory differs from what was written, in pass {turn + 1}"
                     raise Failed(why, expected="equal", got=f"a difference in MiB {at // BLOCK}")
     took = time.perf_counter() - started
+    # 4: two passes, each writes and reads every byte.
     figures = {"mib": size >> 20, "gib_per_second": round(4 * size / 2**30 / took, 2)}
     return passed("what was written", "what was written", figures)

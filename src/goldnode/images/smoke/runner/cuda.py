@@ -1,6 +1,4 @@
-"""NVIDIA: the driver API (cuda.h), the runtime and cuBLAS through ctypes, and their expected results without
-a device.
-"""
+"""NVIDIA: driver API (cuda.h), runtime and cuBLAS through ctypes, and their results without a device."""
 
 from __future__ import annotations
 

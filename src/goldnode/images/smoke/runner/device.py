@@ -230,10 +230,11 @@ def one_gemm(found: Driver, gpu: Gpu, row: Optional[Json], size: int, seconds: f
 
 
 def fitting(free: int, most: int) -> int:
-    """Return the largest power of two, at most `most`, for which three matrices use less than half of the
-    free memory.
+    """Return the largest power of two, at most `most`, for which three matrices fit in half of the free
+    memory.
     """
     n = most
+    # 12 bytes: one float32 element of each of three matrices.
     while n > 256 and 12 * n * n > free // 2:
         n //= 2
     return n
@@ -244,6 +245,7 @@ def multiply(found: Driver, kind: str, n: int, seconds: float) -> float:
 
     Every element of the last product is compared. An empty `kind` selects the plain kernel.
     """
+    # TF32 multiplies FP32 data; FP16 products are accumulated and returned in FP32.
     element = "fp16" if kind == "fp16" else "fp64" if kind == "fp64" else "fp32"
     result = "fp64" if kind == "fp64" else "fp32"
     left, right = linear.matrix_a(n, n, element), linear.matrix_b(n, n, element)
@@ -353,10 +355,9 @@ def forward(found: Driver) -> Tuple[List[List[float]], float]:
 
 
 def memory(kind: str, share: float = 0.9, most: int = 0, **options: Any) -> Json:
-    """Fill a share of each device's free memory with a pattern and its complement, and verify every word on
-    the device.
+    """Fill a share of each device's free memory with a pattern and its complement, and verify every word.
 
-    `most` limits the size in bytes.
+    The device itself verifies. `most` limits the size in bytes.
     """
     found, gpus = devices(kind, **options)
     figures: Json = {}
@@ -364,6 +365,7 @@ def memory(kind: str, share: float = 0.9, most: int = 0, **options: Any) -> Json
         found.use(gpu.number)
         size, took = pressure(found, gpu, share, most)
         figures[f"gpu{gpu.number}_mib"] = size // MIB
+        # 4: two passes, each writes and reads every byte.
         figures[f"gpu{gpu.number}_gib_per_second"] = round(4 * size / 2**30 / took, 1)
     return passed("what was written", "what was written", figures)
 

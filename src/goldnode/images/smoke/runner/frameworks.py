@@ -61,6 +61,7 @@ Ran = Tuple[List[List[float]], str, str]
 
 def _torch(torch: Any, device: bool) -> Ran:
     x, first, second = (torch.tensor(rows, dtype=torch.float32) for rows in linear.network())
+    # PyTorch for ROCm uses the interface torch.cuda, too.
     seen = bool(torch.cuda.is_available())
     if seen != device and (torch.version.cuda or torch.version.hip):
         raise Failed("torch.cuda.is_available()", expected=device, got=seen)
@@ -86,7 +87,7 @@ def _jax(jax: Any, device: bool) -> Ran:
 
 def _onnxruntime(runtime: Any, device: bool) -> Ran:
     numpy = importlib.import_module("numpy")
-    runtime.set_default_logger_severity(3)
+    runtime.set_default_logger_severity(3)  # errors only
     offered = runtime.get_available_providers()
     wanted = [
         name for name in ("CUDAExecutionProvider", "ROCMExecutionProvider") if device and name in offered

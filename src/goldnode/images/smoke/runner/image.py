@@ -65,6 +65,7 @@ def devices(backend: str, root: str = "/") -> List[str]:
     """
     if backend == "cuda":
         names = [path for path in glob.glob(under(root, "/dev/nvidia*")) if re.search(r"/nvidia\d+$", path)]
+        # /dev/dxg is the GPU device of WSL 2.
         return sorted(names) or [
             path for path in (under(root, "/dev/nvidiactl"), under(root, "/dev/dxg")) if os.path.exists(path)
         ]

@@ -1,6 +1,4 @@
-"""The runtime libraries of an image: load each one, and compare its version with the one that the image
-states.
-"""
+"""The runtime libraries of an image: load each one, and compare its version with the stated one."""
 
 from __future__ import annotations
 
@@ -59,6 +57,7 @@ def _cudart(library: ctypes.CDLL) -> Numbers:
     """
     value = ctypes.c_int(-1)
     status = native.integer(library, "cudaRuntimeGetVersion", ctypes.byref(value))
+    # cudaErrorInsufficientDriver, cudaErrorNoDevice
     if status in (35, 100) and ".so.11" in str(library._name):
         return ()
     if status != 0:
@@ -166,6 +165,7 @@ _NPP = (
 _ANY = dict.fromkeys(map(str, range(20)), "any")
 
 COMPONENTS: Dict[str, Component] = {
+    # The soname of CUDA 11 has a minor version: libcudart.so.11.0.
     "cudart": Component("libcudart", ("13", "12", "11.0"), _cudart, 2, {"11": "11.0"}),
     "cublas": Component("libcublas", ("13", "12", "11"), _property("cublasGetProperty"), 3),
     "cublaslt": Component("libcublasLt", ("13", "12", "11")),
@@ -219,9 +219,7 @@ ALIASES = {
 
 
 def component(part: str) -> Optional[str]:
-    """Return the component of an image's part, by the part's name; None if no known shared library has that
-    name.
-    """
+    """Return the component that a part's name means; None if it is not a known shared library."""
     name = part.lower()
     for candidate in (name, re.sub(r"-cu\d+$", "", re.sub(r"^(nvidia-|lib)", "", name))):
         found = ALIASES.get(candidate, candidate)

@@ -53,9 +53,7 @@ def matrix_b(inner: int, columns: int, kind: str) -> bytes:
 
 
 def wrong(result: bytes, rows: int, columns: int, inner: int, kind: str) -> List[Tuple[int, int, float, int]]:
-    """Return (row, column, got, expected) of the first wrong element of the product; empty if all are
-    right.
-    """
+    """Return (row, column, got, expected) of the first wrong element; empty if the product is right."""
     letter, size = KINDS[kind]
     expected = [[cell(i, j, inner) for i in range(ROWS)] for j in range(COLUMNS)]
     wanted = [column(values, rows, kind) for values in expected]

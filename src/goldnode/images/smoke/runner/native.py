@@ -1,6 +1,4 @@
-"""Shared libraries through ctypes, found by soname: by the dynamic loader, otherwise in installed Python
-wheels.
-"""
+"""Shared libraries through ctypes, found by soname: by the dynamic loader, otherwise in Python wheels."""
 
 from __future__ import annotations
 
@@ -55,8 +53,8 @@ def absent(soname: str, wheels: bool = True) -> bool:
 
 
 def lacks(problem: Failed, soname: str) -> bool:
-    """Return whether loading failed because `soname` does not exist: the library itself, or one that it
-    needs.
+    """Return whether loading failed because the file `soname` is missing: the library itself, or a
+    dependency.
     """
     told = _ABSENT.match(str(problem.result["got"]))
     return told is not None and told[1] == soname

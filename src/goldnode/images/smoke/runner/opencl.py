@@ -265,7 +265,7 @@ def open_driver(processor: bool = False, version: str = "") -> OpenCl:
 def on_processor(root: str = "/") -> Json:
     """Compute on an OpenCL runtime for processors: a product, the network, and a few MiB of memory.
 
-    The results are real on every machine.
+    It needs no GPU, so its results are real on every machine.
     """
     if not processor_runtime(root):
         raise NotRun("no OpenCL runtime for processors is registered")

@@ -1,4 +1,4 @@
-"""Entry point of the packed file: reads the floors and its own path from the archive."""
+"""Entry point of the packed file. It reads the floors and its own path from the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AMD: HIP, its run-time compiler and rocBLAS through ctypes, and their expected results without a device."""
+"""AMD: HIP, its run-time compiler and rocBLAS through ctypes, and their results without a device."""
 
 from __future__ import annotations
 

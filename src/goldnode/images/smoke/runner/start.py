@@ -126,6 +126,7 @@ def main(place: str, floors: Any = (), arguments: Optional[List[str]] = None) ->
         killer.stop()
         raise SystemExit(UNKNOWN)
 
+    # Tests run in sessions of their own, so signals of the terminal do not reach them.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     try:
@@ -152,12 +153,14 @@ def run(options: Any, killer: Killer, floors: Any) -> Json:
     if options.floors:
         floors = own_floors(options.floors)
     devices = image.devices(backend, options.root)
+    # The parts belong to the image's own backend, not to one chosen with --backend.
     parts = image.parts(described) if described.get("backend") in (None, backend) else {}
     here = plan.Here(
         backend, parts, devices, options.root, options.without_driver, floors,
         options.size, options.seconds, options.memory_share, options.memory_mib << 20, options.gpus,
     )  # fmt: skip
     tests = plan.plan(here)
+    # --gpus demands devices. Without any, the GPU tier has no test that could fail.
     if options.gpus and not devices and backend != "cpu":
         options.require = [*(options.require or ()), "gpu"]
     names = {test.name for test in tests}
