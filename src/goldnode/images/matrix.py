@@ -551,6 +551,7 @@ class _Reader:
             else "free",
             min_driver=_min_driver(backend, release.version),
             exercised=release.exercised if item.exercised is None else item.exercised,
+            # Only a flavour without a parent is the vendor's image itself.
             vendor=release.source.vendor if release.source is not None and item.parent is None else None,
             index=next(iter(indexes), None),
             note=release.note,

@@ -1,8 +1,8 @@
 """Publication of an image, and pull. The order is: blobs, manifest, evidence, immutable tag, read-back.
 
-This order makes an interruption harmless. The tag is the last write, so until then no image can be found by
-name, and a repeated run sends only what is missing. A publication never moves an existing tag: it fails if
-the tag has different content.
+This order makes an interruption harmless. The tag is the last write: until then no image can be found by
+name. A repeated run sends only what is missing. A publication never moves an existing tag: it fails if the
+tag has different content.
 """
 
 from __future__ import annotations

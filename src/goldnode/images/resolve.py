@@ -637,6 +637,7 @@ def fetch_all(
     other files are downloaded in any case.
     """
     pairs = [item if isinstance(item, tuple) else (item, find_lock(item)) for item in rows]
+    # By hash: images share files, and each is downloaded once.
     debs = {deb.sha256: deb for _, lock in pairs for deb in lock.debs}
     make_all([lock for _, lock in pairs], pool, verify=verify)
     wheels = {wheel.sha256: (row, wheel) for row, lock in pairs for wheel in lock.wheels}
@@ -678,6 +679,7 @@ def _there(pool: Path, item: LockedDeb | LockedWheel, verify: bool) -> bool:
     try:
         if path.stat().st_size != item.size:
             return False
+        # The size is compared above: it is cheap and reveals most incomplete files.
         return not verify or sha256_of(path) == item.sha256
     except (FileNotFoundError, NotADirectoryError):
         return False

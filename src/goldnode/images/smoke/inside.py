@@ -1,8 +1,8 @@
 """Run goldnode-smoke inside an image: in a Docker container, or in the unpacked image with `unshare` and
 `chroot`.
 
-Both run it as an unprivileged user, without a network, on a read-only root with a private /tmp, and with the
-image's environment only.
+Both run it as an unprivileged user, without a network, on a read-only root with a private /tmp. It sees only
+the image's environment.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
             f"the image {image.digest[:19]} has no {PROGRAM}",
             remedy="build it with this goldnode, or run this one's runner with --runner own",
         )
+    # Without devices there is no host driver, so a libcuda that is found belongs to the image.
     words = ("--json", *(() if ask.hardware else ("--without-driver",)), *ask.arguments)
     if ask.own and backend is not None:
         words = ("--backend", backend, *words)
@@ -198,6 +199,7 @@ def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
             name,
             entrypoint=[PROGRAM],
             command=list(words),
+            # The process id keeps the names of parallel runs apart.
             name=f"gni-smoke-{image.digest[7:19]}-{os.getpid()}",
             environment={"HOME": "/tmp"},  # noqa: S108 - the container's own
             user=f"{NOBODY}:{NOBODY}",

@@ -106,13 +106,15 @@ def summed(record: Json, required: tuple[str, ...]) -> Json:
 def evidence(record: Json, earlier: Mapping[str, Any] | None = None) -> Json:
     """Return the record to attach.
 
-    It consists of the tiers of `record`, and of those tiers of `earlier`, an older record of the same image,
-    that could not run now. The latter are marked with `earlier: true`. A simulated result never replaces a
-    real one. A tier that failed, or that was required and could not run, replaces the earlier one.
+    It consists of the tiers of `record`. `earlier`, an older record of the same image, replaces tiers that
+    could not run now; they are marked with `earlier: true`. A simulated result never replaces a real one. A
+    tier that failed, or that was required and could not run, replaces the earlier one.
     """
     tiers = {}
     for name in report.TIERS:
         now = record["tiers"][name]
+        # Durations and the cpu tier's figures differ between runs, and would make every record a new
+        # document.
         tests = [{key: value for key, value in test.items() if key != "seconds"} for test in now["tests"]]
         if name == "cpu":
             tests = [{**test, "figures": {}} for test in tests]

@@ -33,6 +33,7 @@ def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
             found.put(held[rank][1], bytes(4 * count))
 
         def once() -> None:
+            # One process calls for all devices, so the calls must be grouped, or the first one blocks.
             check(library, "ncclGroupStart")
             for rank, gpu in enumerate(gpus):
                 found.use(gpu.number)

@@ -36,6 +36,7 @@ def level_zero(devices: bool) -> Json:
     drivers = ctypes.c_uint32()
     first = ctypes.c_void_p()
     count = ctypes.c_uint32()
+    # As in OpenCL, a call without a buffer returns the count only.
     native.integer(library, "zeDriverGet", ctypes.byref(drivers), None)
     one = ctypes.c_uint32(1)
     if not drivers.value or native.integer(library, "zeDriverGet", ctypes.byref(one), ctypes.byref(first)):
