@@ -23,6 +23,7 @@ PACKAGES = (
         "documents",
         "facts",
         "fleet",
+        "images",
     ),
     *("inventory", "lock", "node/device", "node/probe", "node/state", "node/verdict", "oci", "testing"),
 )

@@ -1,8 +1,8 @@
-"""Build of images: a graph of layers, built in parallel, each once, and cached by its inputs.
+"""Build of images: a graph of layers that are built in parallel, each once, and cached by their inputs.
 
-An image appears in the store's layout only when it is complete. An interrupted run leaves layers that the
-next run uses, and nothing else. The key of a layer is the hash of all its inputs, so a changed lock rebuilds
-only the layers that depend on it.
+An image appears in the store's layout only when it is complete. An interrupted run leaves only layers, which
+the next run uses. The key of a layer is the hash of all its inputs, so a changed lock rebuilds only the
+layers that depend on it.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from goldnode.oci.layers import tools as layer_tools
 from goldnode.oci.layout import CONFIG, MANIFEST, Descriptor, OciImage, canonical, clean, digest_of
 from goldnode.oci.model import Built
 
-Say = Callable[[str, str, float], None]  # what, its state (started, done, kept, failed), seconds
+Say = Callable[[str, str, float], None]  # title, state (started, done, kept, failed), seconds
 
 _LEFT = re.compile(LEFTOVERS)
 _LEFT_OF_ROOT = re.compile(ROOT_LEFTOVERS)
 
 
 def smoke_program() -> bytes | None:
-    """Return the smoke runner that every image contains; None if this goldnode has none."""
+    """Return the smoke runner that every image contains; None if this goldnode does not include it."""
     try:
         from goldnode.images.smoke import pack  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -76,7 +76,7 @@ def smoke_program() -> bytes | None:
 def recipes(
     rows: Iterable[tuple[Row, ImageLock]], tools: Mapping[str, str], smoke: bytes | None = None
 ) -> list[Recipe]:
-    """The recipes of rows with their locks; parents come before their children. Raises ImageError."""
+    """Return the recipes of rows with their locks. Parents must precede their children. Raises ImageError."""
     found: dict[str, Recipe] = {}
     for row, lock in rows:
         parent = found.get(row.image.parent) if row.image.parent is not None else None
@@ -85,7 +85,7 @@ def recipes(
 
 
 def planned(rows: Sequence[Row], engine: engines.Engine) -> list[Recipe]:
-    """The recipes of rows as their locks are now. Raises ImageError."""
+    """Return the recipes of rows with their current locks. Raises ImageError."""
     return recipes(((row, find_lock(row)) for row in rows), engines.tools(engine), smoke_program())
 
 
@@ -97,7 +97,8 @@ def _key(*parts: Any) -> str:
 
 
 def root_key(item: Recipe) -> str:
-    """The key of the root of an image without a parent."""
+    """Return the key of the root of an image without a parent."""
+    # By hash, sorted: file names and order do not affect the root.
     return _key(
         "root",
         item.codename,
@@ -111,7 +112,7 @@ def root_key(item: Recipe) -> str:
 
 
 def wheels_key(item: Recipe, group: Sequence[tuple[str, str, int]]) -> str:
-    """The key of a layer of wheels: the wheels, and where they go."""
+    """Return the key of a layer of wheels: the wheels and their target directories."""
     return _key(
         "wheels",
         [row[1] for row in group],
@@ -121,12 +122,12 @@ def wheels_key(item: Recipe, group: Sequence[tuple[str, str, int]]) -> str:
 
 
 def files_key(item: Recipe) -> str:
-    """The key of what goldnode itself adds."""
+    """Return the key of the layer with goldnode's own files."""
     return _key("files", {path: dict(row) for path, row in item.files.items()}, item.epoch)
 
 
 def step_key(item: Recipe) -> str:
-    """The key of what the engine makes: all that it starts from, and all that it is shown."""
+    """Return the key of the engine's layer: the layers it starts from and all input of its script."""
     return _key(
         "step",
         system_key(item.parent),
@@ -148,10 +149,11 @@ def _shown(item: Recipe) -> list[Any]:
 
 
 def system_key(item: Recipe | None) -> str:
-    """The key of all that programs of the image have made up to here; it names the engine's parent."""
+    """Return the key of all system layers up to this image. The engine's parent image is named after it."""
     if item is None:
         return ""
     own = root_key(item) if item.parent is None else step_key(item) if item.step else None
+    # An image that adds no system layer has the same engine parent as its own parent.
     if own is None and not item.files:
         return system_key(item.parent)
     return _key("system", system_key(item.parent), files_key(item) if item.files else None, own)
@@ -167,7 +169,9 @@ def _chain(item: Recipe) -> list[Recipe]:
 
 @dataclass
 class _Task:
-    """One thing to make: its key, what it is called, what has to be there before, and how to make it."""
+    """One node of the build graph: its key, its title, the keys of its dependencies, and a function that
+    makes it.
+    """
 
     key: str
     title: str
@@ -177,8 +181,9 @@ class _Task:
 
 @dataclass
 class Builder:
-    """Builder of recipes into a store. `jobs` is the number of parallel steps; `say` is called with progress
-    messages.
+    """Builder of recipes into a store.
+
+    `jobs` is the number of parallel tasks. `say` receives progress messages.
     """
 
     store: Store
@@ -189,7 +194,7 @@ class Builder:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def pending(self, wanted: Sequence[Recipe]) -> list[Recipe]:
-        """Those of `wanted` that the store does not hold whole."""
+        """Return those of `wanted` that the store does not contain completely."""
         built, refs = self.store.built(), self.store.layout.refs()
         return [
             item for item in wanted if not self._whole(item, built.get(item.build_id), refs.get(item.ref))
@@ -202,13 +207,13 @@ class Builder:
         return all(self.store.layout.has(row["digest"]) for row in (manifest["config"], *manifest["layers"]))
 
     def build(self, wanted: Sequence[Recipe]) -> list[Built]:
-        """Build the missing images of `wanted` (parents before children), and return the builds of all, in
-        their order.
+        """Build the missing images of `wanted`, parents before children. Return the builds of all, in their
+        order.
 
-        Images that do not depend on a failed one are still built; then the first failure is raised. Raises
-        ImageError.
+        After a failure, images that do not depend on it are still built; then the first failure is raised.
+        Raises ImageError.
         """
-        # Cached layers have no name until the image has one, so nothing is collected meanwhile.
+        # Cached layers have no name until the image has one, so keep the garbage collector out meanwhile.
         with _full_disk(self.store.root), using(self.store.layout):
             todo = self.pending(wanted)
             if todo:
@@ -222,11 +227,12 @@ class Builder:
         names = {item.digest for item in todo}
 
         def add(key: str, title: str, needs: Iterable[str], make: Callable[[], Any]) -> str:
+            # Images share layers: the first one that needs a layer adds its task.
             found.setdefault(key, _Task(key, title, tuple(dict.fromkeys(needs)), make))
             return key
 
         def system(item: Recipe) -> list[str]:
-            """Adds what makes the system layers of `item`; returns their keys, lowest first."""
+            """Add the tasks for the system layers of `item`. Return their keys, lowest first."""
             below = system(item.parent) if item.parent is not None else []
             own = []
             if item.parent is None:
@@ -264,7 +270,7 @@ class Builder:
         return found
 
     def _run(self, tasks: dict[str, _Task]) -> None:
-        """Make all tasks, each after what it needs; with a failure, what hangs on it is left out."""
+        """Run all tasks, each after its dependencies. Skip the tasks that depend on a failed one."""
         waiting, running, failed = dict(tasks), dict[Future[Any], _Task](), dict[str, BaseException]()
         with ThreadPoolExecutor(max(1, self.jobs)) as pool:
             try:
@@ -290,9 +296,10 @@ class Builder:
                         failed[task.key] = problem
                         if not isinstance(
                             problem, ImageError
-                        ):  # the disk, or a fault of goldnode: nothing more is begun
+                        ):  # a full disk or a bug of goldnode: start no further task
                             waiting.clear()
             except BaseException:
+                # Ctrl-C: tasks in other threads poll this event and stop.
                 self.stopped.set()
                 raise
         if failed:
@@ -314,12 +321,16 @@ class Builder:
     def _kept(
         self, key: str, make: Callable[[], tuple[Layer, dict[str, Any]]]
     ) -> tuple[Layer, dict[str, Any]]:
-        """The layer with this key and what is known of it: of the cache, or made now; two that want it make it once."""
+        """Return the layer with this key and its metadata, from the cache or made now.
+
+        Concurrent callers make it once.
+        """
         path = self.store.cache / "layers" / f"{key}.json"
         with self.store.lock(f"layer-{key[:24]}"):
             with contextlib.suppress(OSError, ValueError, KeyError):
                 data = json.loads(path.read_bytes())
                 layer = Layer.of(data)
+                # The garbage collector may have removed the blob of a cached layer.
                 if self.store.layout.path(layer.blob.digest).stat().st_size == layer.blob.size:
                     return layer, data.get("about", {})
             layer, about = make()
@@ -336,6 +347,7 @@ class Builder:
                     shutil.copyfile(self._checked(file, sha256), repository / file)
                     index.append(stanza(repository / file, sha256, ImageError))
                 (repository / "Packages").write_text("\n".join(index), encoding="utf-8")
+                # apt reads the repository as the user _apt; temporary directories are private by default.
                 for path in (work, repository):
                     path.chmod(0o755)
                 tar = work / "root.tar"
@@ -378,12 +390,17 @@ class Builder:
             ), {}
 
         found = self._kept(wheels_key(item, group), make)
+        # A cached layer does not imply cached outlines. Make them here: wheels run in parallel, a step does
+        # not.
         for row in group:
             self._outlines(item, row)
         return found
 
     def _outlines(self, item: Recipe, row: tuple[str, str, int]) -> dict[str, dict[str, Any]]:
-        """Outlines of the libraries of a wheel, by path in the image; kept by wheel and place."""
+        """Return outlines of a wheel's libraries, by path in the image.
+
+        Cached by wheel and target directories.
+        """
         file, sha256, _ = row
         key = _key("outlines", sha256, [item.place.python, item.place.home, item.place.target])
         path = self.store.cache / "outlines" / f"{key}.json"
@@ -399,7 +416,10 @@ class Builder:
         return found
 
     def _system(self, item: Recipe | None) -> list[tuple[Layer, dict[str, Any]]]:
-        """The layers of the system kind of an image, lowest first: what the engine's parent is made of."""
+        """Return the system layers of an image and its ancestors, lowest first.
+
+        They form the engine's parent image. Layers of wheels are not among them.
+        """
         if item is None:
             return []
         found = self._system(item.parent)
@@ -430,9 +450,11 @@ class Builder:
                     work,
                     item.epoch,
                 )
+                # A marker that outlives its run shows the next one that the engine was killed.
                 marker = self.store.cache / "running" / work.name
                 self.store.write(marker, b"")
                 with self.engine.run(job) as plain:
+                    # An engine's diff lists directories that it only touched. Leave out unchanged ones.
                     members = [
                         (info, content)
                         for info, content in normalised(plain, item.epoch, _LEFT)
@@ -448,7 +470,9 @@ class Builder:
         return self._kept(step_key(item), make)
 
     def _show(self, item: Recipe, into: Path) -> None:
-        """Write the directory that the script sees: packages, and outlines of every library of a wheel in this image."""
+        """Write the script's input directory: packages, and outlines of all libraries from the image's
+        wheels.
+        """
         (into / "debs").mkdir(parents=True)
         (into / "script").write_text(SCRIPT, encoding="utf-8")
         for _, file, sha256 in item.debs:
@@ -493,7 +517,7 @@ class Builder:
         if below is not None:
             labels["org.opencontainers.image.base.digest"] = below.digest
         config = {
-            "architecture": "amd64",
+            "architecture": "amd64",  # the matrix allows no other
             "os": "linux",
             "created": date,
             "config": {
@@ -533,13 +557,13 @@ class Builder:
             tools={**item.tools},
             seconds=round(time.monotonic() - started, 2),
         )
-        # The record is last: a build is whole when it has one.
+        # The record comes last: a build with a record is complete.
         layout.set_ref(item.ref, found)
         self.store.record(built)
         return built
 
     def made_image(self, item: Recipe) -> OciImage:
-        """The built image of a recipe. Raises ImageError where it is not in the store."""
+        """Return the built image of a recipe. Raises ImageError if the store does not contain it."""
         return self.store.layout.image(item.ref)
 
     # -- files
@@ -559,8 +583,12 @@ class Builder:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the store as one that builds. The first of several removes what a killed run left."""
+        """Lock the store for a build, shared with other builds.
+
+        The first of them removes remains of killed runs.
+        """
         with (self.store.cache / "in-use").open("w") as handle:
+            # Only the first build gets the exclusive lock, so nothing is in use while it cleans up.
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._clean()
@@ -570,13 +598,14 @@ class Builder:
     def _clean(self) -> None:
         running = self.store.cache / "running"
         if running.is_dir() and any(running.iterdir()):
-            # The engine was killed in the middle of something; its storage is made again from the store's layers.
+            # The engine was killed, so its storage may be damaged. Builds make it again from the store's
+            # layers.
             shutil.rmtree(self.store.cache / "buildah", ignore_errors=True)
             shutil.rmtree(running, ignore_errors=True)
         shutil.rmtree(self.store.cache / "work", ignore_errors=True)
         for path in (self.store.root / "blobs/sha256").glob(".new-*"):
             with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _OLD:  # a pull may be writing too
+                if time.time() - path.stat().st_mtime > _OLD:  # a pull may be writing a younger one
                     path.unlink()
 
 
@@ -584,7 +613,7 @@ _OLD = 3600  # seconds
 
 
 def _entry(path: str, row: Mapping[str, Any], epoch: int) -> Entry:
-    """One of a recipe's own files."""
+    """Return the layer entry for one of a recipe's own files."""
     if "link" in row:
         return Entry.link(path, row["link"], epoch)
     if "directory" in row:
@@ -593,7 +622,7 @@ def _entry(path: str, row: Mapping[str, Any], epoch: int) -> Entry:
 
 
 def _directories(tar: Path) -> dict[str, list[int]]:
-    """Mode, owner and group of every directory of a tar, by path."""
+    """Return mode, owner and group of every directory in a tar, by path."""
     with tarfile.open(tar, "r:") as opened:
         return {
             clean(info.name): [info.mode, info.uid, info.gid]
@@ -614,8 +643,9 @@ def _full_disk(root: Path) -> contextlib.AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class Difference:
-    """First difference between two builds of one recipe: the image and the item (`layer 3: usr/bin/x:
-    content`).
+    """First difference between two builds of one recipe: the image and the item.
+
+    An item reads `layer 3: usr/bin/x: content`.
     """
 
     image: str
@@ -631,9 +661,9 @@ def twice(
     jobs: int = 2,
     say: Say = lambda *_: None,
 ) -> list[Difference]:
-    """Build `wanted`, which `first` holds, once more: in `place`, now, from the files of the pool alone; and return what differs.
+    """Build `wanted`, which `first` contains, a second time in `place`, and return the differences.
 
-    Nothing of the first build is used but the fetched files. `place` is removed afterwards where nothing differs.
+    The second build uses only the downloaded files of the first. `place` is removed if nothing differs.
     """
     second = Store(place)
     for item in wanted:
@@ -645,6 +675,7 @@ def twice(
                 target = second.pool / sha256 / file
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if not target.exists():
+                    # A hard link costs no space; it fails across file systems.
                     try:
                         os.link(first.pool / sha256 / file, target)
                     except OSError:
@@ -662,19 +693,26 @@ def twice(
 
 
 def differing(one: OciImage, two: OciImage) -> str:
-    """Name the first thing that two images do not agree in, and how many files more. Reads the first layers that differ."""
+    """Describe the first difference between two images, and count the further files that differ.
+
+    Reads the first pair of layers that differ.
+    """
     ours, theirs = one.config["rootfs"]["diff_ids"], two.config["rootfs"]["diff_ids"]
     if len(ours) != len(theirs):
         return f"{len(ours)} layers against {len(theirs)}"
     for number, (mine, its) in enumerate(zip(ours, theirs, strict=True)):
         if mine != its:
-            return f"layer {number} ({one.config['history'][number]['created_by']}): {_differing_files(_members(one, number), _members(two, number))}"
+            return (
+                f"layer {number} ({one.config['history'][number]['created_by']}): "
+                f"{_differing_files(_members(one, number), _members(two, number))}"
+            )
     for name, here, there in (
         ("configuration", one.config, two.config),
         ("manifest", one.manifest, two.manifest),
     ):
         if here != there:
             keys = [key for key in sorted({*here, *there}) if here.get(key) != there.get(key)]
+            # The uncompressed layers are equal here, so only their compression can differ.
             return f"{name}: {', '.join(keys)}" + (" (the compressor)" if keys == ["layers"] else "")
     return "nothing"
 

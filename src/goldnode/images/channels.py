@@ -1,6 +1,4 @@
-"""Channels of container images: the places that hold them (a registry, or a store by itself), and the
-requirements of a promotion.
-"""
+"""Channels of container images: their backends (a registry, or a store by itself), and promotion."""
 
 from __future__ import annotations
 
@@ -34,14 +32,14 @@ if TYPE_CHECKING:
 
 
 class ImagePlace(Place, Protocol):
-    """A place of container images."""
+    """A backend for channels of container images."""
 
     def documents(self, line: Line, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
-        """A layout with the image's manifest, configuration and (unless it is not asked for) evidence."""
+        """Return a layout with the image's manifest and configuration, and with its evidence if requested."""
 
 
 class StorePlace(KeptPlace):
-    """A store by itself, or its copy of a registry: channels are names in its layout."""
+    """A store by itself, or its copy of a registry. Channels are names in its layout."""
 
     command = "goldnode images"
 
@@ -65,7 +63,11 @@ class StorePlace(KeptPlace):
 
 
 class RegistryPlace:
-    """A registry. `layout` is the store that images are sent from again where a way back needs one that is gone there."""
+    """A registry.
+
+    `layout` is the local store. A rollback to an image that is gone from the registry uploads it again from
+    there.
+    """
 
     command = "goldnode images"
     copy = False
@@ -76,7 +78,7 @@ class RegistryPlace:
         self.name = str(where)
 
     def repository(self, line: Line) -> Repository:
-        """The repository of a line."""
+        """Return the repository of a line."""
         return self.registry.repository(self.where.repository(line.repository))
 
     def text(self, line: Line) -> bytes:
@@ -88,13 +90,17 @@ class RegistryPlace:
         if document.get("artifactType") != HISTORY or len(document.get("layers", [])) != 1:
             raise ImageError(
                 f"{target}:{line.history} is no history of goldnode",
-                remedy="find out who wrote that tag; delete it, and the next promotion brings the history of this store back",
+                remedy=(
+                    "find out who wrote that tag; delete it, and the next promotion brings the history of "
+                    "this store back"
+                ),
             )
         return target.read_blob(Descriptor.of(document["layers"][0]))
 
     def commit(self, line: Line, text: bytes) -> None:
         target = self.repository(line)
         with tempfile.TemporaryDirectory(prefix="goldnode-history-") as name:
+            # OCI requires a configuration blob; for an artifact it is the empty one.
             blobs = []
             for number, (data, kind) in enumerate(((b"{}", EMPTY), (text, HISTORY))):
                 file = Path(name) / str(number)
@@ -125,6 +131,7 @@ class RegistryPlace:
             raise ImageError(f"{target} has no {digest}", remedy="publish the image again")
         for row in (found.document["config"], *found.document["layers"]):
             blob = Descriptor.of(row)
+            # -1: the registry has the blob and does not state its size.
             if target.blob_size(blob.digest) not in (blob.size, -1):
                 raise ImageError(
                     f"blob {blob.digest} is not whole in {target}", remedy="publish the image again"
@@ -154,7 +161,10 @@ class RegistryPlace:
         ]
 
     def send_again(self, line: Line, digest: str) -> bool:
-        """From the store, without any tag. False where the store does not have it whole."""
+        """Upload an image from the store again, without a tag.
+
+        Return False if the store does not have it complete.
+        """
         try:
             whole(self.layout, digest)
         except ImageError:
@@ -165,11 +175,11 @@ class RegistryPlace:
         return True
 
 
-# The store's copy of a history
+# Completeness of an image
 
 
 def whole(layout: Layout, digest: str) -> None:
-    """Raise ImageError where an image of the store lacks a blob, or one of them is altered. Reads every byte."""
+    """Raise ImageError if an image of the store lacks a blob, or if a blob is altered. Reads every byte."""
     if not layout.has(digest):
         raise ImageError(
             f"{digest} is not in {layout.root}",
@@ -184,7 +194,7 @@ def whole(layout: Layout, digest: str) -> None:
         layout.read(row.digest)
 
 
-# Moving
+# Promotion
 
 
 def promote(
@@ -212,6 +222,8 @@ def promote(
     def judging(history: History, digest: str, against: str | None) -> tuple[list[Gate], list[str]]:
         with _scratch() as scratch:
             documents = place.documents(line, digest, Layout(Path(scratch)))
+            # Without the channel's current image, major versions cannot be compared. Each of them then needs
+            # an approval, as if it had changed.
             lost = ""
             if against is not None:
                 try:
@@ -256,15 +268,15 @@ def promote(
 
 
 def _scratch() -> tempfile.TemporaryDirectory[str]:
-    """A directory for the documents of an image, which are read and thrown away: in memory where the system has such a place."""
-    memory = Path("/dev/shm")  # noqa: S108 - made there as anywhere: with a name of its own, for its owner alone
+    """Return a temporary directory for the documents of an image, in memory if possible."""
+    memory = Path("/dev/shm")  # noqa: S108 - mkdtemp makes a private directory there, as anywhere
     return tempfile.TemporaryDirectory(
         prefix="goldnode-judge-", dir=memory if os.access(memory, os.W_OK) else None
     )
 
 
 def _differences(layout: Layout, before: str | None, after: str) -> list[str]:
-    """Return the changes between two images, by the parts that their labels name."""
+    """Return the changes between two images, by the parts in their labels."""
     if before is None or before == after:
         return []
     old, new = parts(OciImage(layout, before)), parts(OciImage(layout, after))
@@ -273,6 +285,3 @@ def _differences(layout: Layout, before: str | None, after: str) -> list[str]:
         for name in sorted(old | new)
         if old.get(name) != new.get(name)
     ]
-
-
-# Looking

@@ -1,8 +1,8 @@
 """Garbage collection of the store and of a registry.
 
-These stay: images that a channel points to, that the history of any line names (this store's copies, and the
-registry's own), that a class of the catalog names, that a lock of the matrix would build, and that are
-younger than `days`. An image that cannot be read, or whose age is unknown, stays too.
+These images stay: the target of a channel; an image in the history of any line (the store's copies and the
+registry's own); an image that a class of the catalog names; an image that a lock of the matrix would build;
+an image younger than `days`. An image that cannot be read, or whose age is unknown, stays too.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def needed(
     locks: Mapping[str, str] | None = None,
     trust: Sequence[SSlibKey] = (),
 ) -> Needed:
-    """Gather what the store's copies of histories and the catalog's classes name; `locks`: digests of locks and who has them.
+    """Return the images that the store's copies of histories and the classes of the catalog name.
 
-    Raises GoldnodeError for a history that cannot be read: what is not known is not thrown away.
+    `locks` maps digests of locks to their owners. Raises GoldnodeError if a history cannot be read: no image
+    is removed on incomplete information.
     """
     found = Needed(named_here(layout, trust), locks=dict(locks or {}))
     for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
@@ -64,15 +65,17 @@ def collect(
     dry_run: bool = False,
     now: dt.datetime | None = None,
 ) -> tuple[list[Gone], dict[str, str]]:
-    """Take names that nothing needs, then blobs that nothing names, out of the store. Returns what went (or would), and why the rest stays.
+    """Remove unneeded names from the store, then blobs that no remaining name reaches.
 
-    Raises ImageError where a manifest that stays cannot be read: nothing goes then. Waits for builds, publications, promotions and pulls.
+    Return the removed items (with `dry_run`, the candidates), and the reason why each other image stays.
+    Waits for builds, publications, promotions and pulls. Raises ImageError, and removes nothing, if a
+    manifest that stays cannot be read.
     """
     edge = (now or dt.datetime.now(dt.UTC)).timestamp() - days * 86400
     with lane(layout, "", name="gc"):
         keeps = replace(
             keeps, digests=keeps.digests | named_here(layout)
-        )  # what was promoted while this waited as well
+        )  # includes promotions made while this run waited for the lock
         gone: list[Gone] = []
         stays: dict[str, str] = {}
         leaving: list[str] = []
@@ -81,7 +84,7 @@ def collect(
         for row in rows:
             name = row.get("annotations", {}).get(REF)
             if name is None and "io.goldnode.subject" in row.get("annotations", {}):
-                continue  # goes and stays with what it is about
+                continue  # evidence follows its subject
             why = _needed(layout, name, row["digest"], keeps) or _young(
                 layout.path(row["digest"]), edge, days
             )
@@ -103,14 +106,17 @@ def collect(
             if f"sha256:{path.name}" not in used
         ]
         files += sorted((layout.root / "partial").glob("*"))
+        # Younger blobs stay: an interrupted build or pull continues with them.
         doomed = [path for path in files if path.stat().st_mtime <= edge]
         gone += [Gone(str(path), "nothing that stays names it", path.stat().st_size) for path in doomed]
         if not dry_run:
-            # Names first: a cut leaves blobs without a name, which the next run takes, and never a name without its blobs.
+            # Names first: an interruption leaves unnamed blobs for the next run, never a name without its
+            # blobs.
             for name in leaving:
                 layout.drop_ref(name)
             for digest in detached:
                 layout.detach(digest)
+            # Check again by the index as it is now, in case a name was added since the scan.
             still = _reach(layout, {row["digest"] for row in layout.index()})
             for path in doomed:
                 if f"sha256:{path.name}" not in still and path.exists() and path.stat().st_mtime <= edge:
@@ -136,7 +142,7 @@ def _young(path: Path, edge: float, days: float) -> str | None:
 
 
 def _reach(layout: Layout, digests: Iterable[str]) -> set[str]:
-    """Every blob that manifests and indexes lead to."""
+    """Return the digests of all blobs that manifests and indexes lead to."""
     found: set[str] = set()
     todo = list(digests)
     while todo:
@@ -163,10 +169,13 @@ def collect_registry(
     dry_run: bool = False,
     now: dt.datetime | None = None,
 ) -> tuple[list[Gone], dict[str, str]]:
-    """Delete images of a registry, with what refers to them, that carry immutable tags of goldnode alone and that nothing needs.
+    """Delete unneeded images from a registry, along with the documents that refer to them.
 
-    Every history of the repositories is read and verified first (`trust` is needed), and that of an image's line once more right before the
-    image goes. One whose publication record is absent stays: its age is not known. The bytes go when the registry collects its own garbage.
+    Only images whose tags are all immutable tags of goldnode are candidates. Every history of the
+    repositories is read and verified first (`trust` is required). The history of an image's line is read
+    again right before the image is deleted. An image without a publication record stays, because its age is
+    unknown. The registry's own garbage collection frees the space.
+
     Waits for builds, publications, promotions and pulls of this store. Raises ImageError.
     """
     if not trust:
@@ -183,12 +192,14 @@ def collect_registry(
             for line in place.lines(repository):
                 text = place.text(line)
                 wanted |= _named(place.name, line, text, trust)
+                # Update the store's copy, unless the registry's history does not continue it.
                 if text.startswith(local_text(layout, place.name, line)):
                     keep(layout, place.name, line, text)
         for repository in repositories:
             target = place.registry.repository(place.where.repository(repository))
             tags: dict[str, list[str]] = {}
             for tag in target.tags():
+                # Fallback tag for referrers, from the OCI distribution specification.
                 subject = re.fullmatch(r"sha256-([0-9a-f]{64})", tag)
                 if subject is not None and target.manifest(f"sha256:{subject[1]}") is None:
                     gone.append(Gone(f"{target}:{tag}", "documents about an image that is not there"))
@@ -215,7 +226,7 @@ def collect_registry(
                 if why is not None:
                     stays[label] = why
                     continue
-                # This takes long, and others promote meanwhile: what the histories say now counts.
+                # The scan takes long and others may promote meanwhile, so read the histories again.
                 for line in dict.fromkeys(line_of(repository, name) for name in names):
                     wanted |= _named(place.name, line, place.text(line), trust)
                 if digest in wanted:
@@ -235,7 +246,10 @@ def _locked(target: Repository, digest: str, keeps: Needed) -> str | None:
 
 
 def _published(target: Repository, digest: str, now: dt.datetime, days: float) -> str | None:
-    """Return why an image is too young to be removed, or that its age is unknown; None if it is old enough."""
+    """Return why an image is too young to be removed; None if it is old enough.
+
+    An unknown age is a reason to keep it, too.
+    """
     newest: dt.datetime | None = None
     for row in target.referrers(digest)[0]:
         if row.get("artifactType") != PUBLICATION or (found := target.manifest(row["digest"])) is None:
@@ -258,7 +272,11 @@ def _blob(target: Repository, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _delete(target: Repository, digest: str) -> None:
-    """The image first, so that a cut leaves documents about nothing, never an image without what proves it."""
+    """Delete an image, then its evidence.
+
+    The image comes first: an interruption may leave evidence without its image, never an image without
+    evidence.
+    """
     rows = target.referrers(digest)[0]
     index = target.manifest(referrers_tag(digest))
     target.delete(digest)

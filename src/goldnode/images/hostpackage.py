@@ -1,10 +1,10 @@
-"""The package `goldnode-driver-from-host`: it represents the host's driver in an image and has no library.
+"""The package `goldnode-driver-from-host`: it represents the host's driver in an image, without any library.
 
 Debian's nvidia-cuda-dev depends on `libcuda1 | libcuda.so.1`, as if it were installed next to a driver. In a
 container the host provides the driver's libraries through the container runtime; a copy in the image would
 hide or contradict them. So this package provides libcuda.so.1.
 
-The file is a function of its Provides only. It is written here and not by dpkg-deb, whose output differs
+The file is a function of its Provides only. This module writes it without dpkg-deb, whose output differs
 between versions.
 """
 
@@ -23,22 +23,26 @@ from goldnode.lock.aptroot import Stanza
 from goldnode.lock.locked_files import MADE, LockedDeb
 
 NAME = "goldnode-driver-from-host"
-RECIPE = 1  # raised when equal provisions become other bytes than before
-EPOCH = 1_767_225_600  # 2026-01-01: not the lock's day, by which the same content would be another file after each lock
-_ANY = "999999"  # more than any version that is asked for
+RECIPE = 1  # increase it when equal provisions give different bytes
+# 2026-01-01. A fixed date: with the lock's date, the same content would be a new file after each lock.
+EPOCH = 1_767_225_600
+_ANY = "999999"  # higher than any required version
 
 _TEXT = """\
-This package holds no driver and no library. It stands for those of the host: a container runtime hands in libcuda.so.1 and what
-belongs to it when the container starts (NVIDIA's container toolkit, or CDI). Without that, what needs a driver does not start here.
+This package holds no driver and no library. It stands for those of the host: a container runtime hands in \
+libcuda.so.1 and what
+belongs to it when the container starts (NVIDIA's container toolkit, or CDI). Without that, what needs \
+a driver does not start here.
 
 It was made by goldnode, because Debian's packages of CUDA depend on a driver: {provides}.
 """
 
 
 def provisions(names: Iterable[str], stanzas: Iterable[Stanza]) -> dict[str, str | None]:
-    """Return what has to be provided: each of `names` with the lowest version that all of `stanzas` are content with, None for any.
+    """Return the required provisions: each of `names` with the lowest version that satisfies all `stanzas`.
 
-    A name that none of them asks for is left out. Raises ImageError where one asks for a version in another way than "at least".
+    A version of None means any. Names that no stanza depends on are left out. Raises ImageError for a
+    dependency other than "at least".
     """
     wanted = set(names)
     found: dict[str, str | None] = {}
@@ -52,7 +56,8 @@ def provisions(names: Iterable[str], stanzas: Iterable[Stanza]) -> dict[str, str
                     continue
                 if match[2] not in (None, ">="):
                     raise ImageError(
-                        f"{stanza['Package']} asks for {part.strip()}, and a package of goldnode's can only be new enough",
+                        f"{stanza['Package']} asks for {part.strip()}, and a package of goldnode's can "
+                        "only be new enough",
                         remedy="take the name out of `from_host`",
                     )
                 have = found.setdefault(match[1], match[3])
@@ -68,19 +73,19 @@ def stated(provides: Iterable[str]) -> dict[str, str | None]:
 
 
 def _order(version: str) -> tuple[int, ...]:
-    """Drivers' versions are numbers with dots between them."""
+    """Return a driver version as a tuple of numbers. Raises ImageError for any other version."""
     if not re.fullmatch(r"\d+(\.\d+)*", version):
         raise ImageError(f'"{version}" is no version of a driver', remedy="take the name out of `from_host`")
     return tuple(map(int, version.split(".")))
 
 
 def stand_in(names: Iterable[str]) -> Stanza:
-    """A record for apt that provides `names` in any version: what resolving starts with."""
+    """Return an apt record that provides any version of `names`, for the first resolution."""
     return stanza(tuple(f"{name} (= {_ANY})" for name in sorted(names)))
 
 
 def locked(found: Mapping[str, str | None]) -> LockedDeb:
-    """The package that provides `found`, as a lock names it."""
+    """Return the lock entry of the package that provides `found`."""
     provides = tuple(
         name if version is None else f"{name} (= {version})" for name, version in sorted(found.items())
     )
@@ -100,7 +105,10 @@ def locked(found: Mapping[str, str | None]) -> LockedDeb:
 
 
 def write(item: LockedDeb, path: Path) -> None:
-    """Write the file of a locked package of this kind. Raises ImageError where this goldnode makes another one, or it cannot be written."""
+    """Write the file of a locked package of this kind.
+
+    Raises ImageError if this goldnode would build different content, or if the file cannot be written.
+    """
     data = package(item.provides)
     if hashlib.sha256(data).hexdigest() != item.sha256:
         raise ImageError(
@@ -125,7 +133,7 @@ def write(item: LockedDeb, path: Path) -> None:
 
 
 def stanza(provides: tuple[str, ...]) -> dict[str, str]:
-    """The control fields of the package that provides this."""
+    """Return the control fields of the package with these Provides."""
     versions = sorted(
         {text.partition("(= ")[2].rstrip(")") for text in provides} - {""},
         key=lambda text: [int(part) for part in text.split(".")],
@@ -145,13 +153,14 @@ def stanza(provides: tuple[str, ...]) -> dict[str, str]:
 
 
 def package(provides: tuple[str, ...]) -> bytes:
-    """The bytes of the .deb that provides this: deb(5), its two tars without compression."""
+    """Return the bytes of the .deb with these Provides: deb(5), with two uncompressed tars."""
     fields = stanza(provides)
     control = "".join(f"{name}: {value}\n" for name, value in fields.items()).encode()
     text = _TEXT.format(provides=fields["Provides"]).encode()
     licence = (
         b"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
-        b"Files: *\nCopyright: the authors of goldnode\nLicense: Apache-2.0\n See /usr/share/common-licenses/Apache-2.0.\n"
+        b"Files: *\nCopyright: the authors of goldnode\n"
+        b"License: Apache-2.0\n See /usr/share/common-licenses/Apache-2.0.\n"
     )
     doc = f"./usr/share/doc/{NAME}"
     folders = ["./", "./usr/", "./usr/share/", "./usr/share/doc/", f"{doc}/"]
@@ -164,6 +173,7 @@ def package(provides: tuple[str, ...]) -> bytes:
         "control.tar": _tar(["./"], {"./control": control, "./md5sums": sums.encode()}),
         "data.tar": _tar(folders, {f"{doc}/README": text, f"{doc}/copyright": licence}),
     }
+    # ar(5): a 60-byte header per member, padded to an even size.
     out = bytearray(b"!<arch>\n")
     for name, data in members.items():
         out += (

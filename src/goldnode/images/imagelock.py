@@ -1,8 +1,7 @@
-"""The lock of a container image: every Debian package and every wheel that it adds to its parent, each with
-its hash.
+"""The lock of a container image: every package and wheel that it adds to its parent, with hashes.
 
-An image is a function of its lock and its parent's. A lock has no addresses: archives are ids that a site
-resolves, and pip's own configuration finds wheels by name, version and hash.
+An image is a function of its lock and its parent's lock. A lock contains no URLs: archives are ids that a
+site resolves, and pip's own configuration finds wheels by name, version and hash.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from goldnode.lock.model import (
     write_whole,
 )
 
-LOCKS = "GOLDNODE_IMAGE_LOCKS"  # environment: directories searched for locks before the matrix's own
+LOCKS = "GOLDNODE_IMAGE_LOCKS"  # environment variable: lock directories searched before the matrix's own
 
 _HEADER = "# Written by `goldnode images lock {image}`. Not to be edited: run it again.\n"
 
@@ -41,9 +40,11 @@ class _Parent(LockModel):
 
 
 class ImageLock(Sealed):
-    """The resolution of an image. `debs` and `wheels` are what the image adds; `parent` is the lock of its
-    parent. `tools` are the versions of the programs that determine the image's bytes. `resolved` is the
-    day (UTC) of the files' dates.
+    """The resolution of an image.
+
+    `debs` and `wheels` are the packages that the image adds; `parent` is the lock of its parent. `tools` are
+    the versions of the programs that determine the image's bytes. `resolved` is the day (UTC) of the files'
+    dates.
     """
 
     image: str
@@ -57,7 +58,7 @@ class ImageLock(Sealed):
 
     @property
     def size(self) -> int:
-        """Bytes of all packages and wheels as they are fetched."""
+        """Download size of all packages and wheels in bytes."""
         return sum(item.size for item in self.debs) + sum(item.size for item in self.wheels)
 
 
@@ -66,7 +67,7 @@ class _Written(ImageLock):
 
 
 def intent_digest(row: Row) -> str:
-    """Return the digest of what `row` asks apt and pip for."""
+    """Return the digest of the requests of `row` to apt and pip."""
     return digest_of(
         {
             "system": row.system.model_dump(mode="json"),
@@ -76,22 +77,25 @@ def intent_digest(row: Row) -> str:
             "index": row.index,
             "vendor": row.vendor,
             "parent": row.image.parent,
+            # Only if set: locks made before this key existed stay valid.
             **({"from_host": list(row.from_host)} if row.from_host else {}),
         }
     )
 
 
 def lock_directories(row: Row, *, to_write: bool = False) -> list[Path]:
-    """Return where the lock of `row` is searched, in order: $GOLDNODE_IMAGE_LOCKS, then `locks` beside the matrix.
+    """Return the directories to search for the lock of `row`, in order.
 
-    Raises SiteError for a directory of the variable that is not there, unless it is `to_write`.
+    These are the directories of $GOLDNODE_IMAGE_LOCKS, then `locks` next to the matrix. Raises SiteError if a
+    directory of the variable does not exist, unless `to_write`.
     """
     return [*named_directories(LOCKS, to_write=to_write), row.locks]
 
 
 def lock_file(row: Row, *, to_write: bool = False) -> Path | None:
-    """Return the file that `find_lock` reads, or None if there is none. `to_write` and errors: see
-    `lock_directories`.
+    """Return the file that `find_lock` reads; None if no lock exists.
+
+    For `to_write` and errors see `lock_directories`.
     """
     return next(
         (
@@ -104,7 +108,7 @@ def lock_file(row: Row, *, to_write: bool = False) -> Path | None:
 
 
 def find_lock(row: Row) -> ImageLock:
-    """Return the lock of `row`. Raises ImageError if there is none, or if it was made for another intent."""
+    """Return the lock of `row`. Raises ImageError if it is missing or was made for another intent."""
     path = lock_file(row)
     if path is None:
         why = "" if row.exercised else " (it is declared, and was never built by this project)"
@@ -126,12 +130,15 @@ def find_lock(row: Row) -> ImageLock:
 
 
 def load_lock(path: Path) -> ImageLock:
-    """Read a lock file. Raises ImageError naming file and line, also where its content does not have the digest it states."""
+    """Read a lock file.
+
+    Raises ImageError with file and line, also if the content does not match the digest that it states.
+    """
     return load_sealed(path, ImageLock, _Written, ImageError, "goldnode images lock")
 
 
 def dump_lock(lock: ImageLock) -> str:
-    """Return the lock as the text of its file: fixed order, one line per package."""
+    """Return the text of a lock file: fixed order, one line per package."""
     lines = [
         _HEADER.format(image=lock.image) + f"lock: {lock.lock}",
         f"image: {lock.image}",
@@ -146,5 +153,5 @@ def dump_lock(lock: ImageLock) -> str:
 
 
 def write_lock(lock: ImageLock, directory: Path) -> Path:
-    """Write the lock into `directory`, whole or not at all, and return its file. Raises ImageError."""
+    """Write the lock into `directory` atomically, and return its file. Raises ImageError."""
     return write_whole(directory / lock_name(lock.image), dump_lock(lock), ImageError)

@@ -9,8 +9,9 @@ from goldnode.inspect.truth import Locked
 
 
 def locked(image: str) -> Locked | None:
-    """Return the packages in the lock of `image` and of its ancestors; None if the matrix or its locks do not
-    have it.
+    """Return the packages in the locks of `image` and its ancestors.
+
+    Return None if the matrix does not have the image, or if a lock is missing or stale.
     """
     try:
         rows = load_matrix().images

@@ -30,10 +30,10 @@ def lock_images(
     out: Path | None = None,
     site: Site | None = None,
 ) -> Iterator[str]:
-    """Lock the images of `patterns` and their ancestors, parents first; yield one line per image.
+    """Lock the images that `patterns` match and their ancestors, parents first; yield one line per image.
 
-    `upgrade` frees the images that the patterns name (without patterns: all); their ancestors keep their
-    locks. Raises GoldnodeError; the locks written until then stay.
+    `upgrade` allows new versions for the images that the patterns name (all images without patterns). Their
+    ancestors keep their locks. Raises GoldnodeError; locks written before the error remain.
     """
     matrix = load_matrix(matrix_file)
     rows = matrix.select(patterns, exercised=True)
@@ -41,6 +41,7 @@ def lock_images(
     kept = {row.name: _kept(row, out) for row in rows}
     done: dict[str, ImageLock] = {}
     with Resolver(offline=offline, site=site, tools=_tools()) as resolver:
+        # Check all locks that may stay in one batch: it queries the indexes in parallel.
         asked = [
             (row, lock)
             for row in rows
@@ -54,6 +55,7 @@ def lock_images(
         for row in rows:
             chain = [(below, done[below.name]) for below in matrix.chain(row.name)[:-1]]
             lock = kept[row.name]
+            # A lock stays only if its parent's lock did not change in this run either.
             if lock is not None and row.name in good and _stands_on(lock, chain[-1][1] if chain else None):
                 result = Locked(row, lock, lock, False)
             else:
@@ -62,6 +64,7 @@ def lock_images(
                     result = _same(result, lock, tools=row.name in free)
             done[row.name] = result.lock
             place = out if out is not None else _place(row)
+            # With `out`, unchanged locks are written too, so that the directory is complete.
             if result.changed or not (place / lock_name(row.name)).is_file():
                 write_lock(result.lock, place)
             yield _line(result)
@@ -74,7 +77,11 @@ def check_images(
     offline: bool = False,
     site: Site | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield every selected image with what is wrong with its lock: stale, edited, on another parent, vanished, other bytes."""
+    """Yield each selected image with the problems of its lock.
+
+    A lock may be stale or edited, or made on another lock of its parent. A package may have vanished from its
+    archive, or have different content there.
+    """
     matrix = load_matrix(matrix_file)
     rows = matrix.select(patterns, exercised=True)
     problems: dict[str, list[str]] = {row.name: [] for row in rows}
@@ -96,14 +103,17 @@ def check_images(
 
 
 def _stands_on(lock: ImageLock, parent: ImageLock | None) -> bool:
-    """Whether `lock` was made on this lock of its parent."""
+    """Return whether `lock` was made on this lock of its parent."""
     return (lock.parent.lock if lock.parent is not None else None) == (
         parent.digest if parent is not None else None
     )
 
 
 def _same(result: Locked, old: ImageLock, *, tools: bool) -> Locked:
-    """A lock that differs from the one there is only in its day stays as it is; so do other `tools`, unless they are to move."""
+    """Return the old lock as unchanged if only the date of resolution differs.
+
+    A difference in the recorded versions of tools counts only with `tools`.
+    """
     update: dict[str, object] = {"resolved": result.lock.resolved}
     if not tools:
         update["tools"] = result.lock.tools
@@ -115,8 +125,9 @@ def _same(result: Locked, old: ImageLock, *, tools: bool) -> Locked:
 
 
 def _tools() -> dict[str, str]:
-    """Return the versions of this machine's engine, compressor and installers; empty without them, because
-    locking does not need them.
+    """Return the versions of this machine's engine, compressor and installers.
+
+    Return nothing if they are not installed: locking does not need them.
     """
     from goldnode.oci import engines
 
@@ -133,8 +144,9 @@ def _named(row: Row, patterns: Sequence[str]) -> bool:
 
 
 def _kept(row: Row, out: Path | None) -> ImageLock | None:
-    """Return the existing lock, whatever the matrix has requested since; None if there is none, or if it was
-    edited.
+    """Return the existing lock even if the matrix has changed since.
+
+    Return None for a missing or edited lock.
     """
     path = (
         out / lock_name(row.name)
@@ -164,7 +176,7 @@ def _line(result: Locked) -> str:
 
 
 def _moved(old: ImageLock, new: ImageLock) -> str:
-    """Return the differences between two locks, in one clause."""
+    """Return the differences between two locks as one clause."""
     before = _versions(old)
     after = _versions(new)
     rows = [

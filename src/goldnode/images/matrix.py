@@ -1,10 +1,10 @@
-"""The matrix of container images: backend x runtime version x flavour x OS, declared once in
+"""The matrix of container images: backend x runtime version x flavour x OS, declared in
 `images/containers/matrix.yml`.
 
-A release (one version of one backend) lists its components once: their names as wheels and as Debian
-packages, and their versions. Flavours select components. From that follow the rows, one per image, with the
-requests to apt and pip. No archive is asked here: that is `goldnode.images.resolve`, and its answers are the
-locks.
+A release (one version of one backend) declares its components once: their names as wheels and as Debian
+packages, and their versions. Flavours select components. The rows, one per image, follow from that, with the
+requests to apt and pip. This module queries no archive. `goldnode.images.resolve` does that, and locks record
+its results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from goldnode.core.yamlsource import KeyPath, Source
 from goldnode.facts import host as facts
 from goldnode.oci.model import NAME, Image
 
-MATRIX = "GOLDNODE_MATRIX"  # environment: a matrix file that replaces the built-in one
+MATRIX = "GOLDNODE_MATRIX"  # environment variable: a matrix file that replaces the built-in one
 
 Backend = Literal["cuda", "rocm", "oneapi", "cpu"]
 Layout = Literal["cuda", "python", "none"]
@@ -72,13 +72,14 @@ _Vendor = Annotated[
     str,
     _fits(
         re.compile(r"[a-z0-9.:-]+/[a-z0-9._/-]+@sha256:[0-9a-f]{64}"),
-        "is no reference by digest | write it as HOST/REPOSITORY@sha256:…, since a tag can be given to another content",
+        "is no reference by digest | write it as HOST/REPOSITORY@sha256:…, since a tag can be given to "
+        "another content",
     ),
 ]
 
 
 def _some(value: tuple[str, ...]) -> tuple[str, ...]:
-    # Not pydantic's own length check: that counts what is well formed, and hides the entry that is not.
+    # Not pydantic's own length check: it counts only valid entries, and hides the error of the invalid one.
     if not value:
         raise ValueError("an empty list, expected at least one entry | add one")
     return value
@@ -109,7 +110,7 @@ class System(_Model):
 
 
 class Licence(_Model):
-    """Terms that parts of images are under, with what they mean for publishing."""
+    """Licence terms of parts of images, and their consequence for publication."""
 
     title: str = Field(description="What the label says: an SPDX expression where there is one.")
     redistribution: Literal["free", "private"] = Field(description="private: publishing needs --private.")
@@ -117,7 +118,7 @@ class Licence(_Model):
 
 
 class Component(_Model):
-    """One part of a release: where it comes from on each OS, and which version the release has."""
+    """One part of a release: its source on each OS, and its version in the release."""
 
     version: str | dict[str, str] | None = Field(
         default=None, description="Expected upstream version, or one per OS; null: none is claimed."
@@ -133,11 +134,17 @@ class Component(_Model):
     )
     from_host: tuple[_Deb, ...] = Field(
         default=(),
-        description="What its packages ask of the host's driver, as package names: goldnode-driver-from-host provides it, and no driver is installed.",
+        description=(
+            "What its packages ask of the host's driver, as package names: goldnode-driver-from-host "
+            "provides it, and no driver is installed."
+        ),
     )
     layout: Literal["cuda", "python"] = Field(
         default="python",
-        description="cuda: libraries of the wheel go to /usr/local/cuda-X.Y; python: as pip would install it below /usr/local.",
+        description=(
+            "cuda: libraries of the wheel go to /usr/local/cuda-X.Y; python: as pip would install it below "
+            "/usr/local."
+        ),
     )
     licence: str | None = Field(
         default=None, description="Key of `licences`; null: Debian's own archive says it per package."
@@ -152,7 +159,10 @@ class Flavour(_Model):
     """One flavour of a release: the components that it adds to its parent image."""
 
     parent: str | None = Field(
-        description="Flavour of this release, or BACKEND-VERSION-FLAVOUR of another, that it begins with; null: nothing."
+        description=(
+            "Flavour of this release, or BACKEND-VERSION-FLAVOUR of another, that it begins with; null: "
+            "nothing."
+        )
     )
     components: tuple[str, ...] | dict[str, tuple[str, ...]] = Field(
         default=(), description="Keys of the release's `components`, or a list per OS."
@@ -171,12 +181,13 @@ class Flavour(_Model):
 
 
 class Vendor(_Model):
-    """An image of a vendor's as a base."""
+    """An image from a vendor as a base."""
 
     vendor: _Vendor = Field(description="HOST/REPOSITORY@sha256:…")
 
 
-# `built` is None to the rest: one alternative alone, so that a fault in the other is reported for it.
+# `built` becomes None. This leaves a single alternative to validate, so that an error in a vendor's reference
+# is reported as such.
 _Source = Annotated[
     Vendor | None,
     BeforeValidator(lambda value: None if value == "built" else value),
@@ -212,7 +223,10 @@ class Release(_Model):
     )
     source: _Source = Field(
         default=None,
-        description="built, or left out: from packages and wheels. {vendor: REFERENCE}: the flavours that stand on nothing are this image of the vendor's.",
+        description=(
+            "built, or left out: from packages and wheels. {vendor: REFERENCE}: the flavours that stand on "
+            "nothing are this image of the vendor's."
+        ),
     )
     exercised: bool = Field(
         default=True, description="Whether it is built and smoked in this project's own tests."
@@ -243,13 +257,13 @@ class MatrixFile(_Model):
 
 @dataclass(frozen=True)
 class Row:
-    """One image of the matrix with all data for locks, recipes, labels and tests.
+    """One image of the matrix, with all data for locks, recipes, labels and tests.
 
-    `debs` (apt's names) and `wheels` (PEP 508) are the requests of this image in addition to its parent's.
-    `parts` are the versions that it claims, its parent's included; `min_driver` is the driver below which its
-    CUDA does not start (facts), None for other backends. `layout` is the place of its own wheels: see
-    `Component.layout`; empty without wheels. `from_host` is what its packages require of a driver, which the
-    host provides. `vendor` is a reference by digest if the base is not built here.
+    `debs` (apt's names) and `wheels` (PEP 508) are what this image requests in addition to its parent.
+    `parts` are the versions that it declares, including its parent's. `min_driver` is the oldest driver on
+    which its CUDA starts (from the facts); None for other backends. `layout` is the target of its own wheels,
+    see `Component.layout`; "none" without wheels. `from_host` are the packages' requirements on a driver,
+    which the host provides. `vendor` is a reference by digest if the base is not built here.
     """
 
     image: Image
@@ -274,17 +288,17 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The image's name, by which everything calls it."""
+        """The image's name, its identifier everywhere."""
         return self.image.name
 
     @property
     def archives(self) -> tuple[str, ...]:
-        """Ids of the archives its packages come from."""
+        """Ids of the archives that its packages come from."""
         return self.system.archives
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """Architectures it is built for, as dpkg names them."""
+        """Target architectures, by dpkg's names."""
         return self.system.architectures
 
     @property
@@ -296,23 +310,23 @@ class Row:
 
     @property
     def locks(self) -> Path:
-        """The directory of the matrix's locks."""
+        """Directory of the matrix's locks."""
         return self.file.parent / "locks"
 
     def error(self, message: str, *, remedy: str | None = None) -> ImageError:
-        """An error at this image's flavour in the matrix."""
+        """Return an error that points to this image's flavour in the matrix."""
         return ImageError(message, file=self.file, line=self.line, remedy=remedy)
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """All images, by name, parents before their children."""
+    """All images by name, parents before their children."""
 
     file: Path
     images: dict[str, Row]
 
     def row(self, name: str) -> Row:
-        """Return one image. Raises ImageError with the nearest right name."""
+        """Return one image. Raises ImageError for an unknown name and suggests the nearest one."""
         if name not in self.images:
             raise ImageError(
                 f'image "{name}" is not in the matrix', file=self.file, remedy=nearest(name, self.images)
@@ -320,19 +334,18 @@ class Matrix:
         return self.images[name]
 
     def chain(self, name: str) -> list[Row]:
-        """Return the image with its ancestors, the first layer first."""
+        """Return the image preceded by its ancestors, the root first."""
         found = [self.row(name)]
         while found[0].image.parent is not None:
             found.insert(0, self.row(found[0].image.parent))
         return found
 
     def select(self, patterns: Sequence[str] = (), *, exercised: bool = False) -> list[Row]:
-        """Return the images that `patterns` match, with all their ancestors, parents first; without patterns:
-        all.
+        """Return the images that `patterns` match and all their ancestors, parents first.
 
-        A pattern is a name, a backend, or a glob over names (`cuda-12.4.1-*`). Without patterns, `exercised`
-        leaves out the images that this project does not build itself. Raises ImageError for a pattern without
-        a match, with the nearest name.
+        A pattern is a name, a backend, or a glob over names (`cuda-12.4.1-*`). Without patterns, all images
+        are selected; `exercised` then excludes the images that this project does not build itself. Raises
+        ImageError for a pattern without a match, with the nearest name.
         """
         from fnmatch import fnmatchcase
 
@@ -356,12 +369,13 @@ class Matrix:
 
 
 def absent(name: str, here: Iterable[str]) -> str:
-    """Return the remedy for a name that no image of a store has: build it if the matrix has it, otherwise use
-    the nearest name in `here`.
+    """Return the remedy for an image name that is not in the store.
+
+    If the matrix has the image: build it. Otherwise: the nearest name in `here` or in the matrix.
     """
     try:
         known = load_matrix().images
-    except GoldnodeError:  # a matrix with a fault is another matter
+    except GoldnodeError:  # a broken matrix is not the problem to report here
         known = {}
     if name in known:
         return f"build it: goldnode images build {name}"
@@ -369,12 +383,15 @@ def absent(name: str, here: Iterable[str]) -> str:
 
 
 def builtin_matrix() -> Path:
-    """Return goldnode's own matrix file."""
+    """Return the path of the built-in matrix file."""
     return Path(__file__).resolve().parents[3] / "images" / "containers" / "matrix.yml"
 
 
 def load_matrix(path: Path | None = None) -> Matrix:
-    """Read the matrix at `path`, of $GOLDNODE_MATRIX, or goldnode's own. Raises ImageError for the first fault, with file and line."""
+    """Read the matrix at `path`, at $GOLDNODE_MATRIX, or goldnode's own.
+
+    Raises ImageError for the first error, with file and line.
+    """
     if path is None:
         named = os.environ.get(MATRIX)
         path = Path(named).expanduser() if named else builtin_matrix()
@@ -385,13 +402,13 @@ def load_matrix(path: Path | None = None) -> Matrix:
 
 
 def _policies() -> list[str]:
-    """The names of purity.yml, by which images are inspected."""
+    """Return the policy names of purity.yml, by which images are inspected."""
     data = yamlsource.read(builtin_matrix().with_name("purity.yml"), error=ImageError).data
     return sorted(data["backends"])
 
 
 class _Reader:
-    """Turns a validated file into rows; every fault names the line it was written on."""
+    """Converter from a validated file to rows. Every error points to its line."""
 
     def __init__(self, document: MatrixFile, source: Source) -> None:
         self.document, self.source = document, source
@@ -478,6 +495,7 @@ class _Reader:
                 component.version.get(system) if isinstance(component.version, dict) else component.version
             )
             packages = _of(component.debs, system)
+            # A component that exists as both is a wheel, unless the release prefers debs on this OS.
             as_deb = bool(packages) and (component.wheel is None or release.prefer.get(system) == "debs")
             if as_deb:
                 debs.extend(packages)
@@ -533,6 +551,7 @@ class _Reader:
             else "free",
             min_driver=_min_driver(backend, release.version),
             exercised=release.exercised if item.exercised is None else item.exercised,
+            # Only a flavour without a parent is the vendor's image itself.
             vendor=release.source.vendor if release.source is not None and item.parent is None else None,
             index=next(iter(indexes), None),
             note=release.note,
@@ -551,7 +570,7 @@ class _Reader:
         )
 
     def _with_parent(self, row: Row, rows: Mapping[str, Row]) -> Row:
-        """Return the row with the parts, licences and terms of its parent added."""
+        """Return the row with the parts, licences and terms of its ancestors added."""
         from dataclasses import replace
 
         parent = row.image.parent
@@ -576,6 +595,8 @@ class _Reader:
             below = rows[parent]
             parts = {**below.parts, **parts}
             licences = [*below.licences, *licences]
+            # One private part makes the whole image private. An image is exercised only if all its ancestors
+            # are.
             terms = "private" if "private" in (terms, below.redistribution) else "free"
             exercised = exercised and below.exercised
             parent = below.image.parent
@@ -593,7 +614,9 @@ def _of(value: tuple[str, ...] | dict[str, tuple[str, ...]], system: str) -> tup
 
 
 def _min_driver(backend: str, version: str) -> str | None:
-    """The driver minimum of a CUDA version's major family (minor-version compatibility), from the facts."""
+    """Return the minimum driver of a CUDA version's major family, from the facts (minor-version
+    compatibility).
+    """
     if backend != "cuda":
         return None
     major = version.partition(".")[0]
@@ -604,7 +627,7 @@ def _min_driver(backend: str, version: str) -> str | None:
 
 
 def _ordered(rows: Mapping[str, Row], source: Source) -> dict[str, Row]:
-    """The rows with parents before children, else as written."""
+    """Return the rows with parents before children, otherwise in their order in the file."""
     found: dict[str, Row] = {}
 
     def add(row: Row) -> None:

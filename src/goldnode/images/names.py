@@ -1,4 +1,4 @@
-"""Names of images in a store: a digest, a reference, a name of the matrix, or the beginning of a reference."""
+"""Image names in a store: a digest, a reference, a name of the matrix, or the beginning of a reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from goldnode.oci.model import Built
 
 
 def find(layout: Layout, name: str, built: Iterable[Built] = ()) -> str:
-    """Return the digest of the image that `name` means. Raises ImageError if there is none, or more than one."""
+    """Return the digest of the image that `name` identifies. Raises ImageError for no match or several."""
     if name.startswith("sha256:"):
         if not layout.has(name):
             raise ImageError(f"{name} is not in {layout.root}", remedy="pull it, or name another --store")
@@ -44,6 +44,6 @@ def find(layout: Layout, name: str, built: Iterable[Built] = ()) -> str:
 
 
 def reference(layout: Layout, digest: str) -> str:
-    """The name to show for a digest: its reference with a build id where it has one."""
+    """Return the name to show for a digest: its longest reference, which includes the build id."""
     names = sorted(name for name, item in layout.refs().items() if item.digest == digest)
     return max(names, key=len) if names else digest

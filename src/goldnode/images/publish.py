@@ -1,9 +1,8 @@
-"""Publication of an image, and pull. The order is: blobs, manifest, evidence, the immutable tag, and then
-everything is read back.
+"""Publication of an image, and pull. The order is: blobs, manifest, evidence, immutable tag, read-back.
 
-This order makes an interruption harmless: the tag is the last write, so until then the image cannot be found
-by name, and a repeated run sends only what is missing. An existing tag with other content is refused, never
-moved.
+This order makes an interruption harmless. The tag is the last write: until then no image can be found by
+name. A repeated run sends only what is missing. A publication never moves an existing tag: it fails if the
+tag has different content.
 """
 
 from __future__ import annotations
@@ -30,14 +29,18 @@ from goldnode.oci.registry import DOCKER_MANIFEST, INDEXES, Manifest, Registry, 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-SETTLE = 1.0  # seconds after which another publisher's write of the same tag would have been seen
+SETTLE = 1.0  # seconds until another publisher's write to the same tag is visible
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class Published:
-    """Result of a publication. `sent` and `there` count blobs; `api`: the registry has a Referrers API."""
+    """Result of a publication.
+
+    `sent` and `there` count blobs. `api`: the registry supports the Referrers API. `before`: the tag existed
+    already, with the same digest.
+    """
 
     name: str
     digest: str
@@ -51,9 +54,10 @@ class Published:
 
 
 def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
-    """Return the ref of the store that a name means: a ref itself, or the name of an image
-    (BACKEND-VERSION-FLAVOUR-OS) with exactly one build in the store. Raises ImageError for none and for
-    several.
+    """Return the ref in the store that a name identifies.
+
+    A name is a ref itself, or an image name (BACKEND-VERSION-FLAVOUR-OS) with exactly one build in the store.
+    Raises ImageError if no build or several match.
     """
     refs = layout.refs()
     if name in refs:
@@ -74,8 +78,9 @@ def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
 
 
 def identity(image: OciImage, ref: str) -> tuple[str, str]:
-    """Return repository and immutable tag of a ref, validated against the image's own labels. Raises
-    ImageError if they contradict each other.
+    """Return repository and immutable tag of a ref, validated against the image's own labels.
+
+    Raises ImageError if they contradict each other.
     """
     repository, _, tag = ref.partition(":")
     line_of(repository, tag)
@@ -112,11 +117,11 @@ def publish(
     say: Say = lambda text: None,
     now: dt.datetime | None = None,
 ) -> Published:
-    """Publish the image under `ref` of the store. Raises ImageError; then its tag was not written, or belongs
-    to another image.
+    """Publish the image under `ref` of the store.
 
-    `full` reads every blob back instead of manifests and documents only. `mounts` records which repository of
-    the registry has which blob, so that shared blobs are sent once.
+    `full` reads every blob back, not only manifests and documents. `mounts` maps blobs to repositories of the
+    registry that have them, so that shared blobs are sent once. Raises ImageError; then the tag was not
+    written, or it belongs to another image.
     """
     descriptor = layout.refs().get(ref)
     if descriptor is None:
@@ -139,6 +144,8 @@ def publish(
         push(layout, image.digest, target, found, mounts=mounts, parallel=parallel)
         found.evidence, found.api = push_evidence(layout, image.digest, target, found)
         read_back(layout, image.digest, target, full=full)
+        # A registry has no compare-and-set: check the tag, write it, wait, and check it again. If another
+        # publisher won the race, the last check raises.
         if not _immutable(target, tag, image.digest):
             target.put_manifest(tag, layout.read(image.digest), descriptor.media_type)
             time.sleep(settle)
@@ -152,12 +159,16 @@ def publish(
 
 
 def _immutable(target: Repository, tag: str, digest: str) -> bool:
-    """Return whether the tag points to the digest already. Raises ImageError if it points to another one."""
+    """Return whether the tag already points to the digest. Raises ImageError if it points to another one."""
     found = target.digest(tag)
     if found is not None and found != digest:
         raise ImageError(
-            f"{target}:{tag} is {found} in the registry, and {digest} here: an immutable tag is given to one content only",
-            remedy="find out who moved it or whose build is not reproducible; a changed recipe has a build id of its own",
+            f"{target}:{tag} is {found} in the registry, and {digest} here: an immutable tag is given to "
+            "one content only",
+            remedy=(
+                "find out who moved it or whose build is not reproducible; a changed recipe has a build id "
+                "of its own"
+            ),
         )
     return found is not None
 
@@ -165,7 +176,7 @@ def _immutable(target: Repository, tag: str, digest: str) -> bool:
 def _record(
     layout: Layout, digest: str, tag: str, gates: Sequence[Gate], private: bool, now: dt.datetime
 ) -> None:
-    """Attach who let it pass and why, once: a repeat with the same answers adds nothing."""
+    """Attach the publication record with the results of the gates. An equal record is attached only once."""
     document: dict[str, Any] = {
         "schema": "goldnode.publication/1",
         "digest": digest,
@@ -175,6 +186,7 @@ def _record(
     }
     for _, manifest in layout.attached(digest, PUBLICATION):
         kept = json.loads(layout.read(manifest["layers"][0]["digest"]))
+        # Ignore the date: the record states the first publication.
         if {key: value for key, value in kept.items() if key != "published"} == document:
             return
     layout.attach(
@@ -191,7 +203,7 @@ def push(
     mounts: dict[str, str] | None = None,
     parallel: int = 4,
 ) -> None:
-    """Bring an image's blobs, several at once, and then its manifest by digest: no tag is written."""
+    """Upload an image's blobs in parallel, then its manifest by digest. Writes no tag."""
     image = OciImage(layout, digest)
     blobs = {row.digest: row for row in (*image.layers, Descriptor.of(image.manifest["config"]))}
     known = mounts if mounts is not None else {}
@@ -211,12 +223,17 @@ def push(
             sent = future.result()
             found.sent, found.there = found.sent + sent, found.there + (not sent)
             found.size += futures[future].size if sent else 0
+            # The next image of this run mounts the blob from here instead of sending it.
             known[futures[future].digest] = target.name
+    # By digest only: without a tag, no user finds the image before it is verified.
     target.put_manifest(digest, layout.read(digest), image.manifest.get("mediaType", MANIFEST))
 
 
 def push_evidence(layout: Layout, digest: str, target: Repository, found: Published) -> tuple[int, bool]:
-    """Bring all that is attached to an image, as referrers. Returns how many, and whether the registry's own API lists them."""
+    """Upload everything attached to an image as referrers.
+
+    Return the number of documents, and whether the registry's own API lists them.
+    """
     rows: list[dict[str, Any]] = []
     minded = True
     for descriptor, manifest in layout.attached(digest):
@@ -238,7 +255,11 @@ def push_evidence(layout: Layout, digest: str, target: Repository, found: Publis
 
 
 def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = False) -> None:
-    """Hold what the registry has against the store: manifests and documents byte for byte, layers by presence and size, or whole with `full`."""
+    """Compare the registry's content with the store.
+
+    Manifests and documents are compared byte by byte, layers by presence and size, or completely with `full`.
+    Raises ImageError.
+    """
     image = OciImage(layout, digest)
     if target.manifest(digest) is None:
         raise ImageError(
@@ -249,6 +270,7 @@ def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = F
     target.read_blob(config)
     for row in image.layers:
         size = target.blob_size(row.digest)
+        # -1: the registry has the blob and does not state its size.
         if size not in (row.size, -1):
             said = "absent" if size is None else f"{size} bytes"
             raise ImageError(
@@ -260,7 +282,8 @@ def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = F
     for descriptor, manifest in layout.attached(digest):
         if target.manifest(descriptor.digest) is None:
             raise ImageError(
-                f"{target}@{descriptor.digest} ({manifest['artifactType']}) is not there after it was written",
+                f"{target}@{descriptor.digest} ({manifest['artifactType']}) is not there after it was "
+                "written",
                 remedy="publish again",
             )
         for row in manifest["layers"]:
@@ -268,7 +291,7 @@ def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = F
 
 
 def check_blob(target: Repository, row: Descriptor) -> None:
-    """Read a blob from the registry and keep nothing of it but whether it is right. Raises ImageError."""
+    """Read a blob from the registry and compare its digest, without storing it. Raises ImageError."""
     hasher, size = hashlib.sha256(), 0
     with target.registry.open(
         "GET",
@@ -282,7 +305,8 @@ def check_blob(target: Repository, row: Descriptor) -> None:
             size += len(block)
     if "sha256:" + hasher.hexdigest() != row.digest:
         raise ImageError(
-            f"blob {row.digest} of {target} is altered: expected {row.size} bytes with that digest, got {size} with sha256:{hasher.hexdigest()}",
+            f"blob {row.digest} of {target} is altered: expected {row.size} bytes with that digest, got "
+            f"{size} with sha256:{hasher.hexdigest()}",
             remedy="delete it from the registry's storage and publish again",
         )
 
@@ -311,11 +335,11 @@ def pull(
     system: str | None = None,
     parallel: int = 4,
 ) -> Pulled:
-    """Download an image into the store by digest or tag, and validate every byte against its digest; only
-    then it gets its name.
+    """Download an image into the store by digest or tag, and validate every byte against its digest.
 
-    `system` (`linux/amd64`) selects from an index; default: this machine's. Raises ImageError, also if its
-    labels claim the immutable name of another image of the store.
+    The image gets its name only after that. `system` (`linux/amd64`) selects from an index; the default is
+    this machine's. Raises ImageError, also if the image's labels claim the immutable name of another image of
+    the store.
     """
     with using(layout):
         manifest = _one(target, reference, system)
@@ -331,7 +355,9 @@ def pull(
         found = Pulled(
             f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}", manifest.digest, ""
         )
-        first = target.pull_blob(config, layout)  # it has the name of the image, before the rest is fetched
+        # The configuration first: its labels name the image, and a conflict must show before the large
+        # download.
+        first = target.pull_blob(config, layout)
         found.ref = _ref(layout, layout.document(config.digest), manifest.digest, target)
         with ThreadPoolExecutor(parallel) as pool:
             for new in (first, *pool.map(lambda row: target.pull_blob(row, layout), rows.values())):
@@ -342,13 +368,16 @@ def pull(
                 found.evidence = pull_evidence(layout, target, manifest.digest)
             _ref(
                 layout, layout.document(config.digest), manifest.digest, target
-            )  # another may have come meanwhile
+            )  # again: another pull may have taken the name meanwhile
             layout.set_ref(found.ref, manifest.descriptor)
     return found
 
 
 def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
-    """Attach in the store all that the registry lists as referring to an image that is there. Returns how many documents."""
+    """Attach all documents that refer to an image in the registry to the same image in the store.
+
+    Return the number of documents. Raises ImageError if the registry lists a document that it does not have.
+    """
     count = 0
     for row in target.referrers(digest)[0]:
         found = target.manifest(str(row.get("digest")))
@@ -359,7 +388,7 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
             )
         document = found.document
         if document.get("subject", {}).get("digest") != digest or len(document.get("layers", [])) != 1:
-            continue  # it is about something else, or has an unknown form
+            continue  # it has another subject, or an unknown form
         layer = Descriptor.of(document["layers"][0])
         kind = str(document.get("artifactType") or document["config"]["mediaType"])
         data = target.read_blob(layer)
@@ -368,7 +397,7 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
         )
         if (
             attached.digest != found.digest
-        ):  # written by another tool in another form: report it, do not guess
+        ):  # another tool wrote it in a different form, so the copy would have another digest
             layout.detach(attached.digest)
             continue
         count += 1
@@ -386,6 +415,7 @@ def _one(target: Repository, reference: str, system: str | None) -> Manifest:
         if found.media_type not in (MANIFEST, DOCKER_MANIFEST):
             raise ImageError(f"{target}:{reference} is a {found.media_type}, which is no image")
         return found
+    # OCI names architectures as Go does, uname as the kernel does.
     wanted = (
         system
         or f"linux/{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
@@ -407,8 +437,11 @@ def _one(target: Repository, reference: str, system: str | None) -> Manifest:
 
 
 def _ref(layout: Layout, config: dict[str, Any], digest: str, target: Repository) -> str:
-    """The name of a pulled image in the store: its immutable one where its labels say it, else where it came from. Raises ImageError where
-    the store has that name for another image: anybody can write labels."""
+    """Return the name of a pulled image in the store: the immutable one from its labels, otherwise its
+    origin.
+
+    Anyone can write labels. So this raises ImageError if the store has that immutable name for another image.
+    """
     labels = (config.get("config") or {}).get("Labels") or {}
     said = {
         key: labels.get(LABELS + key) or "" for key in ("backend", "runtime", "flavour", "os", "build-id")
@@ -420,7 +453,11 @@ def _ref(layout: Layout, config: dict[str, Any], digest: str, target: Repository
     have = layout.refs().get(name)
     if have is not None and have.digest != digest:
         raise ImageError(
-            f"{name} is {have.digest} in {layout.root}, and {digest} in {target} by its labels: an immutable name is given to one content only",
-            remedy="find out whose labels are wrong or whose build is not reproducible; to look at it, pull it into another store (--store)",
+            f"{name} is {have.digest} in {layout.root}, and {digest} in {target} by its labels: an "
+            "immutable name is given to one content only",
+            remedy=(
+                "find out whose labels are wrong or whose build is not reproducible; to look at it, pull "
+                "it into another store (--store)"
+            ),
         )
     return name

@@ -1,18 +1,21 @@
-"""The recipe of an image: all that decides its content, as data, before anything is built. Its hash is the build id.
+"""The recipe of an image: everything that determines its content, as data. Its hash is the build id.
 
-A recipe is a pure function of the image's row, its lock, its parent's recipe and the versions of the tools. Two recipes are equal
-exactly where the images would be; nothing of the machine, the clock or the directory is in one.
+A recipe is a pure function of the image's row, its lock, its parent's recipe and the versions of the tools.
+Two recipes are equal exactly if their images are. A recipe depends on no machine, clock or directory.
 
-An image is made of layers of three kinds, lowest first:
+An image consists of its parent's layers, unchanged, and of its own layers of three kinds:
 
-* the parent's, unchanged;
-* `wheels`: files of wheels, written by goldnode itself (`layers`), a big wheel alone, the small ones together;
-* `system`: what programs of the image have to do: dpkg for packages, ldconfig for libraries. For an image without a parent it is the
-  root that mmdebstrap makes; else the engine runs one script on what the layers of this kind have made so far. Wheels are no part of
-  that: the script sees outlines of their libraries.
-* `files`: what goldnode adds: links, settings of the linker, what the image says of itself, the smoke runner.
+* `wheels`: files of wheels, written by goldnode itself (`layers`). A big wheel has its own layer; the small
+  ones share one.
+* `system`: the work of the image's own programs: dpkg for packages, ldconfig for libraries. An image without
+  a parent starts from the root that mmdebstrap makes. For any other image the engine runs one script on top
+  of the system layers so far. Those do not include wheels; the script gets outlines of their libraries
+  instead.
+* `files`: files of goldnode itself: links, linker settings, the image's description of itself, the smoke
+  runner.
 
-The environment and the layout of CUDA images are those that users of NVIDIA's images rely on (dist/ of its container images).
+CUDA images have the environment and directory layout that users of NVIDIA images rely on (dist/ in the
+sources of the NVIDIA container images).
 """
 
 from __future__ import annotations
@@ -34,29 +37,33 @@ from goldnode.oci.layers import LEVEL, MEMBER, OWN_LAYER, Place
 from goldnode.oci.layout import canonical, digest_of
 from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, Image
 
-# Raised when the same inputs are built in another way.
+# Increase it when the same inputs are built in a different way.
 RECIPE = 1
 VOID = {
     "NVIDIA_VISIBLE_DEVICES": "void"
-}  # so that a default NVIDIA runtime puts nothing into an image of another backend
+}  # keeps NVIDIA's runtime, if it is the default, from injecting a driver into images of other backends
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SMOKE = "usr/lib/goldnode/goldnode-smoke"
 IDENTITY = "usr/lib/goldnode/image.json"
-STEP = "/mnt"  # where the engine shows the script what it needs: a directory that every root has
+STEP = "/mnt"  # mount point of the script's input: a directory that every root has
 
-# Files that do not belong in a system layer, independent of the program that left them.
+# Files that do not belong in a system layer, regardless of the program that left them.
 _CACHES = (
     r"|etc/(?:resolv\.conf|hosts|hostname|mtab)"
     r"|etc/(?:passwd|group|shadow|gshadow|subuid|subgid)-"
     r"|var/cache/(?:ldconfig/aux-cache|debconf/.*-old|apt/.*\.bin|apt/archives/.*)"
-    r"|var/lib/dpkg/(?:status|diversions|available|statoverride)-old|var/lib/dpkg/(?:lock|lock-frontend|triggers/Lock)"
+    r"|var/lib/dpkg/(?:status|diversions|available|statoverride)-old"
+    r"|var/lib/dpkg/(?:lock|lock-frontend|triggers/Lock)"
     r"|var/lib/apt/lists/.+"
     r"|var/log/(?:apt/.*|dpkg\.log|alternatives\.log|bootstrap\.log|fontconfig\.log)"
 )
+# A system layer leaves out these directories themselves, too, because the root already has them.
 LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)(?:/.*)?" + _CACHES
 ROOT_LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)/.+" + _CACHES
 
-# Script that the engine runs as root in the image's own files. $1 is the context directory.
+# Script that the engine runs as root inside the image. $1 is the context directory. policy-rc.d with exit
+# code 101 keeps maintainer scripts from starting services. ldconfig runs on outlines of the wheels'
+# libraries, sparse files with only the parts that it reads; the script removes them afterwards.
 SCRIPT = """#!/bin/sh
 set -eu
 export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true LC_ALL=C.UTF-8 HOME=/root
@@ -90,21 +97,24 @@ rm -f /var/cache/ldconfig/aux-cache
 """
 
 
-# Hook before the root is packed.
+# Hook that removes caches, logs and host-specific files before mmdebstrap packs the root.
 ROOT_HOOK = (
-    'rm -f "$1/var/cache/ldconfig/aux-cache" "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old "$1"/etc/passwd- "$1"/etc/group- '
-    '"$1"/etc/shadow- "$1"/etc/gshadow- "$1"/etc/resolv.conf "$1"/etc/hostname; '
-    'rm -rf "$1"/var/lib/apt/lists "$1"/var/log/apt "$1"/var/log/dpkg.log "$1"/var/log/alternatives.log "$1"/var/log/bootstrap.log; '
+    'rm -f "$1/var/cache/ldconfig/aux-cache" "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old '
+    '"$1"/etc/passwd- "$1"/etc/group- "$1"/etc/shadow- "$1"/etc/gshadow- '
+    '"$1"/etc/resolv.conf "$1"/etc/hostname; '
+    'rm -rf "$1"/var/lib/apt/lists "$1"/var/log/apt "$1"/var/log/dpkg.log '
+    '"$1"/var/log/alternatives.log "$1"/var/log/bootstrap.log; '
     'mkdir -p "$1/var/lib/apt/lists/partial"; : > "$1/etc/apt/sources.list"; : > "$1/etc/machine-id"'
 )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides an image's content, and its hash.
+    """Everything that determines an image's content, and its hash.
 
-    `debs` are (name, file, sha256) of what this image installs, `wheels` (file, sha256, size); `files` are paths with text, mode or
-    link target. `groups` are the wheels of each layer. `step` says whether a system layer of its own has to be made.
+    `debs` are (name, file, sha256) of the packages that this image installs, `wheels` are (file, sha256,
+    size). `files` are paths with text, mode or link target. `groups` are the wheels of each layer. `step`:
+    the image needs a system layer of its own.
     """
 
     image: Image
@@ -125,19 +135,19 @@ class Recipe:
 
     @property
     def groups(self) -> list[list[tuple[str, str, int]]]:
-        """The wheels of each layer: the big ones alone, then the small ones together."""
+        """The wheels of each layer: each big one alone, then all small ones together."""
         big = [[row] for row in self.wheels if row[2] >= OWN_LAYER]
         small = [row for row in self.wheels if row[2] < OWN_LAYER]
         return [*big, *([small] if small else [])]
 
     @property
     def step(self) -> bool:
-        """Whether the engine has something to do: packages, or wheels whose libraries the linker has to know of."""
+        """Return whether the engine has work: packages to install, or libraries of wheels for ldconfig."""
         return self.parent is not None and bool(self.debs or self.wheels)
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The recipe as JSON: equal for equal images."""
+        """The recipe as JSON. Equal images have equal documents."""
         return {
             "recipe": RECIPE,
             "image": self.image.name,
@@ -169,7 +179,7 @@ class Recipe:
 
     @property
     def build_id(self) -> str:
-        """The start of the digest, which the immutable tag ends in."""
+        """The beginning of the digest; the suffix of the immutable tag."""
         return self.digest.removeprefix("sha256:")[:BUILD_ID_LENGTH]
 
     @property
@@ -179,19 +189,19 @@ class Recipe:
 
     @property
     def ref(self) -> str:
-        """The name in the store's layout: `cuda:12.4.1-runtime-debian12-BUILDID`."""
+        """Reference in the store's layout: `cuda:12.4.1-runtime-debian12-BUILDID`."""
         return f"{self.image.backend}:{self.tag}"
 
     @property
     def containerfile(self) -> str:
-        """The engine's input for the system layer; its contexts are `parent` and `step`."""
+        """Containerfile of the system layer; its build contexts are `parent` and `step`."""
         if not self.step:
             return ""
         return f"FROM parent\nRUN --mount=type=bind,from=step,target={STEP} sh {STEP}/script {STEP}\n"
 
     @cached_property
     def all_labels(self) -> dict[str, str]:
-        """The labels, including those that depend on the finished recipe."""
+        """All labels, including those that depend on the finished recipe."""
         return {
             **self.labels,
             f"{LABELS}build-id": self.build_id,
@@ -209,9 +219,10 @@ class Recipe:
 def recipe(
     row: Row, lock: ImageLock, parent: Recipe | None, tools: Mapping[str, str], *, smoke: bytes | None = None
 ) -> Recipe:
-    """Return the recipe of `row` with this lock. `tools` are the versions of what is used (`engines.tools`), `smoke` the runner's file.
+    """Return the recipe of `row` with this lock.
 
-    Raises ImageError where lock and parent do not belong together, or the CUDA version has no facts.
+    `tools` are the versions of the tools in use (`engines.tools`), `smoke` is the content of the runner's
+    file. Raises ImageError if lock and parent do not match, or if the facts do not know the CUDA version.
     """
     image = row.image
     _check(row, lock, parent)
@@ -225,6 +236,7 @@ def recipe(
         **(parent.environment if parent is not None else {"PATH": PATH}),
         **_environment(row, parent),
     }
+    # Only tools that take part in this image's own layers: an update of any other tool keeps its build id.
     used = ["zlib", "layer"]
     if parent is None:
         used += ["mmdebstrap", "apt", "dpkg"]
@@ -245,6 +257,7 @@ def recipe(
         identity=_identity(row, lock, parent, environment),
         tools={name: tools[name] for name in used if name in tools},
         development=image.flavour == "devel",
+        # Only images without a parent contain the runner; their children inherit it.
         smoke=smoke if parent is None else None,
     )
 
@@ -252,7 +265,8 @@ def recipe(
 def _check(row: Row, lock: ImageLock, parent: Recipe | None) -> None:
     if row.vendor is not None:
         raise row.error(
-            f'image "{row.name}" stands on a vendor\'s image, which is pulled, not built; this goldnode has not done that yet',
+            f'image "{row.name}" stands on a vendor\'s image, which is pulled, not built; this goldnode '
+            "has not done that yet",
             remedy="pull it into the store and build what stands on it elsewhere, or set `source: built`",
         )
     if (parent.image.name if parent is not None else None) != row.image.parent:
@@ -285,6 +299,7 @@ def _environment(row: Row, parent: Recipe | None) -> dict[str, str]:
         }
     before = parent.identity.get("parts", {}) if parent is not None else {}
     for name, version in sorted(row.parts.items()):
+        # The parent has set the others.
         if before.get(name) != version:
             found |= dict.fromkeys(_VERSIONS.get(name, ()), version)
     if row.image.flavour == "devel":
@@ -292,7 +307,7 @@ def _environment(row: Row, parent: Recipe | None) -> dict[str, str]:
     return found
 
 
-# Variables that NVIDIA's images state the version of a component in.
+# Variables in which NVIDIA's images state the version of a component.
 _VERSIONS = {
     "cudart": ("NV_CUDA_CUDART_VERSION",),
     "cublas": ("NV_LIBCUBLAS_VERSION",),
@@ -305,7 +320,7 @@ _VERSIONS = {
 
 
 def search_path(version: str) -> tuple[str, tuple[str, ...]]:
-    """LD_LIBRARY_PATH, and the lines of ld.so.conf.d/nvidia.conf, as NVIDIA's images of this CUDA have them."""
+    """Return LD_LIBRARY_PATH and the lines of ld.so.conf.d/nvidia.conf that NVIDIA uses for this CUDA."""
     nvidia, cuda = ("/usr/local/nvidia/lib", "/usr/local/nvidia/lib64"), "/usr/local/cuda/lib64"
     if key(version) < (12, 7):
         return ":".join(nvidia), nvidia
@@ -327,23 +342,23 @@ _TOOLKIT = (
     "nvprune",
     "ptxas",
 )
-# nvcc looks for gcc before it reads its profile, and Debian's gcc of that name, which takes the release that nvcc can work with, is in a
-# directory that only the profile names. Debian 13's own wrapper does as this one does, Debian 12's does not.
+# nvcc searches for gcc before it reads its profile. The gcc wrapper that selects a release nvcc supports is
+# in a directory that only the profile names. Debian 13's own nvcc wrapper sets PATH too, Debian 12's does
+# not.
 _NVCC = """#!/bin/sh
 export PATH="/usr/lib/nvidia-cuda-toolkit/bin:$PATH"
 exec /usr/lib/nvidia-cuda-toolkit/bin/nvcc "$@"
 """
 
 
-# Runtimes that OpenCL's loader finds by a file of /etc: a wheel, that file, and the library it names. The wheel's own such file goes to
-# /usr/local/etc, where no loader looks, and names the directory it was packed in.
+# OpenCL runtimes that come as wheels: the ICD file in /etc through which the loader finds one, and the
+# library it names. The wheel installs its own ICD file to /usr/local/etc, where no loader searches, and that
+# file names the directory in which the wheel was packed.
 _OPENCL = {"intel-opencl-rt": ("etc/OpenCL/vendors/intel-cpu.icd", "/usr/local/lib/libintelocl.so")}
 
 
 def _files(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, dict[str, Any]]:
-    """Return the files that goldnode itself puts into the image, by path: {text, mode}, {link} or
-    {directory}.
-    """
+    """Return the files that goldnode itself adds, by path: {text, mode}, {link} or {directory}."""
     found: dict[str, dict[str, Any]] = {}
     for path, library in (_OPENCL[wheel.name] for wheel in lock.wheels if wheel.name in _OPENCL):
         found[path] = {"text": f"{library}\n", "mode": 0o644}
@@ -373,20 +388,20 @@ def _files(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, dict[s
             },
         }
     if row.image.flavour == "devel" and not _as_debs(row):
-        # The nvcc of wheels looks for libraries in `lib` beside its `bin` (nvcc.profile).
+        # nvcc from a wheel searches libraries in `lib` next to its `bin` (nvcc.profile).
         found[f"{home[1:]}/lib"] = {"link": "targets/x86_64-linux/lib"}
     if row.image.flavour == "devel" and _as_debs(row):
-        # Debian's toolkit has its programs in /usr/bin; builds look for them in CUDA's own directory.
+        # Debian's toolkit installs to /usr/bin; build systems search CUDA's own directory.
         found |= {f"{home[1:]}/bin/{name}": {"link": f"/usr/bin/{name}"} for name in _TOOLKIT}
         found[f"{home[1:]}/bin/nvcc"] = {"text": _NVCC, "mode": 0o755}
         found[f"{home[1:]}/nvvm"] = {"link": "/usr/lib/cuda/nvvm"}
-        # Stub libraries for linking in place of the host's driver; LIBRARY_PATH points there.
+        # Stub libraries for linking without the host's driver; LIBRARY_PATH points there.
         found[f"{home[1:]}/targets/x86_64-linux/lib/stubs"] = {"link": "/usr/lib/x86_64-linux-gnu/stubs"}
     return found
 
 
 def _as_debs(row: Row) -> bool:
-    """Whether this image's CUDA comes from Debian's packages, which install into the system's own directories."""
+    """Return whether this image's CUDA comes from Debian packages, which install into system directories."""
     return bool(row.debs) and not row.wheels
 
 
@@ -394,6 +409,7 @@ def _labels(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, str]:
     import datetime as dt
 
     image = row.image
+    # The lock's date, not the clock: two builds of a recipe must be equal.
     created = dt.datetime.fromtimestamp(lock.epoch, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = {
         "org.opencontainers.image.created": created,
@@ -417,7 +433,7 @@ def _labels(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, str]:
     if image.backend == "cuda":
         found[f"{LABELS}min-driver"] = require.minimum_driver(image.version)
         found[f"{LABELS}cuda-compat"] = (
-            "none"  # NVIDIA's forward-compatibility package is in no archive that images are built from
+            "none"  # no archive of ours has NVIDIA's forward-compatibility package
         )
     if parent is not None:
         found["org.opencontainers.image.base.name"] = parent.ref

@@ -1,11 +1,13 @@
-"""NVIDIA_REQUIRE_CUDA: written from the compatibility facts, and read as NVIDIA's own programs read it.
+"""NVIDIA_REQUIRE_CUDA: written from the compatibility facts, and read the way NVIDIA's own programs read it.
 
-The value is alternatives separated by spaces, each a list of conditions separated by commas that must all hold; a condition is
-PROPERTY OPERATOR VALUE with the properties cuda, driver, arch and brand. Versions are compared number by number, and what is longer
-only by zeros is equal (libnvidia-container's command line, src/cli/dsl.c; nvidia-container-toolkit, internal/requirements).
-The two programs differ in what they do not know: the former refuses the whole value, the latter leaves the condition out.
+The value is a list of alternatives separated by spaces. Each alternative is a list of conditions separated by
+commas, and all of them must hold. A condition is PROPERTY OPERATOR VALUE; the properties are cuda, driver,
+arch and brand. Versions compare number by number, and missing numbers count as zero (libnvidia-container's
+command line, src/cli/dsl.c; nvidia-container-toolkit, internal/requirements). The two programs treat unknown
+properties differently: the former rejects the whole value, the latter ignores the condition.
 
-The container toolkit looks at this value in its legacy mode alone; with CDI nobody does. It is a hint: `goldnode check` enforces.
+The container toolkit evaluates this value in legacy mode only, not with CDI. It is a hint; `goldnode check`
+enforces the requirement.
 """
 
 from __future__ import annotations
@@ -27,24 +29,33 @@ _DISABLE = "NVIDIA_DISABLE_REQUIRE"
 
 
 def minimum_driver(version: str) -> str:
-    """Return the oldest driver that runs CUDA `version` without a forward-compatibility package. Raises ImageError where no fact says."""
+    """Return the oldest driver that runs CUDA `version` without a forward-compatibility package.
+
+    Raises ImageError if the facts do not know this CUDA release.
+    """
     row = facts.cudas().get(minor(version))
     if row is None:
         near = closest(version, facts.cudas())
         raise ImageError(
-            f"CUDA {version} is not among the releases that the facts know, so that nothing says which driver it needs",
-            remedy=f"correct the version (the nearest known one is {near}), or add it to facts/cuda.yml with its source",
+            f"CUDA {version} is not among the releases that the facts know, so that nothing says which "
+            "driver it needs",
+            remedy=(
+                f"correct the version (the nearest known one is {near}), or add it to facts/cuda.yml with "
+                "its source"
+            ),
         )
     return row.minimum
 
 
 def requirement(version: str) -> str:
-    """Return NVIDIA_REQUIRE_CUDA of an image with CUDA `version` ("12.4.1") and without NVIDIA's cuda-compat package.
+    """Return NVIDIA_REQUIRE_CUDA for an image with CUDA `version` ("12.4.1") and without the cuda-compat
+    package.
 
-    It admits every driver from the minimum of its major family on, which is exactly what the rule `cuda-driver` admits. The first
-    alternative adds nothing to that: it is what the toolkit names when it refuses, and what counts on a board that states no driver
-    version. It is left out for the first release of a family, whose branch began below the minimum. Numbers are without leading
-    zeros, which a reader of semantic versions may refuse and no comparison needs.
+    It admits every driver from the minimum of its major family on, exactly like the rule `cuda-driver`. The
+    first alternative (`cuda>=…`) admits no further driver. The toolkit names it when it refuses to start a
+    container, and it decides on a board that reports no driver version. It is omitted for the first release
+    of a family, whose branch began below the minimum. Numbers have no leading zeros: parsers of semantic
+    versions may reject them, and no comparison needs them.
     """
     least, wanted = key(minimum_driver(version)), key(minor(version))
     natives = [
@@ -58,8 +69,9 @@ def requirement(version: str) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """Properties of a machine that conditions are judged by. None: unknown. `cuda` is the newest CUDA that
-    the driver runs natively ("12.4").
+    """Properties of a machine that conditions refer to; None means unknown.
+
+    `cuda` is the newest CUDA that the driver runs natively ("12.4").
     """
 
     driver: str | None = None
@@ -69,7 +81,7 @@ class Machine:
 
     @classmethod
     def of_driver(cls, version: str, *, arch: str | None = None, brand: str | None = None) -> Machine:
-        """A machine with one of the drivers of the facts."""
+        """Return a machine with one of the drivers of the facts."""
         return cls(version, facts.native_cuda().get(key(version)[0]), arch, brand)
 
 
@@ -77,10 +89,11 @@ Reader = Literal["library", "toolkit"]
 
 
 def admits(value: str, machine: Machine, reader: Reader = "library") -> bool:
-    """Whether `value`, one NVIDIA_REQUIRE_* variable, lets a container start on `machine`.
+    """Return whether `value`, one NVIDIA_REQUIRE_* variable, lets a container start on `machine`.
 
-    `reader` is whose reading: libnvidia-container's or nvidia-container-toolkit's. Raises ImageError for what the reader refuses to
-    read. A property that is not known (None) fulfils no condition, as with both.
+    `reader` selects the program to imitate: libnvidia-container or nvidia-container-toolkit. Raises
+    ImageError for a value that this program rejects. An unknown property (None) fulfils no condition, as in
+    both programs.
     """
     outcome = True
     for alternative in value.split():
@@ -89,6 +102,7 @@ def admits(value: str, machine: Machine, reader: Reader = "library") -> bool:
             for text in alternative.split(",")
             if text and (answer := _holds(text, machine, reader)) is not None
         ]
+        # The toolkit skips an alternative of which it knows no condition.
         if not known and reader == "toolkit":
             continue
         outcome = all(known)
@@ -98,7 +112,10 @@ def admits(value: str, machine: Machine, reader: Reader = "library") -> bool:
 
 
 def admitted(environment: Mapping[str, str], machine: Machine, reader: Reader = "library") -> bool:
-    """Whether an image with this environment starts on `machine`: every NVIDIA_REQUIRE_* must admit it, unless they are disabled."""
+    """Return whether an image with this environment starts on `machine`.
+
+    Every NVIDIA_REQUIRE_* must admit the machine, unless NVIDIA_DISABLE_REQUIRE is set.
+    """
     if environment.get(_DISABLE, "").lower() in ("true", "1", "t"):
         return True
     return all(admits(value, machine, reader) for value in _requirements(environment))
@@ -111,13 +128,17 @@ def _requirements(environment: Mapping[str, str]) -> Iterable[str]:
 
 
 def _holds(text: str, machine: Machine, reader: Reader) -> bool | None:
-    """One condition. None: the toolkit leaves it out, since it does not know the property."""
+    """Return whether one condition holds.
+
+    None: the toolkit ignores it, because it does not know the property.
+    """
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise ImageError(
             f'"{text}" is no condition of NVIDIA_REQUIRE_CUDA',
             remedy="write PROPERTY, one of = != < <= > >=, and a value",
         )
+    # Only libnvidia-container ignores the case of property names and brands.
     name, sign, wanted = (
         found["name"].lower() if reader == "library" else found["name"],
         found["sign"],

@@ -1,10 +1,10 @@
-"""Resolution of images: apt and pip resolve for the image's OS and Python, and this module records the
-result; then the files are fetched.
+"""Resolution of images: apt and pip resolve for the image's OS and Python; this module records the result.
 
-Debian packages are resolved in a throw-away apt root, on top of the parent's lock. pip resolves wheels for
-the image's Python and platform. pip judges markers (`python_version < "3.12"`) for the Python that it runs
-on, so its result is evaluated again with the image's own, and missing wheels are requested. Libraries of CUDA
-wheels are parts of one release: nothing is added for them; their requirements are only checked.
+It also downloads the files. Debian packages are resolved in a temporary apt root, on top of the parent's
+lock. pip resolves wheels for the image's Python and platform. But pip evaluates markers such as
+`python_version<"3.12"` for the Python that runs it. So the result is evaluated again for the image's Python,
+and missing wheels are requested. CUDA wheels are parts of one release: their requirements are only checked,
+and add no wheels.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from goldnode.lock.model import LockedArchive
 from goldnode.lock.resolve import Graph, _records, archive_sources
 from goldnode.lock.transport import masked
 
-# What a dpkg status needs of a record for apt to resolve on top of it. Installed-Size too: without it apt takes what is installed for another
-# package of the same version, and fetches it again.
+# Fields of a record that apt needs in a dpkg status file to resolve on top of it. Without Installed-Size, apt
+# considers the installed package a different one of the same version, and downloads it again.
 _STATUS = (
     "Package",
     "Architecture",
@@ -86,7 +86,7 @@ class Locked:
 
 
 class Resolver:
-    """Resolves rows of one run; archives are read once per OS."""
+    """Resolver for the rows of one run. It reads the archives once per OS."""
 
     def __init__(
         self,
@@ -118,10 +118,10 @@ class Resolver:
     def lock(
         self, row: Row, chain: Sequence[tuple[Row, ImageLock]], *, keep: ImageLock | None = None
     ) -> Locked:
-        """Resolve `row` on top of `chain`, the rows below it with their locks, the first layer first.
+        """Resolve `row` on top of `chain`, its ancestors with their locks, the root first.
 
-        With `keep` versions stay wherever the archives still have them.
-        Raises ImageError, SigningKeyError and SiteError.
+        With `keep`, versions of that lock stay if the archives still have them. Raises ImageError,
+        SigningKeyError and SiteError.
         """
         root = self._root(row.system)
         have = [deb for _, lock in chain for deb in lock.debs]
@@ -149,15 +149,15 @@ class Resolver:
         return Locked(row, lock, keep, True)
 
     def check_all(self, locks: Sequence[tuple[Row, ImageLock]]) -> list[list[Moved]]:
-        """Return what `check` finds for each, asking for several at once."""
+        """Return the result of `check` for each lock; several run in parallel."""
         for row, lock in locks:
             if lock.debs:
-                self._root(row.system).pin({})  # opened here, since threads would open it twice
+                self._root(row.system).pin({})  # open it before the threads start; they would open it twice
         with ThreadPoolExecutor(4, thread_name_prefix="check") as pool:
             return list(pool.map(lambda pair: self.check(*pair), locks))
 
     def check(self, row: Row, lock: ImageLock) -> list[Moved]:
-        """Return what of `lock` its archives and indexes no longer have, have with other bytes, or have newer."""
+        """Return the files of `lock` that its sources no longer have, or have with other content."""
         found: list[Moved] = []
         if lock.debs:
             root = self._root(row.system)
@@ -178,6 +178,7 @@ class Resolver:
                 hashes = {item.sha256 for item in index.files(wheel.name) if item.file == wheel.file}
                 if not hashes:
                     found.append(Moved("vanished", wheel.name, f"{wheel.file} is not in the index any more"))
+                # An index that states no hash cannot show a change.
                 elif None not in hashes and wheel.sha256 not in hashes:
                     found.append(
                         Moved("changed", wheel.name, f"{wheel.file} has other bytes than were locked")
@@ -206,12 +207,17 @@ class Resolver:
         try:
             made, downloads = self._asked(row, root, below)
         except UnsolvableError as error:
+            # The pinned versions of the old lock may conflict with a changed request. Try again without them.
             if keep is not None:
                 return self._debs(row, root, have, None)
             raise row.error(
                 f'apt cannot install what image "{row.name}" asks for: {error.message.partition(": ")[2]}',
-                remedy="correct its packages, or let what it stands on move: `goldnode images lock --upgrade` with the name of its parent",
+                remedy=(
+                    "correct its packages, or let what it stands on move: `goldnode images lock --upgrade` "
+                    "with the name of its parent"
+                ),
             ) from error
+        # An image only adds packages: replacing one would leave its old files in the parent's layer.
         again = sorted({item.name for item in downloads} & below.keys())
         if again:
             raise row.error(
@@ -238,9 +244,10 @@ class Resolver:
     def _asked(
         self, row: Row, root: AptRoot, below: Mapping[str, Stanza]
     ) -> tuple[LockedDeb | None, list[Download]]:
-        """Return the packages that apt fetches for `row` on top of `below`, with the package that represents
-        the host's driver if one is needed. Raises UnsolvableError, and ImageError if nothing requires what
-        `from_host` names.
+        """Return the packages that apt downloads for `row` on top of `below`.
+
+        The first value is the package that represents the host's driver, if the row needs it. Raises
+        UnsolvableError, and ImageError if no package depends on a name in `from_host`.
         """
         status = root.directory / "status-below"
 
@@ -251,7 +258,8 @@ class Resolver:
 
         if not row.from_host:
             return None, resolved()
-        # First with one that is new enough for all, to learn what is asked of it; then with the one that has just that.
+        # Resolve twice: first with a stand-in of any version, to learn the required versions; then with the
+        # package that provides exactly those.
         first = resolved(hostpackage.stand_in(row.from_host))
         asked = hostpackage.provisions(row.from_host, _records(root, first).values())
         idle = sorted(set(row.from_host) - asked.keys())
@@ -268,7 +276,7 @@ class Resolver:
         return made, second
 
     def _control(self, row: Row, root: AptRoot, debs: Sequence[LockedDeb]) -> dict[str, Stanza]:
-        """The archive's records of `debs`, by name: from the archive, else as an earlier run kept them."""
+        """Return the archive's records of `debs` by name, or those that an earlier run cached."""
         offered: dict[tuple[str, str], Stanza] = {}
         for stanza in root.show(f"{item.name}={item.version}" for item in debs if not item.made):
             offered[stanza["Package"], stanza.get("SHA256", "")] = stanza
@@ -287,6 +295,8 @@ class Resolver:
                     f'{item.name} {item.version}, which "{row.name}" stands on, has left its archive',
                     remedy=f"run `goldnode images lock {row.image.parent} --upgrade` first",
                 )
+        # Archives drop old versions. Cached records let children resolve on top of a parent's lock for
+        # longer.
         self._keep_control(stanza for stanza in found.values() if "SHA256" in stanza)
         return found
 
@@ -332,6 +342,7 @@ class Resolver:
             for wheel in lock.wheels
         }
         pins = {item.name: item.version for item in keep.wheels} if keep is not None else {}
+        # The old lock's versions are preferences. The wheels of ancestors are fixed.
         try:
             found, reasons = _closure(row, self.site, {**pins, **there})
         except _ResolutionError:
@@ -347,7 +358,8 @@ class Resolver:
         if found is None:
             known = {str(parse_wheel_filename(item.file)[1]) for item in index.files(name)}
             raise row.error(
-                f'image "{row.name}" asks for {name} {version}, of which the index has no wheel for Python {row.system.python} on this platform',
+                f'image "{row.name}" asks for {name} {version}, of which the index has no wheel for Python '
+                f"{row.system.python} on this platform",
                 remedy=nearest(version, known) or "correct the name of the wheel",
             )
         return _Wheel(
@@ -386,7 +398,7 @@ def _locked(item: _Wheel, index: Index, why: str) -> LockedWheel:
 
 
 def platform_options(system: System) -> list[str]:
-    """The options by which pip chooses wheels for the Python and the platform of `system`."""
+    """Return the options that make pip choose wheels for the Python and platform of `system`."""
     short = "cp" + system.python.replace(".", "")
     options = ["--python-version", system.python, "--implementation", "cp"]
     options += [word for abi in (short, "abi3", "none") for word in ("--abi", abi)]
@@ -394,7 +406,7 @@ def platform_options(system: System) -> list[str]:
 
 
 def environment(system: System, extra: str = "") -> dict[str, str]:
-    """The marker environment (PEP 508) of the Python of `system`."""
+    """Return the marker environment (PEP 508) of the Python of `system`."""
     return {
         "implementation_name": "cpython",
         "implementation_version": f"{system.python}.0",
@@ -412,7 +424,10 @@ def environment(system: System, extra: str = "") -> dict[str, str]:
 
 
 def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping[str, str]) -> list[_Wheel]:
-    """Ask pip which wheels it would install. Raises _ResolutionError where it finds none, ImageError where it cannot be asked."""
+    """Return the wheels that pip would install.
+
+    Raises _ResolutionError if pip finds no solution, and ImageError for a file that is not a wheel.
+    """
     url = index_url(row, site)
     with tempfile.TemporaryDirectory(prefix="goldnode-pip-") as name:
         place = Path(name)
@@ -420,6 +435,7 @@ def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping
         (place / "constraints.txt").write_text(
             "".join(f"{key}=={value}\n" for key, value in constraints.items()), encoding="utf-8"
         )
+        # pip accepts --platform only with --only-binary=:all: and, in older releases, --target.
         command = [
             sys.executable,
             "-m",
@@ -462,8 +478,9 @@ def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping
 
 
 def index_url(row: Row, site: Site) -> str | None:
-    """Return the site's URL of the index that `row` names; None for pip's configured index. Raises ImageError
-    if the site has none.
+    """Return the site's URL of the index that `row` names; None for pip's configured index.
+
+    Raises ImageError if the site does not define that index.
     """
     if row.index is None:
         return None
@@ -497,15 +514,16 @@ def _reported(item: Mapping[str, Any], row: Row) -> _Wheel:
 
 
 def _hash_of(url: str) -> str:
-    """The hash of a wheel whose index states none: only for one that is a file."""
+    """Return the hash of a wheel whose index states none. This works only for local files."""
     if urlsplit(url).scheme != "file":
         raise ImageError(f"the index gives no SHA-256 of {masked(url)}", remedy="use an index that does")
     return sha256_of(Path(unquote(urlsplit(url).path)))
 
 
 def _closure(row: Row, site: Site, constraints: Mapping[str, str]) -> tuple[list[_Wheel], dict[str, str]]:
-    """All wheels that `row` needs under the markers of its own Python, and why each is there."""
+    """Return all wheels that `row` needs by the markers of its own Python, and the reason for each."""
     asked = list(row.wheels)
+    # Each round may add wheels with further requirements. Eight rounds end a loop that does not converge.
     for _ in range(8):
         found = {item.name: item for item in _pip(row, site, asked, constraints)}
         reasons, missing = _reached(row, found)
@@ -516,7 +534,10 @@ def _closure(row: Row, site: Site, constraints: Mapping[str, str]) -> tuple[list
 
 
 def _reached(row: Row, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], list[str]]:
-    """Follow the requirements of `row` through `found`: reasons by name, and the requirements nothing there fulfils."""
+    """Follow the requirements of `row` through `found`.
+
+    Return the reasons by name, and the requirements that no wheel in `found` fulfils.
+    """
     reasons: dict[str, str] = {}
     missing: list[str] = []
     pending = [(Requirement(text), "requested") for text in row.wheels]
@@ -526,11 +547,13 @@ def _reached(row: Row, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], lis
         name = canonicalize_name(requirement.name)
         wheel = found.get(name)
         if wheel is None or not requirement.specifier.contains(wheel.version, prereleases=True):
+            # Without the marker: pip would evaluate it for its own Python and skip the wheel again.
             bare = Requirement(str(requirement))
             bare.marker = None
             missing.append(str(bare))
             continue
         reasons.setdefault(name, why)
+        # Extras add requirements to those of the plain wheel.
         for extra in ("", *sorted(requirement.extras)):
             if (name, extra) in done:
                 continue
@@ -543,8 +566,9 @@ def _reached(row: Row, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], lis
 
 
 def _check_release(row: Row, chain: Sequence[tuple[Row, ImageLock]], found: Sequence[_Wheel]) -> None:
-    """Refuse CUDA wheels whose requirements neither the image nor its ancestors have, as a wheel or as a
-    Debian package.
+    """Raise an error for a CUDA wheel with a requirement that neither the image nor its ancestors fulfil.
+
+    A wheel or a Debian package may fulfil it.
     """
     have: dict[str, str] = {}
     for other in [*(below for below, _ in chain), row]:
@@ -567,7 +591,7 @@ def _check_release(row: Row, chain: Sequence[tuple[Row, ImageLock]], found: Sequ
 
 
 def _check_parts(row: Row, lock: ImageLock) -> None:
-    """Refuse a Debian package that is another version than its component says."""
+    """Raise an error for a Debian package whose version differs from that of its component."""
     versions = {item.name: item.version for item in lock.debs}
     for name, component in row.components.items():
         expected = row.parts.get(name)
@@ -577,7 +601,7 @@ def _check_parts(row: Row, lock: ImageLock) -> None:
         for package in packages if expected is not None else ():
             if package not in versions:
                 continue
-            # Debian writes the release beside the part's own version: 11.1.1+~10.3.5.147~12.4.1-2.
+            # Debian puts the CUDA release next to the part's own version: 11.1.1+~10.3.5.147~12.4.1-2.
             if not re.search(rf"(^|[:~+]){re.escape(str(expected))}([~+.-]|$)", versions[package]):
                 raise row.error(
                     f'component "{name}" is declared as {expected}, and {package} is {versions[package]}',
@@ -586,7 +610,7 @@ def _check_parts(row: Row, lock: ImageLock) -> None:
 
 
 def _status(stanzas: Iterable[Stanza]) -> str:
-    """A dpkg status file in which `stanzas` are installed."""
+    """Return a dpkg status file in which `stanzas` are installed."""
     blocks = []
     for stanza in stanzas:
         lines = [f"{key}: {stanza[key]}" for key in _STATUS if key in stanza]
@@ -606,13 +630,14 @@ def fetch_all(
     parallel: int = 4,
     verify: bool = True,
 ) -> int:
-    """Fetch every file of the locks of `rows` into `pool`, and return the number of bytes fetched.
+    """Download every file of the locks of `rows` into `pool`, and return the number of bytes downloaded.
 
-    Existing files are not requested; with `verify` they are read, compared with their hash, and fetched again
-    if they differ. Interrupted downloads resume. Raises ImageError if a file is not available as its lock
-    describes it; the others are fetched in any case.
+    Existing files are not requested. With `verify` they are hashed, and downloaded again if they differ.
+    Interrupted downloads resume. Raises ImageError if a file is not available as its lock describes it; the
+    other files are downloaded in any case.
     """
     pairs = [item if isinstance(item, tuple) else (item, find_lock(item)) for item in rows]
+    # By hash: images share files, and each is downloaded once.
     debs = {deb.sha256: deb for _, lock in pairs for deb in lock.debs}
     make_all([lock for _, lock in pairs], pool, verify=verify)
     wheels = {wheel.sha256: (row, wheel) for row, lock in pairs for wheel in lock.wheels}
@@ -635,13 +660,15 @@ def fetch_all(
     if faults:
         raise ImageError(
             told(faults),
-            remedy="run `goldnode images lock --check` to see what moved, or fetch again if it was the network",
+            remedy=(
+                "run `goldnode images lock --check` to see what moved, or fetch again if it was the network"
+            ),
         )
     return sum(item.size for item in wanted)
 
 
 def make_all(locks: Iterable[ImageLock], pool: Path, *, verify: bool = True) -> None:
-    """Bring the packages that goldnode makes itself into `pool`; it takes no network. Raises ImageError."""
+    """Write the packages that goldnode builds itself into `pool`, without a network. Raises ImageError."""
     for deb in [deb for lock in locks for deb in lock.debs if deb.made]:
         if not _there(pool, deb, verify):
             hostpackage.write(deb, pool_path(pool, deb))
@@ -652,19 +679,23 @@ def _there(pool: Path, item: LockedDeb | LockedWheel, verify: bool) -> bool:
     try:
         if path.stat().st_size != item.size:
             return False
+        # The size is compared above: it is cheap and reveals most incomplete files.
         return not verify or sha256_of(path) == item.sha256
     except (FileNotFoundError, NotADirectoryError):
         return False
 
 
 def _addresses(wheels: Sequence[tuple[Row, LockedWheel]], site: Site) -> Iterator[Wanted]:
-    """Where pip's indexes have these wheels. Raises ImageError for one they lack, or have as another file."""
+    """Yield the downloads of these wheels from pip's indexes.
+
+    Raises ImageError for a wheel that an index lacks or has with other content.
+    """
     indexes: dict[str | None, Index] = {}
     for row, wheel in wheels:
         url = index_url(row, site)
         index = indexes.setdefault(url, Index(url))
         named = [item for item in index.files(wheel.name) if item.file == wheel.file]
-        # One that states no hash is tried after those that do: what arrives is checked in any case.
+        # Prefer an entry with a matching hash over one without a hash. The download is verified in any case.
         fitting = [item for item in named if item.sha256 == wheel.sha256] or [
             item for item in named if item.sha256 is None
         ]

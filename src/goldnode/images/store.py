@@ -1,6 +1,4 @@
-"""The store of images on this machine: an OCI layout, the pool of fetched files, the records of builds, and
-caches.
-"""
+"""The image store of this machine: an OCI layout, a pool of downloaded files, build records, and caches."""
 
 from __future__ import annotations
 
@@ -25,8 +23,9 @@ DEFAULT = Path(".goldnode/images")
 class Store:
     """A directory of images.
 
-    `layout` is its OCI image layout (the directory itself), `pool` the fetched debs and wheels as `pool/<sha256>/<file name>`, `cache`
-    what only saves time, `built/` one record per build. Several processes may use one store.
+    `layout` is its OCI image layout (the directory itself). `pool` contains the downloaded debs and wheels as
+    `pool/<sha256>/<file name>`. `cache` contains data that only saves time. `built/` has one record per
+    build. Several processes may use one store.
     """
 
     def __init__(self, root: Path) -> None:
@@ -44,7 +43,7 @@ class Store:
 
     @property
     def pool(self) -> Path:
-        """Debs and wheels by their sha256."""
+        """Debs and wheels, by sha256."""
         return self.root / "pool"
 
     @property
@@ -54,31 +53,31 @@ class Store:
 
     @property
     def records(self) -> Path:
-        """One file per build."""
+        """Directory of build records, one file per build."""
         return self.root / "built"
 
     def built(self) -> dict[str, Built]:
-        """The builds of this store by build id; those whose manifest is no longer there are left out."""
+        """Return the builds of this store by build id, without those whose manifest is gone."""
         found = {}
         for path in sorted(self.records.glob("*.json")):
             try:
                 row = Built(**json.loads(path.read_bytes()))
             except (OSError, ValueError, TypeError):
-                continue  # written by a later goldnode, or removed meanwhile: the image is built again
+                continue  # written by a newer goldnode, or removed meanwhile: a build makes it again
             if self.layout.has(row.digest):
                 found[row.build_id] = row
         return found
 
     def record(self, built: Built) -> None:
-        """Keep the record of a build, whole or not at all."""
+        """Write the record of a build atomically."""
         self.write(self.records / f"{built.build_id}.json", canonical(asdict(built)))
 
     def forget(self, build_id: str) -> None:
-        """Take a record away."""
+        """Remove the record of a build."""
         (self.records / f"{build_id}.json").unlink(missing_ok=True)
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file of the store, whole or not at all. Raises ImageError where it cannot be."""
+        """Write a file of the store atomically. Raises ImageError if that fails."""
         try:
             replace_file(path, data)
         except OSError as problem:
@@ -89,10 +88,14 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[None]:
-        """Hold `name` against other processes and threads. Raises ImageError where another has it and `wait` is False."""
+        """Hold the lock `name` against other processes and threads.
+
+        Raises ImageError if another one holds it and `wait` is False.
+        """
         place = self._locks / f"{name}.lock"
         with place.open("w") as handle:
             try:
+                # The kernel releases it when the file is closed, also if the process is killed.
                 fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ImageError(
@@ -108,8 +111,9 @@ class Store:
 
 
 def open_store(path: Path | None = None) -> Store:
-    """Open the store at `path`, else at $GOLDNODE_IMAGES, else at `.goldnode/images` in the current
-    directory. Create it if it does not exist.
+    """Open the store at `path`, at $GOLDNODE_IMAGES, or at `.goldnode/images` in the current directory.
+
+    Create the store if it does not exist.
     """
     if path is None:
         named = os.environ.get(VARIABLE)

@@ -1,9 +1,8 @@
-"""Direct access to the indexes of this machine's pip, for wheels of known name and version, which need no
-resolution.
+"""Access to the package indexes that pip is configured with, for wheels of known name and version.
 
-pip's own dry run downloads every wheel before it prints its address, which is gigabytes for a CUDA release.
-Indexes are read as PEP 503 and PEP 691 describe them. pip's configuration and environment select them:
-`index-url`, `extra-index-url`, `find-links`, `no-index`, `cert`.
+No resolution is needed for them, and pip's own dry run downloads every wheel before it prints its URL:
+gigabytes for a CUDA release. The index format is that of PEP 503 and PEP 691. pip's configuration and
+environment select the indexes: `index-url`, `extra-index-url`, `find-links`, `no-index`, `cert`.
 """
 
 from __future__ import annotations
@@ -36,8 +35,10 @@ _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
 @dataclass(frozen=True)
 class WheelFile:
-    """One wheel of an index. `sha256` and `size` are None if the index does not have them; `metadata` states
-    whether the index serves the metadata separately.
+    """One wheel of an index.
+
+    `sha256` and `size` are None if the index does not state them. `metadata`: the index serves the wheel's
+    metadata as a separate file.
     """
 
     file: str
@@ -49,13 +50,15 @@ class WheelFile:
 
 @cache
 def pip_settings() -> dict[str, str]:
-    """Return pip's options from its environment and configuration by name; the environment overrides
-    `install`, which overrides `global`.
+    """Return pip's options from its configuration and environment, by name.
+
+    The environment overrides `install`, which overrides `global`.
     """
     done = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
     found: dict[str, str] = {}
+    # In ascending priority: a later section overrides an earlier one.
     for section in ("global", "install", ":env:"):
         for key, value in re.findall(rf"^{re.escape(section)}\.(\S+?)='(.*)'$", done.stdout, re.M):
             found[key] = value.replace("\\n", " ")
@@ -63,7 +66,7 @@ def pip_settings() -> dict[str, str]:
 
 
 class PipTransport(Transport):
-    """apt's transport with pip's certificates where apt names none."""
+    """apt's transport, with pip's certificates unless apt's configuration names its own."""
 
     def __init__(self, *, connections: int = 4) -> None:
         super().__init__(connections=connections)
@@ -73,7 +76,10 @@ class PipTransport(Transport):
 
 
 class Index:
-    """The indexes that pip is configured with, or `url` alone. Pages are read once; safe for several threads."""
+    """Client of the indexes that pip is configured with, or of `url` alone.
+
+    Caches pages. Safe for several threads.
+    """
 
     def __init__(self, url: str | None = None, *, settings: dict[str, str] | None = None) -> None:
         said = pip_settings() if settings is None else settings
@@ -82,6 +88,7 @@ class Index:
         else:
             first = said.get("index-url") or _default_index()
             self.indexes = [] if said.get("no-index", "").lower() in ("1", "true", "yes", "on") else [first]
+            # --no-index disables the extra indexes too, but not find-links.
             self.indexes += said.get("extra-index-url", "").split() if self.indexes else []
             self.links = said.get("find-links", "").split()
         self._transport = PipTransport()
@@ -89,7 +96,10 @@ class Index:
         self._lock = threading.Lock()
 
     def files(self, project: str) -> list[WheelFile]:
-        """Return all wheels of `project`, those of the first index first. Raises ImageError where an index cannot be asked."""
+        """Return all wheels of `project`, those of the first index first.
+
+        Raises ImageError if an index cannot be queried.
+        """
         name = canonicalize_name(project)
         with self._lock:
             if name in self._pages:
@@ -102,9 +112,10 @@ class Index:
         return found
 
     def wheel(self, project: str, version: str, system: System) -> WheelFile | None:
-        """Return the wheel of this version with the best tag for `system`, in pip's order of tags; None if
-        there is none.
+        """Return the wheel of this version that fits `system` best, in pip's order of tags; None
+        without any.
         """
+        # Reversed, so that the better rank wins for a tag that occurs twice.
         rank = {tag: number for number, tag in reversed(list(enumerate(tags(system))))}
         best: tuple[int, WheelFile] | None = None
         for item in self.files(project):
@@ -118,7 +129,9 @@ class Index:
         return best[1] if best is not None else None
 
     def requires(self, item: WheelFile) -> list[str]:
-        """Return the Requires-Dist lines of a wheel whose index has its metadata apart; of any other, none."""
+        """Return the Requires-Dist lines of a wheel; empty unless the index serves its metadata
+        separately.
+        """
         if not item.metadata:
             return []
         text = self._get(f"{item.url}.metadata", "*/*")
@@ -130,12 +143,13 @@ class Index:
         ]
 
     def size(self, item: WheelFile) -> int:
-        """Return the size in bytes of a wheel, without fetching it."""
+        """Return the size of a wheel in bytes, without downloading it."""
         if item.size is not None:
             return item.size
         if urlsplit(item.url).scheme == "file":
             return _path(item.url).stat().st_size
         try:
+            # The response to a one-byte range states the total size in Content-Range.
             answer = self._transport.get(item.url, {"Range": "bytes=0-0"})
         except HTTPError as error:
             raise ImageError(
@@ -154,8 +168,9 @@ class Index:
             answer.close()
 
     def sha256(self, item: WheelFile) -> str:
-        """Return the hash of a wheel: the index's, or the hash of a local file. Raises ImageError if it has
-        none.
+        """Return the hash of a wheel, from the index or of a local file.
+
+        Raises ImageError if the index states none.
         """
         if item.sha256 is not None:
             return item.sha256
@@ -181,7 +196,7 @@ class Index:
         )
 
     def _get(self, url: str, accept: str) -> tuple[bytes, str] | None:
-        """The content at `url` and its type; None where there is no such page."""
+        """Return the content of `url` and its content type; None if the page does not exist."""
         try:
             answer = self._transport.get(url, {"Accept": accept})
             try:
@@ -204,7 +219,7 @@ class Index:
 
 @cache
 def _default_index() -> str:
-    """The index that pip uses where nothing names one, as pip itself has it."""
+    """Return the index that pip uses without any configuration, as pip itself reports it."""
     code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout.strip():
@@ -216,7 +231,7 @@ def _default_index() -> str:
 
 
 def tags(system: System) -> Iterator[Tag]:
-    """The tags of wheels that the Python of `system` takes, the best first."""
+    """Yield the wheel tags that the Python of `system` accepts, best first."""
     python = tuple(int(part) for part in system.python.split("."))
     machines = platforms(system)
     yield from cpython_tags(python, platforms=machines)
@@ -224,10 +239,10 @@ def tags(system: System) -> Iterator[Tag]:
 
 
 def platforms(system: System) -> list[str]:
-    """The platform tags that `system` takes, the newest first."""
+    """Return the platform tags that `system` accepts, newest first."""
     machine = {"amd64": "x86_64"}[system.architectures[0]]
     newest = int(system.glibc.partition(".")[2])
-    old = {17: "2014", 12: "2010", 5: "1"}
+    old = {17: "2014", 12: "2010", 5: "1"}  # glibc 2.x -> legacy manylinux alias (PEP 600)
     found = []
     for minor in range(newest, 4, -1):
         found.append(f"manylinux_2_{minor}_{machine}")
@@ -239,6 +254,7 @@ def platforms(system: System) -> list[str]:
 def _of_json(document: Any, url: str) -> Iterator[WheelFile]:
     for item in document["files"]:
         if item["filename"].endswith(".whl"):
+            # PEP 714 renamed the key; older indexes still use the others.
             apart = (
                 item.get("core-metadata")
                 or item.get("dist-info-metadata")
@@ -278,7 +294,7 @@ def _of_html(text: str, url: str) -> Iterator[WheelFile]:
 
 
 def _directory(url: str) -> list[WheelFile]:
-    """The wheels of a directory: those its index.html names, else those in it."""
+    """Return the wheels of a directory: those that its index.html links to, otherwise the files in it."""
     place = _path(url)
     page = place / "index.html" if place.is_dir() else place
     if page.is_file():
@@ -300,7 +316,7 @@ def _project(file: str) -> str:
 
 
 def pinned(requirements: Sequence[str]) -> dict[str, str]:
-    """Name -> version of requirements of the form NAME==VERSION."""
+    """Return name -> version of requirements of the form NAME==VERSION."""
     return {
         canonicalize_name(name): version
         for name, _, version in (text.partition("==") for text in requirements)

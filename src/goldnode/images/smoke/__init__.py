@@ -1,3 +1,5 @@
-"""Smoke tests of images and nodes. `pack` packs `runner` into goldnode-smoke; `inside` runs it in a built
-image; `record` attaches the result.
+"""Smoke tests of images and nodes.
+
+`pack` packs `runner` into goldnode-smoke, `inside` runs it in a built image, and `record` attaches the
+result.
 """

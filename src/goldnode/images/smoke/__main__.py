@@ -1,7 +1,7 @@
-"""`python -m goldnode.images.smoke …`: goldnode-smoke from a checkout. `… pack FILE` writes the single file
-for images and nodes.
+"""`python -m goldnode.images.smoke …`: run goldnode-smoke from a checkout.
 
-Python's standard library is enough. Without PyYAML there are no floors, and a GEMM is reported without one.
+`… pack FILE` writes the single file for images and nodes. Python's standard library is enough. Without PyYAML
+the floors are missing, and the GEMM result is reported without a limit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Run or pack; returns the exit code."""
+    """Run the tests or pack the program; return the exit code."""
     if sys.argv[1:2] == ["pack"]:
         from goldnode.images.smoke import pack
 

@@ -1,8 +1,8 @@
-"""Run of goldnode-smoke inside an image of a layout: in a Docker container, or in the unpacked image with
-`unshare` and `chroot`.
+"""Run goldnode-smoke inside an image: in a Docker container, or in the unpacked image with `unshare` and
+`chroot`.
 
-Both run as an unprivileged user, without a network, on a read-only root with a /tmp of their own, and with
-the environment of the image only.
+Both run it as an unprivileged user, without a network, on a read-only root with a private /tmp. It sees only
+the image's environment.
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ Engine = Literal["auto", "docker", "chroot"]
 
 @dataclass(frozen=True)
 class Ask:
-    """How to run. `arguments` go to the runner; `own` runs this goldnode's runner instead of the image's; `gpus` is docker's --gpus (`all`, or a
-    number) and `devices` are device files to hand in; `limit` is in seconds and for the whole."""
+    """Options of a run.
+
+    `arguments` are passed to the runner. `own` runs this goldnode's runner instead of the image's. `gpus` is
+    docker's --gpus (`all`, or a number), and `devices` are device files to pass in. `limit` is the time limit
+    of the whole run in seconds.
+    """
 
     arguments: tuple[str, ...] = ()
     own: bool = False
@@ -46,13 +50,15 @@ class Ask:
 
     @property
     def hardware(self) -> bool:
-        """Whether devices are handed in."""
+        """Return whether devices are passed in."""
         return bool(self.gpus or self.devices)
 
 
 def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> record.Json:
-    """Run the smoke test of an image and return its record. If it cannot be run, the record states so; raises
-    ImageError if there is nothing to run it with.
+    """Run the smoke test of an image and return its record.
+
+    If the test cannot run, the record states the reason. Raises ImageError if the image has no runner, or if
+    neither docker nor chroot is available.
     """
     ask = ask or Ask()
     backend = image.labels.get("io.goldnode.backend")
@@ -61,6 +67,7 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
             f"the image {image.digest[:19]} has no {PROGRAM}",
             remedy="build it with this goldnode, or run this one's runner with --runner own",
         )
+    # Without devices there is no host driver, so a libcuda that is found belongs to the image.
     words = ("--json", *(() if ask.hardware else ("--without-driver",)), *ask.arguments)
     if ask.own and backend is not None:
         words = ("--backend", backend, *words)
@@ -76,7 +83,10 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
 
 
 def chosen(engine: Engine) -> str:
-    """docker where one answers, else chroot. Raises ImageError where what is asked for is not there."""
+    """Return docker if its daemon responds, otherwise chroot.
+
+    Raises ImageError if the requested engine is not available.
+    """
     from goldnode.core.docker_engine import connect
 
     if engine != "chroot":
@@ -104,7 +114,11 @@ def chosen(engine: Engine) -> str:
 
 
 def archive(image: OciImage, out: IO[bytes]) -> None:
-    """The image as a docker-archive: docker reads no OCI layout before 25, and its own archive with compressed layers since long."""
+    """Write the image as a docker-archive.
+
+    Docker reads no OCI layout before release 25. Older releases read its own archive with compressed layers,
+    too.
+    """
     config = image.manifest["config"]
     names = [f"blobs/sha256/{row['digest'].partition(':')[2]}" for row in (config, *image.manifest["layers"])]
     with tarfile.open(fileobj=out, mode="w|") as tar:
@@ -121,7 +135,10 @@ def archive(image: OciImage, out: IO[bytes]) -> None:
 
 @contextlib.contextmanager
 def _loaded(client: Any, image: OciImage) -> Iterator[str]:
-    """The image in docker, by the digest of its configuration; removed afterwards unless it was there before."""
+    """Load the image into docker and yield its id, the digest of its configuration.
+
+    Remove it afterwards, unless docker had it before.
+    """
     from docker.errors import APIError, ImageNotFound
 
     name = image.manifest["config"]["digest"]
@@ -131,6 +148,7 @@ def _loaded(client: Any, image: OciImage) -> Iterator[str]:
         return
     except ImageNotFound:
         pass
+    # Stream through a pipe: an image is too large for memory, and no copy on disk is needed.
     reader, writer = os.pipe()
 
     def send() -> None:
@@ -152,7 +170,7 @@ def _loaded(client: Any, image: OciImage) -> Iterator[str]:
     try:
         yield name
     finally:
-        with contextlib.suppress(APIError):  # another run may have it in use; it then removes it
+        with contextlib.suppress(APIError):  # another run may still use the image, and removes it afterwards
             client.images.remove(name)
 
 
@@ -181,13 +199,16 @@ def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
             name,
             entrypoint=[PROGRAM],
             command=list(words),
+            # The process id keeps the names of parallel runs apart.
             name=f"gni-smoke-{image.digest[7:19]}-{os.getpid()}",
             environment={"HOME": "/tmp"},  # noqa: S108 - the container's own
             user=f"{NOBODY}:{NOBODY}",
+            # The numeric groups of device files (render, video) differ from host to host.
             group_add=sorted({os.stat(path).st_gid for path in ask.devices}),  # noqa: PTH116
             working_dir="/",
             read_only=True,
             network_mode="none",
+            # exec: tests of compilers run their output there.
             tmpfs={"/tmp": "rw,exec,size=2g,mode=1777"},  # noqa: S108
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
@@ -220,8 +241,11 @@ def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
 
 
 def unpack(image: OciImage, root: Path) -> None:
-    """The files of the image below `root`, as its last layer left them. Nothing is written outside: a path goes through the image's own links,
-    and links are made when all files are there. Device files are left out."""
+    """Write the files of the image below `root`, in the state after its last layer, without device files.
+
+    Nothing is written outside `root`: paths are resolved through the image's own links, and links are created
+    after all files.
+    """
     places: dict[str, str] = {}
     links, names = [], {}
     for path, member in image.members.items():
@@ -236,6 +260,7 @@ def unpack(image: OciImage, root: Path) -> None:
         names[path] = place
         if member.info.isdir():
             place.mkdir(parents=True, exist_ok=True)
+            # Owner access, so that files can be written below it and the tree can be removed.
             place.chmod(member.info.mode & 0o777 | 0o700)
         elif member.info.issym():
             links.append((place, member.info.linkname))
@@ -244,18 +269,18 @@ def unpack(image: OciImage, root: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("wb") as out:
             shutil.copyfileobj(stream, out, 1 << 20)
-        place.chmod(member.info.mode & 0o777)  # no set-user-id: it runs as nobody and stays so
+        place.chmod(member.info.mode & 0o777)  # without set-user-id: the test must stay unprivileged
     for place, target in links:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(target)
 
 
 def _folder(image: OciImage, folder: str) -> str:
-    """The directory that a file of the image is in, its links followed inside the image."""
+    """Return the directory of an image's file, with links resolved inside the image."""
     real = image.resolve(folder) if folder else ""
     if real is not None:
         return real
-    # A layer need not name its directories; but what it names must not lead anywhere else.
+    # A layer may omit the directories of its files. Those that it contains must not lead out of the image.
     parts = folder.split("/")
     found = [image.members.get("/".join(parts[: count + 1])) for count in range(len(parts))]
     if ".." in parts or any(member is not None and not member.info.isdir() for member in found):
@@ -266,7 +291,10 @@ def _folder(image: OciImage, folder: str) -> str:
 
 
 def place_own(image: OciImage, root: Path) -> None:
-    """Put this goldnode's runner where the unpacked image in `root` has its own, or would have it; links of the image lead nowhere outside."""
+    """Write this goldnode's runner to the place of the image's runner, below the unpacked image in `root`.
+
+    Links of the image cannot redirect it outside `root`.
+    """
     folder, _, name = clean(PROGRAM).rpartition("/")
     place = root / _folder(image, folder) / name
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -282,7 +310,8 @@ mount --bind "$root" "$root"
 mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
 mount -t tmpfs -o nosuid,nodev,size=2g,mode=1777 tmpfs "$root/tmp"
 mount -t tmpfs -o nosuid,mode=755,size=1g tmpfs "$root/dev"
-for name in null zero random urandom; do : > "$root/dev/$name"; mount --bind "/dev/$name" "$root/dev/$name"; done
+for name in null zero random urandom; do : > "$root/dev/$name"; \
+mount --bind "/dev/$name" "$root/dev/$name"; done
 mkdir -m 1777 "$root/dev/shm"
 mount -o remount,ro,bind "$root"
 exec chroot --userspec="$1" "$root" /usr/bin/env -i "${@:2}"
@@ -332,6 +361,7 @@ def _chroot(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
         try:
             out, err = process.communicate(timeout=ask.limit)
         except subprocess.TimeoutExpired:
+            # unshare --kill-child then kills the tests in their own PID namespace.
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             raise

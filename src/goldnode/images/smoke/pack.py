@@ -1,7 +1,7 @@
-"""goldnode-smoke as one file: the package `goldnode.images.smoke.runner` and the floors of the facts in a zip
-archive that Python runs.
+"""goldnode-smoke as a single file: a zip archive that Python runs.
 
-The archive is stored, not compressed: its bytes are part of every image, and a compressor's version must not
+It contains the package `goldnode.images.smoke.runner` and the performance floors from the facts. The archive
+is stored, not compressed: its bytes are part of every image, and a new version of a compressor must not
 change a digest.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 RUNNER = Path(__file__).parent / "runner"
-# No -S here: the interpreter's site directories are where a framework is. Tests of libraries switch them off for themselves.
+# No -S here: frameworks are in the interpreter's site directories. Tests of libraries add -S themselves.
 START = b"#!/usr/bin/env -S python3 -I\n"
 MAIN = b"from goldnode.images.smoke.runner.program import main\n\nmain()\n"
 PACKAGES = ("goldnode", "goldnode/images", "goldnode/images/smoke")
@@ -23,7 +23,10 @@ NAME = "goldnode-smoke"
 
 
 def floors() -> list[dict[str, Any]]:
-    """The floor of each GPU model that the facts know a dense peak of: {model, pci_ids, floor_tflops: {precision: 10 ** 12 a second}}."""
+    """Return the floor of each GPU model for which the facts state a dense peak.
+
+    A row is {model, pci_ids, floor_tflops: {precision: 10 ** 12 operations per second}}.
+    """
     from goldnode.facts import host as facts
 
     rows = []
@@ -38,7 +41,7 @@ def floors() -> list[dict[str, Any]]:
 
 
 def sources() -> dict[str, bytes]:
-    """Archive name -> content of every file, sorted by name."""
+    """Return archive name -> content of every file, sorted by name."""
     found = {
         f"goldnode/images/smoke/runner/{path.relative_to(RUNNER)}": path.read_bytes()
         for path in RUNNER.rglob("*.py")
@@ -52,7 +55,10 @@ def sources() -> dict[str, bytes]:
 
 @cache
 def program() -> bytes:
-    """The file. Dates and modes in the archive are fixed: the same sources and facts give the same bytes."""
+    """Return the packed program.
+
+    Dates and modes in the archive are fixed, so the same sources and facts give the same bytes.
+    """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, content in sources().items():

@@ -1,9 +1,8 @@
-"""The record of a smoke test as evidence of an image: parsed from the runner's output, summed up again, and
-attached to the image.
+"""The record of a smoke test as evidence of an image: parse the runner's output, summarise it, attach it.
 
-The runner's output is content of the image, so its single results are used and its sum is not. An attached
-record has no time, no host and no measured figures of the cpu tier, so equal results are equal documents.
-Figures of a real GPU belong to the gpu tier.
+The runner's output comes from the image under test. So its single results are used, and its summary is not.
+An attached record has no time, no host name and no figures of the cpu tier, so equal results are equal
+documents. Performance figures of a real GPU belong to the gpu tier.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ Json = dict[str, Any]
 
 
 def read(data: bytes, backend: str | None = None) -> Json:
-    """A record that was printed inside an image; its tiers, sums and exit code are made from its tests here.
+    """Parse a record that was printed inside an image. Tiers, summary and exit code follow from its tests.
 
-    `backend`: what the image's label says. Raises ImageError for what is no record, and for one of another backend.
+    `backend` is that of the image's label. Raises ImageError for invalid output, and for another backend.
     """
     try:
         found = json.loads(data)
@@ -73,7 +72,7 @@ def _test(test: Any) -> Json:
 
 
 def missing(backend: str, why: str) -> Json:
-    """The record of an image whose smoke test could not be run at all."""
+    """Return the record of an image whose smoke test could not be run."""
     tests = [
         {
             "name": "start",
@@ -98,22 +97,24 @@ def missing(backend: str, why: str) -> Json:
 
 
 def summed(record: Json, required: tuple[str, ...]) -> Json:
-    """The record with its status and exit code."""
+    """Return the record with its status and exit code."""
     code = report.exit_code(record, required)
     status = {report.OK: report.PASSED, report.BAD: report.FAILED}.get(code, report.NOT_RUN)
     return {**record, "status": status, "exit_code": code}
 
 
 def evidence(record: Json, earlier: Mapping[str, Any] | None = None) -> Json:
-    """Return the record to attach: the tiers of `record`, and those tiers of `earlier`, a record of the same
-    image, that could not run now.
+    """Return the record to attach.
 
-    `earlier: true` marks the latter. A simulated result never replaces a real one. A tier that failed, or
-    that should have run and could not, does.
+    It consists of the tiers of `record`. `earlier`, an older record of the same image, replaces tiers that
+    could not run now; they are marked with `earlier: true`. A simulated result never replaces a real one. A
+    tier that failed, or that was required and could not run, replaces the earlier one.
     """
     tiers = {}
     for name in report.TIERS:
         now = record["tiers"][name]
+        # Durations and the cpu tier's figures differ between runs, and would make every record a new
+        # document.
         tests = [{key: value for key, value in test.items() if key != "seconds"} for test in now["tests"]]
         if name == "cpu":
             tests = [{**test, "figures": {}} for test in tests]
@@ -131,7 +132,7 @@ def evidence(record: Json, earlier: Mapping[str, Any] | None = None) -> Json:
 
 
 def attached(layout: Layout, digest: str) -> Json | None:
-    """Return the smoke record of an image; None if there is no readable one."""
+    """Return the smoke record of an image; None without a readable one."""
     for _, manifest in layout.attached(digest, TYPE):
         try:
             found = json.loads(layout.read(manifest["layers"][0]["digest"]))
@@ -143,10 +144,11 @@ def attached(layout: Layout, digest: str) -> Json | None:
 
 
 def attach(image: OciImage, record: Json) -> Json:
-    """Attach the record; the one before leaves. Returns what is attached."""
+    """Attach the record in place of the previous one. Return the attached document."""
     layout = image.layout
     document = evidence(record, attached(layout, image.digest))
     new = layout.attach(image.digest, TYPE, canonical(document))
+    # Detach older records only now: an interruption leaves two records, never none.
     for descriptor, _ in layout.attached(image.digest, TYPE):
         if descriptor.digest != new.digest:
             layout.detach(descriptor.digest)

@@ -1,4 +1,5 @@
-"""goldnode-smoke: what runs inside an image or on a node. Python's standard library alone, 3.9 or newer; packed into one file by `pack`.
+"""goldnode-smoke: the tests that run inside an image or on a node.
 
-Every test is a function in a module of its own process: libraries of drivers hang and crash, and a test that does is killed and told.
+It needs Python's standard library only, 3.9 or newer; `pack` packs it into a single file. Every test runs in
+a process of its own, because driver libraries hang and crash. The runner kills such a process and reports it.
 """

@@ -1,4 +1,7 @@
-"""One test in a process that can be killed: a driver that hangs hangs whoever calls it, and a library that crashes takes its process along."""
+"""Runs one test in a separate process that can be killed.
+
+A driver that hangs blocks its caller, and a library that crashes ends its process.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,20 @@ from typing import Any, Dict, List, Optional
 
 from .report import FAILED, NOT_RUN, Json
 
-# A process in the kernel's uninterruptible sleep takes no signal: it is left behind after this many seconds.
+# A process in uninterruptible sleep does not react to SIGKILL. The runner abandons it after this many
+# seconds.
 GRACE = 5.0
-MOST = 4 << 20  # bytes of an answer or of what a library printed
+MOST = 4 << 20  # limit in bytes for a result, and for the output of libraries
 
-# Runs in the child: where the program is comes first, so that it works from the packed file, from a checkout and in isolated mode.
+# Runs in the child. The program's own path comes first in sys.path, so that the import works from the packed
+# file, from a checkout and in isolated mode.
 BEGIN = (
     "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.images.smoke.runner.work import main; main()"
 )
 
 
 class Killer:
-    """Starts the tests and knows the one that runs, so that a signal to the runner ends it as well."""
+    """Starter of tests. It knows the running one, so that a signal to the runner ends that test as well."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -32,19 +37,23 @@ class Killer:
         self.stuck: List[int] = []  # processes that could not be killed
 
     def stop(self) -> None:
-        """Kill the test that runs, with all that it started."""
+        """Kill the running test and all processes that it started."""
         process = self.running
         if process is not None and process.poll() is None:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
 
     def run(self, request: Json, limit: float, site: bool) -> Json:
-        """The result of one test. `site`: with the packages that Python has installed, for frameworks. Never raises, never hangs."""
+        """Run one test and return its result. Never raises, never hangs.
+
+        `site`: with Python's installed packages, for frameworks.
+        """
         if self.stuck and request["tier"] == "gpu":
             return missing(
                 f"process {self.stuck[0]} of an earlier test is stuck in the driver and cannot be killed"
             )
-        # -I: nothing of the caller's environment or directory is imported; -S: no site-packages, which costs time and may shadow modules.
+        # -I: import nothing from the caller's environment or directory. -S: no site-packages; they cost time
+        # and may shadow modules.
         flags = ["-I"] if site else ["-I", "-S"]
         started = time.monotonic()
         try:
@@ -53,8 +62,8 @@ class Killer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,
-                # Level Zero's loader 1.20 crashes in zeInit where HOME is not set.
+                start_new_session=True,  # a process group that can be killed as a whole
+                # Level Zero's loader 1.20 crashes in zeInit if HOME is not set.
                 env={**os.environ, "HOME": os.environ.get("HOME") or "/"},
             )
         except OSError as problem:
@@ -66,7 +75,7 @@ class Killer:
             return self._end(process, limit)
         finally:
             self.running = None
-            with contextlib.suppress(OSError):  # what the test itself started
+            with contextlib.suppress(OSError):  # processes that the test started and left behind
                 os.killpg(process.pid, signal.SIGKILL)
         return {
             **answer(process.returncode, out[-MOST:], err[-MOST:]),
@@ -74,7 +83,7 @@ class Killer:
         }
 
     def _end(self, process: subprocess.Popen[bytes], limit: float) -> Json:
-        """Kill the process group of a test that took too long; what that says."""
+        """Kill the process group of a test that exceeded its limit. Return the result for that."""
         state = process_state(process.pid)
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -83,13 +92,14 @@ class Killer:
         except subprocess.TimeoutExpired:
             self.stuck.append(process.pid)
             return missing(
-                f"it hangs: process {process.pid} (state {process_state(process.pid)}) did not end in {limit:g} s and cannot be killed"
+                f"it hangs: process {process.pid} (state {process_state(process.pid)}) did not end in "
+                f"{limit:g} s and cannot be killed"
             )
         return missing(f"it did not end within {limit:g} s (state {state}) and was killed")
 
 
 def process_state(pid: int) -> str:
-    """The letter of proc_pid_stat(5): D is the uninterruptible sleep."""
+    """Return the state letter of proc_pid_stat(5). D is uninterruptible sleep."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as opened:
             return opened.read().rpartition(")")[2].split()[0]
@@ -98,12 +108,12 @@ def process_state(pid: int) -> str:
 
 
 def missing(why: str) -> Json:
-    """A test that should have run and could not."""
+    """Return the result of a required test that could not be run."""
     return {"state": NOT_RUN, "why": why, "required": True, "expected": None, "got": None, "figures": {}}
 
 
 def answer(status: int, out: bytes, err: bytes) -> Json:
-    """What a test that ended said. Its exit status counts where it said nothing that can be read."""
+    """Return the result that an ended test printed. Without a readable one, its exit status decides."""
     try:
         found: Dict[str, Any] = json.loads(out)
         if found["state"] in (FAILED, NOT_RUN, "passed"):
@@ -111,6 +121,7 @@ def answer(status: int, out: bytes, err: bytes) -> Json:
     except (ValueError, KeyError, TypeError):
         pass
     last = (err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:300]
+    # SIGKILL comes from outside, usually from the OOM killer. That is no verdict on the image.
     if status == -signal.SIGKILL:
         return missing("its process was killed from outside, as by the system when memory is short")
     if status < 0:

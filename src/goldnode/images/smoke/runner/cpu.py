@@ -1,4 +1,7 @@
-"""The backend cpu: everything here really computes. GEMM by a BLAS where one is, inference, all-reduce between processes, memory pressure."""
+"""The tests of the backend cpu: GEMM, inference, all-reduce between processes, and memory.
+
+All of them really compute. GEMM and inference use a BLAS if one is installed.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ from typing import Any, List, Optional, Tuple
 from . import image, linear, native
 from .report import Failed, Json, NotRun, passed
 
-# The first that is there computes. Debian's libblas.so.3 is whichever BLAS is chosen by update-alternatives, with its CBLAS symbols.
+# The first one found is used. Debian's libblas.so.3 is the BLAS that update-alternatives selects, including
+# its CBLAS symbols.
 BLAS = ("libopenblas.so.0", "libblas.so.3", "libmkl_rt.so.2")
 COLUMN_MAJOR, NO_TRANSPOSE = 102, 111  # cblas.h
 
 
 def blas() -> Optional[Tuple[str, ctypes.CDLL]]:
-    """Name and handle of a BLAS with C symbols; None where there is none."""
+    """Return name and handle of a BLAS with C symbols; None if none is installed."""
     here = [soname for soname in BLAS if not native.absent(soname)]
     return next(
         ((soname, native.load(soname)) for soname in here if hasattr(native.load(soname), "cblas_sgemm")),
@@ -28,7 +32,7 @@ def blas() -> Optional[Tuple[str, ctypes.CDLL]]:
 
 
 def call(library: ctypes.CDLL, kind: str, m: int, n: int, k: int, left: Any, right: Any, out: Any) -> None:
-    """out = left x right, column-major."""
+    """Compute out = left x right, column-major."""
     function, real = (
         (library.cblas_sgemm, ctypes.c_float) if kind == "fp32" else (library.cblas_dgemm, ctypes.c_double)
     )
@@ -47,7 +51,7 @@ def call(library: ctypes.CDLL, kind: str, m: int, n: int, k: int, left: Any, rig
 
 
 def gemm(size: int = 0, seconds: float = 1.0) -> Json:
-    """Multiply two square matrices in single and double precision for a while, and compare the whole of each product."""
+    """Multiply two square matrices in single and double precision, and compare every element."""
     found = blas()
     if found is None:
         return _plain(size or 96)
@@ -74,7 +78,7 @@ def gemm(size: int = 0, seconds: float = 1.0) -> Json:
 
 
 def _plain(n: int) -> Json:
-    """Without a BLAS: Python's own arithmetic on small matrices."""
+    """Multiply small matrices in Python, for images without a BLAS."""
     left = [[float(linear.a(i, k)) for k in range(n)] for i in range(n)]
     right = [[float(linear.b(k, j)) for j in range(n)] for k in range(n)]
     started = time.perf_counter()
@@ -98,7 +102,10 @@ def _compare(result: bytes, n: int, kind: str) -> None:
 
 
 def inference() -> Json:
-    """One batch through two layers and a softmax: by BLAS where one is, else by Python. Compared with the same in whole numbers."""
+    """Run one batch through two layers and a softmax, with BLAS if available, otherwise in Python.
+
+    The result is compared with integer arithmetic.
+    """
     found = blas()
     x, first, second = linear.network()
     started = time.perf_counter()
@@ -131,9 +138,12 @@ def _product(library: ctypes.CDLL, left: Any, right: Any) -> List[List[float]]:
 
 
 def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
-    """All-reduce `count` doubles over `ranks` processes: a ring of sockets, results in shared memory, every element compared."""
+    """All-reduce `count` doubles over `ranks` processes, and compare every element.
+
+    The processes form a ring of sockets and return their results in shared memory.
+    """
     ranks = ranks or max(2, min(4, os.cpu_count() or 2))
-    count -= count % ranks
+    count -= count % ranks  # every rank reduces an equal part
     shared = mmap.mmap(-1, ranks * count * 8)
     pairs = [
         socket.socketpair() for _ in range(ranks)
@@ -141,6 +151,8 @@ def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
     started = time.perf_counter()
     children = []
     for rank in range(ranks):
+        # fork: the child shares the mapping and the sockets. os._exit skips clean-up that belongs to the
+        # parent.
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -155,6 +167,7 @@ def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
     took = time.perf_counter() - started
     if any(codes):
         raise Failed("a process of the all-reduce ended badly", expected=[0] * ranks, got=codes)
+    # The sum of all ranks' start values, see `ring`.
     wanted = array.array(
         "d", (ranks * (ranks + 1) // 2 + ranks * (index % 97) for index in range(count))
     ).tobytes()
@@ -170,10 +183,14 @@ def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
 
 
 def ring(rank: int, ranks: int, count: int, to: socket.socket, of: socket.socket) -> array.array[float]:
-    """One rank of a ring all-reduce (reduce-scatter, then all-gather): each starts with rank + 1 + index modulo 97."""
+    """Run one rank of a ring all-reduce: reduce-scatter, then all-gather.
+
+    Each rank starts with rank + 1 + index modulo 97.
+    """
     values = array.array("d", (rank + 1 + index % 97 for index in range(count)))
     part = count // ranks
     for step in range(2 * (ranks - 1)):
+        # Each step sends the part that the previous step received.
         out = (rank - step) % ranks if step < ranks - 1 else (rank + 1 - (step - ranks + 1)) % ranks
         into = (out - 1) % ranks
         got = exchange(to, of, values[out * part : (out + 1) * part].tobytes())
@@ -187,7 +204,7 @@ def ring(rank: int, ranks: int, count: int, to: socket.socket, of: socket.socket
 
 
 def exchange(to: socket.socket, of: socket.socket, data: bytes) -> bytes:
-    """Send `data` and receive as much, in turns, so that full socket buffers do not stop the ring."""
+    """Send `data` and receive as many bytes, in turns, so that full socket buffers cannot block the ring."""
     to.setblocking(False)
     of.setblocking(True)
     of.settimeout(30)
@@ -213,7 +230,10 @@ MARK = 8
 
 
 def memory(share: float = 0.0, root: str = "/") -> Json:
-    """Take a share of the memory that is free, write a pattern, read it back. Without a share: 5 %, at most 256 MiB."""
+    """Allocate a share of the free memory, write a pattern, and read it back.
+
+    The default is 5 %, at most 256 MiB.
+    """
     free = image.memory(root)
     size = int(free * share) if share else min(int(free * 0.05), 256 << 20)
     size -= size % BLOCK
@@ -222,7 +242,8 @@ def memory(share: float = 0.0, root: str = "/") -> Json:
     started = time.perf_counter()
     with mmap.mmap(-1, size) as area:
         for turn, factor in enumerate((7, 11)):
-            # Every block is the same but for the offset in its first bytes, so that a wrong address shows too.
+            # All blocks are equal except for the offset in their first bytes, which reveals addressing
+            # errors.
             rest = (bytes((value * factor + 1) % 251 for value in range(4096)) * (BLOCK // 4096))[MARK:]
             for at in range(0, size, BLOCK):
                 area[at : at + MARK] = at.to_bytes(MARK, "little")
@@ -235,5 +256,6 @@ def memory(share: float = 0.0, root: str = "/") -> Json:
                     why = f"memory differs from what was written, in pass {turn + 1}"
                     raise Failed(why, expected="equal", got=f"a difference in MiB {at // BLOCK}")
     took = time.perf_counter() - started
+    # 4: two passes, each writes and reads every byte.
     figures = {"mib": size >> 20, "gib_per_second": round(4 * size / 2**30 / took, 2)}
     return passed("what was written", "what was written", figures)

@@ -1,4 +1,4 @@
-"""NVIDIA: the driver's own interface (cuda.h), the runtime and cuBLAS by ctypes, and what they have to say where there is no device."""
+"""NVIDIA: driver API (cuda.h), runtime and cuBLAS through ctypes, and their results without a device."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ INSUFFICIENT_DRIVER, NO_DEVICE = 35, 100
 
 
 def driver_library(devices: bool, foreign: bool) -> Json:
-    """Whether libcuda is there, and what cuInit says. `foreign`: an image by itself must not bring a driver; it would hide the host's."""
+    """Check that libcuda is present or absent as expected, and the result of cuInit.
+
+    `foreign`: a libcuda without a device belongs to the image. That is a failure: it would hide the host's
+    driver.
+    """
     if native.absent(LIBCUDA):
         if devices:
             raise Failed(
-                f"{LIBCUDA} is not here although there are device files: the container toolkit did not bring it",
+                f"{LIBCUDA} is not here although there are device files: the container toolkit did not "
+                "bring it",
                 "present",
                 "absent",
             )
@@ -37,7 +42,7 @@ def driver_library(devices: bool, foreign: bool) -> Json:
 
 
 def runtime_code(version: str, devices: bool) -> Json:
-    """cudaGetDeviceCount: 0 with a device, 35 without a driver, 100 with a driver and no device. Nothing else is right."""
+    """Check cudaGetDeviceCount: 0 with a device, 35 without a driver, 100 with a driver and no device."""
     library = native.need(libraries.sonames("cudart", version), "the CUDA runtime")
     wanted = 0 if devices else INSUFFICIENT_DRIVER if native.absent(LIBCUDA) else NO_DEVICE
     count = ctypes.c_int(-1)
@@ -49,11 +54,14 @@ def runtime_code(version: str, devices: bool) -> Json:
     return passed({"cudaGetDeviceCount": wanted}, {"cudaGetDeviceCount": status})
 
 
-SOURCE = 'extern "C" __global__ void goldnode_compiled(float *x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2.0f; }'
+SOURCE = (
+    'extern "C" __global__ void goldnode_compiled(float *x, int n) { '
+    "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2.0f; }"
+)
 
 
 def compiler(version: str) -> Json:
-    """NVRTC compiles a kernel to PTX; it needs no device for that, but its built-ins library beside it."""
+    """Compile a kernel to PTX with NVRTC. This needs no device, but its built-ins library next to it."""
     library = native.need(libraries.sonames("nvrtc", version), "NVRTC")
     text = compiled(library, SOURCE)
     if b".entry goldnode_compiled" not in text:
@@ -66,7 +74,7 @@ def compiler(version: str) -> Json:
 
 
 def compiled(library: ctypes.CDLL, source: str) -> bytes:
-    """PTX of a CUDA source, for NVRTC's own default target."""
+    """Return the PTX of a CUDA source, for NVRTC's default target."""
     program = ctypes.c_void_p()
     _nvrtc(
         library, "nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"goldnode.cu", 0, None, None
@@ -102,7 +110,7 @@ def _nvrtc(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
 
 
 class Cuda(Driver):
-    """The driver interface, with each device's primary context, which is the one that cuBLAS and NCCL use too."""
+    """The driver API, with the primary context of each device, which cuBLAS and NCCL use too."""
 
     kind = "cuda"
 
@@ -118,7 +126,7 @@ class Cuda(Driver):
         self.blas = ("fp16", "tf32", "fp32") if self.cublas is not None else ()
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function of the driver; raises Failed with its name for the error."""
+        """Call a function of the driver. Raises Failed with the driver's name of the error."""
         status = native.integer(self.library, function, *arguments)
         if status:
             name = ctypes.c_char_p()
@@ -130,7 +138,7 @@ class Cuda(Driver):
             )
 
     def number(self, function: str, *arguments: Any) -> int:
-        """A function that gives one int."""
+        """Call a function that returns one int through a pointer."""
         value = ctypes.c_int(-1)
         self.call(function, ctypes.byref(value), *arguments)
         return int(value.value)
@@ -181,6 +189,7 @@ class Cuda(Driver):
         return address.value
 
     def release(self, memory: Any) -> None:
+        # Ignore the status: an error here would hide the one that ended the test.
         self.library.cuMemFree_v2(ctypes.c_uint64(memory))
 
     def put(self, memory: Any, data: bytes) -> None:
@@ -196,7 +205,7 @@ class Cuda(Driver):
         self.call("cuCtxSynchronize")
 
     def function(self, kernel: str) -> ctypes.c_void_p:
-        """A kernel on the current device; the driver compiles all of them when the first is asked for."""
+        """Return a kernel for the current device. The first request compiles all kernels."""
         if (self.current, kernel) not in self.functions:
             module = ctypes.c_void_p()
             self.call("cuModuleLoadData", ctypes.byref(module), ptx.SOURCE.encode())
@@ -209,6 +218,7 @@ class Cuda(Driver):
     def launch(self, kernel: str, *arguments: Tuple[str, Any]) -> None:
         values = [(ctypes.c_uint32 if kind == "u32" else ctypes.c_uint64)(value) for kind, value in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        # Enough blocks of 256 threads to occupy every multiprocessor; the kernels loop over the rest.
         blocks = 16 * max(1, self.units.get(self.current, 64))
         self.call("cuLaunchKernel", self.function(kernel), blocks, 1, 1, 256, 1, 1, 0, None, pointers, None)
 
@@ -218,7 +228,7 @@ class Cuda(Driver):
     def precisions(self, gpu: Gpu) -> Tuple[str, ...]:
         if not self.blas:
             return ()
-        # TF32 came with compute capability 8.0; before it the units compute in FP32.
+        # TF32 needs compute capability 8.0; older units compute in FP32.
         return ("fp16", "tf32") if gpu.capability >= (8, 0) else ("fp16", "fp32")
 
     def gemm(self, kind: str, n: int, left: Any, right: Any, out: Any) -> None:
@@ -227,7 +237,8 @@ class Cuda(Driver):
             handle = ctypes.c_void_p()
             self._cublas("cublasCreate_v2", ctypes.byref(handle))
             self.handles[self.current] = handle
-        # cudaDataType: CUDA_R_32F 0, CUDA_R_16F 2; cublasComputeType_t: CUBLAS_COMPUTE_32F 68, _32F_FAST_TF32 77
+        # cudaDataType: CUDA_R_32F 0, CUDA_R_16F 2; cublasComputeType_t: CUBLAS_COMPUTE_32F 68, _32F_FAST_TF32
+        # 77
         element, compute = {"fp16": (2, 68), "fp32": (0, 68), "tf32": (0, 77)}[kind]
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         self._cublas(
@@ -243,12 +254,15 @@ class Cuda(Driver):
 
 
 def open_driver(version: str = "") -> Cuda:
-    """The driver; `version` is that of cuBLAS, where the image states one."""
+    """Open the driver. `version` is that of cuBLAS, if the image states one."""
     return Cuda(version)
 
 
 def compiled_inference(version: str) -> Json:
-    """A kernel that NVRTC compiled runs on each device: what it made for its default target has to fit the driver."""
+    """Run a kernel that NVRTC compiled on each device.
+
+    The code for NVRTC's default target must fit the driver.
+    """
     library = native.need(libraries.sonames("nvrtc", version), "NVRTC")
     text = compiled(library, SOURCE)
     found = Cuda()
@@ -277,5 +291,5 @@ def compiled_inference(version: str) -> Json:
 
 
 def chosen() -> bool:
-    """Whether the environment leaves some devices out."""
+    """Return whether the environment selects some of the devices."""
     return any(os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES",))

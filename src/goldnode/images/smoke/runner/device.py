@@ -1,6 +1,6 @@
-"""The tests of the GPU tier, in terms of a driver: `cuda`, `rocm` and `opencl` bring one each.
+"""The tests of the GPU tier, written against a driver interface that `cuda`, `rocm` and `opencl` implement.
 
-A driver is opened once in the process of a test. Its methods raise Failed with the library's own words.
+A test opens its driver once in its own process. Driver methods raise Failed with the library's own message.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from . import image, linear
 from .report import Failed, Json, NotRun, passed
 
 MIB = 1 << 20
-SIMULATED = "SIMULATED"  # begins the name of a device that is none
+SIMULATED = "SIMULATED"  # first word of the name of a simulated device
 
 
 class Gpu(NamedTuple):
-    """What a driver says of one device. `address`: on the PCI bus, empty where it does not say; `capability`: of CUDA, else empty."""
+    """One device as its driver reports it.
+
+    `memory` is in bytes. `address` is the PCI address, empty if the driver does not report it. `capability`
+    is CUDA's compute capability, otherwise empty. `units` is the number of compute units.
+    """
 
     number: int
     name: str
@@ -29,73 +33,79 @@ class Gpu(NamedTuple):
 
 
 class Driver:
-    """What a backend's library can do. Addresses of device memory are whole numbers or handles, whatever the library gives."""
+    """Interface to a backend's library.
+
+    Addresses of device memory are integers or handles, as the library returns them.
+    """
 
     kind = ""
     blas: Tuple[str, ...] = ()  # precisions that `gemm` takes, best first, beyond the plain kernel
     largest = 4 << 30  # bytes of one allocation
 
     def gpus(self) -> List[Gpu]:
-        """The devices, in the library's order."""
+        """Return the devices in the library's order."""
         raise NotImplementedError
 
     def versions(self) -> Json:
-        """What driver and runtime say of themselves."""
+        """Return the versions that driver and runtime report."""
         raise NotImplementedError
 
     def use(self, index: int) -> None:
-        """Work on this device from now on."""
+        """Make this device the current one."""
         raise NotImplementedError
 
     def free(self) -> int:
-        """Bytes of memory that are free on the device."""
+        """Return the free memory of the device in bytes."""
         raise NotImplementedError
 
     def alloc(self, size: int) -> Any:
-        """Memory on the device."""
+        """Allocate memory on the device."""
         raise NotImplementedError
 
     def release(self, memory: Any) -> None:
-        """Give memory back."""
+        """Free memory of the device."""
         raise NotImplementedError
 
     def put(self, memory: Any, data: bytes) -> None:
-        """Copy to the device."""
+        """Copy data to the device."""
         raise NotImplementedError
 
     def get(self, memory: Any, size: int) -> bytes:
-        """Copy from the device; waits for what was launched."""
+        """Copy data from the device, after all launched work has finished."""
         raise NotImplementedError
 
     def launch(self, kernel: str, *arguments: Tuple[str, Any]) -> None:
-        """Start a kernel; arguments are (`memory` | `u64` | `u32`, value)."""
+        """Start a kernel. Arguments are (`memory` | `u64` | `u32`, value)."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Wait for the device."""
+        """Wait until the device has finished all work."""
         raise NotImplementedError
 
     def gemm(self, kind: str, n: int, left: Any, right: Any, out: Any) -> None:
-        """Multiply square matrices by the vendor's library; `kind` is one of `blas`."""
+        """Multiply square matrices with the vendor's library. `kind` is one of `blas`."""
         raise NotImplementedError
 
     def kernels(self) -> str:
-        """What the kernels were compiled by."""
+        """Return the name of the kernels' compiler."""
         raise NotImplementedError
 
     def precisions(self, gpu: Gpu) -> Tuple[str, ...]:
-        """The precisions to measure on a device, of those in `blas`."""
+        """Return the precisions of `blas` to measure on a device."""
         return self.blas
 
 
 def driver(kind: str, **options: Any) -> Driver:
-    """The driver of a backend."""
+    """Open the driver of a backend."""
     found: Driver = importlib.import_module(f"{__package__}.{kind}").open_driver(**options)
     return found
 
 
 def simulated(gpus: Sequence[Gpu]) -> bool:
-    """Whether the devices say that they are none; then the whole result says it too."""
+    """Return whether the devices are simulated, by their names.
+
+    This also marks the whole result as simulated.
+    """
     if any(gpu.name.startswith(SIMULATED) for gpu in gpus):
         from . import native
 
@@ -105,7 +115,7 @@ def simulated(gpus: Sequence[Gpu]) -> bool:
 
 
 def devices(kind: str, **options: Any) -> Tuple[Driver, List[Gpu]]:
-    """A driver and its devices; without a device a test fails."""
+    """Open a driver and return it with its devices. Raises Failed without a device."""
     found = driver(kind, **options)
     gpus = found.gpus()
     simulated(gpus)
@@ -117,7 +127,10 @@ def devices(kind: str, **options: Any) -> Tuple[Driver, List[Gpu]]:
 
 
 def shown(gpu: Gpu) -> Json:
-    """A device in a result. No serial number and no UUID: a record goes beside a published image."""
+    """Return a device for a result.
+
+    It has no serial number and no UUID, because a record is published along with its image.
+    """
     found: Json = {"name": gpu.name, "memory_mib": gpu.memory // MIB}
     if gpu.address:
         found["address"] = gpu.address
@@ -127,8 +140,11 @@ def shown(gpu: Gpu) -> Json:
 
 
 def discovery(kind: str, expected: int = 0, files: int = 0, **options: Any) -> Json:
-    """The devices, by the library. `expected`: how many there have to be; without it as many as there are device files (`files`), unless a
-    device is a part of one (MIG) or the environment chooses some."""
+    """List the devices through the library and compare their number.
+
+    `expected` is the required number. Without it, the number of device files (`files`) counts, unless a
+    device is a MIG instance or the environment selects devices.
+    """
     found, gpus = devices(kind, **options)
     partial = any("MIG" in gpu.name for gpu in gpus)
     wanted = expected or (0 if partial else files)
@@ -144,7 +160,7 @@ def discovery(kind: str, expected: int = 0, files: int = 0, **options: Any) -> J
 
 
 def model(gpu: Gpu, floors: Sequence[Json], root: str) -> Optional[Json]:
-    """The row of the facts for a device: by its PCI id, which sysfs tells."""
+    """Return the row of the floors for a device, by its PCI ids in sysfs."""
     number = image.pci_id(gpu.address, root) if gpu.address else None
     return next((row for row in floors if number in row["pci_ids"]), None)
 
@@ -157,7 +173,10 @@ def gemm(
     root: str = "/",
     **options: Any,
 ) -> Json:
-    """On each device: large square products in the precisions that its units are made for, each compared whole, and each at least at the floor."""
+    """Multiply large square matrices on each device, in the precisions that its units are made for.
+
+    Every element of the product is compared, and the throughput must reach the floor.
+    """
     found, gpus = devices(kind, **options)
     rows, slow = [], []
     for gpu in gpus:
@@ -186,7 +205,8 @@ def gemm(
 
 
 def one_gemm(found: Driver, gpu: Gpu, row: Optional[Json], size: int, seconds: float) -> Json:
-    """Measure one device: {name, model, size, by, tflops, floor, no_floor}."""
+    """Measure one device. Return {name, model, size, by, tflops, floor, no_floor}."""
+    # The plain kernel is slow, so it gets small matrices.
     kinds = found.precisions(gpu)
     n = size or fitting(found.free(), 8192 if kinds else 512)
     floor = dict(row["floor_tflops"]) if row is not None else {}
@@ -203,21 +223,29 @@ def one_gemm(found: Driver, gpu: Gpu, row: Optional[Json], size: int, seconds: f
     by = "the vendor's BLAS" if kinds else f"a plain kernel, {found.kernels()}"
     kept = {name: value for name, value in floor.items() if name in tflops}
     return {
-        "name": gpu.name, "model": None if row is None else row["model"], "size": n, "by": by, "tflops": tflops, "floor": kept,
+        "name": gpu.name, "model": None if row is None else row["model"], "size": n, "by": by,
+        "tflops": tflops, "floor": kept,
         "no_floor": reason or "the facts state none for its precisions",
     }  # fmt: skip
 
 
 def fitting(free: int, most: int) -> int:
-    """The largest power of two, at most `most`, whose three matrices take less than half of what is free."""
+    """Return the largest power of two, at most `most`, for which three matrices fit in half of the free
+    memory.
+    """
     n = most
+    # 12 bytes: one float32 element of each of three matrices.
     while n > 256 and 12 * n * n > free // 2:
         n //= 2
     return n
 
 
 def multiply(found: Driver, kind: str, n: int, seconds: float) -> float:
-    """10 ** 12 operations a second of n x n products, warmed up; the last result is compared whole. `kind` empty: by the plain kernel."""
+    """Multiply n x n matrices, after a warm-up, and return 10 ** 12 operations per second.
+
+    Every element of the last product is compared. An empty `kind` selects the plain kernel.
+    """
+    # TF32 multiplies FP32 data; FP16 products are accumulated and returned in FP32.
     element = "fp16" if kind == "fp16" else "fp64" if kind == "fp64" else "fp32"
     result = "fp64" if kind == "fp64" else "fp32"
     left, right = linear.matrix_a(n, n, element), linear.matrix_b(n, n, element)
@@ -228,7 +256,7 @@ def multiply(found: Driver, kind: str, n: int, seconds: float) -> float:
             held.append(found.alloc(len(data)))
             found.put(held[-1], data)
         held.append(found.alloc(out_size))
-        found.put(held[2], b"\xff" * out_size)  # NaN, so that an element that is not written shows
+        found.put(held[2], b"\xff" * out_size)  # NaN reveals elements that are never written
 
         def once() -> None:
             if kind:
@@ -251,7 +279,10 @@ def multiply(found: Driver, kind: str, n: int, seconds: float) -> float:
 
 
 def timed(found: Driver, work: Callable[[], None], seconds: float) -> float:
-    """Seconds that `work` takes on the device, on average over about `seconds`, after three runs that do not count."""
+    """Return the average seconds that `work` takes on the device.
+
+    It runs for about `seconds`, after three runs that do not count.
+    """
     for _ in range(3):
         work()
     found.sync()
@@ -264,6 +295,7 @@ def timed(found: Driver, work: Callable[[], None], seconds: float) -> float:
         took = time.perf_counter() - started
         if took >= seconds:
             return took / runs
+        # The next batch fills the remaining time, estimated from the runs so far.
         batch = max(1, min(100, int(runs * (seconds - took) / took)))
 
 
@@ -271,7 +303,10 @@ def timed(found: Driver, work: Callable[[], None], seconds: float) -> float:
 
 
 def inference(kind: str, **options: Any) -> Json:
-    """On each device: a network of two layers on one batch. Its output is the same whole numbers everywhere."""
+    """Run a network of two layers on one batch, on each device.
+
+    Its output is the same integers everywhere.
+    """
     found, gpus = devices(kind, **options)
     expected = linear.logits()
     figures: Dict[str, float] = {}
@@ -289,7 +324,7 @@ def inference(kind: str, **options: Any) -> Json:
 
 
 def forward(found: Driver) -> Tuple[List[List[float]], float]:
-    """The logits of the batch and the seconds they took, copies included."""
+    """Return the logits of the batch, and the seconds they took, including copies."""
     x, first, second = linear.network()
     sizes = (linear.BATCH, linear.INPUT, linear.HIDDEN, linear.CLASSES)
     held = []
@@ -320,20 +355,24 @@ def forward(found: Driver) -> Tuple[List[List[float]], float]:
 
 
 def memory(kind: str, share: float = 0.9, most: int = 0, **options: Any) -> Json:
-    """On each device: take a share of the free memory (`most` bytes at most), write a pattern and its complement, and verify every word there."""
+    """Fill a share of each device's free memory with a pattern and its complement, and verify every word.
+
+    The device itself verifies. `most` limits the size in bytes.
+    """
     found, gpus = devices(kind, **options)
     figures: Json = {}
     for gpu in gpus:
         found.use(gpu.number)
         size, took = pressure(found, gpu, share, most)
         figures[f"gpu{gpu.number}_mib"] = size // MIB
+        # 4: two passes, each writes and reads every byte.
         figures[f"gpu{gpu.number}_gib_per_second"] = round(4 * size / 2**30 / took, 1)
     return passed("what was written", "what was written", figures)
 
 
 def pressure(found: Driver, gpu: Gpu, share: float, most: int) -> Tuple[int, float]:
-    """Bytes that were written and verified on a device, and the seconds of two passes."""
-    count = found.alloc(4)  # where wrong words are counted
+    """Return the bytes that were written and verified on a device, and the seconds of two passes."""
+    count = found.alloc(4)  # counter of wrong words
     held: List[Tuple[Any, int]] = []
     left = int(found.free() * share)
     left = min(left, most) if most else left
@@ -345,6 +384,7 @@ def pressure(found: Driver, gpu: Gpu, share: float, most: int) -> Tuple[int, flo
         if not held:
             raise NotRun(f"GPU {gpu.number} has no memory free", required=True)
         started = time.perf_counter()
+        # The second pass inverts every bit, so that stuck bits of both kinds show.
         for turn in (0, 0xFFFFFFFF):
             for number, (piece, size) in enumerate(held):
                 found.launch("goldnode_fill", ("memory", piece), ("u64", size // 4), ("u32", number ^ turn))

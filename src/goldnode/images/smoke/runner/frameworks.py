@@ -1,4 +1,4 @@
-"""Frameworks that an image brings: they are imported, are the version that the image states, and run one batch of the known network."""
+"""Frameworks of an image: import each, check its version, and run one batch of the known network."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ALIASES = {"pytorch": "torch", "onnxruntime-gpu": "onnxruntime", "onnx-runtime":
 
 
 def framework(part: str) -> str:
-    """The module that a part is; empty for one that is no framework."""
+    """Return the module of a part; empty if the part is not a framework."""
     name = part.lower()
     return MODULES.get(ALIASES.get(name, name), "")
 
 
 def check(module: str, version: str, device: bool, cuda: str = "") -> Json:
-    """Import, compare the version, and run the batch on the processor, or on the first device.
+    """Import the module, compare its version, and run the batch on the processor or the first device.
 
-    `cuda`: the CUDA version of the image, which torch has to be built for; `device`: whether there is one.
+    `cuda`: the CUDA version of the image, for which torch must be built. `device`: there is a device.
     """
     try:
         found = importlib.import_module(module)
@@ -61,6 +61,7 @@ Ran = Tuple[List[List[float]], str, str]
 
 def _torch(torch: Any, device: bool) -> Ran:
     x, first, second = (torch.tensor(rows, dtype=torch.float32) for rows in linear.network())
+    # PyTorch for ROCm uses the interface torch.cuda, too.
     seen = bool(torch.cuda.is_available())
     if seen != device and (torch.version.cuda or torch.version.hip):
         raise Failed("torch.cuda.is_available()", expected=device, got=seen)
@@ -86,7 +87,7 @@ def _jax(jax: Any, device: bool) -> Ran:
 
 def _onnxruntime(runtime: Any, device: bool) -> Ran:
     numpy = importlib.import_module("numpy")
-    runtime.set_default_logger_severity(3)
+    runtime.set_default_logger_severity(3)  # errors only
     offered = runtime.get_available_providers()
     wanted = [
         name for name in ("CUDAExecutionProvider", "ROCMExecutionProvider") if device and name in offered
@@ -99,11 +100,12 @@ def _onnxruntime(runtime: Any, device: bool) -> Ran:
     return session.run(None, {"x": x})[0].tolist(), used[0], ""
 
 
-# -- an ONNX model without the package onnx: protobuf's wire format (tag, length, bytes) by hand, fields as onnx.proto numbers them
+# -- an ONNX model without the package onnx: protobuf's wire format (tag, length, bytes), written by hand with
+# -- the field numbers of onnx.proto
 
 
 def field(number: int, value: Any) -> bytes:
-    """One field: a whole number as varint, text or bytes with their length."""
+    """Encode one field: an integer as varint, text or bytes with their length."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     data = value.encode() if isinstance(value, str) else value
@@ -111,7 +113,7 @@ def field(number: int, value: Any) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """A whole number, seven bits a byte."""
+    """Encode an integer with seven bits per byte."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -121,24 +123,24 @@ def varint(value: int) -> bytes:
 
 
 def tensor(name: str, rows: List[List[int]]) -> bytes:
-    """TensorProto of floats."""
+    """Encode a TensorProto of floats."""
     data = struct.pack(f"<{len(rows) * len(rows[0])}f", *(value for row in rows for value in row))
     return field(1, len(rows)) + field(1, len(rows[0])) + field(2, 1) + field(8, name) + field(9, data)
 
 
 def value_info(name: str, *shape: int) -> bytes:
-    """ValueInfoProto of a float tensor."""
+    """Encode the ValueInfoProto of a float tensor."""
     dimensions = b"".join(field(1, field(1, size)) for size in shape)
     return field(1, name) + field(2, field(1, field(1, 1) + field(2, dimensions)))
 
 
 def node(kind: str, inputs: Tuple[str, ...], output: str) -> bytes:
-    """NodeProto."""
+    """Encode a NodeProto."""
     return b"".join(field(1, name) for name in inputs) + field(2, output) + field(4, kind)
 
 
 def onnx_model() -> bytes:
-    """The network as ModelProto, operator set 13."""
+    """Encode the network as ModelProto, operator set 13."""
     _, first, second = linear.network()
     nodes = (
         node("MatMul", ("x", "first"), "a"),

@@ -1,4 +1,7 @@
-"""What is known before any library is called: the image's own description, and which devices there are, from files alone."""
+"""Facts about image and machine from files alone, before any library is called.
+
+They are the image's description of itself, its device files, and the available memory.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ BACKENDS = ("cuda", "rocm", "oneapi", "cpu")
 
 
 def under(root: str, path: str) -> str:
-    """`path` below another root than /."""
+    """Return `path` below another root than /."""
     return path if root in ("", "/") else root.rstrip("/") + path
 
 
 def read(path: str) -> Any:
-    """A file's text without its newline; None where it cannot be read."""
+    """Return a file's text, stripped; None if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as opened:
             return opened.read().strip()
@@ -29,7 +32,10 @@ def read(path: str) -> Any:
 
 
 def described(root: str = "/") -> Json:
-    """/usr/lib/goldnode/image.json; empty where there is none. Raises ValueError for one that is no JSON object."""
+    """Return /usr/lib/goldnode/image.json; empty if it does not exist.
+
+    Raises ValueError if it is not a JSON object.
+    """
     text = read(under(root, PLACE))
     if text is None:
         return {}
@@ -40,7 +46,10 @@ def described(root: str = "/") -> Json:
 
 
 def parts(image: Json) -> Json:
-    """Part -> version, of an image's description. A part may be a version or an object with `version`."""
+    """Return part -> version from an image's description.
+
+    A part may be a version, or an object with `version`.
+    """
     found = {}
     stated = image.get("parts")
     for name, value in (stated if isinstance(stated, dict) else {}).items():
@@ -50,9 +59,13 @@ def parts(image: Json) -> Json:
 
 
 def devices(backend: str, root: str = "/") -> List[str]:
-    """Device files of the backend's GPUs, without calling a driver. For NVIDIA and AMD the control device alone counts as one too."""
+    """Return the device files of the backend's GPUs, without calling a driver.
+
+    For NVIDIA and AMD the control device alone also counts as a device.
+    """
     if backend == "cuda":
         names = [path for path in glob.glob(under(root, "/dev/nvidia*")) if re.search(r"/nvidia\d+$", path)]
+        # /dev/dxg is the GPU device of WSL 2.
         return sorted(names) or [
             path for path in (under(root, "/dev/nvidiactl"), under(root, "/dev/dxg")) if os.path.exists(path)
         ]
@@ -68,13 +81,13 @@ def devices(backend: str, root: str = "/") -> List[str]:
 
 
 def vendor(path: str, root: str = "/") -> Optional[str]:
-    """PCI vendor of a DRM device file, from sysfs."""
+    """Return the PCI vendor of a DRM device file, from sysfs."""
     found = read(under(root, f"/sys/class/drm/{os.path.basename(path)}/device/vendor"))
     return None if found is None else str(found)
 
 
 def pci_id(address: str, root: str = "/") -> Optional[str]:
-    """`10de:2335` of a PCI address, from sysfs; None where a container does not show it."""
+    """Return the PCI ids of an address (`10de:2335`), from sysfs; None if the container hides them."""
     folder = under(root, f"/sys/bus/pci/devices/{address}")
     found = [read(f"{folder}/{name}") for name in ("vendor", "device")]
     if None in found:
@@ -83,10 +96,14 @@ def pci_id(address: str, root: str = "/") -> Optional[str]:
 
 
 def memory(root: str = "/") -> int:
-    """Bytes that this process may still take: what the kernel calls available, or what the control group leaves, whichever is less."""
+    """Return the bytes that this process may still allocate.
+
+    This is the kernel's MemAvailable or the rest of the control group's limit, the lower of the two.
+    """
     text = read(under(root, "/proc/meminfo")) or ""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
     found = int(match[1]) * 1024 if match else 0
+    # Control group v2, then v1.
     for most, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),

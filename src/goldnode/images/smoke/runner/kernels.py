@@ -1,4 +1,7 @@
-"""The kernels of `ptx` as one source for HIP and OpenCL; what they differ in is in macros before it. Column-major, like everything here."""
+"""The kernels of `ptx` as a single source for HIP and OpenCL. Macros cover their differences.
+
+Matrices are column-major.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ KERNEL goldnode_verify(GLOBAL unsigned *memory, u64 words, unsigned seed, GLOBAL
 KERNEL goldnode_relu(GLOBAL float *memory, u64 words) {
     for (u64 i = FIRST; i < words; i += ALL) memory[i] = memory[i] > 0.0f ? memory[i] : 0.0f;
 }
-KERNEL goldnode_gemm(GLOBAL const float *left, GLOBAL const float *right, GLOBAL float *out, unsigned rows, unsigned columns, unsigned inner) {
+KERNEL goldnode_gemm(GLOBAL const float *left, GLOBAL const float *right, GLOBAL float *out, \
+unsigned rows, unsigned columns, unsigned inner) {
     for (u64 at = FIRST; at < (u64)rows * columns; at += ALL) {
         u64 i = at % rows, j = at / rows;
         float sum = 0.0f;

@@ -1,4 +1,4 @@
-"""The runtime libraries of an image: each is loaded, says its version, and that version is held against what the image states."""
+"""The runtime libraries of an image: load each one, and compare its version with the stated one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Numbers = Tuple[int, ...]
 class Component(NamedTuple):
     """A part of an image that is a shared library.
 
-    `stem`: its file name before `.so`. `majors`: soname versions to try, newest first, after the one that follows from the part's version.
-    `version`: reads the version, as many numbers as the library tells. `compared`: how many of them are compared at most. `odd`: major of the
-    part -> soname version, where that is not the same. `also`: soname version -> other libraries of the part, which the first one opens later.
-    `others`: sonames of another stem that took its place in some release.
+    `stem` is its file name before `.so`. `majors` are soname versions to try, newest first, unless the part's
+    version determines one. `version` reads the version, with as many numbers as the library reports; at most
+    `compared` of them are compared. `odd` maps the part's major version to the soname version where they
+    differ. `also` maps a soname version to other libraries of the part, which the first one opens later.
+    `others` are sonames with another stem that replaced it in some release.
     """
 
     stem: str
@@ -33,7 +34,10 @@ class Component(NamedTuple):
 def _packed(
     function: str, steps: Tuple[int, ...], kind: Any = ctypes.c_int
 ) -> Callable[[ctypes.CDLL], Numbers]:
-    """A status function that gives one number, in which `steps` are what a major, minor … version counts."""
+    """Return a reader for a status function that returns one packed number.
+
+    `steps` are the weights of major, minor and so on.
+    """
 
     def read(library: ctypes.CDLL) -> Numbers:
         value = kind(-1)
@@ -46,9 +50,14 @@ def _packed(
 
 
 def _cudart(library: ctypes.CDLL) -> Numbers:
-    """cudaRuntimeGetVersion. Without a driver or a device CUDA 11's gives that as its status and no number (seen with 11.8.89), 12's the number."""
+    """cudaRuntimeGetVersion.
+
+    Without a driver or device, CUDA 11 returns that as its status and gives no number (seen with 11.8.89).
+    CUDA 12 gives the number.
+    """
     value = ctypes.c_int(-1)
     status = native.integer(library, "cudaRuntimeGetVersion", ctypes.byref(value))
+    # cudaErrorInsufficientDriver, cudaErrorNoDevice
     if status in (35, 100) and ".so.11" in str(library._name):
         return ()
     if status != 0:
@@ -57,7 +66,7 @@ def _cudart(library: ctypes.CDLL) -> Numbers:
 
 
 def split(value: int, steps: Tuple[int, ...]) -> Numbers:
-    """12040 with steps (1000, 10) is (12, 4)."""
+    """Split a packed version: 12040 with steps (1000, 10) is (12, 4)."""
     found = []
     for step in steps:
         found.append(value // step)
@@ -82,7 +91,7 @@ def _property(function: str) -> Callable[[ctypes.CDLL], Numbers]:
 
 
 def _pair(function: str, kind: Any = ctypes.c_int) -> Callable[[ctypes.CDLL], Numbers]:
-    """A status function that gives major and minor through two pointers."""
+    """Return a reader for a status function that returns major and minor through two pointers."""
 
     def read(library: ctypes.CDLL) -> Numbers:
         major, minor = kind(), kind()
@@ -112,14 +121,14 @@ def _nccl(library: ctypes.CDLL) -> Numbers:
 
 
 def _npp(library: ctypes.CDLL) -> Numbers:
-    """nppGetLibVersion: a pointer to three ints."""
+    """nppGetLibVersion: returns a pointer to three ints."""
     function = native.symbol(library, "nppGetLibVersion")
     function.restype = ctypes.POINTER(ctypes.c_int * 3)
     return tuple(function().contents)
 
 
 def _rocblas(library: ctypes.CDLL) -> Numbers:
-    """rocblas_get_version_string: `2.45.0.` and a build after it."""
+    """rocblas_get_version_string: `2.45.0.`, followed by a build."""
     text = ctypes.create_string_buffer(256)
     status = native.integer(library, "rocblas_get_version_string", text, ctypes.c_size_t(256))
     if status != 0:
@@ -152,10 +161,11 @@ _NPP = (
     "libnpps",
 )
 
-# `odd` of what does not follow its part's version: each soname is tried.
+# `odd` of components whose soname does not follow the part's version: each soname is tried.
 _ANY = dict.fromkeys(map(str, range(20)), "any")
 
 COMPONENTS: Dict[str, Component] = {
+    # The soname of CUDA 11 has a minor version: libcudart.so.11.0.
     "cudart": Component("libcudart", ("13", "12", "11.0"), _cudart, 2, {"11": "11.0"}),
     "cublas": Component("libcublas", ("13", "12", "11"), _property("cublasGetProperty"), 3),
     "cublaslt": Component("libcublasLt", ("13", "12", "11")),
@@ -178,11 +188,11 @@ COMPONENTS: Dict[str, Component] = {
         also={major: tuple(f"libcudnn_{x}" for x in names) for major, names in _CUDNN.items()},
     ),
     "nccl": Component("libnccl", ("2",), _nccl, 3),
-    # HIP's patch number is that of its sources (5.2.21153), a package's is the release's (5.2.3).
+    # HIP reports the patch number of its sources (5.2.21153), packages have that of the release (5.2.3).
     "hip": Component(
         "libamdhip64", ("7", "6", "5"), _packed("hipRuntimeGetVersion", (10000000, 100000, 1)), 2
     ),
-    # These count otherwise than ROCm's releases, in their sonames and in what they say.
+    # These libraries have version numbers of their own, unrelated to ROCm releases.
     "hsa": Component("libhsa-runtime64", ("1",)),
     "comgr": Component("libamd_comgr", ("3", "2")),
     "rocblas": Component("librocblas", ("5", "4", "0"), _rocblas, 0, _ANY),
@@ -196,18 +206,20 @@ COMPONENTS: Dict[str, Component] = {
     "openblas": Component("libopenblas", ("0",), _openblas, 3),
 }
 
-# Other names under which a part may stand in image.json: of packages and wheels, without `nvidia-`, `lib` and `-cu12`.
+# Other names of parts in image.json: names of packages and wheels, without `nvidia-`, `lib` and `-cu12`.
 ALIASES = {
-    "cuda-runtime": "cudart", "cuda-cudart": "cudart", "runtime": "cudart", "cuda-nvrtc": "nvrtc", "cuda-nvjitlink": "nvjitlink",
-    "cuda-cupti": "cupti", "cuda-nvtx": "nvtx", "nvtoolsext": "nvtx", "libze1": "level_zero", "ze": "level_zero", "ze1": "level_zero",
-    "level-zero": "level_zero", "ze_loader": "level_zero", "amdhip64": "hip", "hip-runtime": "hip", "amdhip64-5": "hip", "hsa-runtime64": "hsa",
-    "hsa-runtime": "hsa", "rocr": "hsa", "hsa-runtime64-1": "hsa", "amd_comgr": "comgr", "rocblas0": "rocblas", "intel-sycl-rt": "sycl",
-    "ocl-icd-libopencl1": "opencl", "ocl-icd": "opencl", "openblas0": "openblas", "openblas0-pthread": "openblas", "rocm-smi": "rocm_smi",
+    "cuda-runtime": "cudart", "cuda-cudart": "cudart", "runtime": "cudart", "cuda-nvrtc": "nvrtc",
+    "cuda-nvjitlink": "nvjitlink", "cuda-cupti": "cupti", "cuda-nvtx": "nvtx", "nvtoolsext": "nvtx",
+    "libze1": "level_zero", "ze": "level_zero", "ze1": "level_zero", "level-zero": "level_zero",
+    "ze_loader": "level_zero", "amdhip64": "hip", "hip-runtime": "hip", "amdhip64-5": "hip",
+    "hsa-runtime64": "hsa", "hsa-runtime": "hsa", "rocr": "hsa", "hsa-runtime64-1": "hsa",
+    "amd_comgr": "comgr", "rocblas0": "rocblas", "intel-sycl-rt": "sycl", "ocl-icd-libopencl1": "opencl",
+    "ocl-icd": "opencl", "openblas0": "openblas", "openblas0-pthread": "openblas", "rocm-smi": "rocm_smi",
 }  # fmt: skip
 
 
 def component(part: str) -> Optional[str]:
-    """The component that a part of an image is, by its name; None for one that is no shared library known here."""
+    """Return the component that a part's name means; None if it is not a known shared library."""
     name = part.lower()
     for candidate in (name, re.sub(r"-cu\d+$", "", re.sub(r"^(nvidia-|lib)", "", name))):
         found = ALIASES.get(candidate, candidate)
@@ -217,13 +229,13 @@ def component(part: str) -> Optional[str]:
 
 
 def numbers(version: str) -> Numbers:
-    """The leading numbers of a version: 12.4.127~12.4.1-2 gives (12, 4, 127)."""
+    """Return the leading numbers of a version: 12.4.127~12.4.1-2 gives (12, 4, 127)."""
     match = re.match(r"\d+(?:\.\d+)*", version.partition(":")[2] if re.match(r"\d+:", version) else version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def sonames(name: str, version: str = "") -> List[str]:
-    """The sonames that a component may have; the one of `version` alone, where that says it."""
+    """Return the sonames that a component may have: only that of `version` if it determines one."""
     known = COMPONENTS[name]
     major = str(numbers(version)[0]) if numbers(version) else ""
     wanted = known.odd.get(major, major)
@@ -232,7 +244,7 @@ def sonames(name: str, version: str = "") -> List[str]:
 
 
 def check(part: str, version: str) -> Json:
-    """Load the library of a part and hold its version against the image's (`version`, empty where the image states none)."""
+    """Load the library of a part and compare its version with `version` (empty if the image states none)."""
     name = component(part)
     if name is None:
         raise NotRun(f"goldnode-smoke does not know what {part} is")
@@ -248,7 +260,8 @@ def check(part: str, version: str) -> Json:
         try:
             native.load(f"{other}.so.{major}")
         except Failed as problem:
-            # The compiled engines of cuDNN 9.28 are linked with the driver: without one, nothing else can be said of them.
+            # The compiled engines of cuDNN 9.28 link with the driver, so they can be tested only with a
+            # driver.
             if not native.lacks(problem, native.LIBCUDA):
                 raise
             waiting.append(f"{other}.so.{major}")

@@ -1,4 +1,4 @@
-"""Shared libraries through ctypes: found by soname as the dynamic loader finds them, else where Python wheels put them."""
+"""Shared libraries through ctypes, found by soname: by the dynamic loader, otherwise in Python wheels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, List, Optional, Sequence
 
 from .report import Failed, NotRun
 
-# Sonames of what is loaded and says itself that it is a simulator: it exports an int `goldnode_simulated` that is not 0.
+# Sonames of loaded libraries that are simulators: they export an int `goldnode_simulated` other than 0.
 SIMULATED: List[str] = []
 
 LIBCUDA = "libcuda.so.1"  # NVIDIA's driver; the host's
@@ -20,7 +20,10 @@ _ABSENT = re.compile(r"^(\S+): cannot open shared object file: No such file or d
 
 
 def load(soname: str, wheels: bool = True) -> ctypes.CDLL:
-    """The library, all its symbols bound (RTLD_NOW). Raises Failed with the loader's words. `wheels`: look where wheels put theirs as well."""
+    """Load a library and bind all its symbols (RTLD_NOW). `wheels`: search installed wheels, too.
+
+    Raises Failed with the loader's message.
+    """
     try:
         found = ctypes.CDLL(soname, mode=ctypes.RTLD_GLOBAL)
     except OSError as problem:
@@ -41,7 +44,7 @@ def load(soname: str, wheels: bool = True) -> ctypes.CDLL:
 
 
 def absent(soname: str, wheels: bool = True) -> bool:
-    """Whether there is no such file. A file that is there and cannot be loaded is not absent."""
+    """Return whether no such file exists. A file that cannot be loaded is not absent."""
     try:
         load(soname, wheels)
     except Failed as problem:
@@ -50,26 +53,28 @@ def absent(soname: str, wheels: bool = True) -> bool:
 
 
 def lacks(problem: Failed, soname: str) -> bool:
-    """Whether a library could not be loaded because there is no file `soname`, which it needs or is."""
+    """Return whether loading failed because the file `soname` is missing: the library itself, or a
+    dependency.
+    """
     told = _ABSENT.match(str(problem.result["got"]))
     return told is not None and told[1] == soname
 
 
 def which(sonames: Sequence[str]) -> Optional[str]:
-    """The first of the sonames that is there: what the loader finds goes before what only a wheel has."""
+    """Return the first available soname. The dynamic loader takes precedence over wheels."""
     return next(
         (soname for wheels in (False, True) for soname in sonames if not absent(soname, wheels)), None
     )
 
 
 def first(sonames: Sequence[str]) -> Optional[ctypes.CDLL]:
-    """The first of the libraries that is there; None where none is. One that is there and broken raises Failed."""
+    """Load the first available library; None if all are absent. Raises Failed for one that is broken."""
     soname = which(sonames)
     return None if soname is None else load(soname)
 
 
 def need(sonames: Sequence[str], what: str) -> ctypes.CDLL:
-    """The first of the libraries; without any, the test does not apply here."""
+    """Load the first available library. Raises NotRun without any: the test does not apply here."""
     found = first(sonames)
     if found is None:
         raise NotRun(f"{what} is not here ({', '.join(sonames)})")
@@ -77,7 +82,10 @@ def need(sonames: Sequence[str], what: str) -> ctypes.CDLL:
 
 
 def wheel_directories() -> List[str]:
-    """Where installed wheels keep shared libraries: <site>/nvidia/*/lib and the like, for the interpreter's own site directories."""
+    """Return the directories of shared libraries from installed wheels.
+
+    They are <site>/nvidia/*/lib in the interpreter's own site directories and in the usual ones of Debian.
+    """
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     sites = [
         *(path for path in sys.path if path.endswith("-packages")),
@@ -93,7 +101,7 @@ def wheel_directories() -> List[str]:
 
 
 def in_wheels(soname: str) -> Optional[str]:
-    """The file of that name in an installed wheel."""
+    """Return the path of the library in an installed wheel."""
     for folder in wheel_directories():
         path = os.path.join(folder, soname)
         if os.path.isfile(path):
@@ -102,7 +110,11 @@ def in_wheels(soname: str) -> Optional[str]:
 
 
 def _with_needed(path: str) -> ctypes.CDLL:
-    """Load a wheel's library, and before it whatever it lacks and another wheel has: not all of them name each other's place."""
+    """Load a wheel's library, after the libraries that it needs from other wheels.
+
+    Not all wheels contain search paths to each other.
+    """
+    # The loader reports one missing library per attempt.
     for _ in range(8):
         try:
             return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
@@ -118,12 +130,12 @@ def _with_needed(path: str) -> ctypes.CDLL:
 
 
 def integer(library: ctypes.CDLL, function: str, *arguments: Any) -> int:
-    """Call a function that returns a status. Raises Failed where the library does not have it."""
+    """Call a function that returns a status. Raises Failed if the library does not have the function."""
     return int(symbol(library, function)(*arguments))
 
 
 def symbol(library: ctypes.CDLL, function: str) -> Any:
-    """A function of a library. Raises Failed where it is absent."""
+    """Return a function of a library. Raises Failed if the library does not have it."""
     try:
         return getattr(library, function)
     except AttributeError:

@@ -1,4 +1,4 @@
-"""All-reduce by NCCL or RCCL, which have the same C interface (nccl.h), with one process for all devices."""
+"""All-reduce with NCCL or RCCL, which share a C interface (nccl.h). One process drives all devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SONAMES = {"cuda": ("libnccl.so.2",), "rocm": ("librccl.so.1",)}
 
 
 def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
-    """Sum `count` floats over the devices: device number r holds r + 1 in each."""
+    """Sum `count` floats over the devices. Every element of device r is r + 1."""
     if found.kind not in SONAMES:
         raise NotRun(f"no collective library with a C interface is known for {found.kind}")
     library = native.need(SONAMES[found.kind], "a collective library")
@@ -33,6 +33,7 @@ def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
             found.put(held[rank][1], bytes(4 * count))
 
         def once() -> None:
+            # One process calls for all devices, so the calls must be grouped, or the first one blocks.
             check(library, "ncclGroupStart")
             for rank, gpu in enumerate(gpus):
                 found.use(gpu.number)
@@ -65,7 +66,7 @@ def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
                 found.release(part)
         for comm in comms:
             library.ncclCommDestroy(ctypes.c_void_p(comm))
-    # Bus bandwidth as the vendor's own tests count it: each byte crosses the links 2 (n - 1) / n times.
+    # Bus bandwidth as in nccl-tests and rccl-tests: each byte crosses the links 2 (n - 1) / n times.
     figures = {
         "ranks": size,
         "mib": 4 * count >> 20,
@@ -75,7 +76,7 @@ def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
 
 
 class _All(Driver):
-    """Waits for all devices."""
+    """All devices as one, for `timed`: waits for each of them."""
 
     def __init__(self, found: Driver, gpus: Sequence[Gpu]) -> None:
         self.found, self.list = found, gpus
@@ -87,7 +88,7 @@ class _All(Driver):
 
 
 def check(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
-    """Call a function; raises Failed with NCCL's text."""
+    """Call a function. Raises Failed with NCCL's message."""
     status = native.integer(library, function, *arguments)
     if status:
         told = native.symbol(library, "ncclGetErrorString")
@@ -97,7 +98,7 @@ def check(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
 
 
 def collective(kind: str, count: int = 1 << 24, **options: Any) -> Json:
-    """All-reduce over all devices of this machine by NCCL or RCCL; every element on every device is compared."""
+    """All-reduce over all devices of this machine with NCCL or RCCL, and compare every element."""
     found, gpus = devices(kind, **options)
     if len(gpus) < 2:
         raise NotRun(f"a collective needs 2 devices, there is {len(gpus)}")

@@ -1,4 +1,7 @@
-"""Intel: Level Zero, and OpenCL (which has a C interface to compute with) for GPUs, and for processors where an image brings such a runtime."""
+"""Intel: Level Zero, and OpenCL, which has a C interface to compute with.
+
+OpenCL covers GPUs, and processors if an image includes such a runtime.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,18 @@ from . import device, image, kernels, libraries, native
 from .device import Driver, Gpu
 from .report import Failed, Json, NotRun, passed
 
-UNINITIALIZED = 0x78000001  # ze_result_t (ze_api.h): ZE_RESULT_ERROR_UNINITIALIZED, the loader finds no driver with a device
+# ze_result_t (ze_api.h): ZE_RESULT_ERROR_UNINITIALIZED, the loader finds no driver with a device
+UNINITIALIZED = 0x78000001
 NO_PLATFORM = -1001  # CL_PLATFORM_NOT_FOUND_KHR (cl_ext.h)
 DEVICE_NOT_FOUND = -1
 CPU, GPU = 2, 4  # CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU
 INTEL = 0x8086
-# What an ICD file names when its runtime computes on processors.
+# Parts of library names in ICD files of runtimes for processors.
 PROCESSOR_ICDS = ("intelocl", "pocl")
 
 
 def level_zero(devices: bool) -> Json:
-    """zeInit: 0 with a device, 0x78000001 without one."""
+    """Check zeInit: 0 with a device, 0x78000001 without one."""
     library = native.need(libraries.sonames("level_zero"), "the Level Zero loader")
     wanted = 0 if devices else UNINITIALIZED
     status = native.integer(library, "zeInit", 0) & 0xFFFFFFFF
@@ -32,6 +36,7 @@ def level_zero(devices: bool) -> Json:
     drivers = ctypes.c_uint32()
     first = ctypes.c_void_p()
     count = ctypes.c_uint32()
+    # As in OpenCL, a call without a buffer returns the count only.
     native.integer(library, "zeDriverGet", ctypes.byref(drivers), None)
     one = ctypes.c_uint32(1)
     if not drivers.value or native.integer(library, "zeDriverGet", ctypes.byref(one), ctypes.byref(first)):
@@ -43,14 +48,14 @@ def level_zero(devices: bool) -> Json:
 
 
 def processor_runtime(root: str = "/") -> bool:
-    """Whether an OpenCL runtime for processors is registered."""
+    """Return whether an OpenCL runtime for processors is registered."""
     named = [image.read(path) or "" for path in glob.glob(image.under(root, "/etc/OpenCL/vendors/*.icd"))]
     named.append(os.environ.get("OCL_ICD_FILENAMES", ""))
     return any(word in text for text in named for word in PROCESSOR_ICDS)
 
 
 def platforms(devices: bool, processor: bool) -> Json:
-    """clGetPlatformIDs: -1001 where nothing is there to compute on, else platforms."""
+    """Check clGetPlatformIDs: -1001 without anything to compute on, otherwise at least one platform."""
     library = native.need(libraries.sonames("opencl"), "the OpenCL loader")
     count = ctypes.c_uint32()
     status = native.integer(library, "clGetPlatformIDs", 0, None, ctypes.byref(count))
@@ -71,7 +76,7 @@ def platforms(devices: bool, processor: bool) -> Json:
 
 
 class OpenCl(Driver):
-    """OpenCL devices of one type; a context and an in-order queue for each that is used."""
+    """OpenCL devices of one type, with a context and an in-order queue for each one in use."""
 
     kind = "opencl"
 
@@ -88,6 +93,7 @@ class OpenCl(Driver):
             "clCreateKernel",
             "clCreateBuffer",
         ):
+            # ctypes assumes int, which truncates 64-bit handles.
             native.symbol(self.library, name).restype = ctypes.c_void_p
         count = ctypes.c_uint32()
         status = native.integer(self.library, "clGetPlatformIDs", 0, None, ctypes.byref(count))
@@ -118,13 +124,13 @@ class OpenCl(Driver):
                     self.devices.append(handle)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function of OpenCL; raises Failed with its status."""
+        """Call a function of OpenCL. Raises Failed with its status."""
         status = native.integer(self.library, function, *arguments)
         if status:
             raise Failed(f"{function} fails", expected=0, got=status)
 
     def made(self, function: str, *arguments: Any) -> ctypes.c_void_p:
-        """Call a function that makes something and gives its status through its last pointer."""
+        """Call a function that creates an object and returns its status through its last pointer."""
         status = ctypes.c_int32()
         found = native.symbol(self.library, function)(*arguments, ctypes.byref(status))
         if status.value:
@@ -166,7 +172,7 @@ class OpenCl(Driver):
         self.current = index
 
     def free(self) -> int:
-        """OpenCL does not say what is free: half of the whole is taken to be."""
+        """Return half of the device's memory: OpenCL does not report free memory."""
         return self._number(self.devices[self.current], 0x101F, ctypes.c_uint64) // 2
 
     def alloc(self, size: int) -> Any:
@@ -252,13 +258,16 @@ class OpenCl(Driver):
 
 
 def open_driver(processor: bool = False, version: str = "") -> OpenCl:
-    """Intel's GPUs, or processors of any vendor."""
-    del version  # of the loader: it says nothing about where to look
+    """Open Intel's GPUs, or processors of any vendor."""
+    del version  # that of the loader, which does not affect the choice of devices
     return OpenCl(CPU, 0) if processor else OpenCl(GPU, INTEL)
 
 
 def on_processor(root: str = "/") -> Json:
-    """An OpenCL runtime for processors computes: a product, the network, and a few MiB of memory. Real wherever it is there."""
+    """Compute on an OpenCL runtime for processors: a product, the network, and a few MiB of memory.
+
+    It needs no GPU, so its results are real on every machine.
+    """
     if not processor_runtime(root):
         raise NotRun("no OpenCL runtime for processors is registered")
     product = device.gemm("opencl", size=128, seconds=0.1, processor=True)

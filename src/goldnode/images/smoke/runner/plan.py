@@ -1,4 +1,7 @@
-"""Which tests a backend has here: from the image's description and from device files, before any library is called."""
+"""The list of tests for a backend, from the image's description and device files.
+
+No library is called for it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from . import cuda, frameworks, image, libraries, programs
 from . import opencl as intel
 from .report import Json
 
-# Test -> the module that has it.
+# Test -> its module.
 GPU_TESTS = {
     "discovery": "device",
     "gemm": "device",
@@ -19,7 +22,10 @@ GPU_TESTS = {
 
 
 class Test(NamedTuple):
-    """A test: its name, where its function is, what that is called with, its time limit in seconds, and whether it needs installed packages."""
+    """A test: its tier and name, its function with arguments, and its time limit in seconds.
+
+    `site`: it needs Python's installed packages.
+    """
 
     tier: str
     name: str
@@ -31,9 +37,11 @@ class Test(NamedTuple):
 
 
 class Here(NamedTuple):
-    """What the plan is made of. `bare`: the caller says that there is no driver here, so that a libcuda is the image's own.
+    """Input of the plan.
 
-    `floors`: rows of the facts {model, pci_ids, floor_tflops}; `size`, `seconds`, `share`, `most`, `expected`: what the command line asks for.
+    `bare`: the caller states that this machine has no driver, so any libcuda belongs to the image. `floors`:
+    rows of the facts {model, pci_ids, floor_tflops}. `size`, `seconds`, `share`, `most` and `expected` are
+    options of the command line.
     """
 
     backend: str
@@ -50,7 +58,7 @@ class Here(NamedTuple):
 
 
 def plan(here: Here) -> List[Test]:
-    """All tests of the backend. The GPU tier's are left out where there is no device."""
+    """Return all tests of the backend, without the GPU tier if there is no device."""
     tests = [
         Test("cpu", f"load {part}", "libraries", "check", {"part": part, "version": version})
         for part, version in _libraries(here)
@@ -68,7 +76,7 @@ def plan(here: Here) -> List[Test]:
 
 
 def version(here: Here, name: str) -> str:
-    """The version of a component that the image states; empty where it states none."""
+    """Return the version of a component that the image states; empty if it states none."""
     return next((str(said) for part, said in here.parts.items() if libraries.component(part) == name), "")
 
 
@@ -159,12 +167,14 @@ def _gpu(here: Here) -> List[Test]:
     kind = {"cuda": "cuda", "rocm": "rocm", "oneapi": "opencl"}[here.backend]
     component = {"cuda": "cublas", "rocm": "hip"}.get(here.backend)
     common = {"kind": kind, "version": version(here, component) if component else ""}
-    # Without persistence the first call initialises every GPU, which can take most of a minute; wheels' libraries lie where Python knows.
+    # With CUDA_VISIBLE_DEVICES the library reports fewer devices than there are device files.
     files = (
         0
         if here.backend != "cuda" or cuda.chosen()
         else sum(path.rpartition("nvidia")[2].isdigit() for path in here.devices)
     )
+    # The time limits are generous: without persistence mode the first call initialises every GPU, which can
+    # take most of a minute.
     more: Dict[str, Tuple[Json, float]] = {
         "discovery": ({"expected": here.expected, "files": files}, 120.0),
         "gemm": (
@@ -195,7 +205,7 @@ def _gpu(here: Here) -> List[Test]:
 
 
 def backend_of(described: Json, root: str) -> str:
-    """The backend: the image's, else that of the devices that are there, else cpu."""
+    """Return the backend: the image's, otherwise that of the devices here, otherwise cpu."""
     said = described.get("backend")
     if said in image.BACKENDS:
         return str(said)
@@ -203,7 +213,7 @@ def backend_of(described: Json, root: str) -> str:
 
 
 def reason(backend: str, devices: List[str]) -> str:
-    """Why the GPU tier has no tests."""
+    """Return the reason why the GPU tier has no tests."""
     if backend == "cpu":
         return "the backend cpu has no GPU tier: its tests compute in the cpu tier"
     if devices:

@@ -1,4 +1,4 @@
-"""What the packed file runs: the floors that were compiled into it, and where it lies itself."""
+"""Entry point of the packed file. It reads the floors and its own path from the archive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLOORS = "goldnode/images/smoke/floors.json"
 
 
 def main() -> None:
-    """Run the program of the archive that this module came from."""
+    """Run the program of the archive that contains this module."""
     loader: Any = globals()["__loader__"]
     assert isinstance(loader, zipimport.zipimporter)  # noqa: S101 - only the archive begins here
     sys.exit(start.main(loader.archive, json.loads(loader.get_data(FLOORS))))

@@ -1,6 +1,7 @@
-"""Compilers of a devel image: each says its version and makes something of a few lines, which needs its headers, its assembler and its linker.
+"""Compilers of a devel image: check the version of each, and build a few lines with it.
 
-What gcc and nvcc make is run. CUDA's program needs no driver for that: without one its runtime tells a code.
+The build needs the compiler's headers, assembler and linker. The outputs of gcc and nvcc are run. The CUDA
+program needs no driver: without one its runtime returns an error code.
 """
 
 from __future__ import annotations
@@ -17,8 +18,13 @@ from .report import Failed, Json, passed
 
 
 class Program(NamedTuple):
-    """How a compiler is asked for its version, the name and text of a source, the arguments that make of it the file `made`, what that prints
-    when it is run (a pattern; empty where it is no program), and a library for linking alone, with the arguments of a program that needs it."""
+    """How to test a compiler.
+
+    `version` and `pattern` read its version. `source` and `text` are name and content of a source file;
+    `build` are the arguments that make the file `made` from it. `prints` is the pattern of its output, empty
+    if it is not a program. `stub` is a library for linking only, and `linked` are the arguments for a program
+    that needs it.
+    """
 
     version: List[str]
     pattern: str
@@ -31,7 +37,8 @@ class Program(NamedTuple):
 
 
 _C = '#include <stdio.h>\nint main(void) { return puts("goldnode") < 0; }\n'
-# Device code, the runtime, and a call of the driver's in what is only linked (with the stub: a program with it starts on a host with a driver).
+# Device code and a call to the runtime. With DRIVER, also a call to the driver: that program is linked with
+# the stub, and not run, because it starts only on a host with a driver.
 _CUDA = """#include <stdio.h>
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -45,20 +52,27 @@ int main() {
     return printf("code %d\\n", code) < 0;
 }
 """
-_HIP = "#include <hip/hip_runtime.h>\n__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\nint main() { return 0; }\n"
+_HIP = (
+    "#include <hip/hip_runtime.h>\n"
+    "__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\n"
+    "int main() { return 0; }\n"
+)
 PROGRAMS: Dict[str, Program] = {
     "gcc": Program(["-dumpfullversion"], r"([\d.]+)", "a.c", _C, ["a.c", "-o", "made"], r"goldnode"),
     "nvcc": Program(
         ["--version"], r"V([\d.]+)", "a.cu", _CUDA, ["a.cu", "-o", "made"], r"code \d+",
         "libcuda.so", ["-DDRIVER", "a.cu", "-o", "driver", "-lcuda"],
     ),
-    "hipcc": Program(["--version"], r"HIP version: (\d+\.\d+)", "a.hip", _HIP, ["--offload-arch=gfx90a", "-c", "a.hip", "-o", "made"]),
+    "hipcc": Program(
+        ["--version"], r"HIP version: (\d+\.\d+)", "a.hip", _HIP,
+        ["--offload-arch=gfx90a", "-c", "a.hip", "-o", "made"],
+    ),
 }  # fmt: skip
 PLACES = ("/usr/local/cuda/bin", "/opt/rocm/bin")
 
 
 def compiles(program: str, version: str) -> Json:
-    """Compare the version as far as both go, compile and link, and run what was made."""
+    """Compare the version as far as both are specified, compile, link, and run the result."""
     known = PROGRAMS[program]
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *PLACES])
     path = shutil.which(program, path=search)

@@ -1,8 +1,8 @@
-"""Kernels for NVIDIA's GPUs in PTX, which the driver itself compiles: they need no library of an image.
+"""Kernels for NVIDIA's GPUs in PTX. The driver itself compiles them, so they need no library of an image.
 
-Written for PTX 6.0 and compute capability 5.0: every GPU and driver that goldnode knows takes that. Word i of a pattern is
-(i * 2654435761) ^ (i >> 32) ^ seed, so that words 16 GiB apart differ too. `goldnode_gemm` is column-major, one thread an element, and not
-meant to be fast.
+They use PTX 6.0 and compute capability 5.0, which every GPU and driver that goldnode knows supports. Word i
+of a pattern is (i * 2654435761) ^ (i >> 32) ^ seed, so that words 16 GiB apart differ, too. `goldnode_gemm`
+is column-major, with one thread per element, and not optimised.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INDEX = """\
     mov.u32 %r3, %nctaid.x;
     mul.wide.u32 %d1, %r3, %r1;
 """
-# %r5: the word that belongs to index %d0 with the seed in %r4
+# %r5: the word at index %d0 with the seed in %r4
 _WORD = """\
     cvt.u32.u64 %r5, %d0;
     mul.lo.u32 %r5, %r5, 2654435761;
@@ -96,7 +96,8 @@ DONE:
     ret;
 }}
 
-.visible .entry goldnode_gemm(.param .u64 left, .param .u64 right, .param .u64 out, .param .u32 rows, .param .u32 columns, .param .u32 inner)
+.visible .entry goldnode_gemm(.param .u64 left, .param .u64 right, .param .u64 out, \
+.param .u32 rows, .param .u32 columns, .param .u32 inner)
 {{
 {_HEAD}    .reg .f32 %f<4>;
     ld.param.u64 %d3, [left];

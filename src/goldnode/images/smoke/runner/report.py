@@ -1,4 +1,7 @@
-"""States, the two tiers, and how a record is summed up and shown. The host sums up again by these rules: no image vouches for itself."""
+"""Result states, the two tiers, and the summary of a record.
+
+The host computes the summary again by these rules: no image vouches for itself.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ SCHEMA = "goldnode.smoke/1"
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not_run"
 TIERS = ("cpu", "gpu")
 
-# The convention of goldnode-node check: 0 healthy, 2 drain, 3 could not check.
+# Exit codes, as in goldnode-node check: 0 healthy, 2 drain, 3 could not check.
 OK, BAD, UNKNOWN = 0, 2, 3
 
 
 class Failed(Exception):  # noqa: N818 - its name is its meaning
-    """A test that ran and did not get what it has to get."""
+    """A test ran and got a wrong result."""
 
     def __init__(
         self, why: str, expected: Any = None, got: Any = None, figures: Optional[Json] = None
@@ -31,7 +34,7 @@ class Failed(Exception):  # noqa: N818 - its name is its meaning
 
 
 class NotRun(Exception):  # noqa: N818
-    """A test that there is nothing here to run on (`required` False), or that could not be run although it should have been."""
+    """A test does not apply here (`required` False), or could not be run although it should have been."""
 
     def __init__(self, why: str, required: bool = False, got: Any = None) -> None:
         super().__init__(why)
@@ -39,15 +42,15 @@ class NotRun(Exception):  # noqa: N818
 
 
 def passed(expected: Any = None, got: Any = None, figures: Optional[Json] = None, why: str = "") -> Json:
-    """The result of a test that got what it had to."""
+    """Return the result of a test that passed."""
     return {"state": PASSED, "why": why, "expected": expected, "got": got, "figures": figures or {}}
 
 
 def tier(tests: List[Json], why: str = "") -> Json:
-    """A tier of its tests: {state, why, simulated, tests}.
+    """Return the summary of a tier: {state, why, simulated, tests}.
 
-    failed: a test failed. not_run: no test passed, or one that is required could not be run. passed: everything that is required passed and
-    at least one test did; `why` then names what was not run all the same.
+    failed: a test failed. not_run: no test passed, or a required test could not be run. passed: all required
+    tests passed, and at least one test did; `why` then lists the tests that were not run.
     """
     failed = [test["name"] for test in tests if test["state"] == FAILED]
     missing = [test["name"] for test in tests if test["state"] == NOT_RUN and test["required"]]
@@ -71,7 +74,7 @@ def tier(tests: List[Json], why: str = "") -> Json:
 
 
 def exit_code(record: Json, required: Tuple[str, ...]) -> int:
-    """2 when a tier failed, 3 when one that is required was not run or one could not be run whole, else 0."""
+    """Return 2 if a tier failed, 3 if a required tier or test was not run, otherwise 0."""
     tiers = record["tiers"]
     if any(found["state"] == FAILED for found in tiers.values()):
         return BAD
@@ -81,11 +84,12 @@ def exit_code(record: Json, required: Tuple[str, ...]) -> int:
         return UNKNOWN
     if any(tiers[name]["state"] != PASSED for name in required):
         return UNKNOWN
+    # A run in which no tier passed proves nothing.
     return OK if any(found["state"] == PASSED for found in tiers.values()) else UNKNOWN
 
 
 def text(record: Json) -> str:
-    """A record for a person: what is not as it should be has its reason, the last line sums up."""
+    """Return a record as text: one line per test with its figures or reason, then a summary line."""
     where = record.get("image") or "no goldnode image"
     lines = [f"goldnode-smoke: backend {record['backend']}, {where}"]
     if record["simulated"]:
@@ -130,5 +134,5 @@ def _short(value: Any) -> str:
 
 
 def _plain(line: str) -> str:
-    """Without control characters: names come from libraries and drivers."""
+    """Return the line without control characters: names come from libraries and drivers."""
     return "".join(letter if letter.isprintable() else " " for letter in line)

@@ -1,4 +1,4 @@
-"""AMD: HIP, its run-time compiler and rocBLAS by ctypes, and what they have to say where there is no device."""
+"""AMD: HIP, its run-time compiler and rocBLAS through ctypes, and their results without a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .device import Driver, Gpu
 from .report import Failed, Json, passed
 
 NO_DEVICE = 100  # hipErrorNoDevice (hip_runtime_api.h)
-# hsa_status_t (hsa.h): what hsa_init gives where /dev/kfd cannot be opened. Seen with Debian 12's 5.2.3.
+# hsa_status_t (hsa.h): result of hsa_init if /dev/kfd cannot be opened. Seen with Debian 12's 5.2.3.
 HSA_OUT_OF_RESOURCES = 0x1008
 HIPRTC = ("libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5")
 
@@ -22,7 +22,7 @@ HIPRTC = ("libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5")
 
 
 def hsa(devices: bool) -> Json:
-    """hsa_init: 0 with a device, HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008) without /dev/kfd."""
+    """Check hsa_init: 0 with a device, HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008) without /dev/kfd."""
     library = native.need(libraries.sonames("hsa"), "the HSA runtime")
     wanted = 0 if devices else HSA_OUT_OF_RESOURCES
     status = native.integer(library, "hsa_init")
@@ -32,7 +32,7 @@ def hsa(devices: bool) -> Json:
 
 
 def runtime_code(version: str, devices: bool) -> Json:
-    """hipGetDeviceCount: 0 with a device, 100 (hipErrorNoDevice) without one."""
+    """Check hipGetDeviceCount: 0 with a device, 100 (hipErrorNoDevice) without one."""
     library = native.need(libraries.sonames("hip", version), "the HIP runtime")
     wanted = 0 if devices else NO_DEVICE
     count = ctypes.c_int(-1)
@@ -45,13 +45,18 @@ def runtime_code(version: str, devices: bool) -> Json:
 
 
 def rocminfo(devices: bool, root: str = "/") -> Json:
-    """rocminfo: 0 with a device; without one 1, and its sentence about the kernel module, or about /dev/kfd where the host has the module."""
+    """Check rocminfo: it exits with 0 with a device, and with 1 without one.
+
+    In the latter case it also reports that the kernel module is missing, or names /dev/kfd if the host has
+    the module.
+    """
     program = shutil.which("rocminfo") or shutil.which("rocminfo", path="/opt/rocm/bin")
     if program is None:
         return {"state": "not_run", "why": "rocminfo is not here", "required": False}
     done = subprocess.run(
         [program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False
     )
+    # rocminfo colours its messages even without a terminal.
     said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout.decode("utf-8", "replace"))
     loaded = os.path.isdir(image.under(root, "/sys/module/amdgpu"))
     code, sentence = (
@@ -67,7 +72,10 @@ def rocminfo(devices: bool, root: str = "/") -> Json:
 
 
 def device_group(root: str = "/") -> Json:
-    """Whether this user may use /dev/kfd: the numeric group of the file differs from host to host, so no image can bring it."""
+    """Check that this user may use /dev/kfd.
+
+    The numeric group of the file differs from host to host, so no image can provide it.
+    """
     path = image.under(root, "/dev/kfd")
     group = os.stat(path).st_gid
     if not os.access(path, os.R_OK | os.W_OK):
@@ -83,7 +91,7 @@ def device_group(root: str = "/") -> Json:
 
 
 class Hip(Driver):
-    """HIP's runtime interface."""
+    """HIP's runtime API."""
 
     kind = "rocm"
 
@@ -96,7 +104,7 @@ class Hip(Driver):
         self.blas = ("fp16", "fp32") if self.rocblas is not None else ()
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function of HIP; raises Failed with its name for the error."""
+        """Call a function of HIP. Raises Failed with HIP's name of the error."""
         status = native.integer(self.library, function, *arguments)
         if status:
             told = native.symbol(self.library, "hipGetErrorName")
@@ -188,7 +196,10 @@ class Hip(Driver):
         )
 
     def _compile(self) -> bytes:
-        """The kernels for the current device. Until ROCm 5 the compiler's functions are in the runtime itself."""
+        """Compile the kernels for the current device.
+
+        Up to ROCm 5 the runtime itself contains the compiler's functions.
+        """
         compiler = (
             self.library
             if hasattr(self.library, "hiprtcCreateProgram")
@@ -230,7 +241,8 @@ class Hip(Driver):
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         a, b, c = (ctypes.c_void_p(memory) for memory in (left, right, out))
         self._rocblas(
-            "rocblas_gemm_ex", self.handles[self.current], 111, 111, n, n, n, ctypes.byref(one), a, element, n, b, element, n,
+            "rocblas_gemm_ex", self.handles[self.current], 111, 111, n, n, n,
+            ctypes.byref(one), a, element, n, b, element, n,
             ctypes.byref(zero), c, 151, n, c, 151, n, 151, 0, 0, 0,
         )  # fmt: skip
 
@@ -241,5 +253,5 @@ class Hip(Driver):
 
 
 def open_driver(version: str = "") -> Hip:
-    """The driver; `version` is that of HIP, where the image states one."""
+    """Open the driver. `version` is that of HIP, if the image states one."""
     return Hip(version)

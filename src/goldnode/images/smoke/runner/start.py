@@ -1,4 +1,4 @@
-"""The command line of goldnode-smoke."""
+"""Command line of goldnode-smoke."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from . import frameworks, image, plan, report
 from .child import Killer
 from .report import FAILED, NOT_RUN, SCHEMA, TIERS, UNKNOWN, Json
 
-ABOUT = "Run what this image or node is for: libraries load and say what they have to, and its devices compute what they have to."
-CODES = "Exit code 0: passed. 2: a test failed. 3: something that is required could not be run, a wrong use, or a fault of this program."
+ABOUT = (
+    "Run what this image or node is for: libraries load and say what they have to, and its devices compute "
+    "what they have to."
+)
+CODES = (
+    "Exit code 0: passed. 2: a test failed. 3: something that is required could not be run, a wrong use, "
+    "or a fault of this program."
+)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse leaves with 2 on a wrong use, which here would say that a test failed."""
+    """Parser that exits with 3 on wrong usage. argparse exits with 2, which means a failed test here."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -29,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    """What may be asked for."""
+    """Return the parser of the command line."""
     found = Parser(prog="goldnode-smoke", description=ABOUT, epilog=CODES)
     found.add_argument(
         "--backend",
@@ -109,7 +115,10 @@ def _share(text: str) -> float:
 
 
 def main(place: str, floors: Any = (), arguments: Optional[List[str]] = None) -> int:
-    """Run; returns the exit code. `place`: what the processes of the tests put on their path; `floors`: rows of the facts."""
+    """Run the tests and return the exit code.
+
+    `place` is the entry that test processes add to sys.path. `floors` are rows of the facts.
+    """
     options = parser().parse_args(arguments)
     killer = Killer(place)
 
@@ -117,6 +126,7 @@ def main(place: str, floors: Any = (), arguments: Optional[List[str]] = None) ->
         killer.stop()
         raise SystemExit(UNKNOWN)
 
+    # Tests run in sessions of their own, so signals of the terminal do not reach them.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     try:
@@ -126,7 +136,7 @@ def main(place: str, floors: Any = (), arguments: Optional[List[str]] = None) ->
     except (OSError, ValueError) as problem:
         print(f"goldnode-smoke: {problem}", file=sys.stderr)
         return UNKNOWN
-    except Exception:  # a fault of this program must read as "could not check"
+    except Exception:  # a bug of this program must not look like a failed test
         traceback.print_exc()
         return UNKNOWN
     print(json.dumps(record, indent=1, sort_keys=True) if options.json else report.text(record))
@@ -134,7 +144,7 @@ def main(place: str, floors: Any = (), arguments: Optional[List[str]] = None) ->
 
 
 def run(options: Any, killer: Killer, floors: Any) -> Json:
-    """The record (schema goldnode.smoke/1)."""
+    """Run the tests and return the record (schema goldnode.smoke/1)."""
     try:
         described = image.described(options.root)
     except ValueError as problem:
@@ -143,12 +153,14 @@ def run(options: Any, killer: Killer, floors: Any) -> Json:
     if options.floors:
         floors = own_floors(options.floors)
     devices = image.devices(backend, options.root)
+    # The parts belong to the image's own backend, not to one chosen with --backend.
     parts = image.parts(described) if described.get("backend") in (None, backend) else {}
     here = plan.Here(
-        backend, parts, devices, options.root, options.without_driver, floors, options.size, options.seconds, options.memory_share,
-        options.memory_mib << 20, options.gpus,
+        backend, parts, devices, options.root, options.without_driver, floors,
+        options.size, options.seconds, options.memory_share, options.memory_mib << 20, options.gpus,
     )  # fmt: skip
     tests = plan.plan(here)
+    # --gpus demands devices. Without any, the GPU tier has no test that could fail.
     if options.gpus and not devices and backend != "cpu":
         options.require = [*(options.require or ()), "gpu"]
     names = {test.name for test in tests}
@@ -205,7 +217,7 @@ def run(options: Any, killer: Killer, floors: Any) -> Json:
 
 
 def own_floors(path: str) -> Any:
-    """Floors from a file of the user. Raises ValueError with its name."""
+    """Read floors from a file of the user. Raises ValueError with its name."""
     try:
         with open(path, encoding="utf-8") as opened:
             found = json.load(opened)
@@ -217,7 +229,7 @@ def own_floors(path: str) -> Any:
 
 
 def write(path: str, text: str) -> None:
-    """Write a file in one step."""
+    """Write a file atomically."""
     number, name = tempfile.mkstemp(prefix=".smoke-", dir=os.path.dirname(os.path.abspath(path)))
     try:
         with os.fdopen(number, "w", encoding="utf-8") as opened:

@@ -1,4 +1,4 @@
-"""The process of one test: a request on standard input, a result on standard output."""
+"""The process of one test: reads a request on standard input, writes a result to standard output."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from .report import Failed, Json, NotRun
 
 
 def main() -> None:
-    """Answer one request {module, function, arguments}; ends the process without the ordinary end: a library that hangs while it is unloaded
-    must not take back what was said."""
+    """Handle one request {module, function, arguments}, and end the process without clean-up.
+
+    A library that hangs while it is unloaded must not block a finished result.
+    """
     answer_to = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no part of the answer
+    os.dup2(2, 1)  # output that a library prints must not mix with the result
     request = json.load(sys.stdin)
     result = {"required": True, "why": "", "expected": None, "got": None, "figures": {}, **run(request)}
     if _simulated():
@@ -27,7 +29,10 @@ def main() -> None:
 
 
 def run(request: Json) -> Json:
-    """Call the function of the request. What it raises is a result too; anything unexpected is a fault of the runner, so not a verdict."""
+    """Call the function of the request. Failed and NotRun are results too.
+
+    Any other exception is a bug of the runner, so it gives no verdict.
+    """
     module = importlib.import_module(f"{__package__}.{request['module']}")
     try:
         found: Json = getattr(module, request["function"])(**request["arguments"])
