@@ -507,7 +507,7 @@ class _Reader:
             else:
                 raise self.error(
                     f'component "{name}" has no package on {system}',
-                    (*place, "components", index),
+                    (*place, "components", *where, index),
                     "name one, or leave it out",
                 )
             if component.index is not None and not as_deb:

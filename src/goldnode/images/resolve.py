@@ -377,6 +377,12 @@ class _ResolutionError(ImageError):
     """pip finds no solution."""
 
 
+# Messages of pip 22 to 26 about an index that does not answer.
+_UNREACHED = re.compile(
+    r"after connection broken by|Could not fetch URL|HTTPSConnectionPool|HTTPConnectionPool"
+)
+
+
 @dataclass(frozen=True)
 class _Wheel:
     """One wheel of pip's report."""
@@ -426,7 +432,8 @@ def environment(system: System, extra: str = "") -> dict[str, str]:
 def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping[str, str]) -> list[_Wheel]:
     """Return the wheels that pip would install.
 
-    Raises _ResolutionError if pip finds no solution, and ImageError for a file that is not a wheel.
+    Raises _ResolutionError if pip finds no solution, and ImageError for an index that does not answer, or a
+    file that is not a wheel.
     """
     url = index_url(row, site)
     with tempfile.TemporaryDirectory(prefix="goldnode-pip-") as name:
@@ -467,6 +474,17 @@ def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping
                 line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR:")
             ]
             text = "; ".join(masked(line) for line in lines[-2:]) or f"exit {done.returncode}"
+            # pip reports an index that does not answer as "no matching version". Without this distinction a
+            # moment without network would drop the lock's pins, and move its versions.
+            if unreached := next(
+                (line for line in done.stderr.splitlines() if _UNREACHED.search(line)), None
+            ):
+                raise ImageError(
+                    f'pip could not reach an index for the wheels of image "{row.name}": {masked(unreached)}',
+                    file=row.file,
+                    line=row.line,
+                    remedy="check the network, the proxy and pip's configuration, and run the command again",
+                )
             raise _ResolutionError(
                 f'pip cannot find the wheels of image "{row.name}": {text}',
                 file=row.file,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -523,3 +524,31 @@ def test_check_tells_of_an_earlier_parent(rows: dict[str, Row], machine: dict[st
     assert dict(check_images([child.name], matrix_file=row.file))[child.name] == [
         "it was made on an earlier lock of cpu-1-base-debian12"
     ]
+
+
+@pytest.mark.parametrize(
+    ("printed", "raised"),
+    [
+        ("ERROR: No matching distribution found for demo==1.0", resolve._ResolutionError),
+        ("ERROR: ResolutionImpossible: for help visit", resolve._ResolutionError),
+        (
+            "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError': /simple/demo/\n"
+            "ERROR: No matching distribution found for demo==1.0",
+            ImageError,
+        ),
+        (
+            "WARNING: Could not fetch URL https://index/simple/demo/: 503 Server Error - skipping\n"
+            "ERROR: No matching distribution found for demo==1.0",
+            ImageError,
+        ),
+    ],
+)
+def test_an_index_that_does_not_answer_is_not_a_conflict(
+    rows: dict[str, Row], monkeypatch: pytest.MonkeyPatch, printed: str, raised: type[ImageError]
+) -> None:
+    """A conflict drops the pins of the old lock; a moment without network must not."""
+    failed = subprocess.CompletedProcess([], 1, "", printed)
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: failed)
+    with pytest.raises(ImageError) as refused:
+        resolve._pip(rows["cpu-1-base-debian12"], Site(), ["demo"], {"demo": "1.0"})
+    assert type(refused.value) is raised
