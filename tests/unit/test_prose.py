@@ -21,10 +21,21 @@ PACKAGES = (
         "core",
         "disks",
         "documents",
+        "evidence",
         "facts",
         "fleet",
     ),
-    *("inventory", "lock", "node/device", "node/probe", "node/state", "node/verdict", "oci", "testing"),
+    *(
+        "inspect",
+        "inventory",
+        "lock",
+        "node/device",
+        "node/probe",
+        "node/state",
+        "node/verdict",
+        "oci",
+        "testing",
+    ),
 )
 REWRITTEN = tuple(f"src/goldnode/{name}" for name in PACKAGES)
 
