@@ -1,4 +1,6 @@
-"""The simulated NVML through the real pynvml, each caller in a process of its own, as programs on a node are."""
+"""Tests of the simulated NVML through the real pynvml, each caller in its own process, like programs on a
+node.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.simulators.hardware.library import functions, pynvml_source, source
 
 from goldnode.facts import host as facts
 
-# Every call gives its value, or the return code as {"rc": N}.
+# Every call returns its value, or the return code as {"rc": N}.
 PRELUDE = """
 import json, sys
 from pynvml import *
@@ -44,7 +46,7 @@ def document(model: str = "A100-SXM4-40GB", count: int = 8) -> dict[str, Any]:
 
 
 class Machine:
-    """A directory of the simulator, and processes that see its GPUs."""
+    """A directory of the simulator, and processes that use its GPUs."""
 
     def __init__(self, library: Path, directory: Path, scenario: Scenario) -> None:
         self.library, self.directory, self.scenario = library, directory, scenario
@@ -60,7 +62,7 @@ class Machine:
         return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(self, code: str, init: str = INIT) -> list[Any]:
-        """What `code` shows."""
+        """Return the values that `code` passes to `show`."""
         process = self.start(code, init)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
@@ -72,7 +74,7 @@ class Machine:
         write(self.scenario, self.directory)
 
     def reboot(self) -> None:
-        """What is under /run does not survive."""
+        """Delete the state under /run, as a reboot does."""
         (self.directory / "run" / "state").unlink()
 
 
@@ -131,7 +133,7 @@ def test_every_function_of_pynvml_is_there(library: Path) -> None:
 
 
 def test_the_library_runs_on_an_older_system(library: Path) -> None:
-    """Nothing newer than the C library of the oldest supported node (Debian 11's 2.31) is needed."""
+    """The library must need no newer C library than that of the oldest supported node (Debian 11: 2.31)."""
     told = subprocess.run(["objdump", "-T", str(library)], capture_output=True, text=True, check=True).stdout
     needed = {tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([\d.]+)", told)}
     assert needed
@@ -145,7 +147,7 @@ def test_the_same_inputs_give_the_same_text() -> None:
 
 
 def test_structures_have_the_sizes_of_the_abi(machine: Callable[..., Machine]) -> None:
-    """A structure that is written past its end would break the caller: each is followed by a guard."""
+    """Writing past the end of a structure would corrupt the caller, so a guard follows each one."""
     have = machine("H100-SXM5-80GB", 1)
     found = have.run(
         "import ctypes, pynvml\n"
@@ -291,7 +293,7 @@ def test_mig_layout(machine: Callable[..., Machine]) -> None:
     )
     assert seen == [["MIG 3g.20gb", 1, 4, 4], ["MIG 4g.20gb", 2, 0, 4]]
     assert mig == ["MIG-", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", {"rc": 6}, {"rc": 3}, {"rc": 3}]
-    have.reboot()  # an Ampere board keeps the mode, nothing keeps the instances
+    have.reboot()  # an Ampere board retains the mode, but no board retains the instances
     assert have.run(layout + "show(nvmlDeviceGetMigMode(gpu), listed(), nvmlDeviceSetMigMode(gpu, 0))") == [
         [1, 1],
         [],
