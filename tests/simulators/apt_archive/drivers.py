@@ -1,4 +1,4 @@
-"""Stand-in NVIDIA driver families: Debian's packages (535, 550, tesla-470) and those of NVIDIA's repository
+"""Stand-in NVIDIA driver families: Debian packages (535, 550, tesla-470) and those of the NVIDIA repository
 (580).
 
 Names, versions, sources, relations and file paths follow the real packages. The kernel module is a few lines
@@ -19,7 +19,7 @@ MODULES = ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm", "nvidia-peerm
 
 @dataclass(frozen=True)
 class Driver:
-    """One driver version of Debian's packaging. `infix` is the part of the package names: "" or
+    """One driver version in Debian packaging. `infix` is the part of the package names: "" or
     "tesla-470-".
     """
 
@@ -415,7 +415,7 @@ def _modprobe(place: Deb, version: str) -> Deb:
 
 
 def debian_support(repository: str, suite: str, persistenced: str, modprobe: str) -> Iterator[Deb]:
-    """Yield the shared packages of Debian's driver packages, which have their own versions. `""` omits a
+    """Yield the packages that Debian's driver packages share, each with its own version. `""` omits a
     package.
     """
     place = Deb("", "1", "", repository=repository, suite=suite, component="contrib", section="libs")

@@ -1,4 +1,4 @@
-"""Stand-ins for the four packages of NVIDIA's container toolkit: same names, relations and paths, minimal
+"""Stand-ins for the four packages of the NVIDIA container toolkit: same names, relations and paths, minimal
 programs.
 
 The runtime really runs containers. It passes them to runc, and sets GOLDNODE_STANDIN_TOOLKIT=1 in their

@@ -1,4 +1,4 @@
-"""python -m tests.simulators.hardware: simulated hardware for a node of a lab."""
+"""Command that manages simulated hardware on a lab node: python -m tests.simulators.hardware."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def main(
     driver_version: str | None,
     fault: tuple[str, ...],
 ) -> None:
-    """Install the simulated hardware of a class on a node; the commands are for a node that has it."""
+    """Install the simulated hardware of a class on a node; the commands need a node that has it."""
     if context.invoked_subcommand is not None:
         return
     if not (lab and node and name):
