@@ -114,7 +114,8 @@ def test_goldnode_observes_the_simulators_bus_and_never_the_machines(node: Node)
         "from goldnode.node.host import Host\n"
         "from goldnode.node.state.observe import observe\n"
         "seen = observe(Host('/'), json.load(open('/root/document.json')))\n"
-        "print(json.dumps([seen.container, seen.simulated, seen.library, seen.gpus and [gpu['id'] for gpu in seen.gpus]]))"
+        "print(json.dumps([seen.container, seen.simulated, seen.library, seen.gpus and [gpu['id'] for "
+        "gpu in seen.gpus]]))"
     )
     assert json.loads(node.run("python3", "-c", code).output) == [True, True, PACKAGE, ["10de:20b0"] * 8]
     node.run("systemctl", "stop", simulated.UNIT)
@@ -141,7 +142,8 @@ def test_only_root_sets(node: Node) -> None:
 def test_it_goes_without_a_trace(node: Node) -> None:
     simulated.remove(node)
     left = node.shell(
-        "find / -xdev \\( -name '*goldnode-simulator*' -o -name 'simulated-hardware*' \\) -not -path '/proc/*'"
+        "find / -xdev \\( -name '*goldnode-simulator*' -o -name 'simulated-hardware*' \\) -not -path "
+        "'/proc/*'"
     ).output
     assert left.strip() == ""
     assert node.run("test", "-e", "/sys/bus/pci/goldnode-simulator", check=False).rc != 0

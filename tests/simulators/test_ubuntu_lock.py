@@ -36,7 +36,8 @@ def resolved(tmp_path: Path, *withdraw: str) -> Lock:
     status = tmp_path / "status"
     status.write_text(
         "".join(
-            f"Package: {name}\nStatus: install ok installed\nVersion: 99\nArchitecture: amd64\nMaintainer: nobody\nDescription: test\n\n"
+            f"Package: {name}\nStatus: install ok installed\nVersion: 99\nArchitecture: amd64\n"
+            "Maintainer: nobody\nDescription: test\n\n"
             for name in BASE
         )
     )

@@ -118,7 +118,8 @@ class Deb:
         data = deb.read_bytes()
         control = self.control().replace(
             "Description:",
-            f"Filename: {filename}\nSize: {len(data)}\nMD5sum: {hashlib.md5(data, usedforsecurity=False).hexdigest()}\n"
+            f"Filename: {filename}\nSize: {len(data)}\nMD5sum: "
+            f"{hashlib.md5(data, usedforsecurity=False).hexdigest()}\n"
             f"SHA256: {hashlib.sha256(data).hexdigest()}\nDescription:",
         )
         return control + "\n"

@@ -314,7 +314,8 @@ def debian_family(driver: Driver) -> Iterator[Deb]:
             ),
             "prerm": _ALTERNATIVE_PRERM.format(directory=driver.directory),
             "triggers": f"interest-await /usr/lib/{TRIPLET}/nvidia/{driver.directory}\n"
-            f"interest-await /usr/lib/nvidia/{driver.directory}\ninterest-await /etc/nvidia/{driver.directory}\n",
+            f"interest-await /usr/lib/nvidia/{driver.directory}\ninterest-await "
+            f"/etc/nvidia/{driver.directory}\n",
         },
     )
     firmware = f"firmware-nvidia-{i}gsp (= {up}) | firmware-nvidia-gsp-{up}"
@@ -339,7 +340,8 @@ def debian_family(driver: Driver) -> Iterator[Deb]:
         description="module configuration",
         section="kernel",
         multi_arch="foreign",
-        depends=f"{exactly}, {alternative}--kmod-alias, nvidia-kernel-common (>= 20151021), nvidia-modprobe (>= {driver.branch})",
+        depends=f"{exactly}, {alternative}--kmod-alias, nvidia-kernel-common (>= 20151021), "
+        f"nvidia-modprobe (>= {driver.branch})",
         provides=f"nvidia-kernel-support-any, {support}--v1"
         + (f", firmware-nvidia-gsp-{up}, firmware-nvidia-{i}gsp (= {up})" if tesla else ""),
         conflicts=f"firmware-nvidia-gsp-{up}" if tesla else "",
@@ -422,7 +424,10 @@ def debian_support(repository: str, suite: str, persistenced: str, modprobe: str
     glx = replace(place, version="1.2.2+standin1", source="glx-alternatives", multi_arch="foreign")
     support = replace(place, version="20220217+3+standin1", source="nvidia-support", multi_arch="foreign")
     if persistenced:
-        needs = "libnvidia-cfg1 | libnvidia-tesla-470-cfg1 | libnvidia-cfg.so.1 | libnvidia-cfg1-any, adduser, libc6"
+        needs = (
+            "libnvidia-cfg1 | libnvidia-tesla-470-cfg1 | libnvidia-cfg.so.1 | libnvidia-cfg1-any, "
+            "adduser, libc6"
+        )
         yield replace(glx, name="update-glx", description="alternatives helper")
         yield replace(
             glx,
@@ -490,7 +495,8 @@ def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterat
             name=f"nvidia-kernel-{flavour}dkms",
             description="kernel module source for DKMS, a few lines of C",
             section="kernel",
-            depends=f"nvidia-kernel-support {same}, firmware-nvidia-gsp {same}, nvidia-modprobe, dkms (>= 3.0.3)",
+            depends=f"nvidia-kernel-support {same}, firmware-nvidia-gsp {same}, nvidia-modprobe, dkms "
+            "(>= 3.0.3)",
             provides=f"nvidia-kernel-{flavour}{upstream}",
             conflicts=other,
             files=dkms_tree("nvidia", "nvidia", upstream, licence),

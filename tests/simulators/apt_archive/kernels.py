@@ -26,7 +26,10 @@ MODULES = {
     "fs/ext4/ext4": "",
 }
 _COMPRESSED = {"bookworm": "NONE", "trixie": "XZ", "noble": "ZSTD"}
-BROKEN = "linux/pci.h of this stand-in kernel changed pci_resize_resource, as 6.12.107 did: drivers of its time fail"
+BROKEN = (
+    "linux/pci.h of this stand-in kernel changed pci_resize_resource, as 6.12.107 did: drivers of "
+    "its time fail"
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
         name=f"linux-image-{release}",
         description=f"kernel {release} that cannot boot",
         source=signed,
-        depends=f"kmod, linux-base (>= 4.5ubuntu1~16.04.1), linux-modules-{release}, initramfs-tools | linux-initramfs-tool",
+        depends=f"kmod, linux-base (>= 4.5ubuntu1~16.04.1), linux-modules-{release}, initramfs-tools | "
+        "linux-initramfs-tool",
         conflicts=f"linux-image-unsigned-{release}",
         files=image,
         scripts=_image_scripts(release),
@@ -245,7 +249,8 @@ def _image_files(kernel: Kernel) -> dict[str, Content]:
 def _config(codename: str) -> str:
     _, text, number = COMPILERS[codename]
     return (
-        f'# goldnode stand-in\nCONFIG_CC_IS_GCC=y\nCONFIG_CC_VERSION_TEXT="{text}"\nCONFIG_GCC_VERSION={number}\n'
+        f'# goldnode stand-in\nCONFIG_CC_IS_GCC=y\nCONFIG_CC_VERSION_TEXT="{text}"\n'
+        f"CONFIG_GCC_VERSION={number}\n"
         "CONFIG_MODULES=y\nCONFIG_MODULE_SIG=y\nCONFIG_RD_GZIP=y\nCONFIG_RD_XZ=y\nCONFIG_RD_ZSTD=y\n"
         + f"CONFIG_MODULE_COMPRESS_{_COMPRESSED[codename]}=y\n"
     )
@@ -300,7 +305,8 @@ def _image_scripts(release: str) -> dict[str, str]:
     return {
         "preinst": script(
             "preinst",
-            f'[ "$1" != abort-upgrade ] || exit 0\nif [ "$1" = install ]; then mkdir -p /lib/modules/{release}; touch {fresh}; fi\n',
+            '[ "$1" != abort-upgrade ] || exit 0\nif [ "$1" = install ]; then mkdir -p '
+            f"/lib/modules/{release}; touch {fresh}; fi\n",
         ),
         "postinst": script(
             "postinst",

@@ -45,7 +45,8 @@ def _tree(name: str, version: str, against: str = "") -> dict[str, Content]:
     conf += 'MAKE[0]="make modules KERNEL_UNAME=${kernelver}"\nCLEAN="true"\n'
     conf += f'BUILT_MODULE_NAME[0]="{name}"\nDEST_MODULE_LOCATION[0]="/updates/dkms"\n'
     find = (
-        f"AGAINST := $(shell stat -c %i $$(modinfo -k $(KERNEL_UNAME) -n {against} 2>/dev/null) 2>/dev/null)\n"
+        f"AGAINST := $(shell stat -c %i $$(modinfo -k $(KERNEL_UNAME) -n {against} 2>/dev/null) "
+        "2>/dev/null)\n"
         if against
         else ""
     )

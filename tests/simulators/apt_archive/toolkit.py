@@ -179,8 +179,10 @@ def toolkit(repository: str, version: str, group: str = "") -> Iterator[Deb]:
         files={**files, "/usr/share/goldnode-standin/nvidia-container-runtime.toml": _CONFIG},
         # The real package writes its configuration on installation, unless a configuration exists.
         scripts={
-            "postinst": "#!/bin/sh\nset -e\nmkdir -p /etc/nvidia-container-runtime\n[ -e /etc/nvidia-container-runtime/config.toml ] ||\n"
-            "    cp /usr/share/goldnode-standin/nvidia-container-runtime.toml /etc/nvidia-container-runtime/config.toml\n",
+            "postinst": "#!/bin/sh\nset -e\nmkdir -p /etc/nvidia-container-runtime\n[ -e "
+            "/etc/nvidia-container-runtime/config.toml ] ||\n"
+            "    cp /usr/share/goldnode-standin/nvidia-container-runtime.toml "
+            "/etc/nvidia-container-runtime/config.toml\n",
             "postrm": '#!/bin/sh\nset -e\n[ "$1" != purge ] || rm -rf /etc/nvidia-container-runtime\n',
         },
     )

@@ -46,7 +46,10 @@ if sys.argv[1:2] != ["device"]:
 {more}
 sys.exit(start.main("sha256:simulated", sys.path[0]))
 """
-SMOKE = "import sys\nsys.argv += ['--root', {root!r}]\nfrom goldnode.images.smoke.runner.program import main\nmain()\n"
+SMOKE = (
+    "import sys\nsys.argv += ['--root', {root!r}]\nfrom goldnode.images.smoke.runner.program import "
+    "main\nmain()\n"
+)
 
 
 def folder(target: Path, root: Path, *, more: str = "", compiled: bool = True) -> Path:

@@ -39,7 +39,8 @@ SIGNATURES = {
     "ulls": ("u64 *out", "return get_numbers(h, {f}, out);"),
     "versioned ulls": (
         "u64 *out",
-        "if ((u32)out[0] != ({v}u << 24 | 8 * ({n} + 1))) return WRONG_VERSION; return get_numbers(h, {f}, out + 1);",
+        "if ((u32)out[0] != ({v}u << 24 | 8 * ({n} + 1))) return WRONG_VERSION; return get_numbers(h, "
+        "{f}, out + 1);",
     ),
     "uints": (
         "u32 *out",
@@ -72,7 +73,10 @@ class Getter:
             ["x", "y", "z"][: self.fields.count("%u")] + ["0"] * (3 - self.fields.count("%u"))
         )
         values = {"f": f'"{self.fields}"', "n": count, "v": self.version, "i": indices}
-        return f"int nvmlDeviceGet{self.name}(struct handle *h, {parameters.format(**values)}) {{ {body.format(**values)} }}"
+        return (
+            f"int nvmlDeviceGet{self.name}(struct handle *h, {parameters.format(**values)}) {{ "
+            f"{body.format(**values)} }}"
+        )
 
 
 GETTERS = (
@@ -193,7 +197,10 @@ def source() -> str:
     core = (HERE / "nvml.c").read_text(encoding="utf-8")
     rows = [getter.source() for getter in GETTERS]
     cases = "".join(f'    case {code}: return "{said}";\n' for code, said in sorted(errors(pynvml).items()))
-    told = f'const char *nvmlErrorString(int code) {{\n    switch (code) {{\n{cases}    }}\n    return "Unknown code";\n}}\n'
+    told = (
+        f"const char *nvmlErrorString(int code) {{\n    switch (code) {{\n{cases}    }}\n    return "
+        f'"Unknown code";\n}}\n'
+    )
     written = "\n".join([core, *rows, SYSTEM, told])
     have = set(re.findall(r"^(?:int|const char \*)\s*\*?(nvml\w+)\(", written, re.M))
     rest = [f"int {name}(void) {{ return NOT_SUPPORTED; }}" for name in functions(pynvml) if name not in have]

@@ -291,7 +291,10 @@ def launcher() -> bytes:
         Path(goldnode.__file__).parents[1],
         Path(str((find_spec("pynvml") or _absent()).origin)).parent,
     )
-    text = f"#!{sys.executable} -I\nimport sys\nsys.path[:0] = [{str(sources)!r}]\nsys.path.append({str(binding)!r})\n"
+    text = (
+        f"#!{sys.executable} -I\nimport sys\nsys.path[:0] = [{str(sources)!r}]\n"
+        f"sys.path.append({str(binding)!r})\n"
+    )
     return (text + "from goldnode.node.start import main\nsys.exit(main())\n").encode()
 
 
@@ -362,12 +365,14 @@ def _proc(files: _Files, cpus: int) -> None:
     ]
     files.put("proc/meminfo", "\n".join([*lines, "Hugepagesize:       2048 kB", ""]))
     files.put("proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
-    mounts = ("/dev/nvme0n1p2 / ext4 rw,relatime 0 0", "proc /proc proc rw 0 0", "sysfs /sys sysfs rw 0 0", "tmpfs /run tmpfs rw,nosuid 0 0",
+    mounts = ("/dev/nvme0n1p2 / ext4 rw,relatime 0 "
+    "0", "proc /proc proc rw 0 0", "sysfs /sys sysfs rw 0 0", "tmpfs /run tmpfs rw,nosuid 0 0",
               "tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0", "/dev/nvme0n1p1 /boot ext4 rw,relatime 0 0", "/dev/nvme1n1 /scratch xfs rw,noatime 0 0")  # fmt: skip
     for name in ("proc/mounts", "proc/1/mounts", "proc/self/mounts"):
         files.put(name, "\n".join([*mounts, ""]))
     info = [
-        f"{20 + n} 1 259:{n} / {row.split()[1]} {row.split()[3]} shared:{n} - {row.split()[2]} {row.split()[0]} {row.split()[3]}"
+        f"{20 + n} 1 259:{n} / {row.split()[1]} {row.split()[3]} shared:{n} - {row.split()[2]} "
+        f"{row.split()[0]} {row.split()[3]}"
         for n, row in enumerate(mounts)
     ]
     for name in ("proc/1/mountinfo", "proc/self/mountinfo"):
@@ -426,7 +431,8 @@ def kmsg(root: Path, *lines: str, first: int = 0, at: float = 10.0) -> None:
     line.
     """
     usual = ["Linux version 6.12.94+deb13-amd64", "Command line: root=/dev/nvme0n1p2", "x86/fpu: Supporting XSAVE feature 0x001",
-             "pci 0000:10:00.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint", "nvidia: loading out-of-tree module taints kernel.",
+             "pci 0000:10:00.0: [10de:2330] type 00 class 0x030200 PCIe "
+             "Endpoint", "nvidia: loading out-of-tree module taints kernel.",
              "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05", "EXT4-fs (nvme0n1p2): mounted filesystem"]  # fmt: skip
     rows = [f"6,{first + n},{n * 100000 + 1000},-;{text}" for n, text in enumerate(usual)]
     rows += [f"4,{first + len(usual) + n},{int((at + n) * 1e6)},-;{text}" for n, text in enumerate(lines)]
@@ -468,7 +474,8 @@ def _cpu(files: _Files, cpus: int) -> None:
         files.link(f"{base}/cpu{n}/cpufreq", f"{base}/cpufreq/policy{n}")
         files.puts(f"{base}/cpu{n}/microcode", {"version": "0x2b0005c0"})
     rows = (
-        "processor\t: {n}", "vendor_id\t: GenuineIntel", f"model name\t: {LABEL} processor", "microcode\t: 0x2b0005c0", "physical id\t: {h}",
+        "processor\t: {n}", "vendor_id\t: GenuineIntel", f"model name\t: {LABEL} "
+        "processor", "microcode\t: 0x2b0005c0", "physical id\t: {h}",
         "core id\t\t: {n}", "siblings\t: {s}", "cpu cores\t: {s}", "cpu MHz\t\t: 3000.000", "flags\t\t: fpu", "", "",
     )  # fmt: skip
     block = "\n".join(rows)
@@ -693,7 +700,8 @@ def _boot(files: _Files, document: Mapping[str, Any]) -> None:
         f'set default="{identity}>{entry}"\n'
         f"submenu 'Advanced options' $menuentry_id_option '{identity}' {{\n"
         f"\tmenuentry 'Debian, with Linux {release}' --class debian $menuentry_id_option '{entry}' {{\n"
-        f"\t\tlinux\t/boot/vmlinuz-{release} root=/dev/nvme0n1p2 ro quiet\n\t\tinitrd\t/boot/initrd.img-{release}\n\t}}\n}}\n"
+        f"\t\tlinux\t/boot/vmlinuz-{release} root=/dev/nvme0n1p2 ro quiet\n"
+        f"\t\tinitrd\t/boot/initrd.img-{release}\n\t}}\n}}\n"
     ))  # fmt: skip
     files.put("boot/grub/grubenv", "# GRUB Environment Block\n".ljust(1024, "#"))
     files.put("etc/default/grub", 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\n')
@@ -746,7 +754,8 @@ def _packages(files: _Files, document: Mapping[str, Any]) -> None:
     ]
     rows += [(row["name"], row["version"], "hold") for row in document["packages"]]
     text = "".join(
-        f"Package: {name}\nStatus: {want} ok installed\nArchitecture: amd64\nVersion: {version}\nMaintainer: nobody\nDescription: {LABEL}\n\n"
+        f"Package: {name}\nStatus: {want} ok installed\nArchitecture: amd64\nVersion: {version}\n"
+        f"Maintainer: nobody\nDescription: {LABEL}\n\n"
         for name, version, want in rows
     )
     files.put("var/lib/dpkg/status", text)
@@ -807,7 +816,10 @@ def reboot(host: Machine, boards: Scenario | None = None) -> None:
 
 HANGS = 20  # seconds until a driver counts as hung
 # Call the simulated library like a program on the node would; NVML itself has no function for a reset.
-RESET = f"import ctypes, sys; nvml = ctypes.CDLL('{SONAME}'); nvml.nvmlInit_v2(); sys.exit(nvml.simulatedGpuReset(int(sys.argv[1])))"
+RESET = (
+    f"import ctypes, sys; nvml = ctypes.CDLL('{SONAME}'); nvml.nvmlInit_v2(); "
+    "sys.exit(nvml.simulatedGpuReset(int(sys.argv[1])))"
+)
 
 
 def reset(host: Machine, gpu: int) -> int:

@@ -98,7 +98,8 @@ def pack(scenario: Scenario, out: Path) -> None:
 def remove(node: Node) -> None:
     """Remove the simulated hardware."""
     node.shell(
-        f"systemctl disable -q --now {UNIT}; rm -rf {PLACE} {VOLATILE} {LOADER} /etc/systemd/system/{UNIT}; systemctl daemon-reload; ldconfig"
+        f"systemctl disable -q --now {UNIT}; rm -rf {PLACE} {VOLATILE} {LOADER} "
+        f"/etc/systemd/system/{UNIT}; systemctl daemon-reload; ldconfig"
     )
 
 

@@ -569,7 +569,8 @@ def files(scenario: Scenario) -> dict[str, str]:
     """Return the files of a simulator directory as text by name."""
     return {
         LABEL: (
-            f"The hardware of this machine is simulated by goldnode's tests: {len(scenario.gpus)} x {scenario.model}.\n"
+            f"The hardware of this machine is simulated by goldnode's tests: {len(scenario.gpus)} x "
+            f"{scenario.model}.\n"
             "Nothing that is read from it says anything of a real board.\n"
         ),
         "scenario.json": scenario.text(),

@@ -516,7 +516,8 @@ def _amd(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
             "pp_dpm_mclk": gpu.get("amd.pp_dpm_mclk", "0: 900Mhz *\n1: 1300Mhz"),
             "ras/features": "feature mask: 0x1",
             **{
-                f"ras/{block}_err_count": f"ue: {gpu.get(f'amd.ras.{block}.ue', '0')}\nce: {gpu.get(f'amd.ras.{block}.ce', '0')}"
+                f"ras/{block}_err_count": f"ue: {gpu.get(f'amd.ras.{block}.ue', '0')}\nce: "
+                f"{gpu.get(f'amd.ras.{block}.ce', '0')}"
                 for block in ("umc", "sdma", "gfx", "mmhub", "xgmi_wafl")
             },
             "ras/gpu_vram_bad_pages": "\n".join(
