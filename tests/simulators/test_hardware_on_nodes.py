@@ -41,7 +41,7 @@ def node(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory) 
     lab.down()
     try:
         (made,) = lab.up([NodeSpec("node1", "standins", flavour="warm")])
-        # Files of Debian's package: the library, and the soname link in a directory of the loader.
+        # Files of the Debian package: the library, and the soname link in a directory of the loader.
         code = tmp_path_factory.mktemp("real") / "real.c"
         code.write_text("int real(void) { return 1; }\n")
         made_file = code.with_suffix(".so")

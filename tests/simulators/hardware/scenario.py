@@ -3,7 +3,7 @@ injects.
 
 A scenario is a JSON document. Both the file for the simulated NVML (`lines`) and the sysfs tree (tree.py)
 derive from it, so they agree. Values that the facts lack follow the rules below, and are listed in
-`invented`: they say nothing about real boards.
+`invented`. They do not describe real boards.
 """
 
 from __future__ import annotations
