@@ -43,7 +43,7 @@ class Imports:
         )  # conftest → fixture → pseudo module
         self.names: defaultdict[str, set[str]] = defaultdict(
             set
-        )  # place → parameters, and strings: what may name a fixture
+        )  # place → parameters and strings that may name a fixture
         self.autouse: set[str] = set()
         for module, path in self.files.items():
             # Other files may still import a deleted file.

@@ -245,8 +245,8 @@ def _listed(data: bytes) -> set[tuple[str, str]]:
 def signed(attached: Sequence[Document], digest: str, keys: Sequence[SSlibKey]) -> list[Row]:
     """Check the attached documents against the signatures among them.
 
-    Return one row per signature. If a signature is valid, also return one row per document that it covers,
-    that it should cover, or that is no longer attached.
+    Return one row per signature. If a signature is valid, also return one row per document. These are the
+    documents that it covers or should cover, and those no longer attached.
     """
     rows: list[Row] = []
     listed: set[tuple[str, str]] | None = None

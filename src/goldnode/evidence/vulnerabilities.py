@@ -50,7 +50,7 @@ class Database(Protocol):
         """Return the kind, sha256 and date of the database, and the source of that date."""
 
     def check(self, item: Deb | Wheel, contents: Contents) -> list[Finding] | str:
-        """Return the findings for a package, or the reason why it cannot have any.
+        """Return the findings for a package, or the reason why there is no result.
 
         The reason is a sentence that begins with `no record` or `not checked`.
         """

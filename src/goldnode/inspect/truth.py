@@ -108,7 +108,7 @@ def named(name: str, labels: Mapping[str, str] | None = None) -> tuple[Image, st
     """Return the image that a reference claims to be, and the build id; None if it makes no such claim.
 
     References have the form `[HOST/PATH/]cuda:12.4.1-runtime-debian12-BUILDID`. The labels are the claim if
-    the reference is a digest, or if they produce the same tag. Any other tag is a claim of its own. Its end
+    the reference is a digest, or if they produce the same tag. Any other tag is a separate claim. Its end
     is always the build id, even if it resembles something else (`e12345678901` looks like an OS).
     """
     repository, _, tag = name.rpartition("/")[2].partition(":")

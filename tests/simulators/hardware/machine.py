@@ -140,7 +140,7 @@ def _unit(active: str, load: str = "loaded") -> dict[str, str]:
     }  # fmt: skip
 
 
-# -- making one
+# -- creating a node
 
 
 def scenario(document: Mapping[str, Any], faults: Iterable[str] = ()) -> Scenario | None:
@@ -792,7 +792,7 @@ def _converge(host: Machine, document: Mapping[str, Any], files: _Files) -> None
         shutil.rmtree(files.root / name, ignore_errors=True)
 
 
-# -- what becomes of one
+# -- changing a node
 
 
 def reboot(host: Machine, boards: Scenario | None = None) -> None:

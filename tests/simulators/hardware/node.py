@@ -18,7 +18,7 @@ PLACE = "/opt/goldnode-simulator"
 VOLATILE = "/run/goldnode-simulator"
 # "000": ldconfig processes these files in sorted order, and /usr/lib last; the first match wins.
 LOADER = "/etc/ld.so.conf.d/000-goldnode-simulator.conf"
-# goldnode removes units of its own naming scheme that no class declares, so this one has another name.
+# goldnode removes units with its own name prefix that no class declares, so this unit has another name.
 UNIT = "simulated-hardware.service"
 UNIT_TEXT = f"""\
 [Unit]

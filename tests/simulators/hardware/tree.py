@@ -99,8 +99,11 @@ def write(scenario: Scenario, root: Path, *, devices: str = DEVICES, layout: Lay
     - ``gpu3.pci.power_state``, ``gpu3.pci.driver``, ``gpu3.pci.bar1=BYTES``, ``gpu3.numa_node``: the value.
     - ``gpu3.pci.links=0``: no link files, as in a virtual machine.
 
-    HOP is ``port`` (the slot: the port above the device, or above the bridges in its package), ``switch``
-    (the upstream port of the switch) or ``root`` (the root port above the switch).
+    HOP is one of these:
+
+    - ``port``: the slot, which is the port above the device, or above the bridges in its package
+    - ``switch``: the upstream port of the switch
+    - ``root``: the root port above the switch
     """
     tree = _Tree(root, devices)
     driver = DRIVERS[scenario.vendor]
