@@ -34,7 +34,7 @@ MACHINES = {
     224: "amdgpu",
 }
 
-# Limits for the tables of one file, far above those of any real library.
+# Limits on the tables and names of one file, so that a hostile file cannot exhaust time or memory.
 _SECTIONS = 1 << 16
 _SEGMENTS = 1 << 10
 _DYNAMIC = 1 << 14

@@ -50,6 +50,7 @@ _TEXTS = re.compile(
     )\Z""",
     re.VERBOSE,
 )
+# A cheap test of suffix and prefix; `_TEXTS` would be slow for every path.
 _ENDINGS = (
     "METADATA",
     "RECORD",
@@ -62,7 +63,6 @@ _ENDINGS = (
     ".conf",
     "status",
 )
-# A cheap test of suffix and prefix; `_TEXTS` would be slow for every path.
 _PLACES = ("var/lib/dpkg/status.d/", "opt/rocm")
 _CUDART, _CUDNN, _NCCL = (
     re.compile(rf"lib{name}(?:-[0-9a-f]{{8}})?\.so(?:\.(\d+))?")
