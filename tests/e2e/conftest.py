@@ -1,4 +1,4 @@
-"""Nodes, archives and sites for the end-to-end tests. Everything is made once per session and taken away at its end."""
+"""Nodes, archives and sites for the end-to-end tests, created once per session and removed at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests with real kernels and real drivers share."""
+"""Shared helpers of the tests with real kernels and drivers."""
 
 from __future__ import annotations
 

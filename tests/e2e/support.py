@@ -1,4 +1,6 @@
-"""Running goldnode as a user does: ansible-playbook and the command line as programs, with what they print kept for the tests."""
+"""Helpers that run goldnode as a user does: ansible-playbook and the command line, with their output
+captured.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The default boot entry and host tuning, shown by booting: real kernels, real update-grub, real GRUB under emulated UEFI firmware.
+"""Default boot entry and host tuning, tested by booting: real kernels, update-grub, and GRUB under emulated
+UEFI.
 
-A guest whose newest kernel boots gets a class with the older one and with host tuning: the engine on the node sets the entry and the
-tuning, the guest reboots, and the older kernel comes up, tuned. Before each boot, what we read from the disk's own grub.cfg and grubenv must
-have predicted its kernel.
+A guest boots its newest kernel, and gets a class with the older one and with host tuning. The engine on the
+node sets both, and the guest reboots. It must come up with the older kernel, tuned. Before each boot, our
+reader of the disk's grub.cfg and grubenv must predict the kernel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Ten nodes in one run, of which four cannot be converged, each for a reason of its own: the rest converge, and the report says who and why."""
+"""Ten nodes in one run: four cannot converge, each for another reason, the rest do, and the report names the
+reasons.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The gate on a systemd node: its three modes, and the way back. docker.service here is a stand-in that only sleeps; systemd is real."""
+"""Gate on a systemd node: its three modes, and how a node returns to service.
+
+systemd is real; docker.service is a stand-in that only sleeps.
+"""
 
 from __future__ import annotations
 

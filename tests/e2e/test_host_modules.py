@@ -1,7 +1,8 @@
-"""Host tuning and other out-of-tree modules on a systemd node: real dkms, modinfo, pam_limits and systemd; stand-in modules.
+"""Host tuning and other out-of-tree modules on a systemd node: real dkms, modinfo, pam_limits, systemd;
+stand-in modules.
 
-The node is a container, so the kernel's live values are its host's: they are neither set nor judged here (tests/unit/node/test_tuning.py
-does both on a generated root), and no module is loaded.
+The node is a container, so live kernel values are those of its host. They are neither set nor checked here
+(tests/unit/node/test_tuning.py does both on a generated root), and no module is loaded.
 """
 
 from __future__ import annotations

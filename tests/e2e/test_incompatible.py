@@ -1,4 +1,4 @@
-"""What is known not to fit is refused by site.yml itself, with what would fit, and the node keeps every byte."""
+"""Known incompatibilities: site.yml refuses them, names what would fit, and leaves the node unchanged."""
 
 from __future__ import annotations
 

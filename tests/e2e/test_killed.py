@@ -1,7 +1,7 @@
-"""Every step of an apply, in one table, and everything of the run killed at each of them: the next run goes on, and the last one converges.
+"""Each step of an apply, with the whole run killed at it: the next run continues, and the last one converges.
 
-One node is killed at one step after the other, so that what each run finds is what an earlier one left in the middle. Killing single
-programs is in test_standins.py, losing the power in test_power_cut.py, killing a removal in test_removal.py.
+One node is killed at every step in turn, so each run starts from the state an earlier one left behind.
+test_standins.py kills single programs, test_power_cut.py cuts the power, test_removal.py kills a removal.
 """
 
 from __future__ import annotations

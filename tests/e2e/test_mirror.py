@@ -1,4 +1,6 @@
-"""A node that takes its stack from the site's mirror alone: without a route to anywhere else, after upstream dropped what is locked."""
+"""A node that installs its stack only from the site's mirror, without other routes, after upstream dropped
+the locked versions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`goldnode plan` against nodes: what it tells is what site.yml would do, hosts that give no answer are named, and nothing is changed."""
+"""`goldnode plan` on nodes: it predicts what site.yml does, names hosts that do not answer, and changes
+nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""GPU policy on a node with simulated boards: set by site.yml, drifted, found, mended, set again by the node's own unit, and refused."""
+"""GPU policy on a node with simulated boards: set by site.yml, drift detected and fixed, reapplied by the
+node's unit, refused.
+"""
 
 from __future__ import annotations
 

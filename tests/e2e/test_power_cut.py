@@ -1,7 +1,9 @@
-"""A machine that loses its power in the middle of an apply, and the way back to its older kernel: real Debian kernels, real GRUB, in QEMU.
+"""Power loss in the middle of an apply, and the return to an older kernel: real Debian kernels and GRUB in
+QEMU.
 
-The newer kernel comes as a package of a local archive: Debian's own kernel and its own maintainer scripts, with no more modules than this
-machine needs. Losing power is QEMU being killed while everything in the guest stands still and the disk holds just what was done.
+The newer kernel is a package in a local archive: Debian's kernel and maintainer scripts, with only the
+modules that this machine needs. To cut the power, the test kills QEMU while the guest is paused and the disk
+has exactly the completed writes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Modules built once: from a lock to a package in the site's mirror, onto nodes without headers and DKMS, and back again.
+"""Prebuilt modules: from a lock to a package in the site's mirror, to nodes without headers and DKMS, and
+back again.
 
-Stand-in kernels and drivers, a real compiler in a builder root that is the nodes' own image, real dkms, apt and depmod.
+Kernels and drivers are stand-ins. The compiler in the builder root (the nodes' own image), dkms, apt and
+depmod are real.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A real Prometheus with node_exporter: a bad verdict alerts, a mended one resolves, a checker that died alerts. And the endpoint, under systemd."""
+"""Real Prometheus with node_exporter: bad verdicts and dead checkers alert, fixed ones resolve. Also the
+endpoint under systemd.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""site.yml with real Debian kernels and real NVIDIA drivers, built as real modules. What is locked is what the archive has today.
+"""site.yml with real Debian kernels and real NVIDIA drivers, built as real modules, from today's archive.
 
-One node goes through it all. The default run compiles one driver: security's, by DKMS on the node, which the demo uses afterwards. With
-`--all` the node begins without a compiler, with main's driver, compiled in a clean root, and then moves to security's.
+All tests use one node. The default run compiles one driver: the one from security, with DKMS on the node; the
+demo uses it afterwards. With `--all`, the node starts without a compiler and with the driver from main, built
+in a clean root, and then moves to the one from security.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""site.yml with what Debian 13 has: the 550 driver on the kernel it builds on, and AMD's driver of the kernel itself."""
+"""site.yml on Debian 13: the 550 driver on the kernel it compiles for, and AMD's in-tree driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Bad inputs and bad moments, each with the text a person gets, and the node left as it was."""
+"""Invalid inputs and unfavourable states: each yields the right message for the user and leaves the node
+unchanged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""goldnode_state=absent on systemd nodes: afterwards a node's files, packages, holds and sources are those it had before goldnode came."""
+"""goldnode_state=absent on systemd nodes: files, packages, holds and sources return to their state before
+goldnode.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Planning by the program that is on the node: the same plan as the module's, and the module wherever anything is amiss."""
+"""Planning with the program installed on the node: the same plan as from the module, and the module if
+anything is wrong.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""rollback.yml on a systemd node with the stand-in families: forward to a newer kernel and driver, and back to what it was, package by package."""
+"""rollback.yml on a systemd node with stand-ins: forward to a newer kernel and driver, and back, package by
+package.
+"""
 
 from __future__ import annotations
 

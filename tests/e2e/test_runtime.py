@@ -1,6 +1,8 @@
-"""The real container engines of Debian inside nodes: configured beside their owner's settings, and running containers through the toolkit.
+"""Debian's real container engines on nodes: they retain their owner's settings and run containers through the
+toolkit.
 
-Kernel, driver and toolkit are stand-ins; docker, containerd and runc are Debian's own, from the archive this machine's apt is set to.
+Kernel, driver and toolkit are stand-ins. docker, containerd and runc come from the Debian archive that this
+machine's apt uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""One lock on two nodes of different histories: the same packages, versions and architectures, shown by hash. Stand-ins, on real dpkg and apt."""
+"""One lock on two nodes with different histories: same packages, versions and architectures, compared by
+hash.
+
+Packages are stand-ins; dpkg and apt are real.
+"""
 
 from __future__ import annotations
 

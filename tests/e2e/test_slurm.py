@@ -1,6 +1,7 @@
-"""A real slurmctld and slurmd: a faulty node drains with goldnode's reason, a mended one returns, and what a person drained stays drained.
+"""Real slurmctld and slurmd: faulty nodes drain with goldnode's reason, fixed ones resume, manual drains stay
+drained.
 
-At the end site.yml is killed, whole, between drain and return, and run again.
+Finally site.yml is killed, with all its processes, between drain and resume, and run again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""site.yml from end to end on systemd nodes, with the stand-in families: real apt, dkms, initramfs-tools and ssh, packages that are not real."""
+"""site.yml end to end on systemd nodes with stand-in packages: apt, dkms, initramfs-tools and ssh
+are real.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The stack for Ubuntu 24.04, from the stand-in archive on a Debian 13 that calls itself Ubuntu 24.04: names, relations and flow, no Ubuntu."""
+"""Ubuntu 24.04 stack from the stand-in archive, on a Debian 13 posing as Ubuntu: tests names, relations and
+flow only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the simulators' own tests."""
+"""Fixtures for the tests of the simulators."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tests.simulators.hardware import build
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The simulated libnvidia-ml.so.1, compiled once."""
+    """Return the simulated libnvidia-ml.so.1, compiled once per session."""
     return build(tmp_path_factory.mktemp("library"))

@@ -1,7 +1,7 @@
-"""A lab whose nodes install from the stand-in archive: nodes, archive, site file and freshly resolved locks in one call.
+"""Lab whose nodes install from the stand-in archive: nodes, archive, site file and fresh locks in one call.
 
-Everything lies in the lab's directory, `.goldnode/lab/NAME`: `archive/` (served to the nodes), `site.yml`, `locks/`.
-Needs no network once the warm node image exists.
+All files are in the lab's directory, `.goldnode/lab/NAME`: `archive/` (served to the nodes), `site.yml`,
+`locks/`. It needs no network once the warm node image exists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from goldnode.testing.lab.nodes import Lab, NodeSpec, Server
 
 @dataclass(frozen=True)
 class StandinLab:
-    """The parts; `site` and `locks` are what GOLDNODE_SITE and GOLDNODE_LOCKS are to be set to."""
+    """Parts of the lab. Set GOLDNODE_SITE to `site` and GOLDNODE_LOCKS to `locks`."""
 
     lab: Lab
     archive: Archive
@@ -34,9 +34,11 @@ class StandinLab:
     locks: Path
 
     def lock(self, stack: str, *, env: Mapping[str, str] | None = None) -> Path:
-        """Resolve `stack` against the archive as it is now, on top of what the first node has; return the lock.
+        """Resolve `stack` against the current archive, on top of the packages of the first node. Return the
+        lock.
 
-        `env` is added to the environment of `goldnode lock`, for instance GOLDNODE_CATALOG. Raises GoldnodeError.
+        `env` is added to the environment of `goldnode lock`, for example GOLDNODE_CATALOG. Raise
+        GoldnodeError.
         """
         status = self.lab.directory / "dpkg-status"
         status.write_text(self.lab.nodes()[0].read("/var/lib/dpkg/status"), encoding="utf-8")
@@ -61,7 +63,9 @@ def up(
     state: Path | None = None,
     say: engine.Say = print,
 ) -> StandinLab:
-    """Bring up `nodes` (their images should be warm) and the archive for the release of the first one."""
+    """Start `nodes` (their images should be warm), and publish the archive for the release of the
+    first one.
+    """
     lab = Lab(name, client, state=state, say=say)
     archive = publish(lab.directory / "archive")
     lab.up(nodes)
@@ -74,7 +78,7 @@ def up(
 
 
 def main() -> None:
-    """python -m tests.simulators.standin_lab NAME --node NODE=CLASS --stack STACK [--os debian13]."""
+    """Run python -m tests.simulators.standin_lab NAME --node NODE=CLASS --stack STACK [--os debian13]."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulators.standin_lab")
     parser.add_argument("name")
     parser.add_argument("--node", action="append", required=True, help="NODE=CLASS (repeat)")

@@ -1,4 +1,6 @@
-"""The stand-in archive without a node: signatures, indexes, and the states it can be published in."""
+"""Tests of the stand-in archive without a node: signatures, indexes, and the states in which it can be
+published.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def packages(directory: Path, index: str) -> dict[tuple[str, str], dict[str, str
 
 
 def signed(directory: Path, tmp_path: Path) -> bool:
-    """Return whether every InRelease is signed by the key published beside it, as gpgv sees it."""
+    """Return whether gpgv accepts every InRelease with the published key."""
     keyring = tmp_path / "keyring.gpg"
     subprocess.run(
         ["gpg", "--batch", "--yes", "--quiet", "--output", str(keyring), "--dearmor", str(directory / KEY)],
@@ -112,7 +114,7 @@ def test_groups_decide_the_newest_kernel(tmp_path: Path, groups: set[str], newes
 
 
 def test_publishing_again_is_newer_in_whole_seconds(tmp_path: Path) -> None:
-    """apt asks with If-Modified-Since; two states within one second must not look the same."""
+    """apt sends If-Modified-Since, so two states published within one second must have different dates."""
     root = tmp_path / "archive"
     stamps = []
     for groups in ({SECURITY_UPDATES}, {SECURITY_UPDATES, NEWER}, {SECURITY_UPDATES}):

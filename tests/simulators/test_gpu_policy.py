@@ -1,4 +1,6 @@
-"""GPU policy on simulated boards, through the file that is shipped: read, plan, set, read back, and what a reload of the driver takes away."""
+"""GPU policy on simulated boards, through the shipped program file: read, plan, set, verify, and reload the
+driver.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ READ = {"do": "read", "vendor": "nvidia", "root": "/"}
 
 
 class Machine(Host):
-    """A directory that stands for a live node: its files are there, and the program that asks for GPUs finds the simulated ones."""
+    """A directory that acts as a live node: it has the node's files, and the program detects the simulated
+    GPUs.
+    """
 
     def __init__(self, root: Path, scenario: Scenario) -> None:
         super().__init__(str(root), live=True)
@@ -53,19 +57,19 @@ class Machine(Host):
         write(self.scenario.with_faults(faults), self.place)
 
     def unfault(self) -> None:
-        """Take all faults away."""
+        """Remove all faults."""
         write(self.scenario, self.place)
 
     def simulated(self) -> machines.Machine:
-        """The same directory as the simulator's own host."""
+        """Return the same directory as the simulator's own host."""
         return machines.Machine(Path(self.root), Path(os.environ["LD_LIBRARY_PATH"]))
 
     def load_driver(self) -> None:
-        """The driver is loaded anew, and forgets."""
+        """Simulate a reload of the driver, which loses its settings."""
         (self.place / "run/state").unlink()
 
     def calls(self) -> list[str]:
-        """Setters called since then: name and return code."""
+        """Return name and return code of all setter calls since the driver was loaded."""
         lines = (
             (self.place / "run/calls").read_text().splitlines() if (self.place / "run/calls").exists() else []
         )
@@ -94,7 +98,7 @@ def machine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 def look(host: Machine, wanted: dict[str, Any]) -> tuple[dict[str, Any], Observed]:
-    """A simulated class with this policy, and what is seen of the GPUs."""
+    """Return a class document with this policy for simulated GPUs, and the observation of the node."""
     whole = merge(document(), {"policy": wanted, "simulated": True})
     seen = Observed(simulated=True)
     policy.observe(host, whole, seen)
@@ -102,12 +106,12 @@ def look(host: Machine, wanted: dict[str, Any]) -> tuple[dict[str, Any], Observe
 
 
 def plan(host: Machine, wanted: dict[str, Any]) -> list[Action]:
-    """What would be set."""
+    """Return the planned settings."""
     return [action for action in policy.plan(*look(host, wanted))[0] if action.kind == "gpu.set"]
 
 
 def settle(host: Machine, wanted: dict[str, Any]) -> list[str]:
-    """Set everything; what was set, as `field index`."""
+    """Apply all planned settings. Return them as `field index`."""
     actions = plan(host, wanted)
     applier = Applier(host, {}, {}, print)
     applier.planned = actions
@@ -117,7 +121,7 @@ def settle(host: Machine, wanted: dict[str, Any]) -> list[str]:
 
 
 def outcomes(host: Machine, wanted: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
-    """Outcome and what was got, by item."""
+    """Return outcome and observed value by policy item."""
     return {
         finding.id.partition(".")[2]: (finding.outcome, finding.got)
         for finding in policy.findings(*look(host, wanted))
@@ -207,7 +211,7 @@ CELLS = [
     for model in (
         "A100-SXM4-40GB",
         "H100-SXM5-80GB",
-    )  # Ampere keeps its MIG mode over a boot, Hopper does not
+    )  # Ampere retains its MIG mode over a boot, Hopper does not
     for item in ("ecc", "mig")
     for current in ON_OFF
     for pending in ON_OFF
@@ -216,8 +220,8 @@ CELLS = [
 
 
 def turn(host: Machine, item: str, current: bool, pending: bool) -> None:
-    """Leave a mode of both GPUs so, as `nvidia-smi` in somebody's hands would."""
-    child.ask(host, READ)  # the simulator has begun its boot
+    """Leave a mode of both GPUs in this state, as someone with `nvidia-smi` would."""
+    child.ask(host, READ)  # the first call makes the simulator register its boot
     place = host.place / "state"
     rows = dict(line.split("=", 1) for line in place.read_text().splitlines()) if place.exists() else {}
     for gpu in range(2):
@@ -228,7 +232,7 @@ def turn(host: Machine, item: str, current: bool, pending: bool) -> None:
 
 
 def carry_out(host: Machine, wanted: dict[str, Any], steps: tuple[str, ...]) -> None:
-    """Take the steps of a remedy. A boot ends with `goldnode-policy.service`."""
+    """Apply the steps of a remedy. A boot ends with `goldnode-policy.service`."""
     for step in steps:
         assert step in (POLICY, SITE, REBOOT), step
         if step == REBOOT:
@@ -241,7 +245,7 @@ def finding_of(host: Machine, wanted: dict[str, Any], item: str) -> Finding:
 
 
 def mode_of(host: Machine, item: str) -> bool:
-    """Whether the mode of GPU 0 is on now."""
+    """Return whether the mode of GPU 0 is on now."""
     return bool(child.ask(host, READ)["gpus"]["0"][item]["current"])
 
 
@@ -419,7 +423,7 @@ def test_a_board_without_mig_does_not_expose_it(machine: Callable[..., Machine])
 
 
 def test_mig_parted_is_used_where_it_is_installed(machine: Callable[..., Machine]) -> None:
-    """A stand-in that notes what it is asked: NVIDIA's own was not run."""
+    """Use a stand-in that records its arguments; NVIDIA's program was not run."""
     host = machine(count=1)
     program = Path(host.root) / "usr/bin/nvidia-mig-parted"
     program.parent.mkdir(parents=True)

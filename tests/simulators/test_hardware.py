@@ -1,4 +1,6 @@
-"""The simulated NVML through the real pynvml, each caller in a process of its own, as programs on a node are."""
+"""Tests of the simulated NVML through the real pynvml, each caller in its own process, like programs on a
+node.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.simulators.hardware.library import functions, pynvml_source, source
 
 from goldnode.facts import host as facts
 
-# Every call gives its value, or the return code as {"rc": N}.
+# Every call returns its value, or the return code as {"rc": N}.
 PRELUDE = """
 import json, sys
 from pynvml import *
@@ -44,7 +46,7 @@ def document(model: str = "A100-SXM4-40GB", count: int = 8) -> dict[str, Any]:
 
 
 class Machine:
-    """A directory of the simulator, and processes that see its GPUs."""
+    """A directory of the simulator, and processes that use its GPUs."""
 
     def __init__(self, library: Path, directory: Path, scenario: Scenario) -> None:
         self.library, self.directory, self.scenario = library, directory, scenario
@@ -60,7 +62,7 @@ class Machine:
         return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(self, code: str, init: str = INIT) -> list[Any]:
-        """What `code` shows."""
+        """Return the values that `code` passes to `show`."""
         process = self.start(code, init)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
@@ -72,7 +74,7 @@ class Machine:
         write(self.scenario, self.directory)
 
     def reboot(self) -> None:
-        """What is under /run does not survive."""
+        """Delete the state under /run, as a reboot does."""
         (self.directory / "run" / "state").unlink()
 
 
@@ -91,8 +93,10 @@ def test_boards_are_those_of_the_class(machine: Callable[..., Machine]) -> None:
     have = machine()
     driver, count, name, uuids, pci, memory = have.run(
         "p = nvmlDeviceGetPciInfo(gpu)\n"
-        "show(nvmlSystemGetDriverVersion(), len(gpus), nvmlDeviceGetName(gpu), [nvmlDeviceGetUUID(g) for g in gpus],"
-        " [hex(p.pciDeviceId), p.busId], [nvmlDeviceGetMemoryInfo(gpu).total, nvmlDeviceGetMemoryInfo(gpu, version=nvmlMemory_v2).total])"
+        "show(nvmlSystemGetDriverVersion(), len(gpus), nvmlDeviceGetName(gpu), [nvmlDeviceGetUUID(g) for "
+        "g in gpus],"
+        " [hex(p.pciDeviceId), p.busId], [nvmlDeviceGetMemoryInfo(gpu).total, "
+        "nvmlDeviceGetMemoryInfo(gpu, version=nvmlMemory_v2).total])"
     )
     assert (driver, count, name) == ("535.309.01", 8, "NVIDIA A100-SXM4-40GB")
     assert len(set(uuids)) == 8
@@ -115,8 +119,10 @@ def test_it_says_that_it_is_simulated(machine: Callable[..., Machine]) -> None:
 def test_gpus_are_found_by_uuid_serial_and_address(machine: Callable[..., Machine]) -> None:
     have = machine()
     found = have.run(
-        "g = gpus[5]; u = nvmlDeviceGetUUID(g); s = nvmlDeviceGetSerial(g); b = nvmlDeviceGetPciInfo(g).busId\n"
-        "show(*[nvmlDeviceGetIndex(h) for h in (nvmlDeviceGetHandleByUUID(u.encode()), nvmlDeviceGetHandleBySerial(s.encode()),"
+        "g = gpus[5]; u = nvmlDeviceGetUUID(g); s = nvmlDeviceGetSerial(g); b = "
+        "nvmlDeviceGetPciInfo(g).busId\n"
+        "show(*[nvmlDeviceGetIndex(h) for h in (nvmlDeviceGetHandleByUUID(u.encode()), "
+        "nvmlDeviceGetHandleBySerial(s.encode()),"
         " nvmlDeviceGetHandleByPciBusId(b.encode()), nvmlDeviceGetHandleByPciBusId(b[4:].lower().encode()))],"
         " get(nvmlDeviceGetHandleByUUID, b'GPU-0'), get(nvmlDeviceGetHandleByIndex, 8))"
     )
@@ -131,7 +137,7 @@ def test_every_function_of_pynvml_is_there(library: Path) -> None:
 
 
 def test_the_library_runs_on_an_older_system(library: Path) -> None:
-    """Nothing newer than the C library of the oldest supported node (Debian 11's 2.31) is needed."""
+    """The library must need no newer C library than that of the oldest supported node (Debian 11: 2.31)."""
     told = subprocess.run(["objdump", "-T", str(library)], capture_output=True, text=True, check=True).stdout
     needed = {tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([\d.]+)", told)}
     assert needed
@@ -145,25 +151,30 @@ def test_the_same_inputs_give_the_same_text() -> None:
 
 
 def test_structures_have_the_sizes_of_the_abi(machine: Callable[..., Machine]) -> None:
-    """A structure that is written past its end would break the caller: each is followed by a guard."""
+    """Writing past the end of a structure would corrupt the caller, so a guard follows each one."""
     have = machine("H100-SXM5-80GB", 1)
     found = have.run(
         "import ctypes, pynvml\n"
         "def guarded(name, struct, version=None):\n"
         "    class Guarded(ctypes.Structure):\n"
         "        _fields_ = [('inner', struct), ('guard', ctypes.c_ubyte * 64)]\n"
-        "    one = Guarded(); ctypes.memset(ctypes.byref(one), 0xA5, ctypes.sizeof(one)); ctypes.memset(ctypes.byref(one.inner), 0, ctypes.sizeof(one.inner))\n"
+        "    one = Guarded(); ctypes.memset(ctypes.byref(one), 0xA5, ctypes.sizeof(one)); "
+        "ctypes.memset(ctypes.byref(one.inner), 0, ctypes.sizeof(one.inner))\n"
         "    if version: one.inner.version = version\n"
         "    rc = getattr(pynvml.nvmlLib, name)(gpu, ctypes.byref(one))\n"
         "    return [rc, bytes(one.guard) == b'\\xa5' * 64]\n"
         "show(*[guarded(*row) for row in ("
-        "('nvmlDeviceGetPciInfo_v3', nvmlPciInfo_t), ('nvmlDeviceGetPciInfoExt', nvmlPciInfoExt_v1_t, 0x1000040),"
-        "('nvmlDeviceGetMemoryInfo', c_nvmlMemory_t), ('nvmlDeviceGetMemoryInfo_v2', c_nvmlMemory_v2_t, 0x2000028),"
-        "('nvmlDeviceGetBAR1MemoryInfo', c_nvmlBAR1Memory_t), ('nvmlDeviceGetUtilizationRates', c_nvmlUtilization_t),"
+        "('nvmlDeviceGetPciInfo_v3', nvmlPciInfo_t), ('nvmlDeviceGetPciInfoExt', nvmlPciInfoExt_v1_t, "
+        "0x1000040),"
+        "('nvmlDeviceGetMemoryInfo', c_nvmlMemory_t), ('nvmlDeviceGetMemoryInfo_v2', c_nvmlMemory_v2_t, "
+        "0x2000028),"
+        "('nvmlDeviceGetBAR1MemoryInfo', c_nvmlBAR1Memory_t), ('nvmlDeviceGetUtilizationRates', "
+        "c_nvmlUtilization_t),"
         "('nvmlDeviceGetRowRemapperHistogram', c_nvmlRowRemapperHistogramValues),"
         "('nvmlDeviceGetSramEccErrorStatus', c_nvmlEccSramErrorStatus_v1_t, 0x1000068),"
         "('nvmlDeviceGetTemperatureV', c_nvmlTemperature_v1_t, 0x100000C),"
-        "('nvmlDeviceGetGpuFabricInfo', c_nvmlGpuFabricInfo_t), ('nvmlDeviceGetGpuFabricInfoV', c_nvmlGpuFabricInfo_v2_t, 0x2000024),"
+        "('nvmlDeviceGetGpuFabricInfo', c_nvmlGpuFabricInfo_t), ('nvmlDeviceGetGpuFabricInfoV', "
+        "c_nvmlGpuFabricInfo_v2_t, 0x2000024),"
         ")])"
     )
     assert found == [[0, True]] * len(found)
@@ -175,12 +186,14 @@ def test_structures_have_the_sizes_of_the_abi(machine: Callable[..., Machine]) -
 def test_what_one_process_sets_another_reads(machine: Callable[..., Machine]) -> None:
     have = machine()
     have.run(
-        "nvmlDeviceSetPersistenceMode(gpu, 1); nvmlDeviceSetPowerManagementLimit(gpu, 300000); nvmlDeviceSetComputeMode(gpu, 3)\n"
+        "nvmlDeviceSetPersistenceMode(gpu, 1); nvmlDeviceSetPowerManagementLimit(gpu, 300000); "
+        "nvmlDeviceSetComputeMode(gpu, 3)\n"
         "clock = nvmlDeviceGetSupportedGraphicsClocks(gpu, nvmlDeviceGetSupportedMemoryClocks(gpu)[0])[2]\n"
         "nvmlDeviceSetApplicationsClocks(gpu, nvmlDeviceGetSupportedMemoryClocks(gpu)[0], clock); show()"
     )
     read = (
-        "show(*[[nvmlDeviceGetPersistenceMode(g), nvmlDeviceGetPowerManagementLimit(g), nvmlDeviceGetEnforcedPowerLimit(g),"
+        "show(*[[nvmlDeviceGetPersistenceMode(g), nvmlDeviceGetPowerManagementLimit(g), "
+        "nvmlDeviceGetEnforcedPowerLimit(g),"
         " nvmlDeviceGetComputeMode(g), nvmlDeviceGetApplicationsClock(g, 0)] for g in gpus[:2]])"
     )
     first, second = have.run(read)
@@ -217,7 +230,8 @@ def test_what_the_board_cannot_is_refused(machine: Callable[..., Machine], call:
 def test_locked_clocks_show_only_in_the_clock_that_runs(machine: Callable[..., Machine]) -> None:
     have = machine()
     have.run(
-        "nvmlDeviceSetGpuLockedClocks(gpu, 1200, 1300); nvmlDeviceSetMemoryLockedClocks(gpu, 1215, 1215); show()"
+        "nvmlDeviceSetGpuLockedClocks(gpu, 1200, 1300); nvmlDeviceSetMemoryLockedClocks(gpu, 1215, "
+        "1215); show()"
     )
     assert have.run("show(nvmlDeviceGetClockInfo(gpu, 0), nvmlDeviceGetApplicationsClock(gpu, 0))") == [
         1200,
@@ -243,8 +257,10 @@ def test_ecc_counters_are_cleared_but_for_the_lifetime_ones(machine: Callable[..
     (have.directory / "run").mkdir()
     (have.directory / "run" / "state").write_text("booted=1\ngpu0.ecc_errors.1.0=3\ngpu0.ecc_errors.1.1=7\n")
     found = have.run(
-        "show(nvmlDeviceGetTotalEccErrors(gpu, 1, 0), nvmlDeviceGetTotalEccErrors(gpu, 1, 1), nvmlDeviceClearEccErrorCounts(gpu, 0),"
-        " get(nvmlDeviceClearEccErrorCounts, gpu, 1), nvmlDeviceGetTotalEccErrors(gpu, 1, 0), nvmlDeviceGetTotalEccErrors(gpu, 1, 1))"
+        "show(nvmlDeviceGetTotalEccErrors(gpu, 1, 0), nvmlDeviceGetTotalEccErrors(gpu, 1, 1), "
+        "nvmlDeviceClearEccErrorCounts(gpu, 0),"
+        " get(nvmlDeviceClearEccErrorCounts, gpu, 1), nvmlDeviceGetTotalEccErrors(gpu, 1, 0), "
+        "nvmlDeviceGetTotalEccErrors(gpu, 1, 1))"
     )
     assert found == [3, 7, None, {"rc": 3}, 0, 7]
 
@@ -265,11 +281,13 @@ def test_mig_layout(machine: Callable[..., Machine]) -> None:
         "        array = (c_nvmlGpuInstance_t * 16)(); count = c_uint(16)\n"
         "        nvmlDeviceGetGpuInstances(gpu, id, array, byref(count))\n"
         "        for g in array[:count.value]:\n"
-        "            i = nvmlGpuInstanceGetInfo(g); found.append([names[i.profileId], i.id, i.placement.start, i.placement.size])\n"
+        "            i = nvmlGpuInstanceGetInfo(g); found.append([names[i.profileId], i.id, "
+        "i.placement.start, i.placement.size])\n"
         "    return sorted(found)\n"
     )
     assert have.run(
-        "show(get(nvmlDeviceCreateGpuInstance, gpu, 9), nvmlDeviceSetMigMode(gpu, 1), nvmlDeviceGetMigMode(gpu))"
+        "show(get(nvmlDeviceCreateGpuInstance, gpu, 9), nvmlDeviceSetMigMode(gpu, 1), "
+        "nvmlDeviceGetMigMode(gpu))"
     ) == [
         {"rc": 3},
         0,
@@ -277,21 +295,24 @@ def test_mig_layout(machine: Callable[..., Machine]) -> None:
     ]
     made = have.run(
         layout + "ids = {n: i for i, n in names.items()}\n"
-        "three = nvmlDeviceCreateGpuInstance(gpu, ids['MIG 3g.20gb']); nvmlDeviceCreateGpuInstance(gpu, ids['MIG 4g.20gb'])\n"
+        "three = nvmlDeviceCreateGpuInstance(gpu, ids['MIG 3g.20gb']); nvmlDeviceCreateGpuInstance(gpu, "
+        "ids['MIG 4g.20gb'])\n"
         "nvmlGpuInstanceCreateComputeInstance(three, NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE)\n"
         "show(sorted(names.values()), get(nvmlDeviceCreateGpuInstance, gpu, ids['MIG 1g.5gb']),"
-        " get(nvmlGpuInstanceCreateComputeInstance, three, 0), get(nvmlGpuInstanceDestroy, three), get(nvmlDeviceSetMigMode, gpu, 0))"
+        " get(nvmlGpuInstanceCreateComputeInstance, three, 0), get(nvmlGpuInstanceDestroy, three), "
+        "get(nvmlDeviceSetMigMode, gpu, 0))"
     )
     assert made[0] == sorted(f"MIG {name}" for name in facts.gpu("A100-SXM4-40GB").mig_profiles or ())
     assert made[1:] == [{"rc": 23}, {"rc": 23}, {"rc": 19}, {"rc": 19}]
     seen, mig = have.run(
         layout + "m = nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)\n"
-        "show(listed(), [nvmlDeviceGetUUID(m)[:4], nvmlDeviceGetName(m), get(nvmlDeviceGetMigDeviceHandleByIndex, gpu, 1),"
+        "show(listed(), [nvmlDeviceGetUUID(m)[:4], nvmlDeviceGetName(m), "
+        "get(nvmlDeviceGetMigDeviceHandleByIndex, gpu, 1),"
         " get(nvmlDeviceGetRemappedRows, gpu), get(nvmlDeviceSetComputeMode, gpu, 3)])"
     )
     assert seen == [["MIG 3g.20gb", 1, 4, 4], ["MIG 4g.20gb", 2, 0, 4]]
     assert mig == ["MIG-", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", {"rc": 6}, {"rc": 3}, {"rc": 3}]
-    have.reboot()  # an Ampere board keeps the mode, nothing keeps the instances
+    have.reboot()  # an Ampere board retains the mode, but no board retains the instances
     assert have.run(layout + "show(nvmlDeviceGetMigMode(gpu), listed(), nvmlDeviceSetMigMode(gpu, 0))") == [
         [1, 1],
         [],
@@ -303,7 +324,8 @@ def test_mig_of_a_busy_gpu_waits(machine: Callable[..., Machine]) -> None:
     have = machine()
     have.fault("gpu0.processes=4242:1000000")
     assert have.run(
-        "show(nvmlDeviceSetMigMode(gpu, 1), nvmlDeviceGetMigMode(gpu), nvmlDeviceGetComputeRunningProcesses(gpu)[0].pid)"
+        "show(nvmlDeviceSetMigMode(gpu, 1), nvmlDeviceGetMigMode(gpu), "
+        "nvmlDeviceGetComputeRunningProcesses(gpu)[0].pid)"
     ) == [
         19,
         [0, 1],
@@ -352,8 +374,10 @@ def test_faults_of_one_gpu(machine: Callable[..., Machine]) -> None:
     )
     found = have.run(
         "nvmlDeviceSetPowerManagementLimit(gpus[2], 350000)\n"
-        "show(get(nvmlDeviceGetName, gpus[3]), get(nvmlDeviceSetPersistenceMode, gpus[3], 1), nvmlDeviceGetPowerManagementLimit(gpus[2]),"
-        " nvmlDeviceGetUUID(gpus[1]) == nvmlDeviceGetUUID(gpu), nvmlDeviceGetTemperature(gpus[7], 0), get(nvmlDeviceGetEccMode, gpus[4]))"
+        "show(get(nvmlDeviceGetName, gpus[3]), get(nvmlDeviceSetPersistenceMode, gpus[3], 1), "
+        "nvmlDeviceGetPowerManagementLimit(gpus[2]),"
+        " nvmlDeviceGetUUID(gpus[1]) == nvmlDeviceGetUUID(gpu), nvmlDeviceGetTemperature(gpus[7], 0), "
+        "get(nvmlDeviceGetEccMode, gpus[4]))"
     )
     assert found == [{"rc": 15}, {"rc": 15}, 250000, True, 91, {"rc": 3}]
 
@@ -362,7 +386,8 @@ def test_setters_that_fail_or_do_nothing(machine: Callable[..., Machine]) -> Non
     have = machine()
     have.fault("gpu0.set.power_limit=error:no_permission", "gpu1.set.power_limit=ignored")
     assert have.run(
-        "show(*[[get(nvmlDeviceSetPowerManagementLimit, g, 200000), nvmlDeviceGetPowerManagementLimit(g)] for g in gpus[:3]])"
+        "show(*[[get(nvmlDeviceSetPowerManagementLimit, g, 200000), "
+        "nvmlDeviceGetPowerManagementLimit(g)] for g in gpus[:3]])"
     ) == [[{"rc": 4}, 400000], [None, 400000], [None, 200000]]
 
 
@@ -376,7 +401,8 @@ def test_faults_are_seen_at_the_next_init(machine: Callable[..., Machine]) -> No
     code = (
         PRELUDE + INIT + "before = nvmlDeviceGetTemperature(gpu, 0)\n"
         f"open({str(have.directory / 'faults')!r}, 'w').write('gpu0.temperature.0=95\\n')\n"
-        "same = nvmlDeviceGetTemperature(gpu, 0); nvmlShutdown(); nvmlInit(); show(before, same, nvmlDeviceGetTemperature(gpu, 0))"
+        "same = nvmlDeviceGetTemperature(gpu, 0); nvmlShutdown(); nvmlInit(); show(before, same, "
+        "nvmlDeviceGetTemperature(gpu, 0))"
     )
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [30, 30, 95]
@@ -397,7 +423,8 @@ def test_a_hang_is_killed_by_the_parent_and_blocks_nobody(machine: Callable[...,
     assert hung.stdout is not None
     assert hung.stdout.readline() == "asking\n"
     assert have.run(
-        "nvmlDeviceSetPersistenceMode(gpu, 1); show(nvmlDeviceGetPersistenceMode(gpu), nvmlDeviceGetTemperature(gpus[1], 0))"
+        "nvmlDeviceSetPersistenceMode(gpu, 1); show(nvmlDeviceGetPersistenceMode(gpu), "
+        "nvmlDeviceGetTemperature(gpus[1], 0))"
     ) == [
         1,
         30,

@@ -1,4 +1,6 @@
-"""Simulated hardware on a node: in every process, before the real package's library, over dpkg's ldconfig and over a boot."""
+"""Tests of simulated hardware on a node: every process uses it instead of the real package's library, also
+after ldconfig and a boot.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from goldnode.core import program_file as nodefile
 from goldnode.testing.lab.nodes import Lab, Node, NodeSpec
 
 pytestmark = pytest.mark.lab
-# Which library a process gets, and what it says: [mapped file, GPUs, power limit of GPU 3].
+# Report the library that a process gets, and its data: [mapped file, GPUs, power limit of GPU 3].
 ASK = """
 import ctypes, json
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -39,7 +41,7 @@ def node(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory) 
     lab.down()
     try:
         (made,) = lab.up([NodeSpec("node1", "standins", flavour="warm")])
-        # What Debian's package puts there: the file, and the link of its soname in a directory of the loader.
+        # Files of the Debian package: the library, and the soname link in a directory of the loader.
         code = tmp_path_factory.mktemp("real") / "real.c"
         code.write_text("int real(void) { return 1; }\n")
         made_file = code.with_suffix(".so")
@@ -78,7 +80,7 @@ def test_every_process_gets_the_simulated_library(node: Node) -> None:
         check=True,
     )
     assert json.loads(done.stdout) == want
-    node.shell("ldconfig")  # as the triggers of dpkg do
+    node.shell("ldconfig")  # as dpkg's triggers do
     assert asked(node) == want
 
 
@@ -104,7 +106,7 @@ def test_the_bus_is_the_scenarios_over_faults_and_boots(node: Node) -> None:
 
 
 def test_goldnode_observes_the_simulators_bus_and_never_the_machines(node: Node) -> None:
-    """In a container the GPUs on /sys are somebody else's, unless the simulator's marker is among them."""
+    """In a container, GPUs on /sys belong to the host, unless the simulator's marker is among them."""
     wanted = (Path(__file__).parents[1] / "cases" / "document.json").read_text()
     node.put({"/root/goldnode-node": nodefile.build(), "/root/document.json": wanted.encode()})
     code = (
@@ -112,7 +114,8 @@ def test_goldnode_observes_the_simulators_bus_and_never_the_machines(node: Node)
         "from goldnode.node.host import Host\n"
         "from goldnode.node.state.observe import observe\n"
         "seen = observe(Host('/'), json.load(open('/root/document.json')))\n"
-        "print(json.dumps([seen.container, seen.simulated, seen.library, seen.gpus and [gpu['id'] for gpu in seen.gpus]]))"
+        "print(json.dumps([seen.container, seen.simulated, seen.library, seen.gpus and [gpu['id'] for "
+        "gpu in seen.gpus]]))"
     )
     assert json.loads(node.run("python3", "-c", code).output) == [True, True, PACKAGE, ["10de:20b0"] * 8]
     node.run("systemctl", "stop", simulated.UNIT)
@@ -139,7 +142,8 @@ def test_only_root_sets(node: Node) -> None:
 def test_it_goes_without_a_trace(node: Node) -> None:
     simulated.remove(node)
     left = node.shell(
-        "find / -xdev \\( -name '*goldnode-simulator*' -o -name 'simulated-hardware*' \\) -not -path '/proc/*'"
+        "find / -xdev \\( -name '*goldnode-simulator*' -o -name 'simulated-hardware*' \\) -not -path "
+        "'/proc/*'"
     ).output
     assert left.strip() == ""
     assert node.run("test", "-e", "/sys/bus/pci/goldnode-simulator", check=False).rc != 0

@@ -1,4 +1,4 @@
-"""The simulated hardware as an archive for a virtual machine."""
+"""Tests of packing the simulated hardware as an archive for a virtual machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def packed(tmp_path: Path, *words: str) -> dict[str, tarfile.TarInfo]:
-    """Name -> member of the archive; its content lies below `tmp_path`/root."""
+    """Return the members of the archive by name; unpack it to `tmp_path`/root."""
     file, out = tmp_path / "class.json", tmp_path / "out.tar"
     file.write_text(json.dumps(DOCUMENT))
     command = [
@@ -43,7 +43,7 @@ def packed(tmp_path: Path, *words: str) -> dict[str, tarfile.TarInfo]:
 
 
 def boards(tmp_path: Path) -> int:
-    """GPUs on the bus of the archive."""
+    """Return the number of GPUs on the bus of the archive."""
     bus = tmp_path / "root" / PLACE.lstrip("/") / "tree/sys/bus/pci"
     return len([path for path in bus.rglob("vendor") if "10de" in path.read_text()])
 

@@ -1,4 +1,4 @@
-"""The simulated sysfs and procfs, read by goldnode's own readers and by path."""
+"""Tests of the simulated sysfs and procfs, through goldnode's readers and by path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def amd(count: int = 8) -> Scenario:
 
 
 def hops(root: Path, address: str) -> list[str]:
-    """PCI addresses from the GPU up, as a walk over the resolved path finds them."""
+    """Return the PCI addresses from the GPU up to the root port, from the resolved path."""
     place = (root / "sys/bus/pci/devices" / address).resolve()
     return [part.name for part in [place, *place.parents] if part.name.count(":") == 2]
 
@@ -99,7 +99,7 @@ def test_amd_boards_have_their_power_cap_and_level(tmp_path: Path) -> None:
 
 
 def link(root: Path, address: str) -> list[str]:
-    """Speed and width, now and at most, of a function."""
+    """Return current and maximum speed, then current and maximum width, of a PCI function."""
     place = root / "sys/bus/pci/devices" / address
     return [
         (place / name).read_text().split()[0]

@@ -1,4 +1,6 @@
-"""The node suite's reader of NVML and its checks of the GPU policy, on simulated GPUs: each check passes once and fails once."""
+"""Tests of the node suite's NVML reader and GPU policy checks on simulated GPUs: each check passes once and
+fails once.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ MIG = {
 
 
 class Here:
-    """This machine as testinfra's host, with the simulated library of a directory."""
+    """The local machine as a testinfra host, with the simulated library of a directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -63,7 +65,7 @@ class Here:
 
 
 class Suite:
-    """One simulated node of two GPUs, and a call per check of the suite."""
+    """One simulated node with two GPUs, and a method for each check of the suite."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

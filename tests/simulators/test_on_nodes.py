@@ -1,4 +1,4 @@
-"""The stand-ins on nodes, by apt alone: they must behave as the real packages do before they can stand in for them."""
+"""Tests of the stand-ins on nodes with apt alone: they must behave like the real packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODENAMES = {"debian12": "bookworm", "debian13": "trixie"}
 
 
 class World:
-    """One archive, and a fresh node per test."""
+    """One archive, and a new node for each test."""
 
     def __init__(self, lab: Lab, archive: Archive, server: Server) -> None:
         self.lab, self.archive, self.server = lab, archive, server
@@ -47,7 +47,7 @@ def world(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory)
 
 
 def install(node: Node, *packages: str) -> str:
-    """Install by apt; return what it printed."""
+    """Install packages with apt and return its output."""
     node.run("apt-get", "update", env=APT)
     return node.run(
         "apt-get", "install", "-y", "--no-install-recommends", *packages, env=APT, check=False

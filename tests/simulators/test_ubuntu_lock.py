@@ -1,4 +1,4 @@
-"""Resolving the stack for Ubuntu against the stand-in archive: apt as it is, and no node."""
+"""Tests of resolving the Ubuntu stack against the stand-in archive, with the real apt and no node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from goldnode.core.site import Site, archive_url, load_site
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import resolve
 
-# What a node's base system has: name and a version that satisfies every relation.
+# Base system of a node, with a version that satisfies every relation.
 BASE = (
     "adduser",
     "dkms",
@@ -36,7 +36,8 @@ def resolved(tmp_path: Path, *withdraw: str) -> Lock:
     status = tmp_path / "status"
     status.write_text(
         "".join(
-            f"Package: {name}\nStatus: install ok installed\nVersion: 99\nArchitecture: amd64\nMaintainer: nobody\nDescription: test\n\n"
+            f"Package: {name}\nStatus: install ok installed\nVersion: 99\nArchitecture: amd64\n"
+            "Maintainer: nobody\nDescription: test\n\n"
             for name in BASE
         )
     )

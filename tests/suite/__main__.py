@@ -1,4 +1,4 @@
-"""What `scripts/test` runs once everything is set up: `python -m tests.suite choose|run …`."""
+"""Main program of `scripts/test` after the set-up: `python -m tests.suite choose|list|run …`."""
 
 from __future__ import annotations
 
@@ -38,14 +38,20 @@ def main(argv: list[str]) -> int:
 
 
 def choose(wanted: Wanted, base: str | None, plan: Path) -> int:
-    """Write which tests of which stage the changes can affect, and print why. 0: there are some; 5: none; 6: nothing changed."""
+    """Write the tests that the changes can affect by stage, and print the reasons.
+
+    Return 0 if tests were selected, 5 if no test is affected, 6 if nothing changed.
+    """
     code, tests = chosen(wanted, base)
     plan.write_text(json.dumps(tests), encoding="utf-8")
     return code
 
 
 def chosen(wanted: Wanted, base: str | None) -> tuple[int, dict[str, list[str]] | None]:
-    """Select the tests, print why, and return `choose`'s exit status and stage → tests; None: all tests of all stages."""
+    """Select the tests, and print the reasons.
+
+    Return the exit status of `choose` and stage → tests; None means all tests of all stages.
+    """
     since, changed = selection.changed_files(ROOT, base)
     if not changed:
         print(f"nothing differs from {since}: no test was run")
@@ -63,7 +69,8 @@ def chosen(wanted: Wanted, base: str | None) -> tuple[int, dict[str, list[str]] 
     tests, left = by_stage(found.why, collected, wanted)
     for reason, names in left.items():
         print(
-            f"  {reason}: {', '.join(sorted(names)[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''}"
+            f"  {reason}: {', '.join(sorted(names)[:6])}"
+            f"{f' and {len(names) - 6} more' if len(names) > 6 else ''}"
         )
     if not any(tests.values()):
         print(
@@ -78,13 +85,13 @@ def chosen(wanted: Wanted, base: str | None) -> tuple[int, dict[str, list[str]] 
 def by_stage(
     chosen: Mapping[str, str], collected: Mapping[str, Mapping[str, set[str]]], wanted: Wanted
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return stage → the chosen tests that it has, and option → the chosen tests that only run with, or without, it."""
+    """Return stage → its chosen tests, and reason → the chosen tests that the current options exclude."""
     stages: dict[str, list[str]] = {stage.name: [] for stage in STAGES}
     left: dict[str, list[str]] = {}
     for name in sorted(chosen):
         file = name.partition("::")[0]
         tests = collected.get(file, {})
-        # A test that the table names by a name it no longer has: its whole file.
+        # If the table names a test that no longer exists, run its whole file.
         test = name if name in tests else file
         marks = [tests[test]] if test in tests else list(tests.values())
         for stage in STAGES:
@@ -100,7 +107,7 @@ def by_stage(
 
 
 def show(wanted: Wanted, base: str | None, *, changed: bool) -> int:
-    """Print the plan and run nothing."""
+    """Print the plan without running anything."""
     code, tests = chosen(wanted, base) if changed else (0, None)
     if code:
         return code
@@ -132,7 +139,8 @@ def show(wanted: Wanted, base: str | None, *, changed: bool) -> int:
             print(*(f"  {test}" for test in tests[stage.name]), sep="\n")
     if tests is None:
         print(
-            f"\nslowest of all: {slowest({file: row['seconds'] for file, row in record.files.items()}, 12) or 'not recorded yet'}"
+            "\nslowest of all: "
+            f"{slowest({file: row['seconds'] for file, row in record.files.items()}, 12) or 'not recorded yet'}"
         )
     if setup := record.stages.get("set-up"):
         print(f"the set-up took {spell(setup['seconds'])} when it last installed something")

@@ -1,4 +1,6 @@
-"""A plugin of pytest that writes which tests there are, with their markers, to the file that GOLDNODE_TEST_COLLECTED names."""
+"""pytest plugin that writes the collected tests and their markers to the file named in
+GOLDNODE_TEST_COLLECTED.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Which test files import which Python files, directly or not. Read from the sources, so that imports within functions count.
+"""Import graph of the Python files: which test files import which module, directly or not.
 
-pytest imports tests/ without `__init__.py` files, and some modules are named in strings only (lazy commands, programs of
-subprocesses): an import graph of packages misses both, so this one reads the syntax trees itself.
+It reads the sources, so imports within functions count. pytest imports tests/ without `__init__.py` files,
+and some modules are named only in strings (lazy commands, programs of subprocesses). A package-based import
+graph misses both, so this one parses the syntax trees itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def module_of(path: str) -> str:
 
 
 class Imports:
-    """The graph. An edge goes from a module, or from a fixture (`tests.conftest:NAME`), to what it imports."""
+    """The import graph. An edge leads from a module, or from a fixture (`tests.conftest:NAME`), to its
+    imports.
+    """
 
     def __init__(self, root: Path, files: Iterable[str]) -> None:
         self.files = {module_of(path): path for path in files if path.endswith(".py")}
@@ -40,10 +43,10 @@ class Imports:
         )  # conftest → fixture → pseudo module
         self.names: defaultdict[str, set[str]] = defaultdict(
             set
-        )  # place → parameters, and strings: what may name a fixture
+        )  # place → parameters and strings that may name a fixture
         self.autouse: set[str] = set()
         for module, path in self.files.items():
-            # A deleted file is still something that others may import.
+            # Other files may still import a deleted file.
             self._read(
                 module, path, (root / path).read_text(encoding="utf-8") if (root / path).is_file() else ""
             )
@@ -56,7 +59,7 @@ class Imports:
                 self._conftests(module, path)
 
     def tests_of(self, modules: Iterable[str]) -> dict[str, str]:
-        """Return the test files that import one of `modules`, or are one, with the module each was chosen for."""
+        """Return the test files that import or are one of `modules`, with the module that selected each."""
         backward: defaultdict[str, set[str]] = defaultdict(set)
         for module, used in self.edges.items():
             for other in used:
@@ -123,7 +126,9 @@ class Imports:
                     yield from below
 
     def _module(self, name: str) -> Iterator[str]:
-        """Yield the longest start of a dotted name that is a module, and the packages above it, which Python imports too."""
+        """Yield the longest prefix of a dotted name that is a module, and its parent packages, which Python
+        imports too.
+        """
         parts = name.split(".")
         for length in range(len(parts), 0, -1):
             if (start := ".".join(parts[:length])) in self.files:
@@ -133,7 +138,9 @@ class Imports:
         return (module for module in self.files if module.startswith(start))
 
     def _conftests(self, module: str, path: str) -> None:
-        """Let a file depend on the conftest.py files above it, and on those of their fixtures that it, or another of them, uses."""
+        """Make a file depend on the conftest.py files above it, and on the fixtures it uses,
+        directly or not.
+        """
         above = [module_of(f"{parent.as_posix()}/conftest.py") for parent in Path(path).parents]
         conftests = [place for place in above if place in self.files and place != module]
         self.edges[module] |= set(conftests)
@@ -145,12 +152,12 @@ class Imports:
 
 
 def is_test(path: str) -> bool:
-    """Whether pytest collects this file."""
+    """Return whether pytest collects this file."""
     return path.startswith("tests/") and path.rpartition("/")[2].startswith("test_") and path.endswith(".py")
 
 
 def fixture_of(node: ast.AST) -> ast.FunctionDef | None:
-    """Return the function of a fixture, else None."""
+    """Return the function of a fixture, otherwise None."""
     if isinstance(node, ast.FunctionDef) and any(
         "fixture" in ast.unparse(decorator) for decorator in node.decorator_list
     ):
@@ -159,7 +166,7 @@ def fixture_of(node: ast.AST) -> ast.FunctionDef | None:
 
 
 def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all below it, except what stands under `if TYPE_CHECKING:`."""
+    """Yield a node and all its descendants, except code under `if TYPE_CHECKING:`."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):

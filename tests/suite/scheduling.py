@@ -1,6 +1,8 @@
-"""The order of the tests and their distribution over processes: what takes longest begins first, and no process runs out of work early.
+"""Order of the tests, and their distribution over processes: the longest start first, and no process idles
+early.
 
-A *unit* is what one process runs in one go: the tests of one `xdist_group`, else those of one file, which share their nodes.
+A *unit* runs in one process: the tests of one `xdist_group`, or otherwise those of one file, which share
+their nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tests.suite.timings import Timings, split
 from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
-# Where a stage leaves the seconds of its tests; `python -m tests.suite run` sets it.
+# File for the test durations of a stage; `python -m tests.suite run` sets this variable.
 REPORT = "GOLDNODE_TEST_REPORT"
 
 
@@ -30,7 +32,7 @@ def unit_of(item: pytest.Item) -> str:
 
 
 def order(items: list[pytest.Item], timings: Timings) -> None:
-    """Order units by what they cost, the most expensive first. The tests of a unit keep their order."""
+    """Sort units by cost, the most expensive first. Tests of a unit retain their order."""
     cost: defaultdict[str, float] = defaultdict(float)
     first: dict[str, int] = {}
     units = [unit_of(item) for item in items]
@@ -42,17 +44,20 @@ def order(items: list[pytest.Item], timings: Timings) -> None:
 
 
 class Scheduler(LoadGroupScheduling):
-    """`--dist loadgroup` with files as units where a test has no group, and with units handed out as late as possible."""
+    """`--dist loadgroup` with files as units for tests without a group, and with units assigned as late as
+    possible.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file, group, _ = split(nodeid)
         return group or file
 
     def _reschedule(self, node: WorkerController) -> None:
-        """Hand the next unit to `node` when its last test is about to begin.
+        """Assign the next unit to `node` when its last test is about to start.
 
-        pytest begins a test only when it knows the one after it, so a process needs its next unit that early. pytest-xdist hands it
-        out one test earlier: the unit then waits behind two tests, perhaps of minutes, while another process has nothing to do.
+        pytest starts a test only when it knows the next one, so a process needs its next unit at that time.
+        pytest-xdist assigns it one test earlier. The unit then waits behind two tests, perhaps for minutes,
+        while another process is idle.
         """
         if self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) > 1:
             return
@@ -60,7 +65,9 @@ class Scheduler(LoadGroupScheduling):
 
 
 class Recorder:
-    """Collects the seconds of each test, set-up and tear-down included, and writes them to the file that REPORT names."""
+    """Recorder of test durations, including set-up and tear-down, which it writes to the file named in
+    REPORT.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,8 +84,11 @@ class Recorder:
 
 
 def record(config: pytest.Config) -> None:
-    """Record the seconds of this run where `scripts/test` asks for it; processes of pytest-xdist report to the one that started them."""
-    # Taken out of the environment: a test that runs pytest must not write there.
+    """Record the durations of this run if `scripts/test` requests it.
+
+    Worker processes of pytest-xdist report to the process that started them.
+    """
+    # Removed from the environment: a test that runs pytest must not write to this file.
     path = os.environ.pop(REPORT, None)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(Path(path)))

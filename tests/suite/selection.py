@@ -1,6 +1,7 @@
-"""Which tests a change can affect: what Python imports (imports.py), and the table AFFECTS for what no import shows.
+"""Selection of the tests that a change can affect, from Python imports (imports.py) and the table AFFECTS.
 
-A file that neither covers selects everything; tests/unit/test_selection.py fails as long as the repository has such a file.
+A file that neither covers selects all tests; tests/unit/test_selection.py fails while the repository has such
+a file.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from pathlib import Path
 
 from tests.suite.imports import Imports, is_test, module_of
 
-# Targets of the table. `marker:NAME`: all files with tests of that marker. `module:NAME`: all files that import that module. Else a
-# directory below tests/, a test file, or one test's id.
+# Targets of the table. `marker:NAME`: all files with tests of that marker. `module:NAME`: all files that
+# import that module. Otherwise a directory below tests/, a test file, or the id of one test.
 EVERYTHING = "everything"
 NODES = ("marker:lab", "marker:real", "marker:qemu", "marker:disks")
 LINT = "tests/unit/test_lint.py"
 TOOLS = f"{LINT}::test_tool_finds_nothing"
-# Reads every file, so that it runs with every change. It does not count as cover.
+# Reads every file, so it runs with every change. It does not count as coverage.
 EVERY_FILE = "tests/unit/test_hygiene.py"
 
-# Pattern → targets. All rows that match count. `*` also matches `/`.
+# Pattern → targets. All matching rows apply. `*` also matches `/`.
 AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    # What decides how every test runs.
+    # Files that affect how every test runs.
     ("pyproject.toml", (EVERYTHING,)),
     ("requirements/*", (EVERYTHING,)),
     ("tests/conftest.py", (EVERYTHING,)),
-    # Playbooks, and what runs on nodes.
+    # Playbooks and code that runs on nodes.
     ("site.yml", (*NODES, "tests/unit/ansible", "tests/unit/lab", "tests/unit/fleet")),
     ("rollback.yml", (*NODES, "tests/unit/ansible", "tests/unit/fleet")),
     ("ansible.cfg", (*NODES, "tests/unit/ansible", "tests/unit/lab", f"{TOOLS}[ansible-lint]")),
@@ -111,7 +112,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/e2e/test_host_modules.py",
         ),
     ),
-    # Pages that tests read; the other pages are only looked through for names that must not be there.
+    # Pages that tests read. Other pages are only searched for forbidden names.
     ("README.md", ("tests/unit/fleet/test_variables.py",)),
     ("CHANGELOG.md", ()),
     ("CONTRIBUTING.md", ()),
@@ -129,7 +130,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("benchmarks/*", ("tests/unit/test_benchmark_pages.py",)),
     ("benchmarks/converge/*", ("tests/e2e/test_resident.py",)),
     ("benchmarks/run", (LINT,)),
-    # What tests read.
+    # Files that tests read.
     ("tests/cases/*", ("tests/unit", "tests/simulators")),
     ("tests/disks/*.sh", ("tests/disks",)),
     ("tests/disks/guest_*.py", ("tests/disks",)),
@@ -140,14 +141,14 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests/nodes/*", ("marker:lab", "marker:real", "tests/simulators", "tests/unit/test_verify.py")),
     ("tests/simulators/*.c", ("module:tests.simulators.accelerators", "module:tests.simulators.hardware")),
     ("tests/simulators/*.md", ()),
-    # Programs that guests and nodes run, and helpers that are run rather than imported.
+    # Programs for guests and nodes, and helpers that are executed instead of imported.
     ("tests/e2e/qemu/*", ("marker:qemu", "marker:disks")),
     ("tests/simulators/*.py", ("tests/simulators", "tests/faults", "marker:lab", "marker:real")),
     ("tests/stacks/*", ("tests/lab",)),
     ("tests/suite/*", ("tests/unit/test_selection.py", "tests/unit/test_stages.py")),
     ("tests/unit/disks/*.json", ("tests/unit/disks",)),
     ("tests/unit/node/fixtures/*", ("tests/unit/node", "tests/simulators")),
-    # Linters, by what each reads.
+    # Linters, by the files that each reads.
     ("*.py", tuple(f"{TOOLS}[{tool}]" for tool in ("ruff", "ruff-format", "mypy"))),
     ("*.yml", (f"{TOOLS}[ansible-lint]",)),
     (".config/ansible-lint.yml", (f"{TOOLS}[ansible-lint]",)),
@@ -165,16 +166,16 @@ def matches(path: str, pattern: str) -> bool:
 
 @dataclass
 class Selection:
-    """Test files, or ids of single tests → why each was chosen."""
+    """Test files, or ids of single tests → the reason for each."""
 
     why: dict[str, str] = field(default_factory=dict)
-    everything: str = ""  # why everything runs; empty: only `why` does
+    everything: str = ""  # reason why all tests run; if empty, only those in `why` run
 
     def add(self, test: str, cause: str) -> None:
         self.why.setdefault(test, cause)
 
     def folded(self) -> list[str]:
-        """Return a line per cause: the tests it chose, counted where there are many."""
+        """Return one line per reason with the tests it selected; long lists are shortened."""
         by_cause: defaultdict[str, list[str]] = defaultdict(list)
         for test, cause in self.why.items():
             by_cause[cause].append(test.removeprefix("tests/"))
@@ -186,7 +187,9 @@ class Selection:
 
 
 def select(changed: Iterable[str], imports: Imports, marks: Mapping[str, set[str]]) -> Selection:
-    """Return the tests that `changed` can affect. `marks`: every test file → the markers its tests have."""
+    """Return the tests that `changed` can affect. `marks` maps every test file to the markers of its
+    tests.
+    """
     selection = Selection()
     paths = sorted(changed)
     for path in paths:
@@ -208,7 +211,7 @@ def select(changed: Iterable[str], imports: Imports, marks: Mapping[str, set[str
                 selection.add(test, f"imports {module}")
     if paths:
         selection.add(EVERY_FILE, "reads every file")
-    # A file that runs whole needs none of its tests named too, which pytest would run once but count by their own rule.
+    # If a whole file runs, do not name its tests too: pytest would run them once but count them separately.
     whole = {test for test in selection.why if "::" not in test}
     selection.why = {
         test: cause
@@ -219,9 +222,9 @@ def select(changed: Iterable[str], imports: Imports, marks: Mapping[str, set[str
 
 
 def _causes(path: str, imports: Imports) -> tuple[bool, list[tuple[str, Sequence[str]]]]:
-    """Return whether the graph or the table knows `path`, and the rows of the table that it matches, as (cause, targets)."""
+    """Return whether imports or the table cover `path`, and the matching rows as (cause, targets)."""
     rows = [(pattern, targets) for pattern, targets in AFFECTS if matches(path, pattern)]
-    # The linters read everything of a kind, which shows no use of it.
+    # Linters read all files of a type; that does not mean anything uses the file.
     covered = any(not pattern.startswith("*") for pattern, _ in rows) or is_test(path)
     if not covered and path.endswith(".py"):
         covered = bool(imports.tests_of([module_of(path)])) or path.endswith("/__init__.py")
@@ -231,7 +234,7 @@ def _causes(path: str, imports: Imports) -> tuple[bool, list[tuple[str, Sequence
 
 
 def uncovered(paths: Iterable[str], imports: Imports) -> list[str]:
-    """Return the files that would select everything for want of a row in the table."""
+    """Return the files that select all tests because no row of the table covers them."""
     return [path for path in paths if not _causes(path, imports)[0]]
 
 
@@ -248,7 +251,10 @@ def _expand(target: str, imports: Imports, marks: Mapping[str, set[str]]) -> Ite
 
 
 def changed_files(root: Path, base: str | None) -> tuple[str, list[str]]:
-    """Return what the changes are counted from, in words, and the files that differ from it, uncommitted and untracked ones included."""
+    """Return the base of the comparison as text, and the files that differ from it.
+
+    Uncommitted and untracked files are included.
+    """
     start, words = _start(root, base)
     listed = _git(root, "diff", "--name-only", "--no-renames", "-z", start) + _git(
         root, "ls-files", "-o", "--exclude-standard", "-z"
@@ -267,13 +273,14 @@ def _start(root: Path, base: str | None) -> tuple[str, str]:
                     f"scripts/test: --changed {base}: {error.stderr.strip() or 'shares no commit with HEAD'}"
                 ) from error
             continue
-        # On the branch's own tip, with nothing of one's own on top, the last commit is what there is to prove.
+        # On an unmodified main branch, test the last commit instead.
         clean = not _git(root, "status", "--porcelain").strip()
         if not base and name == "origin/main" and commit == head and clean:
             continue
         return commit, f"{name} ({commit[:12]})"
     raise SystemExit(
-        "scripts/test: --changed finds neither origin/main nor HEAD~1 here. Name a commit: scripts/test --changed COMMIT"
+        "scripts/test: --changed finds neither origin/main nor HEAD~1 here. "
+        "Name a commit: scripts/test --changed COMMIT"
     )
 
 
@@ -282,7 +289,7 @@ def _git(root: Path, *words: str) -> str:
 
 
 def known_files(root: Path) -> list[str]:
-    """Return the files of the project that git knows or would take."""
+    """Return the files of the project that git tracks or would add."""
     return sorted(
         path for path in _git(root, "ls-files", "-co", "--exclude-standard", "-z").split("\0") if path
     )

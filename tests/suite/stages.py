@@ -1,4 +1,4 @@
-"""The stages of `scripts/test`: what each proves, which tests are in it, and what is printed before and after it."""
+"""Stages of `scripts/test`: their purpose, their tests, and the output before and after each."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MARKS = (*HEAVY, "long")
 
 @dataclass(frozen=True)
 class Stage:
-    """A run of pytest."""
+    """One run of pytest."""
 
     name: str
     title: str
-    proves: str  # what it will do, in words
+    proves: str  # purpose of the stage, as printed before it runs
     heavy: bool
 
     def markers(self, *, long: bool) -> str:
@@ -39,27 +39,31 @@ class Stage:
         return f"({' or '.join(HEAVY)})" + ("" if long else " and not long")
 
     def has(self, marks: Collection[str], *, long: bool) -> bool:
-        """Whether a test with these markers is in this stage."""
+        """Return whether a test with these markers is in this stage."""
         return bool(set(marks) & set(HEAVY)) == self.heavy and (long or not self.heavy or "long" not in marks)
 
     def key(self, *, long: bool) -> str:
-        """Return the name in the record: with --all a stage takes another time."""
+        """Return the name in the record. With --all a stage has its own record, because it takes longer."""
         return f"{self.name}, with long ones" if long and self.heavy else self.name
 
 
-# Not one run: a mistake that a unit test or a linter finds is reported within minutes. In one run it would be reported at the end.
+# Separate runs, so that a mistake found by a unit test or a linter is reported within minutes, not at the
+# end.
 STAGES = (
     Stage(
         "unit",
         "Lint, types and unit tests",
-        "The linters pass. Each module does what its cases say, against recorded machines and simulated hardware.",
+        "The linters pass. Each module does what its cases say, against recorded machines and simulated "
+        "hardware.",
         heavy=False,
     ),
     Stage(
         "nodes",
         "Nodes, real kernels and drivers, images, disks",
-        "Systemd nodes converge, report, roll back and are verified, on stand-in archives and with real kernels and drivers; molecule"
-        " scenarios; container images are built, inspected and published; disk images are built, booted and updated.",
+        "Systemd nodes converge, report, roll back and are verified, on stand-in archives and with real "
+        "kernels and drivers; molecule"
+        " scenarios; container images are built, inspected and published; disk images are built, booted "
+        "and updated.",
         heavy=True,
     ),
 )
@@ -67,17 +71,20 @@ STAGES = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command line asked for."""
+    """Options from the command line."""
 
     quick: bool = False
     long: bool = False
     record: bool = False
-    options: tuple[str, ...] = ()  # pytest's own
-    tests: Mapping[str, tuple[str, ...]] | None = None  # stage → test files or ids, where only some run
+    options: tuple[str, ...] = ()  # options for pytest itself
+    tests: Mapping[str, tuple[str, ...]] | None = None  # stage → test files or ids, if only some run
 
     @property
     def selects(self) -> bool:
-        """Return whether one of pytest's options may run other tests, or run them otherwise; -v and the like only print more."""
+        """Return whether the pytest options may change which tests run, or how.
+
+        Options that affect only the output, such as -v, do not count.
+        """
         return any(
             not re.fullmatch(r"-[vqs]+|-r\w*|--durations(-min)?=.*|--tb=.*", option)
             for option in self.options
@@ -91,7 +98,7 @@ class Wanted:
 
 @dataclass
 class Results:
-    """What a run of one stage gave."""
+    """Results of one stage."""
 
     seconds: float = 0.0
     tests: dict[str, float] = field(default_factory=dict)
@@ -106,13 +113,15 @@ class Results:
 
 
 def slowest(seconds: Mapping[str, float], count: int = 3) -> str:
-    """Return the `count` most expensive of `seconds` (name → seconds), in words; empty without one of more than a second."""
+    """Return the `count` slowest entries of `seconds` (name → seconds) as text; empty if all took less than a
+    second.
+    """
     ranked = sorted(seconds.items(), key=lambda row: -row[1])[:count]
     return ", ".join(f"{name.removeprefix('tests/')} {spell(took)}" for name, took in ranked if took >= 1)
 
 
 def slower(now: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
-    """Return what takes more than a third and 20 s longer than last time, in words, the worst first."""
+    """Return the entries that became slower by more than a third and 20 s, as text, the worst first."""
     worse = {
         name: took - before[name]
         for name, took in now.items()
@@ -126,7 +135,7 @@ def slower(now: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
 
 
 def last_time(record: Timings) -> str:
-    """Return where and when the figures of last time are from."""
+    """Return date and origin of the previous durations as text."""
     if record.source is None:
         return "not recorded yet"
     if record.source == timings.LOCAL:
@@ -137,7 +146,9 @@ def last_time(record: Timings) -> str:
 def before(
     stage: Stage, wanted: Wanted, record: Timings, marks: Mapping[str, set[str]] | None = None
 ) -> list[str]:
-    """Return what is printed before a stage runs. `marks`, file → markers, is known where the tests were collected."""
+    """Return the lines to print before a stage. `marks` (file → markers) is given only after collecting the
+    tests.
+    """
     lines = [stage.proves]
     key = stage.key(long=wanted.long)
     whole = record.stages.get(key)
@@ -147,7 +158,8 @@ def before(
         known = {file: record.files[file] for file in files if file in record.files}
         took = {file: row["seconds"] for file, row in known.items()}
         lines.append(
-            f"{len(chosen)} test files or tests chosen; {sum(row['tests'] for row in known.values())} tests in these files last time"
+            f"{len(chosen)} test files or tests chosen; "
+            f"{sum(row['tests'] for row in known.values())} tests in these files last time"
         )
         if took:
             lines.append(
@@ -159,7 +171,8 @@ def before(
         took = {file: record.files[file]["seconds"] for file in names if file in record.files}
         if whole:
             lines.append(
-                f"{whole['tests']} tests in {whole['files']} files; {last_time(record)} it took {spell(whole['seconds'])}"
+                f"{whole['tests']} tests in {whole['files']} files; "
+                f"{last_time(record)} it took {spell(whole['seconds'])}"
             )
         else:
             lines.append(f"how long it takes is {last_time(Timings())}")
@@ -171,7 +184,10 @@ def before(
 
 
 def is_heavy(file: str) -> bool:
-    """Whether a test file has tests of nodes, images or disks. Read from its text, where nothing was collected."""
+    """Return whether a test file has tests of nodes, images or disks.
+
+    This searches the text of the file, for use when no tests were collected.
+    """
     try:
         text = (ROOT / file).read_text(encoding="utf-8")
     except OSError:
@@ -180,7 +196,7 @@ def is_heavy(file: str) -> bool:
 
 
 def after(results: Results, record: Timings, key: str, *, whole: bool) -> list[str]:
-    """Return what is printed after a stage."""
+    """Return the lines to print after a stage."""
     lines = [f"took {spell(results.seconds)}: {counted(results.counts)}"]
     earlier = record.stages.get(key)
     if whole and earlier:
@@ -197,7 +213,7 @@ def after(results: Results, record: Timings, key: str, *, whole: bool) -> list[s
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """Return the counts as the last line of the run has them."""
+    """Return the counts as printed in the last line of a run."""
     failed = counts.get("failures", 0) + counts.get("errors", 0)
     skipped = f", {counts['skipped']} skipped" if counts.get("skipped") else ""
     return f"{passed(counts)} passed, {failed} failed{skipped}"
@@ -213,7 +229,11 @@ def passed(counts: Mapping[str, int]) -> int:
 
 
 def processes(stage: Stage) -> int:
-    """Return how many processes a stage has: one more than cores where tests wait for nodes, disks and the network half of their time."""
+    """Return the number of processes of a stage, at most four.
+
+    Heavy stages get one more than there are cores: their tests wait half of the time for nodes, disks and the
+    network.
+    """
     cores = len(os.sched_getaffinity(0))
     return min(cores + 1 if stage.heavy else cores, 4)
 
@@ -237,7 +257,7 @@ def command(stage: Stage, wanted: Wanted, junit: Path) -> list[str]:
 
 
 def run_stage(stage: Stage, wanted: Wanted, place: Path) -> Results:
-    """Run one stage in a pytest of its own."""
+    """Run one stage in its own pytest process."""
     report, junit = place / f"{stage.name}.json", place / f"{stage.name}.xml"
     done = subprocess.run(
         command(stage, wanted, junit), cwd=ROOT, env={**os.environ, REPORT: str(report)}, check=False
@@ -247,14 +267,17 @@ def run_stage(stage: Stage, wanted: Wanted, place: Path) -> Results:
         found = json.loads(report.read_text(encoding="utf-8"))
         results.seconds, results.tests = found["seconds"], found["tests"]
     if junit.is_file():
-        for suite in ElementTree.parse(junit).iter("testsuite"):  # noqa: S314 - pytest wrote it
+        for suite in ElementTree.parse(junit).iter("testsuite"):  # noqa: S314 - written by pytest
             for key in ("tests", "failures", "errors", "skipped"):
                 results.counts[key] += int(suite.get(key, "0"))
     return results
 
 
 def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
-    """Run all stages that are wanted and print what each will do and did. Return the exit status: 0 only if tests ran and none failed."""
+    """Run the selected stages, and print purpose and result of each.
+
+    Return the exit status: 0 only if tests ran and none failed.
+    """
     record, new = timings.load(), timings.load()
     code, counts, seconds = 0, Counter[str](), 0.0
     complete = not wanted.selects and wanted.tests is None
@@ -268,7 +291,7 @@ def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
             code = code or results.code
             counts += results.counts
             seconds += results.seconds
-            # A run that pytest's options cut short, or that failed, took another time than a whole one.
+            # A run that failed, or that pytest options cut short, does not take as long as a complete one.
             if not wanted.selects and results.code == 0 and results.tests:
                 new.update(
                     {
@@ -288,21 +311,23 @@ def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
         new.stages["set-up"] = {"seconds": round(setup, 1), "tests": 0, "files": 0}
     keep(new, record, wanted, code)
     print(
-        f"\nall stages, {spell(seconds)}{f', after {spell(setup)} of set-up' if setup else ''}:\n{counted(counts)}"
+        f"\nall stages, {spell(seconds)}{f', after {spell(setup)} of set-up' if setup else ''}:\n"
+        f"{counted(counts)}"
     )
-    # A stage that pytest calls failed without a failing test (nothing collected, a usage error) must not end in green.
+    # pytest can fail a stage without a failing test (nothing collected, a usage error); that must not count
+    # as success.
     return 1 if code or passed(counts) <= 0 else 0
 
 
 def _single(nodeid: str, tests: Mapping[str, Sequence[str]] | None) -> bool:
-    """Whether a test ran without the others of its file."""
+    """Return whether a test ran without the other tests of its file."""
     return tests is not None and any(
         test.startswith(f"{nodeid.partition('::')[0]}::") for chosen in tests.values() for test in chosen
     )
 
 
 def keep(new: Timings, old: Timings, wanted: Wanted, code: int) -> None:
-    """Write the local record, and the committed one for --record."""
+    """Write the local record, and with --record the committed one."""
     if (new.files, new.stages) == (old.files, old.stages) and not wanted.record:
         return
     new.commit = _commit()
@@ -313,7 +338,8 @@ def keep(new: Timings, old: Timings, wanted: Wanted, code: int) -> None:
         print(f"{timings.COMMITTED.relative_to(ROOT)} stays as it was: record a run without failures")
     elif wanted.record and wanted.selects:
         print(
-            f"{timings.COMMITTED.relative_to(ROOT)} stays as it was: record a run without {' '.join(wanted.options)}"
+            f"{timings.COMMITTED.relative_to(ROOT)} stays as it was: "
+            f"record a run without {' '.join(wanted.options)}"
         )
     elif wanted.record:
         new.files = {file: row for file, row in new.files.items() if (ROOT / file).is_file()}
@@ -333,7 +359,10 @@ def _commit() -> str:
 
 
 def collect(paths: Iterable[str] = ()) -> dict[str, dict[str, set[str]]]:
-    """Return test file → test → its markers, as pytest collects them. Exits with pytest's words where a file cannot be imported."""
+    """Return the tests collected by pytest: test file → test → its markers.
+
+    Exit with pytest's output if a file cannot be imported.
+    """
     with tempfile.TemporaryDirectory(prefix="goldnode-test-") as place:
         out = Path(place) / "collected.json"
         argv = [

@@ -1,7 +1,7 @@
-"""How long tests took: a record of each test file, kept between runs, and estimates made from it.
+"""Recorded durations of test files, and the estimates based on them.
 
-Two files have the same form: the local one, which every run of `scripts/test` updates, and the committed one, which
-`scripts/test --record` writes. The local one is used where it exists.
+Two files have the same format: a local one, which every run of `scripts/test` updates, and a committed one,
+which `scripts/test --record` writes. The local one takes precedence.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import TypedDict
 ROOT = Path(__file__).parents[2]
 LOCAL = ROOT / ".goldnode/test-durations.json"
 COMMITTED = ROOT / "tests/durations.json"
-# A test of at least this many seconds is recorded by itself, so that it can be ordered, and shown, by itself.
+# Tests that take at least this many seconds are recorded individually, so that they can be ordered and shown
+# individually.
 SLOW = 5.0
-# Seconds of a test without a record: a new file begins early rather than being what everybody waits for at the end. What has a group
-# is expensive, or it would need none.
+# Assumed seconds of a test without a record. A new file starts early, so that no run waits for it at the end.
+# Tests with an xdist group are expensive; otherwise they would not need one.
 UNRECORDED = {
     "long": 300.0,
     "real": 120.0,
@@ -33,7 +34,7 @@ UNRECORDED = {
 
 
 class FileRecord(TypedDict):
-    """What one test file took, set-up and tear-down included."""
+    """Duration of one test file, including set-up and tear-down."""
 
     tests: int
     seconds: float
@@ -41,7 +42,7 @@ class FileRecord(TypedDict):
 
 
 class StageRecord(TypedDict):
-    """What one stage took by the clock."""
+    """Wall-clock time of one stage."""
 
     seconds: float
     tests: int
@@ -50,7 +51,7 @@ class StageRecord(TypedDict):
 
 @dataclass
 class Timings:
-    """The record. `commit`, `date` and `cores` are those of the run that wrote it last."""
+    """The record. `commit`, `date` and `cores` are those of the last run that wrote it."""
 
     commit: str = ""
     date: str = ""
@@ -60,20 +61,22 @@ class Timings:
     source: Path | None = None
 
     def seconds(self, nodeid: str, marks: Collection[str] = ()) -> float:
-        """Return the seconds that one test is expected to take."""
+        """Return the expected seconds of one test."""
         file, _, test = split(nodeid)
         record = self.files.get(file)
         if record is None:
             return max((UNRECORDED[mark] for mark in marks if mark in UNRECORDED), default=0.1)
         if test in record["slow"]:
             return record["slow"][test]
-        # The rest of the file is shared out evenly among the tests that are not recorded by themselves.
+        # Divide the remaining time of the file evenly among its tests without an individual record.
         return max(0.0, record["seconds"] - sum(record["slow"].values())) / max(
             1, record["tests"] - len(record["slow"])
         )
 
     def update(self, seconds: Mapping[str, float]) -> None:
-        """Replace the records of the files that `seconds` (test → seconds) has. Only for files whose tests all ran."""
+        """Replace the records of the files in `seconds` (test → seconds). All tests of these files must have
+        run.
+        """
         by_file: dict[str, dict[str, float]] = {}
         for nodeid, took in seconds.items():
             file, _, test = split(nodeid)
@@ -84,15 +87,17 @@ class Timings:
 
 
 def split(nodeid: str) -> tuple[str, str, str]:
-    """Split a test's id into its file, the group that pytest-xdist appended (empty without one), and its name."""
+    """Split a test id into its file, the group appended by pytest-xdist (empty without one), and its name."""
     file, _, test = nodeid.partition("::")
     name, at, group = test.rpartition("@")
-    # As pytest-xdist reads it: an @ within a parameter is no group.
+    # Like pytest-xdist: an @ within a parameter is not a group.
     return (file, group, name) if at and "]" not in group else (file, "", test)
 
 
 def load(path: Path | None = None) -> Timings:
-    """Return the record at `path`; by default the local one, else the committed one, else an empty one."""
+    """Return the record at `path`; by default the local one, otherwise the committed one, otherwise an empty
+    one.
+    """
     for place in (path,) if path else (LOCAL, COMMITTED):
         try:
             found = json.loads(place.read_text(encoding="utf-8"))
@@ -100,13 +105,13 @@ def load(path: Path | None = None) -> Timings:
                 found["commit"], found["date"], found["cores"], found["stages"], found["files"], place
             )
         except (OSError, ValueError, KeyError, TypeError):
-            # A record that is missing or torn costs a good order, and no test.
+            # A missing or damaged record affects only the order of tests.
             continue
     return Timings()
 
 
 def text(timings: Timings) -> str:
-    """Return the record as JSON with a line per stage and per file, so that a change of it can be read."""
+    """Return the record as JSON with one line per stage and file, for readable diffs."""
     head = {"commit": timings.commit, "date": timings.date, "cores": timings.cores}
     lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
     for key, rows in (("stages", timings.stages), ("files", timings.files)):
@@ -116,7 +121,7 @@ def text(timings: Timings) -> str:
 
 
 def save(timings: Timings, path: Path) -> None:
-    """Write the record so that a run that dies meanwhile leaves the old one."""
+    """Write the record atomically: an interrupted run leaves the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_text(text(timings), encoding="utf-8")
@@ -124,6 +129,6 @@ def save(timings: Timings, path: Path) -> None:
 
 
 def spell(seconds: float) -> str:
-    """Return a duration as people write it: 8 s, 3 min 20 s."""
+    """Format a duration for people: 8 s, 3 min 20 s."""
     whole = round(seconds)
     return f"{whole} s" if whole < 120 else re.sub(r" 0 s$", "", f"{whole // 60} min {whole % 60} s")

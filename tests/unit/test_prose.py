@@ -21,11 +21,22 @@ PACKAGES = (
         "core",
         "disks",
         "documents",
+        "evidence",
         "facts",
         "fleet",
         "images",
     ),
-    *("inventory", "lock", "node/device", "node/probe", "node/state", "node/verdict", "oci", "testing"),
+    *(
+        "inspect",
+        "inventory",
+        "lock",
+        "node/device",
+        "node/probe",
+        "node/state",
+        "node/verdict",
+        "oci",
+        "testing",
+    ),
 )
 REWRITTEN = tuple(f"src/goldnode/{name}" for name in PACKAGES)
 

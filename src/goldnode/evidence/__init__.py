@@ -1,19 +1,22 @@
-"""Evidence about a built image: what is in it, what it was made from, who says so, what is known to be wrong with it.
+"""Evidence about a built image: its contents, its materials, signatures and known vulnerabilities.
 
-Every document is attached to the image's digest (`Layout.attach`) and depends on nothing but the image, its locks and the databases
-and keys that were named: no clock, no host, no path of the machine. Written again, it is the same bytes.
+Every document is attached to the image's digest (`Layout.attach`). It depends only on the image, its locks,
+and the databases and keys given: never on the clock, the host or a local path. Writing it again produces the
+same bytes.
 
-What is taken from libraries, and what is not:
+Libraries, and why some are not used:
 
-* `securesystemslib` signs and verifies (DSSE; ed25519 and ECDSA by pyca/cryptography): cryptography is never written here. It costs
-  0.3 s to import and is imported by `signatures` alone.
-* `cyclonedx-python-lib` carries the official CycloneDX schemas and the list of SPDX licence ids; every SBOM is held against that
-  schema before it is attached. Its object model is not used: 3,000 files take it 2.7 s, plain dictionaries 0.05 s, and what order
-  its lists come out in is a matter of its version.
-* `debsbom` reads a directory as root file system, so that every image would be unpacked first, and knows debs only; what it writes
-  would have to be read, merged with the wheels, and sorted. The few fields of dpkg's status that an SBOM needs are read here.
-* `spdx-tools` and `in-toto-attestation` read back in the tests what is written here. At run time the one brings an RDF library
-  (rdflib) and the other protobuf, and has had no release since 2023, for two JSON objects.
+* `securesystemslib` signs and verifies (DSSE; ed25519 and ECDSA through pyca/cryptography). This package
+  implements no cryptography. The import takes 0.3 s, so only `signatures` imports it.
+* `cyclonedx-python-lib` provides the official CycloneDX schemas and the list of SPDX licence ids. Every SBOM
+  is validated against that schema before it is attached. Its object model is not used: it takes 2.7 s for
+  3,000 files, plain dictionaries take 0.05 s, and the order of its lists depends on its version.
+* `debsbom` needs a root file system in a directory, so every image would have to be unpacked first. It
+  supports only debs. Its output would have to be parsed, merged with the wheels, and sorted. This package
+  reads the few dpkg status fields that an SBOM needs.
+* `spdx-tools` and `in-toto-attestation` are used in tests, to parse the documents written here. At run time,
+  `spdx-tools` would add an RDF library (rdflib), and `in-toto-attestation` protobuf. The latter has had no
+  release since 2023. Both would serve for two JSON objects.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ SIZE = "application/vnd.goldnode.size.v1+json"
 DIFF = "application/vnd.goldnode.diff.v1+json"
 SIGNATURE = "application/vnd.goldnode.signature.v1+json"
 
-# What a signature covers. Records of channels and approvals are signed where they are kept.
+# Types of documents that an image's signature covers. Channel records and approvals are signed where they are
+# stored.
 SIGNED = (INSPECTION, TRUTH, SMOKE, CYCLONEDX, SPDX, PROVENANCE, VULNERABILITIES, SIZE, DIFF)
 
 SHORT = {

@@ -1,4 +1,6 @@
-"""What is in an image and where it came from: debs, wheels, the files that wheels left in it, and files that nothing accounts for."""
+"""Contents of an image and their origin: debs, wheels, files unpacked from wheels, and files of unknown
+origin.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class LockedDeb(Protocol):
 
 
 class LockedWheel(Protocol):
-    """A wheel of an image lock. `file` is the wheel's file name."""
+    """A wheel of an image lock. `file` is its file name."""
 
     @property
     def name(self) -> str: ...
@@ -54,7 +56,7 @@ class LockedWheel(Protocol):
 
 
 class Lock(Protocol):
-    """An image lock, as far as evidence needs it."""
+    """The part of an image lock that evidence uses."""
 
     @property
     def image(self) -> str: ...
@@ -70,7 +72,11 @@ class Lock(Protocol):
 
 @dataclass(frozen=True)
 class Deb:
-    """A package of dpkg's status. `sha256` is that of the .deb in the lock, None where no lock names it. `made`: by goldnode itself."""
+    """A package in the dpkg status.
+
+    `sha256` is that of the .deb in the lock, None if no lock lists the package. `made`: goldnode built the
+    package itself.
+    """
 
     name: str
     version: str
@@ -92,10 +98,12 @@ class Deb:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel, installed or unpacked. `files` are the regular files of the image that came from it, with their hashes there.
+    """A wheel, installed or unpacked.
 
-    `unpacked`: its files were put elsewhere than pip puts them (`/usr/local/cuda-X.Y`). Its RECORD says where; a file that is not where a
-    RECORD says is known by its content. `altered`: files whose content is not what the RECORD says. `sha256` is that of the .whl in the lock.
+    `files` are the regular files of the image that came from the wheel. `unpacked`: the files are not where
+    pip puts them, but for example in `/usr/local/cuda-X.Y`. Files that are not at the path in RECORD are then
+    matched by content. `altered` are files whose content differs from RECORD. `sha256` is that of the .whl in
+    the lock.
     """
 
     name: str
@@ -115,7 +123,10 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Contents:
-    """An image's content. `unowned`: files under usr/local and ELF files anywhere that neither a deb nor a wheel accounts for."""
+    """Contents of an image.
+
+    `unowned` are files under usr/local, and ELF files anywhere, that no deb and no wheel accounts for.
+    """
 
     snapshot: Snapshot
     image: dict[str, Any]
@@ -127,17 +138,20 @@ class Contents:
 
     @property
     def digest(self) -> str:
-        """Digest of the image's manifest."""
+        """Return the digest of the image's manifest."""
         return self.snapshot.digest
 
     @property
     def packages(self) -> tuple[Deb | Wheel, ...]:
-        """Debs, then wheels."""
+        """Return the debs, followed by the wheels."""
         return (*self.debs, *self.wheels)
 
     @cached_property
     def dependencies(self) -> dict[str, list[str]]:
-        """What each package needs of the others, by `key`. Of alternatives, those that are there."""
+        """Return the installed packages that each package depends on, by `key`.
+
+        Of alternative dependencies, all that are installed are included.
+        """
         debs: dict[str, list[str]] = {}
         for deb in self.debs:
             for name in (deb.name, *deb.provides):
@@ -155,22 +169,25 @@ class Contents:
 
 
 def key(item: Deb | Wheel) -> str:
-    """What names a package in owners and dependencies: `deb:NAME:ARCHITECTURE` or `wheel:NAME`."""
+    """Return the name of a package in owners and dependencies: `deb:NAME:ARCHITECTURE` or `wheel:NAME`."""
     return f"deb:{item.name}:{item.architecture}" if isinstance(item, Deb) else f"wheel:{normal(item.name)}"
 
 
 def normal(name: str) -> str:
-    """A Python distribution's name as indexes compare it."""
+    """Return the normalised name of a Python distribution, as package indexes compare names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[Lock] = ()) -> Contents:
-    """Say what is in an image. `locks`: of the image and its parents; they know the hash of every deb and wheel."""
+    """Determine the contents of an image.
+
+    `locks` are those of the image and its parents: they have the hash of every deb and wheel.
+    """
     return describe(snapshot, _image(snapshot, image), locks)
 
 
 def describe(snapshot: Snapshot, said: dict[str, Any], locks: Sequence[Lock] = ()) -> Contents:
-    """Say what is in a root file system. `said`: what it calls itself."""
+    """Determine the contents of a root file system. `said` is its own description of itself."""
     debs = tuple(_debs(snapshot, locks))
     owners = _owned_by_debs(snapshot, debs)
     wheels = tuple(_wheels(snapshot, owners, locks))
@@ -183,7 +200,7 @@ def describe(snapshot: Snapshot, said: dict[str, Any], locks: Sequence[Lock] = (
 
 
 def _image(snapshot: Snapshot, image: OciImage) -> dict[str, Any]:
-    """The image's own description of itself, with what its labels say where it has none."""
+    """Return the image's description of itself, with its labels as fallback."""
     labels = image.labels
     found = {
         name: labels[f"io.goldnode.{label}"]
@@ -218,6 +235,7 @@ def _os(snapshot: Snapshot) -> dict[str, str]:
 def _debs(snapshot: Snapshot, locks: Sequence[Lock]) -> Iterator[Deb]:
     locked = {(row.name, row.version, row.architecture): row for lock in locks for row in lock.debs}
     texts = [snapshot.text("var/lib/dpkg/status") or ""]
+    # Distroless images have one file per package in status.d instead of a status file.
     texts += [
         text for path, text in sorted(snapshot.texts.items()) if path.startswith("var/lib/dpkg/status.d/")
     ]
@@ -270,7 +288,7 @@ def _licence(snapshot: Snapshot, name: str) -> str | None:
 
 
 def _stanzas(text: str) -> Iterator[dict[str, str]]:
-    """The paragraphs of dpkg's status; of a field of several lines, the first."""
+    """Return the paragraphs of a dpkg status file; only the first line of multi-line fields."""
     for block in re.split(r"\n\s*\n", text):
         fields = (line.partition(":") for line in block.splitlines() if line[:1].strip() and ":" in line)
         found = {name: value.strip() for name, _, value in fields}
@@ -279,10 +297,15 @@ def _stanzas(text: str) -> Iterator[dict[str, str]]:
 
 
 def _owned_by_debs(snapshot: Snapshot, debs: Sequence[Deb]) -> dict[str, str]:
-    """Files by the deb that brought them. A path below a merged directory (/lib -> usr/lib) is the path it leads to."""
-    # How far a directory's path leads is the same for all that is in it.
+    """Return the owning deb of each file.
+
+    A path below a merged directory (/lib -> usr/lib) is resolved first, because dpkg records the path as
+    packaged.
+    """
+    # Resolve each directory once: links can occur only in the directory part.
     folders: dict[str, str | None] = {}
     owners: dict[str, str] = {}
+    # dpkg adds the architecture to the file name of multi-arch packages.
     for deb in debs:
         text = snapshot.texts.get(f"var/lib/dpkg/info/{deb.name}.list")
         if text is None:
@@ -299,7 +322,7 @@ def _owned_by_debs(snapshot: Snapshot, debs: Sequence[Deb]) -> dict[str, str]:
 
 
 def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -> Iterator[Wheel]:
-    """Read every dist-info that no deb owns, and note in `owners` what its files are."""
+    """Return the wheels of every dist-info directory that no deb owns. Add their files to `owners`."""
     locked = {(normal(row.name), row.version): row for lock in locks for row in lock.wheels}
     folders = sorted(
         {
@@ -307,10 +330,10 @@ def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -
             for path in snapshot.texts
             if (folder := path.rpartition("/")[0]).endswith(".dist-info") and path not in owners
         },
-        # Those installed at their places first: what they say is theirs, is.
+        # Installed wheels first: their RECORD is authoritative for the files it lists.
         key=lambda folder: (folder.startswith(WHEELS), folder),
     )
-    # Files that only their content can tell the origin of.
+    # Files without a known path in a RECORD; only their content can identify the wheel.
     loose: dict[str, list[str]] = {}
     for path, entry in snapshot.files():
         if path not in owners and path.startswith("usr/local/") and entry.size:
@@ -371,7 +394,7 @@ def _headers(text: str) -> dict[str, list[str]]:
 
 
 def _record(text: str) -> list[tuple[str, str]]:
-    """Path and sha256 (hex; "" where the file states none) of each row of a RECORD."""
+    """Return path and sha256 (hex; `""` if not stated) of each row of a RECORD."""
     found = []
     for row in csv.reader(text.splitlines()):
         if len(row) >= 2 and row[0]:
@@ -393,7 +416,7 @@ def _by_content(
     found = []
     for path, sha256 in record:
         here = [item for item in loose.get(sha256, []) if item not in owners] if sha256 else []
-        # Two wheels may hold one content: the one with the file's own name has it.
+        # Two wheels may contain files with the same content. Prefer the one with the same file name.
         name = path.rpartition("/")[2]
         named = [item for item in here if item.rpartition("/")[2] == name]
         found += named or ([] if sha256 in loose and len(loose[sha256]) > 1 else here)
@@ -403,7 +426,10 @@ def _by_content(
 def _by_path(
     record: list[tuple[str, str]], base: str, entries: dict[str, Entry]
 ) -> tuple[list[str], list[str], list[tuple[str, str]]]:
-    """The files of a RECORD that are where it says, those of them with another content, and the rows of those that are not there."""
+    """Split a RECORD by what the image has at its paths.
+
+    Return the files present, those of them with other content, and the rows of missing files.
+    """
     found, altered, absent = [], [], []
     for name, sha256 in record:
         path = normpath(f"/{base}/{name}").lstrip("/")

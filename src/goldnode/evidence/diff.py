@@ -1,7 +1,9 @@
-"""What differs between two images, for a reader and for a gate: packages, files, libraries, configuration, size.
+"""Differences between two images: packages, files, libraries, configuration and size, for people and
+promotion gates.
 
-A file that changes with its package is the package's business and is counted; what has changed though its package has not, or has no
-package, is named one by one. A change of major version of the parts that programs are linked against is said first.
+A file that changes together with its package is only counted. A file that changes without its package, or has
+no package, is listed individually. A major version change of a component that programs link against comes
+first.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from goldnode.evidence.size import human
 from goldnode.node.state.debversion import compare
 from goldnode.oci.layout import OciImage, canonical
 
-# Parts whose major version programs are linked against: their packages, and how many numbers of the version are the major one.
+# Components that programs link against: package name patterns, and how many version numbers make up the major
+# version.
 _PARTS: dict[str, tuple[re.Pattern[str], int]] = {
     "cuda": (re.compile(r"^(nvidia-cuda-runtime(-cu\d+)?|libcudart\d+(\.\d+)?)$"), 1),
     "cudnn": (re.compile(r"^(nvidia-cudnn(-cu\d+)?|libcudnn\d+)$"), 1),
@@ -28,13 +31,13 @@ _PARTS: dict[str, tuple[re.Pattern[str], int]] = {
     "python": (re.compile(r"^python3$"), 2),
     "glibc": (re.compile(r"^libc6$"), 2),
 }
-# Labels and variables that tell one build from another and say nothing else.
+# Labels that only identify a build. They differ between any two builds and mean nothing else.
 _IDENTITY = (
     *(f"io.goldnode.{name}" for name in ("build-id", "lock", "recipe")),
     *(f"org.opencontainers.image.{name}" for name in ("created", "ref.name", "base.digest", "base.name")),
 )
 _CONFIG = ("User", "Entrypoint", "Cmd", "WorkingDir", "ExposedPorts", "Volumes", "StopSignal", "Shell")
-# Records that follow from what is installed. They are counted, not named.
+# Records that follow from the installed packages. They are counted, not listed.
 _RECORDS = ("var/lib/dpkg/", "var/lib/apt/", "usr/lib/goldnode/", "var/cache/", "var/log/")
 _RECORD_FILES = {"etc/ld.so.cache"}
 _SHOWN = 20
@@ -42,7 +45,7 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that differs: None where it was or is not there."""
+    """One difference. `was` or `now` is None if the old or the new image lacks it."""
 
     name: str
     was: str | None
@@ -50,17 +53,20 @@ class Change:
 
     @property
     def kind(self) -> str:
-        """added, removed or changed."""
+        """Return `added`, `removed` or `changed`."""
         return "added" if self.was is None else "removed" if self.now is None else "changed"
 
     def data(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the change as JSON-serialisable data."""
         return {"name": self.name, "kind": self.kind, "from": self.was, "to": self.now}
 
 
 @dataclass(frozen=True)
 class ImageDiff:
-    """The differences between two images. `packages` has debs and wheels by kind; sizes are in bytes, new less old."""
+    """Differences between two images.
+
+    `packages` has the changes of debs and of wheels. Sizes are in bytes, new minus old.
+    """
 
     old: str
     new: str
@@ -91,7 +97,7 @@ class ImageDiff:
         return any(row for group in rows for row in group) or bool(self.files)
 
     def data(self) -> dict[str, Any]:
-        """As it is attached; `major` is what a promotion asks about."""
+        """Return the data of the attached document. A promotion asks for confirmation of `major`."""
         return {
             "subject": self.new,
             "against": self.old,
@@ -117,16 +123,19 @@ class ImageDiff:
         }
 
     def document(self) -> bytes:
-        """Its canonical JSON."""
+        """Return the canonical JSON."""
         return canonical(self.data())
 
     def text(self, *, files: bool = False) -> str:
-        """For a reader. `files`: name every unexplained file, not the first ones."""
+        """Return the differences as text for people. `files`: list every unexplained file, not only the first
+        ones.
+        """
         lines = [f"{self.names[0]} -> {self.names[1]}"]
         if self.old == self.new:
             return f"{lines[0]}\nthe same image: {self.new}"
         lines += [
-            f"MAJOR {row.name} {row.was} -> {row.now}: what is linked against the old one does not run on the new"
+            f"MAJOR {row.name} {row.was} -> {row.now}: "
+            "what is linked against the old one does not run on the new"
             for row in self.major
         ]
         for kind, rows in self.packages.items():
@@ -184,7 +193,7 @@ class ImageDiff:
 def compare_images(
     old: tuple[OciImage, Contents], new: tuple[OciImage, Contents], names: tuple[str, str] | None = None
 ) -> ImageDiff:
-    """Say what differs between two images that were read."""
+    """Compare two images and their contents."""
     (old_image, was), (new_image, now) = old, new
     packages, rebuilt = {}, list[str]()
     touched: set[str] = set()
@@ -254,7 +263,7 @@ def _settings(was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
 def package_changes(
     before: tuple[Deb, ...] | tuple[Wheel, ...], after: tuple[Deb, ...] | tuple[Wheel, ...]
 ) -> tuple[list[Change], list[str]]:
-    """Packages that came, went or moved, by name, and those that have the same version and another file."""
+    """Return the packages that differ, by name, and those with the same version but another file."""
     old = {key(item): item for item in before}
     new = {key(item): item for item in after}
     changes, same = [], []
@@ -276,7 +285,7 @@ def majors(was: Contents, now: Contents) -> list[Change]:
     found = []
     for part, (pattern, count) in _PARTS.items():
         before, after = (_majors(item, pattern, count) for item in (was, now))
-        # Coming and going are changes of the package list; a major change is of what both have.
+        # A component only one image has is a change of the package list, not a major version change.
         if before and after and before.keys() != after.keys():
             found.append(
                 Change(
@@ -292,6 +301,7 @@ def _majors(contents: Contents, pattern: re.Pattern[str], count: int) -> dict[tu
     found: dict[tuple[int, ...], str] = {}
     for item in contents.packages:
         if pattern.match(normal(item.name) if isinstance(item, Wheel) else item.name):
+            # Ignore the epoch and everything after the upstream version.
             version = item.version.partition(":")[2] or item.version
             numbers = tuple(int(part) for part in re.findall(r"\d+", re.split(r"[-~+]", version)[0])[:count])
             found[numbers] = version
@@ -301,14 +311,19 @@ def _majors(contents: Contents, pattern: re.Pattern[str], count: int) -> dict[tu
 def file_changes(
     was: Contents, now: Contents, touched: set[str]
 ) -> tuple[dict[str, dict[str, int]], list[Change], int]:
-    """Counts by package (`""`: none), the changes that no package explains, and how many are mere records."""
+    """Compare the files of two images.
+
+    Return the counts by package (`""`: no package), the changes that no package explains, and the number of
+    changed records.
+    """
     counts: dict[str, dict[str, int]] = {}
     unexplained, records = [], 0
     before, after = was.snapshot.entries, now.snapshot.entries
     for path in sorted(before.keys() | after.keys()):
         one, other = before.get(path), after.get(path)
         if (one is None or one.kind == "d") and (other is None or other.kind == "d"):
-            # A directory is there for what is in it; its mode and owner count where both have it.
+            # Directories come and go with their content. Compare mode and owner only where both images have
+            # one.
             if one is None or other is None or _told(one) == _told(other):
                 continue
         elif one is not None and other is not None and _told(one) == _told(other):
@@ -325,7 +340,7 @@ def file_changes(
 
 
 def _told(entry: Entry) -> tuple[Any, ...]:
-    # A hard link and a file of the same content are the same to who reads them.
+    # To a reader, a hard link is the same as a file with the same content.
     kind = "f" if entry.kind == "h" else entry.kind
     return kind, entry.mode, entry.uid, entry.gid, entry.sha256, entry.link if kind == "l" else ""
 
@@ -352,7 +367,10 @@ def _libraries(was: Contents, now: Contents) -> list[Change]:
 
 
 def _needed(was: Contents, now: Contents) -> list[dict[str, Any]]:
-    """Files of both images whose DT_NEEDED differs; a library whose file name has its version in it is paired by folder and soname."""
+    """Return the files of both images whose DT_NEEDED differs.
+
+    Library file names may contain the version, so libraries are also matched by directory and soname.
+    """
     by_name: dict[tuple[str, str], Entry] = {}
     for path, entry in was.snapshot.files():
         if entry.elf and entry.soname:
@@ -378,7 +396,10 @@ def bytes_of(contents: Contents) -> int:
 
 
 def growth(was: Contents, now: Contents) -> list[tuple[str, int]]:
-    """Packages by how much they grow (`without package` for the rest), the largest difference first."""
+    """Return the growth of each package in bytes, largest change first.
+
+    Files of no package are counted as `without package`.
+    """
     totals: dict[str, int] = {}
     for contents, sign in ((was, -1), (now, 1)):
         for path, entry in contents.snapshot.entries.items():

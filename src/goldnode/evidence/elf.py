@@ -1,6 +1,7 @@
-"""What an ELF file says it needs: DT_SONAME and DT_NEEDED, read by its program headers as the dynamic loader does.
+"""Reader of DT_SONAME and DT_NEEDED of an ELF file, found through its program headers.
 
-Sections are not looked at: a stripped file may have none. Layout: System V ABI, chapters 4 and 5.
+Like the dynamic loader, it ignores sections, because stripping can remove them. Layout: System V ABI,
+chapters 4 and 5.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 1, 5, 14
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The names in the dynamic section of one file, in its order. All empty for a static or relocatable one."""
+    """Names in the dynamic section of one file, in file order. Empty for a static or relocatable file."""
 
     soname: str = ""
     needed: tuple[str, ...] = ()
 
 
 def dynamic(data: bytes | mmap.mmap) -> Dynamic:
-    """Read the dynamic section of an ELF file. What is cut short or malformed has none: the file is not judged here."""
+    """Read the dynamic section of an ELF file.
+
+    A truncated or malformed file yields an empty result: it is not validated here.
+    """
     try:
         return _dynamic(data)
     except (struct.error, IndexError, ValueError):
@@ -63,6 +67,7 @@ def _dynamic(data: bytes | mmap.mmap) -> Dynamic:
             table = value
         elif tag in (_DT_NEEDED, _DT_SONAME):
             names.append((tag, value))
+    # DT_STRTAB is a virtual address. Translate it to a file offset through the segment that contains it.
     base = next(
         (
             offset + table - address

@@ -1,7 +1,7 @@
-"""The files of an image with their hashes: each layer is read once, whole, and what it holds is kept by its digest.
+"""Cached index of the files in an image: each layer is read once, and its index is cached by digest.
 
-A layer never changes, so its index is good for ever and for every image that shares it. SBOM, size report and difference are made
-of these indexes; none of them reads a layer again.
+A layer never changes, so its index stays valid and is shared by all images with that layer. SBOM, size report
+and image diff use these indexes and never read a layer again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from goldnode.evidence.elf import MAGIC, dynamic
 from goldnode.evidence.licences import synopses
 from goldnode.oci.layout import OciImage, clean, follow, overlay, parents
 
-# In the name of every cached index: another number where what is kept of a layer changes.
+# Part of the name of every cached index. Increase it when the content of an index changes.
 _VERSION = 1
 _BLOCK = 1 << 20
 _KEPT_IN_MEMORY = 64 << 20
@@ -34,9 +34,10 @@ IMAGE = "usr/lib/goldnode/image.json"
 
 @dataclass(frozen=True)
 class Entry:
-    """One path of a layer. `kind`: f file, d directory, l symbolic link, h hard link, o other. `size` in bytes, hashes in hex.
+    """One path in a layer.
 
-    A hard link has the content of the file it is a link to, and `link` names that file.
+    `kind` is f (file), d (directory), l (symbolic link), h (hard link) or o (other). `size` is in bytes,
+    hashes are in hex. A hard link has the content of the file it links to, and `link` names that file.
     """
 
     kind: str
@@ -50,10 +51,10 @@ class Entry:
     elf: bool = False
     soname: str = ""
     needed: tuple[str, ...] = ()
-    layer: int = 0  # not kept: a layer does not know how many lie below it
+    layer: int = 0  # not cached: a layer's position differs from image to image
 
     def row(self) -> list[Any]:
-        """As it is kept."""
+        """Return the fields as a list, as stored in the cache."""
         fields = (
             self.kind,
             self.mode,
@@ -71,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class LayerIndex:
-    """The paths of one layer, whiteouts among them, and the few texts of it that evidence is made of."""
+    """Paths of one layer, including whiteouts, and the few text files that evidence needs."""
 
     entries: dict[str, Entry]
     texts: dict[str, str]
@@ -80,9 +81,10 @@ class LayerIndex:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An image as its layers leave it: `entries` by path, `texts` and `licences` (of Debian copyright files) by real path.
+    """Files of an image after all layers are applied.
 
-    `layer_bytes`: the size of all files of each layer, those that a later one replaces among them.
+    `entries` are by path; `texts` and `licences` (of Debian copyright files) are by real path. `layer_bytes`
+    is the size of all files of each layer, including those that a later layer replaces.
     """
 
     digest: str
@@ -93,11 +95,11 @@ class Snapshot:
 
     @cached_property
     def folders(self) -> set[str]:
-        """The directories that are there because something is in them: a tar need not name them."""
+        """Return the directories implied by the paths in them: a tar need not list its directories."""
         return parents(self.entries)
 
     def resolve(self, path: str) -> str | None:
-        """The path that `path` leads to, links followed; None where it leads nowhere."""
+        """Follow links and return the real path; None if it does not exist."""
 
         def link(here: str) -> str | None:
             entry = self.entries.get(here)
@@ -108,19 +110,21 @@ class Snapshot:
         return follow(path, link)
 
     def text(self, path: str) -> str | None:
-        """One of the kept texts, links followed."""
+        """Follow links and return the content of one of the indexed text files; None if there is no such
+        text.
+        """
         real = self.resolve(path)
         return None if real is None else self.texts.get(real)
 
     def files(self) -> Iterator[tuple[str, Entry]]:
-        """Regular files and hard links, by path."""
+        """Return regular files and hard links, sorted by path."""
         for path in sorted(self.entries):
             if self.entries[path].kind in "fh":
                 yield path, self.entries[path]
 
 
 def snapshot(image: OciImage, cache: Path | None = None) -> Snapshot:
-    """Read an image. `cache`: directory in which the indexes of layers are kept."""
+    """Read an image. `cache` is the directory for the indexes of layers."""
     layers, texts, licences = [], list[dict[str, str]](), list[dict[str, list[str]]]()
     for number in range(len(image.layers)):
         index = layer_index(image, number, cache)
@@ -128,7 +132,7 @@ def snapshot(image: OciImage, cache: Path | None = None) -> Snapshot:
         texts.append(index.texts)
         licences.append(index.licences)
     entries = overlay(layers, lambda entry: entry.kind == "d")
-    # A path's text is that of the layer it came from: a file replaced by one that is not kept has none.
+    # Use the text of the layer the path comes from: a file replaced by one that is not indexed has no text.
     return Snapshot(
         image.digest,
         entries,
@@ -143,7 +147,7 @@ def snapshot(image: OciImage, cache: Path | None = None) -> Snapshot:
 
 
 def layer_index(image: OciImage, number: int, cache: Path | None = None) -> LayerIndex:
-    """The index of one layer, from the cache where it is there and whole."""
+    """Return the index of one layer, from the cache if a valid index is there."""
     digest = image.layers[number].digest
 
     def make() -> LayerIndex:
@@ -154,18 +158,20 @@ def layer_index(image: OciImage, number: int, cache: Path | None = None) -> Laye
 
 
 def kept_index(name: str, cache: Path | None, make: Callable[[], LayerIndex]) -> LayerIndex:
-    """What `make` gives, kept in `cache` under a name that says what it is of, so that it is made once."""
+    """Return the result of `make`, cached in `cache` under `name` (`KIND-DIGEST`)."""
     kind, _, digest = name.partition("-")
     kept = None if cache is None else cache / f"{kind}-{_VERSION}-{digest}.json.gz"
     if kept is not None:
         try:
             return _load(json.loads(gzip.decompress(kept.read_bytes())))
         except (OSError, EOFError, ValueError, KeyError, TypeError):
-            pass  # absent, cut short or of another shape: read the layer
+            pass  # absent, truncated or of another format: read the layer
     index = make()
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=kept.parent, prefix=".new-", delete=False) as file:
+            # mtime=0 makes the compressed bytes reproducible. The rename lets concurrent readers see whole
+            # files only.
             file.write(gzip.compress(json.dumps(_document(index), sort_keys=True).encode(), 1, mtime=0))
         Path(file.name).replace(kept)
     return index
@@ -212,6 +218,7 @@ def _read(tar: tarfile.TarFile) -> LayerIndex:
             keep_text(path, data, texts, licences)
         else:
             entries[path] = Entry("o", mode, uid, gid)
+    # Hard links come last: the entry of their target must exist first.
     for path, target in hard:
         origin = entries.get(target)
         entries[path] = Entry("o") if origin is None else replace(origin, kind="h", link=target)
@@ -219,7 +226,7 @@ def _read(tar: tarfile.TarFile) -> LayerIndex:
 
 
 def keep_text(path: str, data: bytes | None, texts: dict[str, str], licences: dict[str, list[str]]) -> None:
-    """Keep what `read_file` gave of a text: of a copyright file its licence lines, of the others all of it."""
+    """Store the text returned by `read_file`. Of a copyright file, store only the licence lines."""
     if data is not None:
         text = data.decode("utf-8", "replace")
         if path.startswith("usr/share/doc/"):
@@ -231,7 +238,10 @@ def keep_text(path: str, data: bytes | None, texts: dict[str, str], licences: di
 def read_file(
     stream: IO[bytes] | None, size: int, path: str, *, keep: bool = False
 ) -> tuple[Entry, bytes | None]:
-    """Hash a file as it streams by; its content too where it is one of the texts, or `keep` asks for it."""
+    """Hash a file while streaming it.
+
+    Return its content too if it is one of the indexed texts, or if `keep` is set.
+    """
     sha256, sha1 = hashlib.sha256(), hashlib.sha1(usedforsecurity=False)
     wanted = size <= _TEXT_LIMIT and (keep or _is_text(path))
     block = stream.read(_BLOCK) if stream is not None else b""
@@ -249,6 +259,8 @@ def read_file(
         found = None
         if is_elf:
             whole.seek(0)
+            # Large libraries (hundreds of MB for CUDA) are mapped from a temporary file instead of held in
+            # memory.
             if size <= _KEPT_IN_MEMORY:
                 found = dynamic(whole.read())
             else:

@@ -1,7 +1,8 @@
-"""Licences as SPDX expressions: of Debian's machine-readable copyright files, and of what wheels say.
+"""Licences as SPDX expressions, from Debian's machine-readable copyright files and the metadata of wheels.
 
-A name that is no SPDX id becomes a `LicenseRef-NAME`, never the nearest known one. What a file says in prose is not interpreted: the
-licence of such a package is not stated. Short names of Debian: "Machine-readable debian/copyright file" 1.0, section "License specification".
+A name that is not an SPDX id becomes `LicenseRef-NAME`, never the closest known id. Prose is not interpreted:
+a package with only a prose licence has no stated licence. Debian's short names are defined in
+"Machine-readable debian/copyright file" 1.0, section "License specification".
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 
-# Short names of Debian's format that SPDX spells otherwise, in lower case and without their "+".
+# Debian short names whose SPDX id is spelled differently; lower case, without a trailing "+".
 _DEBIAN = {
     "expat": "MIT",
     "apache-2": "Apache-2.0",
@@ -40,7 +41,7 @@ _CLASSIFIERS = {
 
 
 def synopses(text: str) -> list[str]:
-    """The licence lines of a copyright file, sorted; empty where the file is not in the machine-readable format."""
+    """Return the `License:` lines of a copyright file, sorted; empty unless it is machine-readable."""
     if not re.match(r"\s*Format(-Specification)?:\s*\S*copyright-format", text, re.IGNORECASE):
         return []
     found = re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE | re.IGNORECASE)
@@ -48,7 +49,10 @@ def synopses(text: str) -> list[str]:
 
 
 def debian(lines: Iterable[str]) -> str | None:
-    """One expression for the licence lines of a package: all of them hold, each for its files. None for no line."""
+    """Return one expression for all licence lines of a package, or None without lines.
+
+    The lines are joined with AND, because each applies to part of the package's files.
+    """
     found = sorted({expression for line in lines if (expression := _expression(line, _debian_name))})
     if not found:
         return None
@@ -58,10 +62,14 @@ def debian(lines: Iterable[str]) -> str | None:
 
 
 def wheel(headers: dict[str, list[str]]) -> str | None:
-    """The expression for a wheel's METADATA headers (keys in lower case): License-Expression, else License, else its classifiers."""
+    """Return the licence expression of a wheel from its METADATA headers (keys in lower case).
+
+    License-Expression takes precedence, then License, then the licence classifiers.
+    """
     if said := next(iter(headers.get("license-expression", [])), None):
         return _expression(said, _spdx_name)
     said = next((line.strip() for line in headers.get("license", []) if line.strip()), "")
+    # Some wheels put the whole licence text into this header; only a short single line is a name.
     if said and "\n" not in said and len(said) <= 80:
         known = _id(said) or _CLASSIFIERS.get(said.lower())
         return known or _expression(said, _spdx_name, whole=True)
@@ -75,12 +83,12 @@ def wheel(headers: dict[str, list[str]]) -> str | None:
 
 
 def references(expression: str) -> list[str]:
-    """The names in an expression that are no SPDX ids."""
+    """Return the names in an expression that are not SPDX ids."""
     return sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", expression)))
 
 
 def reference(name: str) -> str:
-    """What stands for a licence that SPDX does not list."""
+    """Return the `LicenseRef-` id for a licence that SPDX does not list."""
     return "LicenseRef-" + (re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "unnamed")
 
 
@@ -89,7 +97,7 @@ def _expression(text: str, name: Callable[[str], str], *, whole: bool = False) -
     operators = {"and", "or"}
     if whole and not operators & {word.lower() for word in words}:
         return reference(text)
-    # "A or B, and C" means (A or B) and C: what stands before a comma belongs together.
+    # In "A or B, and C", the comma groups the part before it: (A or B) and C.
     parts: list[str] = []
     chunk: list[str] = []
 
@@ -117,7 +125,7 @@ def _expression(text: str, name: Callable[[str], str], *, whole: bool = False) -
 
 
 def _well_formed(parts: list[str]) -> bool:
-    depth, wanted = 0, True  # a name or "(" is wanted
+    depth, wanted = 0, True  # whether a name or "(" must come next
     for part in parts:
         if part == "(":
             if not wanted:
@@ -149,11 +157,12 @@ def _spdx_name(text: str) -> str:
 
 
 def _debian_name(text: str) -> str:
-    if " " in text:  # "GPL-2+ with OpenSSL exception": an exception's name is free text in Debian
+    if " " in text:  # as in "GPL-2+ with OpenSSL exception": in Debian, the name of an exception is free text
         return reference(text)
     later = text.endswith("+")
     low = text.removesuffix("+").lower()
     if gnu := _GNU.match(low):
+        # Debian's GPL without a version means any version, so it maps to the lowest one with "or-later".
         version = gnu[2] or {"gfdl": "1.1", "lgpl": "2.0", "gpl": "1.0", "agpl": "1.0"}[gnu[1]]
         version += "" if "." in version else ".0"
         known = _id(f"{gnu[1].upper()}-{version}-{'or-later' if later or not gnu[2] else 'only'}")
@@ -165,7 +174,7 @@ def _debian_name(text: str) -> str:
 
 @cache
 def _id(name: str) -> str | None:
-    """An SPDX id in its right spelling; None where SPDX does not list it."""
-    from cyclonedx.spdx import fixup_id  # 0.3 s, so not before a licence is asked for
+    """Return an SPDX id in its official spelling, or None if SPDX does not list it."""
+    from cyclonedx.spdx import fixup_id  # imported lazily: takes 0.3 s
 
     return fixup_id(name)

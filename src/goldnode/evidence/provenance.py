@@ -1,7 +1,7 @@
-"""Provenance: an in-toto statement with a SLSA v1 predicate that says what an image was made from, by what.
+"""Provenance of an image: an in-toto statement with a SLSA v1 predicate.
 
-Everything in it follows from the locks, the recipe and the tools, so that building again gives the same statement. When and where a
-build ran is not in it: SLSA v1 leaves both out where they are not known.
+The statement follows entirely from the locks, the recipe and the tools, so a rebuild produces the same
+statement. It omits the time and place of the build: SLSA v1 makes both optional.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ def provenance(
     builder: str = BUILDER,
     base: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The statement, unsigned. `locks`: the image's own last, its parents' before; `base`: the labels that
-    name the image it stands on (org.opencontainers.image.base.name and .digest), if it stands on one."""
+    """Return the unsigned statement.
+
+    `locks` has those of the parents first and the image's own last. `base` are the labels that name the base
+    image (org.opencontainers.image.base.name and .digest), if there is one.
+    """
     from importlib.metadata import version
 
     family = contents.os.get("ID", "unknown")
@@ -47,7 +50,8 @@ def provenance(
     for lock in locks:
         dependencies += [
             {
-                "uri": f"pkg:deb/{'goldnode' if row.made else family}/{row.name}@{row.version}?arch={row.architecture}",
+                "uri": f"pkg:deb/{'goldnode' if row.made else family}/{row.name}@{row.version}"
+                f"?arch={row.architecture}",
                 "digest": {"sha256": row.sha256},
             }
             for row in lock.debs
@@ -60,6 +64,7 @@ def provenance(
             }
             for row in lock.wheels
         ]
+    # An image's lock may repeat packages of its parents' locks.
     unique = {(row["uri"], row["digest"]["sha256"]): row for row in dependencies}
     predicate = {
         "buildDefinition": {

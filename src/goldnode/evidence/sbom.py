@@ -1,8 +1,9 @@
-"""Software bills of materials: CycloneDX 1.6 and SPDX 2.3 of one image, of the same facts.
+"""Software bills of materials of one image, as CycloneDX 1.6 and SPDX 2.3, built from the same data.
 
-Packages are components with a purl and the hash of the deb or wheel they came from; what was unpacked from a wheel into another place
-is a file with its own hash and the wheel as its origin; so is what nothing accounts for, and it says so. The time in the documents is
-that of the image, serial number and namespace are made of its digest.
+Packages are components with a purl and the hash of the deb or wheel they came from. A file unpacked from a
+wheel to another location is listed with its own hash, and the wheel as its origin. A file of unknown origin
+is listed as such. The time in the documents is that of the image. Serial number and namespace derive from its
+digest.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from goldnode.evidence.contents import Contents, Deb, Wheel, key, normal
 from goldnode.evidence.layers import Entry
 from goldnode.oci.layout import OciImage, canonical
 
-_NAMESPACE = uuid.UUID("5f0f6f6c-646e-5f64-9573-626f6d730001")  # of goldnode's own; any constant does
+_NAMESPACE = uuid.UUID("5f0f6f6c-646e-5f64-9573-626f6d730001")  # private to goldnode; any constant works
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
 def purl(item: Deb | Wheel, contents: Contents) -> str:
-    """The package URL of a package: `pkg:deb/debian/NAME@VERSION?arch=…&distro=…`, `pkg:pypi/NAME@VERSION`."""
+    """Return the package URL: `pkg:deb/debian/NAME@VERSION?arch=…&distro=…` or `pkg:pypi/NAME@VERSION`."""
     found = quote(item.version, safe=".-_~")
     if isinstance(item, Wheel):
         return f"pkg:pypi/{quote(normal(item.name), safe='.-_~')}@{found}"
@@ -38,9 +39,10 @@ def purl(item: Deb | Wheel, contents: Contents) -> str:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a bill is of. `digest` is the one it is known by, `sha256` (hex) that of its content, `created` its own time (RFC 3339).
+    """Subject of a bill of materials.
 
-    `kind` and `purpose` are what CycloneDX and SPDX call such a thing, `scheme` begins its reference.
+    `digest` identifies it, `sha256` (hex) is that of its content, `created` its own time (RFC 3339). `kind`
+    and `purpose` are the types that CycloneDX and SPDX use for it. `scheme` is the prefix of its reference.
     """
 
     name: str
@@ -53,13 +55,13 @@ class Subject:
 
 
 def subject(image: OciImage, contents: Contents) -> Subject:
-    """A container image, by its digest and under the name it gives itself."""
+    """Return a container image as subject: its digest, and the name in its own metadata."""
     name = str(contents.image.get("name") or image.labels.get("org.opencontainers.image.title") or "image")
     return Subject(name, contents.digest, contents.digest.removeprefix("sha256:"), _created(image))
 
 
 def cyclonedx(image: OciImage | Subject, contents: Contents, more: Sequence[Mapping[str, Any]] = ()) -> bytes:
-    """The CycloneDX 1.6 document; `more`: components of which the root file system says nothing."""
+    """Return the CycloneDX 1.6 document. `more` are components that the root file system does not show."""
     about = image if isinstance(image, Subject) else subject(image, contents)
     refs = {key(item): purl(item, contents) for item in contents.packages}
     root = f"{about.scheme}:{about.digest}"
@@ -122,7 +124,10 @@ def cyclonedx(image: OciImage | Subject, contents: Contents, more: Sequence[Mapp
 
 
 def validate(document: bytes) -> None:
-    """Hold a CycloneDX document against the schema its library carries. Raises ImageError with the first fault."""
+    """Validate a CycloneDX document against the schema bundled with its library.
+
+    Raise ImageError with the first fault.
+    """
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
@@ -139,7 +144,11 @@ def validate(document: bytes) -> None:
 def spdx(
     image: OciImage | Subject, contents: Contents, more: Mapping[str, tuple[Entry, str | None]] | None = None
 ) -> bytes:
-    """The SPDX 2.3 document (JSON). `more`: files beside the root file system by name, and the package (by key) that each came from."""
+    """Return the SPDX 2.3 document (JSON).
+
+    `more` maps names of files outside the root file system to their entry and the key of the package they
+    came from.
+    """
     about = image if isinstance(image, Subject) else subject(image, contents)
     items = contents.packages
     ids = {key(item): "SPDXRef-" + "-".join(_safe(part) for part in key(item).split(":")) for item in items}
@@ -181,7 +190,8 @@ def spdx(
             }
         )
         if path in origins:
-            # CONTAINS would say that the package was analysed file by file, which for a wheel of another layout is not so.
+            # Not CONTAINS: it would claim that the package was analysed file by file. A wheel unpacked to
+            # another layout was not.
             relations.append((ref, "EXPANDED_FROM_ARCHIVE", origins[path]))
     packages = [
         {
@@ -202,7 +212,9 @@ def spdx(
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": name,
-        "documentNamespace": f"https://spdx.org/spdxdocs/{quote(name)}-{uuid.uuid5(_NAMESPACE, f'spdx {about.digest}')}",
+        "documentNamespace": (
+            f"https://spdx.org/spdxdocs/{quote(name)}-{uuid.uuid5(_NAMESPACE, f'spdx {about.digest}')}"
+        ),
         "creationInfo": {"created": about.created, "creators": [f"Tool: goldnode-{version('goldnode')}"]},
         "packages": packages,
         **({"files": files} if files else {}),
@@ -216,7 +228,9 @@ def spdx(
                     {
                         "licenseId": ref,
                         "name": ref.removeprefix("LicenseRef-"),
-                        "extractedText": "Not copied here: the package's own licence file in the image has the text.",
+                        "extractedText": (
+                            "Not copied here: the package's own licence file in the image has the text."
+                        ),
                     }
                     for ref in named
                 ]
@@ -237,7 +251,7 @@ _UNSTATED = {
 
 
 def _created(image: OciImage) -> str:
-    """The image's own time, in seconds and UTC."""
+    """Return the creation time of the image, in UTC and whole seconds."""
     said = str(image.config.get("created") or _EPOCH)
     return said[:19] + "Z" if len(said) >= 19 else _EPOCH
 
@@ -319,7 +333,7 @@ def _package(item: Deb | Wheel, contents: Contents, ref: str) -> dict[str, Any]:
 
 
 def _safe(text: str) -> str:
-    """A text as part of an SPDX id; two texts that differ have two ids."""
+    """Encode a text for use in an SPDX id; different texts get different ids."""
     return "".join(_letters(text))
 
 

@@ -1,8 +1,9 @@
-"""Signatures: DSSE envelopes made and opened with keys that the site names.
+"""Signatures: DSSE envelopes created and opened with keys that the site provides.
 
-A key is a file: PKCS #8 PEM for the secret one (`openssl genpkey -algorithm ed25519`), one or more public PEM blocks for those that are
-trusted, so that a key can be changed over. Secret keys are read when something is signed, and no message has any of their content.
-ed25519 signatures of equal documents are equal; ECDSA's are not, so that a good one is kept rather than made anew.
+Keys are files. The secret key is PKCS #8 PEM (`openssl genpkey -algorithm ed25519`). A file of trusted keys
+has one or more public PEM blocks, so that keys can be rotated. Secret keys are read only for signing, and no
+error message contains any of their content. ed25519 signatures of equal documents are equal. ECDSA signatures
+are not, so a valid one is reused instead of signing again.
 """
 
 from __future__ import annotations
@@ -27,24 +28,27 @@ if TYPE_CHECKING:
 STATEMENT = "https://in-toto.io/Statement/v1"
 PAYLOAD = "application/vnd.in-toto+json"
 PASSWORD = "GOLDNODE_SIGNING_PASSWORD"  # noqa: S105 - the name of the variable
-_MAKE = "make one with `openssl genpkey -algorithm ed25519 -out KEY.pem` and `openssl pkey -in KEY.pem -pubout -out KEY.pub`"
+_MAKE = (
+    "make one with `openssl genpkey -algorithm ed25519 -out KEY.pem` "
+    "and `openssl pkey -in KEY.pem -pubout -out KEY.pub`"
+)
 _SCHEMES = {"ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384"}
 
 
 @dataclass(frozen=True)
 class Signer:
-    """A secret key that can be signed with. `keyid` names its public half and is no secret."""
+    """Secret key to sign with. `keyid` identifies its public half and is not secret."""
 
     keyid: str
     _key: CryptoSigner
 
     @property
     def public(self) -> SSlibKey:
-        """Its public half."""
+        """Return the public half of the key."""
         return self._key.public_key
 
     def sign(self, payload: bytes, payload_type: str = PAYLOAD) -> bytes:
-        """The DSSE envelope of `payload`, as canonical JSON."""
+        """Return the DSSE envelope of `payload` as canonical JSON."""
         from securesystemslib.dsse import Envelope
 
         envelope = Envelope(payload, payload_type, {})
@@ -52,7 +56,10 @@ class Signer:
         return canonical(envelope.to_dict())
 
     def sign_bytes(self, data: bytes) -> bytes:
-        """A bare signature of `data`, as openssl verifies it: `pkeyutl -verify -rawin` for ed25519, `dgst -sha256 -verify` for ECDSA."""
+        """Return a bare signature of `data` that openssl can verify.
+
+        Use `pkeyutl -verify -rawin` for ed25519 and `dgst -sha256 -verify` for ECDSA.
+        """
         return bytes.fromhex(self._key.sign(data).signature)
 
     def __repr__(self) -> str:
@@ -61,7 +68,7 @@ class Signer:
 
 @dataclass(frozen=True)
 class Opened:
-    """What a verified envelope holds, and the key that verified it."""
+    """Payload of a verified envelope, and the id of the key that verified it."""
 
     payload: bytes
     payload_type: str
@@ -69,7 +76,7 @@ class Opened:
 
 
 def load_signer(path: Path) -> Signer:
-    """Read a secret key. Raises SigningKeyError, which never has any of the file's content."""
+    """Read a secret key. Raise SigningKeyError, which never contains any of the file's content."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from securesystemslib.signer import CryptoSigner
@@ -92,7 +99,7 @@ def load_signer(path: Path) -> Signer:
         secret = load_pem_private_key(data, password.encode() if password and b"ENCRYPTED" in data else None)
         found = CryptoSigner(secret)
     except TypeError:
-        # Without `from`: a library's message may quote what it was given.
+        # No `from`: a library's message may quote its input, which is the key.
         raise SigningKeyError(
             "the signing key is encrypted", file=path, remedy=f"give its password in {PASSWORD}"
         ) from None
@@ -116,7 +123,7 @@ def load_signer(path: Path) -> Signer:
 
 
 def load_public(path: Path) -> list[SSlibKey]:
-    """Read the public keys of a file, one or more PEM blocks. Raises SigningKeyError."""
+    """Read the public keys of a file, one or more PEM blocks. Raise SigningKeyError."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from securesystemslib.signer import SSlibKey
@@ -148,7 +155,10 @@ def load_public(path: Path) -> list[SSlibKey]:
 
 
 def _named(key: SSlibKey) -> SSlibKey:
-    """The key under the id that anybody can tell: `openssl pkey -pubin -in KEY.pub -outform DER | sha256sum`."""
+    """Return the key with an id that openssl can compute too.
+
+    The id is the output of `openssl pkey -pubin -in KEY.pub -outform DER | sha256sum`.
+    """
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
     from securesystemslib.signer import SSlibKey
 
@@ -167,7 +177,7 @@ def _named(key: SSlibKey) -> SSlibKey:
 
 
 def is_envelope(data: bytes) -> bool:
-    """Whether a document is a DSSE envelope."""
+    """Return whether a document is a DSSE envelope."""
     try:
         found = json.loads(data)
     except ValueError:
@@ -176,7 +186,7 @@ def is_envelope(data: bytes) -> bool:
 
 
 def payload_of(data: bytes) -> bytes:
-    """What a document says, its envelope opened without looking at who signed it; a plain document as it is."""
+    """Return the payload of an envelope without verifying its signatures; any other document unchanged."""
     if not is_envelope(data):
         return data
     try:
@@ -186,7 +196,10 @@ def payload_of(data: bytes) -> bytes:
 
 
 def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
-    """Verify an envelope: one of its signatures must be good and by one of `keys`. Raises ImageError that says which is not so."""
+    """Verify an envelope: at least one signature must be valid and made by one of `keys`.
+
+    Raise ImageError that names the condition that failed.
+    """
     from securesystemslib.exceptions import UnverifiedSignatureError
     from securesystemslib.signer import Signature
 
@@ -194,6 +207,7 @@ def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
         raise ImageError("the document is not signed")
     document = json.loads(data)
     payload, payload_type = payload_of(data), str(document["payloadType"])
+    # Pre-authentication encoding of the DSSE protocol: signatures cover the payload type as well.
     pae = b"DSSEv1 %d %b %d %b" % (len(payload_type.encode()), payload_type.encode(), len(payload), payload)
     rows = (
         [row for row in document["signatures"] if isinstance(row, dict)]
@@ -208,7 +222,7 @@ def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
             value = base64.b64decode(str(row.get("sig", "")), validate=True).hex()
         except binascii.Error:
             continue
-        # An envelope of another tool (cosign) need not name its key: then every known one is tried.
+        # Envelopes of other tools (cosign) need not name their key; try every known one.
         for key in [key for key in keys if row.get("keyid") in (None, "", key.keyid)]:
             tried = True
             try:
@@ -232,7 +246,10 @@ def statement(
     predicate: dict[str, Any],
     others: Mapping[str, str] | None = None,
 ) -> bytes:
-    """An in-toto statement (v1) about one image, as canonical JSON. `others`: names and digests of what it is about as well."""
+    """Return an in-toto statement (v1) about one image as canonical JSON.
+
+    `others` are names and digests of further subjects.
+    """
     named = [(name, digest), *sorted((others or {}).items())]
     rows = [{"name": one, "digest": {"sha256": sha256.removeprefix("sha256:")}} for one, sha256 in named]
     return canonical(
@@ -241,7 +258,7 @@ def statement(
 
 
 def subjects(payload: bytes) -> list[str]:
-    """The digests (`sha256:…`) that an in-toto statement is about; none for anything else."""
+    """Return the digests (`sha256:…`) of an in-toto statement's subjects; empty for any other document."""
     try:
         document = json.loads(payload)
         return (

@@ -1,4 +1,4 @@
-"""What an image's bytes are: by layer, as they travel and on a disk, and by package."""
+"""Size report of an image: bytes per layer (compressed and unpacked) and per package."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from goldnode.oci.layout import OciImage, canonical
 
 
 def sizes(image: OciImage, contents: Contents) -> dict[str, Any]:
-    """Sizes in bytes. `hidden` of a layer: files in it that a later layer replaces or deletes, which travel all the same.
+    """Return all sizes of an image, in bytes.
 
-    A package's size is that of its files that are in the image; a hard link counts once.
+    `hidden` counts the files of a layer that a later layer replaces or deletes: a pull transfers them all the
+    same. The size of a package is that of its files in the image; a hard link counts once.
     """
     entries = contents.snapshot.entries
     visible = [0] * len(image.layers)
@@ -22,6 +23,8 @@ def sizes(image: OciImage, contents: Contents) -> dict[str, Any]:
             visible[entry.layer] += entry.size
             owner = contents.owners.get(path)
             packages[owner or ""] = packages.get(owner or "", 0) + entry.size
+    # History entries with `empty_layer` (ENV, LABEL and so on) have no layer, so the rest pair up with the
+    # layers.
     steps = [
         str(row.get("created_by", ""))
         for row in image.config.get("history", [])
@@ -54,12 +57,12 @@ def sizes(image: OciImage, contents: Contents) -> dict[str, Any]:
 
 
 def document(image: OciImage, contents: Contents) -> bytes:
-    """The size report, as it is attached."""
+    """Return the size report as canonical JSON, ready to attach."""
     return canonical(sizes(image, contents))
 
 
 def human(number: int) -> str:
-    """Bytes for a reader."""
+    """Format a number of bytes for people, such as `1.5 GiB`."""
     value, unit = float(abs(number)), "B"
     for larger in ("KiB", "MiB", "GiB"):
         if value < 1024:

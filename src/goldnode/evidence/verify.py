@@ -1,6 +1,7 @@
-"""Whether what is attached to an image is about it, was signed by a known key, and is whole.
+"""Verification of an image: its blobs, the subjects of the attached documents, and their signatures.
 
-`passed` means that every check that was asked for was made and held. What could not be checked is *not verified* and does not pass.
+An image passes only if every requested check was made and succeeded. A check that could not be made is *not
+verified*, and the image does not pass.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ State = Literal["ok", "refused", "not_verified", "note"]
 
 @dataclass(frozen=True)
 class Document:
-    """An attached document: its artefact's digest, its own, its bytes."""
+    """A document attached to an image.
+
+    `artefact` is the digest of the artefact's manifest, `digest` that of the document itself.
+    """
 
     type: str
     artefact: str
@@ -44,7 +48,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Row:
-    """One check and what came of it."""
+    """Result of one check."""
 
     what: str
     state: State
@@ -53,25 +57,25 @@ class Row:
 
 @dataclass(frozen=True)
 class Verification:
-    """All checks of one image."""
+    """Results of all checks of one image."""
 
     digest: str
     rows: list[Row]
 
     @property
     def passed(self) -> bool:
-        """Whether something was verified, and nothing was refused or left out."""
+        """Return whether at least one check succeeded and none was refused or left out."""
         return any(row.state == "ok" for row in self.rows) and all(
             row.state in ("ok", "note") for row in self.rows
         )
 
     def data(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the results as JSON-serialisable data."""
         rows = [{"what": row.what, "state": row.state, "detail": row.detail} for row in self.rows]
         return {"subject": self.digest, "passed": self.passed, "checks": rows}
 
     def text(self) -> str:
-        """For a reader."""
+        """Return the results as a table for people."""
         width = max((len(row.what) for row in self.rows), default=0)
         lines = [
             f"{row.state.replace('_', ' '):<12}  {row.what.ljust(width)}  {row.detail}".rstrip()
@@ -81,7 +85,7 @@ class Verification:
 
 
 def documents(layout: Layout, digest: str) -> list[Document]:
-    """Everything that is attached to an image, by type and digest."""
+    """Return the documents attached to an image, sorted by type and digest."""
     found = []
     for descriptor, manifest in layout.attached(digest):
         for layer in manifest.get("layers", []):
@@ -97,12 +101,15 @@ def documents(layout: Layout, digest: str) -> list[Document]:
 
 
 def export(layout: Layout, digest: str, directory: Path) -> list[Path]:
-    """Write the manifest and everything attached as files, for other programs to verify. Returns the files."""
+    """Write the manifest and all attached documents as files, so that other programs can verify them.
+
+    Return the paths of the files.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     files = {"manifest.json": layout.read(digest)}
     for row in documents(layout, digest):
         name = _FILES.get(row.type, re.sub(r"[^a-z0-9.+-]+", "-", row.type.lower()))
-        # The first of a kind has the plain name.
+        # The first document of a kind gets the short name; further ones get part of their digest.
         files[f"{name}.json" if f"{name}.json" not in files else f"{name}-{row.digest[7:19]}.json"] = row.data
     for name, data in files.items():
         (directory / name).write_bytes(data)
@@ -110,17 +117,19 @@ def export(layout: Layout, digest: str, directory: Path) -> list[Path]:
 
 
 def signature_statement(name: str, digest: str, attached: Sequence[Document]) -> bytes:
-    """What a signature says: this image, with these documents about it."""
+    """Return the in-toto statement to sign: the image and the documents attached to it."""
     rows = sorted((row.type, row.digest, len(row.data)) for row in attached if row.type in evidence.SIGNED)
     listed = [{"type": kind, "digest": found, "size": size} for kind, found, size in rows]
     return signatures.statement(name, digest, PREDICATE, {"documents": listed})
 
 
 def sign(layout: Layout, digest: str, name: str, signer: Signer) -> str:
-    """Sign an image with all that is attached to it, in place of an earlier signature by the same key, and of one by another that names a
-    document which left since. Returns the artefact's digest.
+    """Sign an image together with everything attached to it, and return the digest of the signature's
+    artefact.
 
-    A signature by this key that says the same and holds is kept: one by ECDSA would have other bytes each time.
+    The new signature replaces an earlier one by the same key. It also replaces one by another key that lists
+    a document no longer attached. A valid signature by this key with the same payload stays: ECDSA would
+    produce different bytes each time.
     """
     attached = documents(layout, digest)
     here = {(row.type, row.digest) for row in attached}
@@ -141,7 +150,10 @@ def sign(layout: Layout, digest: str, name: str, signer: Signer) -> str:
 
 
 def verify(layout: Layout, digest: str, keys: Sequence[SSlibKey], *, layers: bool = True) -> Verification:
-    """Check an image of a layout: its blobs, what each document says it is about, and the signatures. `layers`: hash those too."""
+    """Check one image: its blobs, the subject of each attached document, and the signatures.
+
+    `layers`: hash the layer blobs too, instead of comparing only their sizes.
+    """
     rows: list[Row] = []
     attached: list[Document] = []
     try:
@@ -163,7 +175,7 @@ def _name(row: Document) -> str:
 
 
 def _blobs(image: OciImage, layers: bool) -> Row:
-    _ = image.config  # read whole and held against its digest
+    _ = image.config  # reads the configuration and checks its digest
     for layer in image.layers:
         path = image.layout.path(layer.digest)
         if not path.is_file():
@@ -179,7 +191,7 @@ def _blobs(image: OciImage, layers: bool) -> Row:
 
 
 def _about(row: Document, digest: str) -> str | None:
-    """What is wrong with what a document says it is about; None where it is right, or says nothing."""
+    """Return an error if a document names another image as its subject, otherwise None."""
     try:
         said = _subjects(row)
     except ImageError as problem:
@@ -222,7 +234,7 @@ def _subjects(row: Document) -> list[str]:
 
 
 def _listed(data: bytes) -> set[tuple[str, str]]:
-    """Type and digest of the documents that a signature names; none where it cannot be read."""
+    """Return type and digest of the documents that a signature lists; empty if it is unreadable."""
     try:
         rows = json.loads(signatures.payload_of(data))["predicate"]["documents"]
         return {(str(row["type"]), str(row["digest"])) for row in rows}
@@ -231,8 +243,11 @@ def _listed(data: bytes) -> set[tuple[str, str]]:
 
 
 def signed(attached: Sequence[Document], digest: str, keys: Sequence[SSlibKey]) -> list[Row]:
-    """Check what is attached to an image against the signatures among it: a row for each signature, and where one is good, for each document
-    that is covered, that should be, or that is gone."""
+    """Check the attached documents against the signatures among them.
+
+    Return one row per signature. If a signature is valid, also return one row per document. These are the
+    documents that it covers or should cover, and those no longer attached.
+    """
     rows: list[Row] = []
     listed: set[tuple[str, str]] | None = None
     found = [row for row in attached if row.type == evidence.SIGNATURE]
@@ -252,6 +267,8 @@ def signed(attached: Sequence[Document], digest: str, keys: Sequence[SSlibKey]) 
             rows.append(Row("signature", "refused", "it was given for something else"))
             continue
         rows.append(Row("signature", "ok", f"by key {opened.keyid[:12]}"))
+        # Documents covered by any valid signature count as signed, so several keys can sign parts of the
+        # evidence.
         listed = (listed or set()) | _listed(row.data)
     if listed is None:
         return rows

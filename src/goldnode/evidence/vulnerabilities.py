@@ -1,9 +1,10 @@
-"""Known vulnerabilities of an image's packages, against databases that the caller supplies.
+"""Known vulnerabilities of an image's packages, from databases that the caller supplies.
 
-Two formats: the Debian security tracker's JSON (by source package and release) and OSV (one record, a list, a directory or an archive
-of records; ecosystems PyPI and Debian). goldnode fetches no database. A package that no supplied database covers is *not checked*, and
-one whose name a database does not have is *no record*: neither is a statement that it is safe. Libraries that a wheel carries inside
-itself are seen only through records about the wheel.
+Two formats are supported: the Debian security tracker's JSON (by source package and release), and OSV (a
+record, a list, a directory or an archive of records; ecosystems PyPI and Debian). goldnode fetches no
+database. A package that no supplied database covers is *not checked*. A package whose name is in no database
+has *no record*. Neither means that the package is safe. Libraries bundled inside a wheel are covered only by
+records about the wheel.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KINDS = ("debian", "osv")
 
 @dataclass(frozen=True)
 class Finding:
-    """One vulnerability of one package. `fixed`: the version that ends it, None where there is none yet."""
+    """One vulnerability of one package. `fixed` is the first version without it, None if no fix is known."""
 
     id: str
     package: str
@@ -41,15 +42,18 @@ class Finding:
 
 
 class Database(Protocol):
-    """A supplied database, read."""
+    """A vulnerability database, loaded."""
 
     label: str
 
     def about(self) -> dict[str, Any]:
-        """What it is: kind, sha256, date and where the date is from."""
+        """Return the kind, sha256 and date of the database, and the source of that date."""
 
     def check(self, item: Deb | Wheel, contents: Contents) -> list[Finding] | str:
-        """The findings for a package; or why there is nothing to say: a sentence that begins with `no record` or `not checked`."""
+        """Return the findings for a package, or the reason why there is no result.
+
+        The reason is a sentence that begins with `no record` or `not checked`.
+        """
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,10 @@ class _About:
 
 
 def load(text: str, base: Path | None = None) -> Database:
-    """Read the database `KIND=FILE[@YYYY-MM-DD]`. Raises ImageError.
+    """Load the database `KIND=FILE[@YYYY-MM-DD]`. Raise ImageError.
 
-    The date is the one given; else, of OSV, that of its newest record; else the file's own, and the report says which.
+    The date is the given one, otherwise that of the newest record (OSV), otherwise the modification time of
+    the file. The report names its source.
     """
     kind, _, rest = text.partition("=")
     if kind not in KINDS or not rest:
@@ -122,6 +127,7 @@ class _Debian:
         release = contents.os.get("VERSION_CODENAME", "")
         if contents.os.get("ID") != "debian" or release not in self._releases:
             return f"not checked: the Debian database does not cover {release or 'this distribution'}"
+        # The tracker lists only the versions of the release itself.
         if "~bpo" in item.version:
             return "not checked: the Debian database does not cover backports"
         rows = self._db.get(item.source)
@@ -133,6 +139,7 @@ class _Debian:
             if not isinstance(state, dict):
                 continue
             status, fixed = state.get("status"), state.get("fixed_version")
+            # The tracker uses the fixed version "0" for a release that never had the vulnerability.
             if status == "resolved" and (not fixed or compare(str(fixed), item.source_version) <= 0):
                 continue
             note = (
@@ -244,13 +251,15 @@ def _records(path: Path) -> Iterator[bytes]:
 
 
 def _affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool | None, str | None]:
-    """Whether a version is affected (None: it cannot be told), and the first version after it that is not.
+    """Return whether a version is affected, and the first later version that is not.
 
-    The evaluation of the OSV schema: a version that is listed is affected, and one between `introduced` and `fixed`.
+    The first value is None if the version cannot be compared. This follows the evaluation algorithm of the
+    OSV schema: a version is affected if it is listed, or lies between `introduced` and `fixed`.
     """
     listed = version in part.get("versions", [])
     hit, fixed = listed, None
     for span in part.get("ranges", []):
+        # GIT ranges name commits, which cannot be compared with a package version.
         if span.get("type") not in ("ECOSYSTEM", "SEMVER"):
             continue
         inside = False
@@ -277,6 +286,7 @@ def _sorted(events: Iterable[dict[str, Any]], ecosystem: str) -> list[dict[str, 
     from functools import cmp_to_key
 
     def order(left: tuple[str, dict[str, Any]], right: tuple[str, dict[str, Any]]) -> int:
+        # "0" precedes every version, and is not a valid version itself.
         if "0" in (left[0], right[0]):
             return (left[0] != "0") - (right[0] != "0")
         return _compare(left[0], right[0], ecosystem)
@@ -290,7 +300,7 @@ def _compare(left: str, right: str, ecosystem: str) -> int:
         return compare(left, right)
     from packaging.version import Version
 
-    one, other = Version(left), Version(right)  # InvalidVersion is a ValueError
+    one, other = Version(left), Version(right)  # raises InvalidVersion, a ValueError
     return (one > other) - (one < other)
 
 
@@ -308,7 +318,7 @@ def _severity(record: dict[str, Any], affected: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """The findings for one image, and what was not looked at."""
+    """Findings for one image, and the packages that were not checked."""
 
     subject: str
     databases: list[dict[str, Any]]
@@ -318,7 +328,7 @@ class Report:
     not_checked: list[tuple[str, str]] = field(default_factory=list)
 
     def data(self) -> dict[str, Any]:
-        """As it is attached."""
+        """Return the data of the attached document."""
         severities: dict[str, int] = {}
         for item in self.findings:
             severities[item.severity] = severities.get(item.severity, 0) + 1
@@ -356,11 +366,11 @@ class Report:
         }
 
     def document(self) -> bytes:
-        """Its canonical JSON."""
+        """Return the canonical JSON."""
         return canonical(self.data())
 
     def line(self) -> str:
-        """One line for a reader."""
+        """Return a one-line summary for people."""
         if not self.databases:
             return "not checked: no vulnerability database was named"
         fixable = len([item for item in self.findings if item.fixed])
@@ -372,7 +382,10 @@ class Report:
 
 
 def report(contents: Contents, databases: Sequence[Database]) -> Report:
-    """Hold the packages of an image against the databases. A package is checked when one of them covers it."""
+    """Check the packages of an image against the databases.
+
+    A package counts as checked if at least one database covers it.
+    """
     findings: list[Finding] = []
     checked, no_record, not_checked = 0, [], []
     for item in contents.packages:

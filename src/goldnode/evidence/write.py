@@ -1,4 +1,4 @@
-"""All evidence documents of one image, attached to it: written where they are not there yet, or say something else now."""
+"""Writer of all evidence documents of an image: attaches those that are missing or have changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from goldnode.oci.model import Built, Image
 
 @dataclass(frozen=True)
 class Written:
-    """One document: its type, what became of it, and a line about what it says."""
+    """Result for one document: its type, whether it was written or kept, and a one-line summary."""
 
     type: str
     state: Literal["written", "kept"]
@@ -36,7 +36,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Options:
-    """What evidence is made with. `against`: digest of the image to tell the difference to; `builder`: a URI that names who builds."""
+    """Inputs of the evidence documents besides the image.
+
+    `against` is the digest of the image to compare with. `builder` is a URI that identifies the builder.
+    """
 
     cache: Path | None = None
     signer: Signer | None = None
@@ -48,7 +51,7 @@ class Options:
 def examine(
     layout: Layout, digest: str, locks: Sequence[Lock] = (), cache: Path | None = None
 ) -> tuple[OciImage, Contents]:
-    """Read an image and say what is in it."""
+    """Read an image and determine its contents."""
     image = OciImage(layout, digest)
     return image, contents(image, snapshot(image, cache), locks)
 
@@ -56,10 +59,11 @@ def examine(
 def write(
     layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
 ) -> list[Written]:
-    """Write and attach everything. `locks`: the image's own last.
+    """Write and attach all evidence documents. `locks` has the image's own lock last.
 
-    Raises ImageError where the lock is not the one the image was built from, or an SBOM does not hold against its schema. What was
-    written by the same goldnode of the same things, and is still attached, is not made again: it could only be the same.
+    Raise ImageError if the lock is not the one the image was built from, or if an SBOM violates its schema.
+    Documents that this version of goldnode wrote from the same inputs, and that are still attached, are not
+    generated again: the result would be the same.
     """
     if not locks or locks[-1].digest != built.lock:
         raise ImageError(
@@ -81,10 +85,14 @@ def _write(
     found, there = examine(layout, built.digest, locks, options.cache)
     put = _Putter(layout, built.digest)
     bill = sbom.cyclonedx(found, there)
+    # Validation loads a large schema; skip it for a document that is attached already.
     if not put.has(evidence.CYCLONEDX, bill):
         sbom.validate(bill)
     files = sum(len(wheel.files) for wheel in there.wheels if wheel.unpacked)
-    packages = f"{len(there.debs)} debs, {len(there.wheels)} wheels, {files} files unpacked from wheels, {len(there.unowned)} of unknown origin"
+    packages = (
+        f"{len(there.debs)} debs, {len(there.wheels)} wheels, {files} files unpacked from wheels, "
+        f"{len(there.unowned)} of unknown origin"
+    )
     written = [
         put(evidence.CYCLONEDX, bill, packages),
         put(evidence.SPDX, sbom.spdx(found, there), "the same, as SPDX 2.3"),
@@ -102,7 +110,10 @@ def _write(
     report = vulnerabilities.report(there, options.databases)
     written.append(put(evidence.VULNERABILITIES, report.document(), report.line()))
     sizes = size.sizes(found, there)
-    line = f"{size.human(sizes['compressed'])} to pull, {size.human(sizes['files'])} of files, {size.human(sizes['hidden'])} hidden"
+    line = (
+        f"{size.human(sizes['compressed'])} to pull, {size.human(sizes['files'])} of files, "
+        f"{size.human(sizes['hidden'])} hidden"
+    )
     written.append(put(evidence.SIZE, size.document(found, there), line))
     if options.against is not None and options.against != built.digest:
         old = examine(layout, options.against, cache=options.cache)
@@ -126,7 +137,7 @@ def _write(
 
 
 class _Putter:
-    """Attaches a document in place of an earlier one of its kind."""
+    """Attaches documents, each replacing the earlier one of its kind."""
 
     def __init__(self, layout: Layout, digest: str) -> None:
         self.layout, self.digest = layout, digest
@@ -139,6 +150,7 @@ class _Putter:
         if self.has(kind, data):
             return Written(kind, "kept", line)
         self.layout.attach(self.digest, kind, data)
+        # Other tools may attach in-toto documents of other predicate types; leave those alone.
         for row in self.before:
             if row.type == kind and (kind != evidence.PROVENANCE or _predicate(row.data) == PREDICATE):
                 self.layout.detach(row.artefact)
@@ -146,7 +158,7 @@ class _Putter:
 
 
 class _Note:
-    """What evidence was last made of and what came of it, beside the indexes of layers."""
+    """Record of the inputs and results of the last run, stored next to the layer indexes."""
 
     def __init__(
         self, layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
@@ -160,6 +172,7 @@ class _Note:
         self._made_of = {
             "goldnode": _source_digest(),
             "image": image.name,
+            # The duration of the build has no effect on the evidence.
             "built": {**vars(built), "seconds": 0},
             "locks": [lock.digest for lock in locks],
             "databases": [database.about() for database in options.databases],
@@ -201,7 +214,7 @@ class _Note:
 
 @cache
 def _source_digest() -> str:
-    """Of the programs that write evidence: what an earlier goldnode wrote is written again."""
+    """Return a digest of the code that writes evidence, so that a new version writes its documents again."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(
         b"".join(file.read_bytes() for file in files) + version("goldnode").encode()
@@ -212,12 +225,13 @@ def _predicate(data: bytes) -> str:
     try:
         return str(json.loads(signatures.payload_of(data)).get("predicateType"))
     except (ImageError, ValueError, AttributeError):
-        return PREDICATE  # what cannot be read is replaced
+        return PREDICATE  # an unreadable document is replaced
 
 
 def _enveloped(put: _Putter, statement: bytes, signer: Signer | None) -> bytes:
     if signer is None:
         return statement
+    # Reuse a valid envelope: an ECDSA signature would have different bytes each time.
     for row in put.before:
         if row.type == evidence.PROVENANCE and signatures.is_envelope(row.data):
             try:

@@ -1,4 +1,8 @@
-"""What an image, wheel, root or disk holds: whose GPU code, which packages, and whether its tag is true. See docs/image-inspection.md."""
+"""Inspection of images, wheels, root file systems and disks.
+
+It reports which backends the GPU code is for, which packages are present, and whether the tag is true. See
+docs/image-inspection.md.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,10 @@ def examine(
     today: dt.date | None = None,
     locked: Callable[[str], Locked | None] | None = None,
 ) -> tuple[Inspection, Truth | None]:
-    """Inspect a target, and check the truth of its tag where it is an image. `backend`: instead of the one it says it is of."""
+    """Inspect a target. If it is an image, also verify the claims of its tag.
+
+    `backend` overrides the backend that the image claims.
+    """
     from goldnode.inspect import policy, truth
 
     claim = truth.named(target.view.name, target.view.labels) if target.view.configured else None

@@ -1,7 +1,8 @@
-"""Raw disks: partitions, and the ext2, ext3 and ext4 file systems in them, read without mounting and without root.
+"""Reader of raw disks: partitions and their ext2, ext3 and ext4 file systems, without mounting or root.
 
-Layouts from the UEFI specification (GPT), and from the kernel's documentation of ext4's data structures. A disk may be hostile: every
-block number is checked against its file system, directories are visited once, and a feature that is not read refuses the disk.
+Layouts follow the UEFI specification (GPT) and the kernel's documentation of ext4 data structures. A disk may
+be hostile. Every block number is checked against its file system, and every directory is visited once. A disk
+with an unsupported feature is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from uuid import UUID
 from goldnode.core.errors import ImageError
 from goldnode.inspect.scan import Entry, Limits, Scan, SourceFile, collect
 
-# Partitions in which no library lies: EFI system, BIOS boot, swap.
+# Partitions that contain no libraries: EFI system, BIOS boot, swap.
 _PASSED_OVER = {
     UUID("c12a7328-f81f-11d2-ba4b-00a0c93ec93b"),
     UUID("21686148-6449-6e6f-744e-656564454649"),
@@ -27,6 +28,7 @@ _PASSED_OVER = {
 }
 _MBR_PASSED_OVER = {0x00, 0x82, 0xEF}
 
+# Incompatible features. Readable ones: filetype, extents, 64bit, flex_bg, ea_inode, csum_seed, large_dir.
 _FILETYPE, _RECOVER, _EXTENTS, _WIDE, _READ = (
     0x2,
     0x4,
@@ -40,7 +42,11 @@ _EXTENT_BLOCKS = 1 << 16
 
 @dataclass(frozen=True)
 class DiskFile:
-    """One path of a file system. `kind`: f, d, l or o as in `scan.Entry`; `inode` tells hard links of one file; `size` in bytes."""
+    """One path of a file system.
+
+    `kind` is f, d, l or o as in `scan.Entry`. Hard links of one file have the same `inode`. `size` is in
+    bytes.
+    """
 
     path: str
     kind: str
@@ -54,7 +60,10 @@ class DiskFile:
 
 
 def read_partition(path: Path, start: int, size: int) -> Iterator[DiskFile]:
-    """Every path of the ext4 file system at byte `start` of a raw disk. Raises ImageError where some of it cannot be read."""
+    """Return every path of the ext4 file system at byte `start` of a raw disk.
+
+    Raise ImageError if any of it cannot be read.
+    """
     with path.open("rb") as file, closing(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)) as disk:
         name = f"{path}, at byte {start}"
         if start + size > len(disk) or disk[start + 1080 : start + 1082] != b"\x53\xef":
@@ -68,7 +77,10 @@ def read_partition(path: Path, start: int, size: int) -> Iterator[DiskFile]:
 
 
 def scan_disk(path: Path, limits: Limits | None = None) -> list[tuple[str, Scan]]:
-    """Scan every file system of a disk: name and scan of each. Raises ImageError for what is no disk with one that can be read."""
+    """Scan every file system of a disk. Return name and scan of each.
+
+    Raise ImageError if the file is not a disk with a readable file system.
+    """
     if path.stat().st_size < 4096:
         raise ImageError(
             f"{path} is nothing that can be inspected",
@@ -94,7 +106,8 @@ def scan_disk(path: Path, limits: Limits | None = None) -> list[tuple[str, Scan]
                         name,
                         Scan(
                             left_out={
-                                name: "its file system is none of ext2, ext3 and ext4, and only those are read"
+                                name: "its file system is none of ext2, ext3 and ext4, "
+                                "and only those are read"
                             }
                         ),
                     )
@@ -103,6 +116,7 @@ def scan_disk(path: Path, limits: Limits | None = None) -> list[tuple[str, Scan]
 
 
 def _gpt(disk: mmap.mmap) -> Iterator[tuple[int, int, int]]:
+    # The header is in sector 1, at an offset that depends on the sector size, which the disk does not record.
     for sector in (512, 4096):
         if disk[sector : sector + 8] != b"EFI PART":
             continue
@@ -135,7 +149,7 @@ def _scan(disk: mmap.mmap, start: int, length: int, name: str, limits: Limits | 
 
 
 class Ext:
-    """One ext2, ext3 or ext4 file system within a disk."""
+    """One ext2, ext3 or ext4 file system on a disk."""
 
     def __init__(self, disk: mmap.mmap, start: int, length: int, name: str) -> None:
         self.disk, self.start, self.length = disk, start, length
@@ -167,13 +181,15 @@ class Ext:
             )
 
     def at(self, offset: int, size: int) -> bytes:
-        """Bytes of the file system. Raises OSError past its end."""
+        """Return bytes of the file system. Raise OSError beyond its end."""
         if offset < 0 or offset + size > self.length:
             raise OSError("it names a block past the end of the file system")
         return self.disk[self.start + offset : self.start + offset + size]
 
     def table_entry(self, number: int) -> bytes:
-        """The whole inode as it lies in its table, `inode_size` bytes. Raises OSError for one that there is not."""
+        """Return the raw inode from the inode table, `inode_size` bytes. Raise OSError for an
+        invalid number.
+        """
         if not 0 < number <= self.inodes:
             raise OSError(f"it names inode {number}, which there is not")
         group, index = divmod(number - 1, self.per_group)
@@ -184,14 +200,14 @@ class Ext:
         return self.at(table * self.block + index * self.inode_size, self.inode_size)
 
     def inode(self, number: int) -> tuple[int, int, int, bytes]:
-        """Mode, size, flags, and the 60 bytes that say where the content is."""
+        """Return mode, size and flags of an inode, and its 60 bytes of block pointers or extents."""
         data = self.table_entry(number)
         mode, _, low, _, _, _, _, _, _, _, flags = struct.unpack_from("<HHIIIIIHHII", data)
         high = struct.unpack_from("<I", data, 108)[0]
         return mode, low | high << 32, flags, data[40:100]
 
     def owner(self, number: int) -> tuple[int, int]:
-        """User and group of an inode."""
+        """Return user and group of an inode."""
         group, index = divmod(number - 1, self.per_group)
         row = self.at(self.descriptors + group * self.descriptor, self.descriptor)
         table = struct.unpack_from("<I", row, 8)[0] | (
@@ -205,7 +221,9 @@ class Ext:
         return uid | uid_high << 16, gid | gid_high << 16
 
     def runs(self, flags: int, place: bytes) -> Iterator[tuple[int, int, int]]:
-        """First block of the file, first block on the disk (0 for none), and number, in order."""
+        """Return the runs of a file in order: first block in the file, first block on disk (0:
+        hole), length.
+        """
         if flags & 0x80000:
             yield from self._extents(place, 0, [_EXTENT_BLOCKS])
             return
@@ -234,6 +252,7 @@ class Ext:
                 )
             else:
                 first, length, high, low = struct.unpack_from("<IHHI", node, 12 + 12 * index)
+                # Longer extents are preallocated but unwritten, and read as zeros.
                 written = length <= 0x8000
                 yield first, (low | high << 32) if written else 0, length if written else length - 0x8000
 
@@ -252,7 +271,7 @@ class Ext:
             yield from self._indirect(row, depth - 1, left)
 
     def content(self, size: int, flags: int, place: bytes) -> Iterator[bytes]:
-        """The content of a file in pieces, holes as zeros."""
+        """Return the content of a file in pieces, holes as zeros."""
         done = 0
         for first, block, count in self.runs(flags, place):
             if done >= size:
@@ -272,13 +291,13 @@ class Ext:
             done += part
 
     def walk(self) -> Iterator[SourceFile]:
-        """Every file of it."""
+        """Return every file, for `scan.collect`."""
         for found in self.files():
             entry = Entry(found.kind, found.size if found.kind == "f" else 0, found.link)
             yield SourceFile(found.path, entry, found.open if found.kind == "f" else None)
 
     def files(self) -> Iterator[DiskFile]:
-        """Every path of it, directories before what is in them."""
+        """Return every path, directories before their content."""
         todo, seen = [(2, "")], {2}
         while todo:
             number, folder = todo.pop()
@@ -297,6 +316,7 @@ class Ext:
                         todo.append((child, path))
                     link = ""
                     if kind == "l":
+                        # A short target is in the inode itself, where other files have their block pointers.
                         short = size < 60 and not flags & 0x80000
                         target = (
                             place[:size] if short else b"".join(self.content(min(size, 4096), flags, place))
@@ -321,7 +341,10 @@ class Ext:
         return cast("IO[bytes]", _Stream(self.content(size, flags, place)))
 
     def directory(self, number: int) -> Iterator[tuple[str, int]]:
-        """Name and inode number of what is in a directory, in the order of the disk, without `.` and `..`. Raises OSError."""
+        """Return name and inode number of the entries of a directory, in disk order, without `.` and `..`.
+
+        Raise OSError if the directory is damaged.
+        """
         mode, size, flags, place = self.inode(number)
         if mode >> 12 != 4 or size > _DIRECTORY_BYTES:
             raise OSError("it is no directory")
@@ -340,7 +363,7 @@ class Ext:
 
 
 class _Stream:
-    """Pieces of bytes as a file to read from."""
+    """File object that reads from an iterator of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest = pieces, b""
@@ -352,7 +375,7 @@ class _Stream:
         return None
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes; fewer only at the end."""
+        """Return at most `size` bytes; fewer only at the end."""
         parts, got = [self._rest], len(self._rest)
         while got < size and (piece := next(self._pieces, None)) is not None:
             parts.append(piece)

@@ -1,10 +1,12 @@
-"""What an ELF file says of itself: what it needs, what it carries for a GPU, and which libraries it names to load by itself.
+"""ELF reader: needed libraries, GPU device code, and the names of libraries that the file may dlopen.
 
-Only headers and data are read, nothing is loaded or run. Every offset comes from a file that may be hostile: each is checked
-against the file's length, every table has a bound, and what cannot be read is said in `fault` rather than left out.
+It reads only headers and data, and never loads or runs anything. Offsets come from a file that may be
+hostile. The reader checks each one against the file's length and limits the size of every table. It reports
+unreadable parts in `fault` instead of skipping them silently.
 
-Sources: the System V ABI (ELF header, program headers, dynamic section), elf.h (machine numbers), and for device code what nvcc,
-hipcc and DPC++ write: `fatbinary_section.h` of the CUDA toolkit (section names, magic 0x466243b1), HIP's runtime (magic "HIPF").
+Sources: the System V ABI (ELF header, program headers, dynamic section) and elf.h (machine numbers). For
+device code, the output of nvcc, hipcc and DPC++: `fatbinary_section.h` of the CUDA toolkit (section names,
+magic 0x466243b1), and HIP's runtime (magic "HIPF").
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ Data = bytes | mmap.mmap
 MAGIC = b"\x7fELF"
 ARCHIVE = b"!<arch>\n"
 
-# e_machine of what runs on a host, and of what runs on a GPU only.
+# Values of e_machine for hosts, and for code that runs only on a GPU.
 MACHINES = {
     3: "i386",
     40: "arm",
@@ -32,18 +34,20 @@ MACHINES = {
     224: "amdgpu",
 }
 
+# Limits on the tables and names of one file, so that a hostile file cannot exhaust time or memory.
 _SECTIONS = 1 << 16
 _SEGMENTS = 1 << 10
 _DYNAMIC = 1 << 14
 _NAMES = 256
 _LONGEST = 128
 
-# Sections that hold device code or register it, by how their names begin; which backend each is of is the policy's to say.
+# Prefixes of the sections that hold or register device code. The policy maps section names to backends.
 _DEVICE = re.compile(
     rb"\0((?:\.nv|__nv|\.hip|__hip|__CLANG_OFFLOAD|\.llvm\.offloading|omp_offloading|\.omp_offloading|__sycl|\.tgtimg)[^\0]{0,80})"
 )
 _REGISTERS = (b"__cudaRegisterFatBinary", b"__hipRegisterFatBinary", b"__sycl_register_lib")
-# The first eight bytes of the record by which code finds its fat binary, in writable data: they stay where sections are renamed or stripped.
+# First eight bytes of the record through which code finds its fat binary, in writable data. The record
+# survives renaming and stripping of sections.
 _WRAPPERS = (
     (b"\xb1\x43\x62\x46\x01\x00\x00\x00", "nvFatBin record"),
     (b"\x46\x50\x49\x48\x01\x00\x00\x00", "hipFatBin record"),
@@ -56,12 +60,13 @@ _SKIPPED = (b".eh_frame", b".eh_frame_hdr", b".gcc_except_table", b".dynstr")
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """One ELF file.
+    """Contents of one ELF file.
 
-    `machine` is a Debian architecture, `cubin`, `amdgpu`, or `machine N`. `needed` is DT_NEEDED in order. `device` names the sections,
-    symbols and records by which it carries or registers GPU code, `device_bytes` is the size of such sections. `strings` are the names of
-    shared libraries in its data that it does not need: what it may load by itself, if `loads` (it imports dlopen). `fault` says what
-    of it could not be read; empty where all was.
+    `machine` is a Debian architecture, `cubin`, `amdgpu`, or `machine N`. `needed` is DT_NEEDED in order.
+    `device` lists the sections, symbols and records that hold or register GPU code, and `device_bytes` is the
+    total size of such sections. `strings` are names of shared libraries in its data that are not in
+    DT_NEEDED. If `loads` is set, the file imports dlopen and may load them. `fault` describes the parts that
+    could not be read; empty if everything was.
     """
 
     machine: str = ""
@@ -75,7 +80,7 @@ class Elf:
 
 
 def read(data: Data) -> Elf:
-    """Read an ELF file that begins with MAGIC. Never raises for its content."""
+    """Read an ELF file that begins with MAGIC. Never raise for its content."""
     try:
         return _read(data)
     except (struct.error, ValueError, IndexError, OverflowError) as error:
@@ -83,7 +88,7 @@ def read(data: Data) -> Elf:
 
 
 def read_archive(data: Data) -> Elf:
-    """Read a static library: only whether objects in it have sections of device code."""
+    """Read a static library. Detect only whether its objects have sections of device code."""
     found = {
         name.decode()
         for name in (b".nv_fatbin", b".hip_fatbin", b"__CLANG_OFFLOAD_BUNDLE__sycl")
@@ -143,7 +148,10 @@ def _read(data: Data) -> Elf:
 def _segments(
     data: Data, order: str, wide: bool, offset: int, entry: int, count: int, faults: list[str]
 ) -> list[tuple[int, int, int, int]]:
-    """Address, flags, offset and length in the file of every PT_LOAD; PT_DYNAMIC comes with flags -1. Lengths end with the file."""
+    """Return address, flags, file offset and length of every PT_LOAD segment.
+
+    PT_DYNAMIC has flags -1. Lengths are limited to the end of the file.
+    """
     found: list[tuple[int, int, int, int]] = []
     shape = struct.Struct(order + ("IIQQQQQQ" if wide else "8I"))
     if not count:
@@ -167,7 +175,7 @@ def _segments(
 def _dynamic(
     data: Data, order: str, wide: bool, segments: list[tuple[int, int, int, int]], faults: list[str]
 ) -> tuple[str, tuple[str, ...], int, int]:
-    """SONAME, DT_NEEDED, and offset and size of the dynamic string table (0, 0 where there is none)."""
+    """Return SONAME, DT_NEEDED, and offset and size of the dynamic string table (0, 0 without one)."""
     place = next(((start, length) for _, flags, start, length in segments if flags == -1), None)
     if place is None:
         return "", (), 0, 0
@@ -223,9 +231,10 @@ def _sections(
     names_index: int,
     faults: list[str],
 ) -> tuple[list[tuple[bytes, int, int, int, int]], bytes]:
-    """Name, type, flags, offset and length of every section with its bytes within the file; and the table of their names.
+    """Return the sections whose bytes are in the file, and the table of section names.
 
-    The loader needs none of it, so that a missing or broken table is no fault of its own, but one is said for a table outside of the file.
+    Each section is a tuple of name, type, flags, offset and length. The loader needs no sections, so a file
+    without them has no fault. A table outside the file is one.
     """
     shape = struct.Struct(order + ("IIQQQQIIQQ" if wide else "10I"))
     if not offset:
@@ -234,6 +243,7 @@ def _sections(
         faults.append("its section table is not within it")
         return [], b""
     first = shape.unpack_from(data, offset)
+    # With too many sections for the header, the real values are in section 0 (System V ABI, chapter 4).
     count = count or first[5]
     names_index = first[6] if names_index == 0xFFFF else names_index
     if count > _SECTIONS or offset + entry * count > len(data) or names_index >= count:
@@ -261,7 +271,8 @@ def _strings(
     sections: list[tuple[bytes, int, int, int, int]],
     known: set[str],
 ) -> tuple[str, ...]:
-    """Names of shared libraries that stand alone in the data: after NUL or a slash, and followed by NUL."""
+    """Return names of shared libraries in the data that follow NUL or a slash, and end with NUL."""
+    # Flag 2 is SHF_ALLOC, 4 is SHF_EXECINSTR: search data that is loaded, not code.
     ranges = [
         (at, at + size)
         for name, kind, flags, at, size in sections
@@ -288,7 +299,7 @@ def _strings(
     return tuple(found)
 
 
-# movl $imm32,(%rdi): how a compiler stores a constant through the first argument of a function.
+# movl $imm32,(%rdi): a compiler stores a constant through the first argument of a function like this.
 _STORES = re.compile(rb"\xc7\x07(..)\x00\x00", re.DOTALL)
 # mov $imm32,%r32 and mov $imm32,%r64.
 _LOADS = re.compile(rb"[\xb8-\xbf](....)|\x48\xc7[\xc0-\xc7](....)", re.DOTALL)
@@ -296,10 +307,11 @@ _NCCL = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
 
 
 def cudart_version(data: Data) -> str | None:
-    """`X.Y` of a CUDA runtime library for amd64, as cudaRuntimeGetVersion would say, without running it.
+    """Return the version `X.Y` of a CUDA runtime library for amd64, without running it.
 
-    The function stores 1000*X + 10*Y through its only argument. The libraries of 11.8 to 13.0 hold such a store of a value of that form
-    for one version only, so that one value is the answer, and none or several are none.
+    This is the number that cudaRuntimeGetVersion returns. The function stores 1000*X + 10*Y through its only
+    argument. The libraries of 11.8 to 13.0 contain such a store for one version only. Return None unless
+    exactly one such value is found.
     """
     found = set()
     for match in _STORES.finditer(data):
@@ -310,16 +322,17 @@ def cudart_version(data: Data) -> str | None:
 
 
 def nccl_version(data: Data) -> str | None:
-    """`X.Y.Z` of an NCCL library, from the line it logs at its start."""
+    """Return the version `X.Y.Z` of an NCCL library, from the line it logs at startup."""
     found = {match[1] for match in _NCCL.finditer(data)}
     return found.pop().decode() if len(found) == 1 else None
 
 
 def cudnn_version(data: Data, major: int) -> str | None:
-    """`X.Y.Z` of the cuDNN library that defines cudnnGetVersion (libcudnn_graph of 9, libcudnn_ops_infer of 8) for amd64; X is `major`.
+    """Return the version `X.Y.Z` of a cuDNN library for amd64; X is `major`.
 
-    The function loads the number it returns as a constant: 10000*X + 100*Y + Z since cuDNN 9, 1000*X + 100*Y + Z before
-    (cudnn_version.h). One constant of that form in it is the answer, none or several are none.
+    The library must define cudnnGetVersion (libcudnn_graph of 9, libcudnn_ops_infer of 8). That function
+    loads its return value as a constant: 10000*X + 100*Y + Z since cuDNN 9, 1000*X + 100*Y + Z before
+    (cudnn_version.h). Return None unless exactly one such constant is found.
     """
     place = symbol(data, b"cudnnGetVersion")
     if place is None:
@@ -330,7 +343,7 @@ def cudnn_version(data: Data, major: int) -> str | None:
         int.from_bytes(match[1] or match[2], "little")
         for match in _LOADS.finditer(data[start : start + min(size, 4096)])
     }
-    # 64 KiB and its halves are sizes of buffers on its stack.
+    # Multiples of 32 KiB are sizes of stack buffers.
     fitting = {value for value in found if value // step == major and value % 0x8000}
     return (
         f"{major}.{value % step // 100}.{value % 100}"
@@ -340,7 +353,10 @@ def cudnn_version(data: Data, major: int) -> str | None:
 
 
 def symbol(data: Data, name: bytes) -> tuple[int, int] | None:
-    """Offset in the file and size of a function of the dynamic symbol table; None where it is not there. Little-endian 64-bit files only."""
+    """Return file offset and size of a function in the dynamic symbol table; None if it is not there.
+
+    Only little-endian 64-bit files are supported.
+    """
     try:
         if data[:4] != MAGIC or data[4] != 2 or data[5] != 1:
             return None

@@ -1,4 +1,4 @@
-"""Wheels and Debian packages of a view: what they are, what they require, and which file is whose."""
+"""Wheels and Debian packages of a view: their metadata, requirements and files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _MERGED = ("bin/", "sbin/", "lib/", "lib32/", "lib64/", "libx32/")
 
 @dataclass(frozen=True)
 class Package:
-    """One installed package. `path` is where its metadata lies; `requires` are names without versions, of wheels as pip compares them."""
+    """One installed package.
+
+    `path` is that of its metadata. `requires` are names without versions; wheel names are normalised as pip
+    does.
+    """
 
     kind: Literal["wheel", "deb"]
     name: str
@@ -34,21 +38,22 @@ class Package:
 
     @property
     def key(self) -> str:
-        """By which it is told from others."""
+        """Return the unique key of the package."""
         return f"{self.kind}:{self.path}" if self.kind == "wheel" else f"deb:{self.name}:{self.architecture}"
 
     @property
     def title(self) -> str:
-        """Name and version."""
+        """Return name and version."""
         return f"{self.name} {self.version}"
 
 
 class Packages:
-    """The packages of a view. `machine` is the platform its requirements are meant for."""
+    """The packages of a view. `machine` is the platform for which requirement markers are evaluated."""
 
     def __init__(self, view: View, machine: str = "x86_64") -> None:
         self._view = view
-        # A requirement counts where it holds on Linux for a Python of no extras; the version only matters to old back-ports.
+        # A requirement counts if it applies on Linux, without extras. The Python version matters only to old
+        # back-ports.
         self._environment: dict[str, str | AbstractSet[str]] = {
             **{key: str(value) for key, value in default_environment().items()},
             "platform_system": "Linux",
@@ -60,7 +65,7 @@ class Packages:
         self.all: dict[str, Package] = {package.key: package for package in (*self._wheels(), *self._debs())}
 
     def of(self, kind: str) -> dict[str, Package]:
-        """Packages of a kind by name."""
+        """Return the packages of a kind by name."""
         return {package.name: package for package in self.all.values() if package.kind == kind}
 
     @cached_property
@@ -72,7 +77,7 @@ class Packages:
         return found
 
     def has(self, name: str) -> bool:
-        """Whether a wheel of that name is installed."""
+        """Return whether a wheel of that name is installed."""
         return f"wheel:{name}" in self._names
 
     @cached_property
@@ -86,26 +91,26 @@ class Packages:
         return found
 
     def requirers(self, package: Package) -> list[Package]:
-        """Installed packages that require it."""
+        """Return the installed packages that require a package."""
         return sorted(self._requirers.get(package.key, []), key=lambda row: row.name)
 
     def required_by(self, package: Package) -> list[str]:
-        """Titles of what requires it."""
+        """Return the titles of the packages that require a package."""
         return list(dict.fromkeys(row.title for row in self.requirers(package)))
 
     def title(self, path: str) -> str:
-        """Title of the package that a file is of; "" for none."""
+        """Return the title of the package that owns a file; `""` if no package does."""
         package = self.all.get(self.owner(path))
         return "" if package is None else package.title
 
     def owner(self, path: str) -> str:
-        """Key of the package that a file is of; where none is, its directory."""
+        """Return the key of the package that owns a file, otherwise the file's directory."""
         found = self._files.get(path) or self._files.get(_merged(path))
         if found is not None:
             return found
         entry = self._view.paths.get(path)
         folder, _, name = path.rpartition("/")
-        # What was moved out of a wheel (CUDA's libraries to /usr/local/cuda-X.Y) keeps name and size.
+        # Files moved out of a wheel (CUDA's libraries to /usr/local/cuda-X.Y) keep their name and size.
         if entry is not None and (moved := self._moved.get((name, entry.size))) is not None:
             return moved
         return folder
@@ -130,6 +135,7 @@ class Packages:
             (name.rpartition("/")[2], size): package.key
             for package, root, rows in self._records()
             for name, size in rows
+            # Small files such as `__init__.py` share name and size too often to identify a wheel.
             if size >= 1024 and _joined(root, name) not in self._view.paths
         }
 
@@ -165,7 +171,7 @@ class Packages:
                 if requirement.marker is None or requirement.marker.evaluate(self._environment):
                     yield canonical(requirement.name)
             except (InvalidRequirement, ValueError):
-                # Better one too many than one that is not seen.
+                # Count a requirement that cannot be parsed: missing one would be worse.
                 if match := re.match(r"[A-Za-z0-9._-]+", row):
                     yield canonical(match[0])
 
@@ -197,7 +203,7 @@ class Packages:
 
 
 def canonical(name: str) -> str:
-    """A wheel's name as pip compares it."""
+    """Return the normalised name of a wheel, as pip compares names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -221,5 +227,8 @@ def _joined(root: str, name: str) -> str:
 
 
 def _merged(path: str) -> str:
-    """A path as on a system where /bin, /sbin and /lib are links into /usr, which packages may name either way."""
+    """Return the path with /bin, /sbin and /lib moved to /usr.
+
+    On a merged-/usr system these are links, and packages may use either path.
+    """
     return f"usr/{path}" if path.startswith(_MERGED) else path

@@ -1,7 +1,7 @@
-"""The policy of purity.yml, and what of a view it refuses.
+"""Purity policy of purity.yml, and the findings it yields for a view.
 
-A scan says what is there; this says whose it is. Findings are by package and foreign backend, so that a person reads one line for what
-one package brought, with each signal that shows it.
+A scan reports the files; the policy decides which backend they belong to. Findings are grouped by package and
+foreign backend. People read one line per package, with every signal that supports it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from goldnode.inspect.scan import View, shown
 Severity = Literal["refuse", "warn", "note"]
 SIGNALS = ("package", "requirement", "file", "needed", "fatbin", "dlopen")
 _ORDER: dict[Severity, int] = {"refuse": 0, "warn": 1, "note": 2}
+# auditwheel adds eight hex digits of a hash to the names of the libraries it bundles.
 _MANGLED = re.compile(r"-[0-9a-f]{8}(?=\.)")
 
 
@@ -34,7 +35,7 @@ class _Strict(BaseModel):
 
 
 class Family(_Strict):
-    """What belongs to a backend; see purity.yml."""
+    """Everything that belongs to a backend; see purity.yml."""
 
     title: str
     libraries: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ class Family(_Strict):
     except_debs: tuple[str, ...] = ()
     local_versions: tuple[str, ...] = ()
 
-    # One expression for all patterns: tens of thousands of names are held against it.
+    # All patterns are joined into one expression, because it is matched against tens of thousands of names.
     @cached_property
     def library(self) -> re.Pattern[str]:
         return _any(self.libraries)
@@ -56,7 +57,7 @@ class Family(_Strict):
         return _any((*self.libraries, *self.files))
 
     def owns(self, package: Package) -> bool:
-        """Whether a package is this backend's by its name or version."""
+        """Return whether a package belongs to this backend, by its name or version."""
         if package.kind == "deb":
             return bool(_any(self.debs).match(package.name)) and not _any(self.except_debs).match(
                 package.name
@@ -65,12 +66,12 @@ class Family(_Strict):
         return self.requires(package.name) or bool(local and _any(self.local_versions).match(local))
 
     def requires(self, name: str) -> bool:
-        """Whether a wheel of this name is this backend's."""
+        """Return whether a wheel of this name belongs to this backend."""
         return bool(_any(self.wheels).match(name))
 
 
 class Environment(_Strict):
-    """Variables of an image's configuration."""
+    """Rules for the variables of an image's configuration."""
 
     required: dict[str, str] = Field(default_factory=dict)
     forbidden: dict[str, str] = Field(default_factory=dict)
@@ -78,14 +79,14 @@ class Environment(_Strict):
 
 
 class Backend(_Strict):
-    """What is foreign to images of a backend."""
+    """Families that are foreign to images of a backend, and its rules for variables."""
 
     foreign: tuple[str, ...]
     environment: Environment = Field(default_factory=Environment)
 
 
 class HostOnly(_Strict):
-    """Libraries that come from the host."""
+    """Libraries that only the host provides."""
 
     libraries: tuple[str, ...] = ()
     allowed_in: tuple[str, ...] = ()
@@ -93,7 +94,7 @@ class HostOnly(_Strict):
 
 
 class Waiver(_Strict):
-    """A finding that was looked at and accepted until a day."""
+    """Acceptance of a reviewed finding until a date."""
 
     rule: str
     package: str
@@ -105,7 +106,7 @@ class Waiver(_Strict):
 
 
 class Purity(_Strict):
-    """purity.yml."""
+    """Content of purity.yml."""
 
     format: Literal[1]
     families: dict[str, Family]
@@ -124,7 +125,7 @@ class Purity(_Strict):
         return value
 
     def backend(self, name: str) -> Backend:
-        """The policy of a backend. Raises ImageError for an unknown one."""
+        """Return the policy of a backend. Raise ImageError for an unknown one."""
         found = self.backends.get(name)
         if found is None:
             raise ImageError(f'there is no backend "{name}"', remedy=nearest(name, self.backends))
@@ -133,7 +134,11 @@ class Purity(_Strict):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong. `evidence`: signal, path and what was seen there; `waived`: who accepted it and why, empty where nobody did."""
+    """One violation of the policy.
+
+    `evidence` has signal, path and detail of each occurrence. `waived` names who accepted the finding and
+    why; empty without a waiver.
+    """
 
     severity: Severity
     rule: str
@@ -149,7 +154,10 @@ class Finding:
 
 @dataclass
 class Inspection:
-    """What the policy says of one view. `backend` is empty where none was asked for: then nothing is foreign."""
+    """Result of one view.
+
+    `backend` is empty if none was given. Then nothing counts as foreign.
+    """
 
     name: str
     backend: str
@@ -159,19 +167,22 @@ class Inspection:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing refuses it. Without a backend nothing was held against a policy, and nothing has passed."""
+        """Return whether nothing refuses the view.
+
+        Without a backend there is no policy to check, so nothing passes.
+        """
         return bool(self.backend) and not any(
             row.severity == "refuse" and not row.waived for row in self.findings
         )
 
 
 def default_policy() -> Path:
-    """goldnode's own purity.yml, beside the matrix."""
+    """Return the path of the purity.yml that goldnode ships, next to the matrix."""
     return Path(__file__).resolve().parents[3] / "images/containers/purity.yml"
 
 
 def load(path: Path | None = None) -> Purity:
-    """Read the policy. Raises ImageError with file and line for what is wrong in it."""
+    """Read the policy. Raise ImageError with file and line of the first error."""
     file = path or default_policy()
     source = yamlsource.read(file, error=ImageError)
     policy = yamlsource.validate(Purity, source, error=ImageError)
@@ -197,7 +208,10 @@ def load(path: Path | None = None) -> Purity:
 
 
 def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Inspection:
-    """Hold a view against the policy of `backend`; with "" for none, say what it holds of each. `today` is what waivers end by."""
+    """Check a view against the policy of `backend`; with `""`, report what it has of each family.
+
+    Waivers that expire before `today` do not apply.
+    """
     packages = Packages(view)
     found = Inspection(view.name, backend, elf_files=len(view.elf), signals=dict.fromkeys(SIGNALS, 0))
     if backend:
@@ -225,6 +239,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
         )
         for path, why in sorted(view.left_out.items())
     ]
+    # An empty tar or a wrong directory would otherwise pass.
     if not view.paths:
         found.findings.append(
             Finding("refuse", "not-scanned", "", "there is no file in it", remedy="name what was meant")
@@ -289,6 +304,7 @@ def _of_elf(row: Elf, family: Family, sections: set[str], machines: set[str]) ->
         carried.append(f"it is {row.machine} code")
     if carried:
         yield "fatbin", ", ".join(carried[:3]) + (f", {_bytes(row.device_bytes)}" if row.device_bytes else "")
+    # A library name in the data is weak evidence, so it counts only if the file can load libraries.
     if row.loads:
         for name in row.strings:
             if match(plain(name)):
@@ -363,7 +379,11 @@ def _finding(
 def _instead(
     package: Package | None, packages: Packages, policy: Purity, backend: str, severity: Severity
 ) -> str:
-    """What to use instead: the package's own entry, else that of what brought it, else the general rule."""
+    """Return the replacement to suggest.
+
+    It is the package's own entry, otherwise the entry of the nearest package that requires it, otherwise
+    general advice.
+    """
     if severity != "refuse":
         return "make sure that it also works without those libraries; nothing is refused for this alone"
     if package is None:
@@ -380,7 +400,10 @@ def _instead(
                 todo.append(other)
     roots = packages.required_by(package)
     if roots:
-        return f"use a build of {roots[0].partition(' ')[0]} for {backend}, which does not require {package.name}"
+        return (
+            f"use a build of {roots[0].partition(' ')[0]} for {backend}, "
+            f"which does not require {package.name}"
+        )
     return f"use a build of {package.name} for {backend}, or leave it out of the image"
 
 
@@ -416,14 +439,15 @@ def _majors(view: View, packages: Packages, components: Mapping[str, str]) -> li
                     f"the image holds {len(majors)} major versions of {title}: {says}",
                     package=packages.title(oldest),
                     required_by=tuple(packages.required_by(owner)) if owner is not None else (),
-                    remedy=f"keep one: the one of {packages.title(newest) or shown(newest)}, and builds of the rest that use {title} {order[-1]}",
+                    remedy=f"keep one: the one of {packages.title(newest) or shown(newest)}, "
+                    f"and builds of the rest that use {title} {order[-1]}",
                     evidence=tuple(
                         ("file", shown(path), title) for major in order for path in sorted(majors[major])[:4]
                     ),
                 )
             )
             continue
-        # What lies in `stubs` is there to be linked with, and no loader looks there.
+        # Libraries in `stubs` are only for linking; no loader searches there.
         copies = {
             path.rpartition("/")[0]: size
             for files in majors.values()
@@ -437,7 +461,8 @@ def _majors(view: View, packages: Packages, components: Mapping[str, str]) -> li
                     "warn",
                     "two-copies",
                     shown(places[0]),
-                    f"the image holds different copies of {title} in {_some([shown(place) for place in places])}; the path decides which one is loaded",
+                    f"the image holds different copies of {title} "
+                    f"in {_some([shown(place) for place in places])}; the path decides which one is loaded",
                     remedy="keep one of them",
                 )
             )
@@ -455,7 +480,8 @@ def _environment(view: View, rules: Environment) -> list[Finding]:
         if got != wanted:
             add(
                 name,
-                f"the image sets {name} {'not at all' if got is None else f'to {shown(got)!r}'}, not to {wanted!r}",
+                f"the image sets {name} {'not at all' if got is None else f'to {shown(got)!r}'}, "
+                f"not to {wanted!r}",
                 f"set {name}={wanted}",
             )
     for name, why in rules.forbidden.items():
@@ -466,7 +492,8 @@ def _environment(view: View, rules: Environment) -> list[Finding]:
         if absent and len(absent) < len(names):
             add(
                 absent[0],
-                f"the image sets {' and '.join(name for name in names if name not in absent)} without {absent[0]}",
+                f"the image sets {' and '.join(name for name in names if name not in absent)} "
+                f"without {absent[0]}",
                 f"set {absent[0]} too",
             )
     return found
@@ -496,7 +523,8 @@ def _host_only(view: View, packages: Packages, rules: HostOnly) -> list[Finding]
                 f"{_some(names)} of {title} belong to the driver, which the host brings",
                 package="" if package is None else package.title,
                 required_by=tuple(packages.required_by(package)) if package is not None else (),
-                remedy="take the driver's libraries out of the image; the container runtime puts the host's in",
+                remedy="take the driver's libraries out of the image; "
+                "the container runtime puts the host's in",
                 evidence=tuple(("file", shown(path), "") for path in sorted(paths)[:8]),
             )
         )
@@ -504,7 +532,10 @@ def _host_only(view: View, packages: Packages, rules: HostOnly) -> list[Finding]
 
 
 def _compat(view: View) -> list[Finding]:
-    """Forward-compatibility libraries on a search path shadow a newer driver of the host (errors 803 and 804)."""
+    """Report forward-compatibility libraries on a search path.
+
+    They shadow a newer driver of the host (errors 803 and 804).
+    """
     places = {path: text for path, text in view.texts.items() if path.startswith("etc/ld.so.conf")}
     places |= {"LD_LIBRARY_PATH": view.environment.get("LD_LIBRARY_PATH", "").replace(":", "\n")}
     return [
@@ -512,8 +543,10 @@ def _compat(view: View) -> list[Finding]:
             "refuse",
             "compat-on-path",
             shown(path),
-            f"{shown(path)} names {shown(line.strip())}: libraries of forward compatibility there hide a newer driver of the host",
-            remedy="leave the directory off every search path; NVIDIA's container toolkit adds it where it is of use",
+            f"{shown(path)} names {shown(line.strip())}: "
+            "libraries of forward compatibility there hide a newer driver of the host",
+            remedy="leave the directory off every search path; "
+            "NVIDIA's container toolkit adds it where it is of use",
         )
         for path, text in sorted(places.items())
         for line in text.splitlines()
@@ -543,7 +576,7 @@ def _waived(finding: Finding, waivers: Sequence[Waiver], image: str, today: dt.d
 
 
 def plain(name: str) -> str:
-    """A library's name without the hash that auditwheel puts into it."""
+    """Remove the hash that auditwheel adds to the name of a library."""
     return _MANGLED.sub("", name)
 
 

@@ -1,4 +1,4 @@
-"""Inspection and truth as documents to attach, and as text for a person."""
+"""Inspection and truth reports, as documents to attach and as text for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ TRUTH = "application/vnd.goldnode.truth.v1+json"
 
 
 def inspection_document(found: Inspection) -> dict[str, Any]:
-    """The document of type INSPECTION. It holds no time and no place, so that equal images have equal documents."""
+    """Return the document of type INSPECTION.
+
+    It contains no time and no location, so equal images have equal documents.
+    """
     return {
         "backend": found.backend,
         "passed": found.passed,
@@ -40,7 +43,7 @@ def inspection_document(found: Inspection) -> dict[str, Any]:
 
 
 def truth_document(found: Truth) -> dict[str, Any]:
-    """The document of type TRUTH."""
+    """Return the document of type TRUTH."""
     return {
         "passed": found.passed,
         "claims": [
@@ -57,7 +60,7 @@ def truth_document(found: Truth) -> dict[str, Any]:
 
 
 def attach(image: OciImage, found: Inspection, truth: Truth | None) -> None:
-    """Attach the documents to an image of a layout, in place of those of an earlier inspection."""
+    """Attach the documents to an image of a layout, replacing those of an earlier inspection."""
     documents = {INSPECTION: inspection_document(found)}
     if truth is not None:
         documents[TRUTH] = truth_document(truth)
@@ -69,7 +72,7 @@ def attach(image: OciImage, found: Inspection, truth: Truth | None) -> None:
 
 
 def text(found: Inspection, truth: Truth | None) -> Iterator[str]:
-    """Lines for a person: refusals first, and one line at the end that says what it comes to."""
+    """Return the lines of the report for people: refusals first, the verdict last."""
     policy = (
         f"held against the policy of {found.backend}"
         if found.backend
@@ -94,17 +97,26 @@ def text(found: Inspection, truth: Truth | None) -> Iterator[str]:
             result: sum(row.result == result for row in truth.claims)
             for result in ("ok", "differs", "not_verified")
         }
-        yield f"  tag and labels: {counts['ok']} claims hold, {counts['differs']} do not, {counts['not_verified']} not verified"
+        yield (
+            f"  tag and labels: {counts['ok']} claims hold, {counts['differs']} do not, "
+            f"{counts['not_verified']} not verified"
+        )
         for claim in truth.claims:
             if claim.result != "ok":
                 mark = "refuse" if claim.result == "differs" or claim.essential else "note"
                 got = f"got {claim.got}" if claim.got else "nothing to tell it by"
                 state = "does not hold" if claim.result == "differs" else "is not verified"
-                yield f"  {mark}: the claim {claim.claim} {state}: expected {claim.expected}, {got} ({claim.how})"
+                yield (
+                    f"  {mark}: the claim {claim.claim} {state}: "
+                    f"expected {claim.expected}, {got} ({claim.how})"
+                )
     if not found.backend:
         yield f"{found.name}: no verdict"
     elif refused or (truth is not None and not truth.passed):
         untrue = "" if truth is None or truth.passed else "; the tag is not shown to be true"
-        yield f"{found.name}: REFUSED, {refused} finding{'' if refused == 1 else 's'} refuse{'s' if refused == 1 else ''} it{untrue}"
+        yield (
+            f"{found.name}: REFUSED, {refused} finding{'' if refused == 1 else 's'} "
+            f"refuse{'s' if refused == 1 else ''} it{untrue}"
+        )
     else:
         yield f"{found.name}: passed"

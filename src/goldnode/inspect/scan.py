@@ -1,11 +1,12 @@
-"""What is in a file system, a wheel or a layer: one pass over its files, without unpacking or running anything.
+"""Scanner of file systems, wheels and layers: one pass over the files, without unpacking or running anything.
 
-A scan knows no policy and no other scan: it says which files there are, what each ELF file says of itself, and keeps the small texts that
-tell packages and versions. So the scan of a layer is the same wherever the layer is, and is kept by its digest. `View` is what
-layers make together; the policy reads that.
+A scan knows neither policy nor other scans. It records which files exist and what each ELF file contains, and
+collects the small texts that identify packages and versions. The scan of a layer is therefore the same
+everywhere, and is cached by digest. A `View` combines the scans of several layers; the policy reads the view.
 
-Everything read may be hostile: only regular files are opened, links are never followed, and counts, sizes and expansion
-are bounded. What a bound leaves out is in `left_out`, which refuses the whole: what was not looked at has not passed.
+All input may be hostile. Only regular files are opened, links are never followed, and counts, sizes and
+expansion are limited. Everything beyond a limit is recorded in `left_out`. An image with unscanned files does
+not pass.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from goldnode.core.errors import ImageError
 from goldnode.inspect import elf
 from goldnode.oci.layout import clean
 
-# Of what a scan says; a kept scan of another number is not read.
+# Version of the scan format; cached scans of another version are ignored.
 VERSION = 1
 
 _TEXTS = re.compile(
@@ -49,6 +50,7 @@ _TEXTS = re.compile(
     )\Z""",
     re.VERBOSE,
 )
+# A cheap test of suffix and prefix; `_TEXTS` would be slow for every path.
 _ENDINGS = (
     "METADATA",
     "RECORD",
@@ -70,7 +72,11 @@ _CUDART, _CUDNN, _NCCL = (
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one source: files, bytes of one file, of all files that are read, of one text; and how far a file may expand."""
+    """Limits for one source.
+
+    `files` is a number of files. `file`, `total` and `text` are bytes of one file, of all files read, and of
+    one text. `expansion` is the highest compression ratio.
+    """
 
     files: int = 2_000_000
     file: int = 8 << 30
@@ -81,7 +87,10 @@ class Limits:
 
 
 class Entry(NamedTuple):
-    """What a path is: `f` a regular file, `d` a directory, `l` a symbolic and `h` a hard link, `o` anything else. `size` in bytes."""
+    """Type of a path, size in bytes, and link target.
+
+    `kind` is `f` (regular file), `d` (directory), `l` (symbolic link), `h` (hard link) or `o` (other).
+    """
 
     kind: str
     size: int = 0
@@ -90,7 +99,10 @@ class Entry(NamedTuple):
 
 @dataclass
 class Scan:
-    """The files of one source, relative to its root; `versions` are those that were read out of libraries (path, then component)."""
+    """Files of one source, relative to its root.
+
+    `versions` were read from libraries: path to component and version.
+    """
 
     paths: dict[str, Entry] = field(default_factory=dict)
     elf: dict[str, elf.Elf] = field(default_factory=dict)
@@ -99,7 +111,7 @@ class Scan:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """As kept."""
+        """Return the scan as JSON-serialisable data for the cache."""
         defaults = asdict(elf.Elf())
         return {
             "version": VERSION,
@@ -115,7 +127,7 @@ class Scan:
 
     @classmethod
     def of(cls, data: Any) -> Scan | None:
-        """Read what `document` gave; None for one of another version or shape."""
+        """Parse the result of `document`; None for another version or format."""
         try:
             if data["version"] != VERSION:
                 return None
@@ -135,7 +147,7 @@ class Scan:
 
 
 class SourceFile(NamedTuple):
-    """A file of a source: what it is, and how its content is read (`open`: None for what has none)."""
+    """A file of a source. `open` opens its content; None if it has no content."""
 
     path: str
     entry: Entry
@@ -144,7 +156,7 @@ class SourceFile(NamedTuple):
 
 
 def collect(files: Iterable[SourceFile], limits: Limits | None = None, *, name: str = "") -> Scan:
-    """Scan `files`. `name` is what a fault of the whole source is about."""
+    """Scan `files`. `name` is the key in `left_out` for faults of the whole source."""
     bounds = limits or Limits()
     scan, read = Scan(), 0
     try:
@@ -162,7 +174,8 @@ def collect(files: Iterable[SourceFile], limits: Limits | None = None, *, name: 
                 continue
             is_text = (path.endswith(_ENDINGS) or path.startswith(_PLACES)) and _TEXTS.match(path) is not None
             try:
-                # Most files are neither: of those on a disk the first bytes are looked at without making a file object.
+                # Most files are neither text nor ELF. Reading the first bytes without a file object is
+                # faster.
                 if not is_text and isinstance(item.open, _Opener) and not item.open.begins():
                     continue
                 with item.open() as stream:
@@ -211,7 +224,10 @@ def _too_much(item: SourceFile, read: int, is_text: bool, bounds: Limits) -> str
 
 @contextmanager
 def _content(stream: IO[bytes], head: bytes, size: int, bounds: Limits) -> Iterator[elf.Data]:
-    """The whole of a file as bytes or as a map: of itself where it is one on disk, else of a temporary copy when large."""
+    """Return the content of a file as bytes or as a memory map.
+
+    A file on disk is mapped directly. Any other large file is copied to a temporary file first.
+    """
     number = stream.fileno() if size > 1 << 20 and isinstance(stream, FileIO) else -1
     if number >= 0:
         with closing(mmap.mmap(number, 0, prot=mmap.PROT_READ)) as data:
@@ -255,7 +271,7 @@ def _one(scan: Scan, path: str, data: elf.Data) -> None:
 
 
 def scan_directory(root: Path, limits: Limits | None = None) -> Scan:
-    """Scan a directory as the root of a file system. Other file systems mounted in it are not entered."""
+    """Scan a directory as a root file system, without entering other file systems mounted in it."""
     return collect(_walk(os.fspath(root)), limits, name=str(root))
 
 
@@ -284,7 +300,7 @@ def _walk(root: str) -> Iterator[SourceFile]:
 
 
 class _Opener:
-    """Opens a file of a directory, refusing what became something else since it was listed."""
+    """Opener of a file in a directory. It refuses a file that was replaced since it was listed."""
 
     __slots__ = ("path",)
 
@@ -294,7 +310,7 @@ class _Opener:
     _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
     def begins(self) -> bool:
-        """Whether it begins as an ELF file or a static library does."""
+        """Return whether the file begins like an ELF file or a static library."""
         number = os.open(self.path, self._FLAGS)
         try:
             head = os.read(number, 8)
@@ -311,7 +327,7 @@ class _Opener:
 
 
 def scan_tar(tar: tarfile.TarFile, limits: Limits | None = None, *, name: str = "") -> Scan:
-    """Scan a tar, a layer for instance: whiteouts are kept as the files they are."""
+    """Scan a tar, such as a layer. Whiteouts are recorded as ordinary files."""
     return collect(_members(tar), limits, name=name)
 
 
@@ -319,7 +335,7 @@ def _members(tar: tarfile.TarFile) -> Iterator[SourceFile]:
     for info in tar:
         path = clean(info.name)
         if info.isreg():
-            # Only asked for before the next member is.
+            # The content must be read before the tar advances to the next member.
             yield SourceFile(path, Entry("f", info.size), partial(_extract, tar, info))
         elif info.isdir():
             yield SourceFile(path, Entry("d"), None)
@@ -339,7 +355,7 @@ def _extract(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
 
 
 def scan_wheel(path: Path, limits: Limits | None = None) -> Scan:
-    """Scan a wheel without unpacking it. Raises ImageError for what is no zip file."""
+    """Scan a wheel without unpacking it. Raise ImageError if it is not a zip file."""
     try:
         with zipfile.ZipFile(path) as archive:
             return collect(_entries(archive), limits, name=path.name)
@@ -365,8 +381,10 @@ def _entries(archive: zipfile.ZipFile) -> Iterator[SourceFile]:
 
 @dataclass
 class View(Scan):
-    """What scans make together. `configured`: whether an image configuration came with it; then `environment`, `labels` and
-    `architecture` are its own, and `name` is what it is called.
+    """Combined result of several scans.
+
+    `configured`: the source has an image configuration, which sets `environment`, `labels` and
+    `architecture`. `name` is the name of the image.
     """
 
     name: str = ""
@@ -376,7 +394,7 @@ class View(Scan):
     architecture: str = ""
 
     def add(self, scan: Scan) -> None:
-        """Put a layer on top: what it removes or replaces is no longer there (OCI image specification, whiteouts)."""
+        """Apply a layer on top, with its whiteouts (OCI image specification)."""
         gone: list[str] = []
         opaque: list[str] = []
         here: dict[str, Entry] = {}
@@ -389,7 +407,8 @@ class View(Scan):
             else:
                 here[path] = entry
         if self.paths:
-            # Directories need not be listed: what replaces one is told by the paths below it, and the other way round.
+            # A layer need not list its directories. Derive them from the paths below, to detect a file
+            # replacing a directory or a directory replacing a file.
             below, above = _folders(self.paths), _folders(here)
             gone += [path for path, entry in here.items() if entry.kind != "d" and path in below]
             self._drop([path for path in above if path in self.paths and self.paths[path].kind == "f"])
@@ -413,7 +432,7 @@ class View(Scan):
                 table.pop(path, None)
 
     def text(self, *paths: str) -> str | None:
-        """The first of these texts that is there, one link followed."""
+        """Return the first of these texts that exists, following one link."""
         for path in paths:
             found = self.texts.get(path)
             entry = self.paths.get(path)
@@ -428,7 +447,7 @@ class View(Scan):
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
-    """Every directory that a path lies in."""
+    """Return every parent directory of the paths."""
     found: set[str] = set()
     for path in paths:
         while (path := path.rpartition("/")[0]) and path not in found:
@@ -437,7 +456,10 @@ def _folders(paths: Iterable[str]) -> set[str]:
 
 
 def kept_scan(digest: str, cache: Path | None, make: Callable[[], Scan]) -> Scan:
-    """The scan of what `digest` names: the kept one, else `make` it and keep it. A damaged kept one is made again."""
+    """Return the cached scan of `digest`, otherwise call `make` and cache the result.
+
+    A damaged cache file is ignored and replaced.
+    """
     if cache is None:
         return make()
     file = cache / "inspect" / f"{VERSION}-{digest.replace(':', '-')}.json"
@@ -448,6 +470,7 @@ def kept_scan(digest: str, cache: Path | None, make: Callable[[], Scan]) -> Scan
     if found is not None:
         return found
     found = make()
+    # A scan with faults is not cached: the next attempt may read everything.
     if not found.left_out:
         file.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
@@ -460,7 +483,9 @@ def kept_scan(digest: str, cache: Path | None, make: Callable[[], Scan]) -> Scan
 
 
 def shown(text: str) -> str:
-    """A name as it can be printed and kept as UTF-8: control characters, bidirectional marks and broken bytes as escapes."""
+    """Escape control characters, bidirectional marks and broken bytes, so that a name can be printed as
+    UTF-8.
+    """
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,4 +1,4 @@
-"""What can be inspected, as views: an image of an OCI layout, a saved image, a tar or directory with a root, wheels, a disk."""
+"""Inspection targets: OCI layouts, saved images, tars and directories with a root, wheels, and disks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from goldnode.inspect.scan import Limits, Scan, View, kept_scan, scan_directory,
 from goldnode.oci.layout import INDEX, Layout, OciImage
 from goldnode.oci.model import BUILD_ID_LENGTH
 
-# A second process costs less than what it saves from about here on.
+# Smaller inputs are scanned faster in one process.
 _WORTH_A_PROCESS = 64 << 20
 _DOCUMENT = 8 << 20
 
@@ -35,7 +35,9 @@ _REFUSED = {
 
 @dataclass
 class Target:
-    """One thing to inspect. `image` is set for what is in a layout, so that the result can be attached to it."""
+    """One thing to inspect. `image` is set for an image in a layout, so that the result can be attached to
+    it.
+    """
 
     view: View
     kind: str
@@ -52,10 +54,11 @@ def find(
     limits: Limits | None = None,
     absent: Callable[[str, Iterable[str]], str] = nearest,
 ) -> list[Target]:
-    """What `text` names: a path, else a name or digest in `layout`. Raises ImageError where it is neither or cannot be read.
+    """Resolve `text` to targets: a path, otherwise a name or digest in `layout`.
 
-    `jobs`: processes that scan layers and wheels; 0 for one per processor, at most four.
-    `absent`: the remedy where `layout` has no such image; called with the name and the names in it.
+    Raise ImageError if it is neither, or cannot be read. `jobs` is the number of processes that scan layers
+    and wheels; 0 means one per processor, at most four. `absent` returns the remedy for an image that
+    `layout` lacks; its arguments are the name and the names in the layout.
     """
     path = Path(text)
     run = _Run(cache, jobs or min(4, os.cpu_count() or 1), limits)
@@ -86,7 +89,9 @@ class _Run:
     limits: Limits | None
 
     def map(self, work: Callable[..., Scan], rows: Sequence[tuple[Any, ...]], size: int) -> list[Scan]:
-        """Call `work` with each row, in processes where that pays. `size`: bytes in all."""
+        """Call `work` with each row, in parallel processes if worth it. `size` is the total input in
+        bytes.
+        """
         if self.jobs > 1 and len(rows) > 1 and size >= _WORTH_A_PROCESS:
             with ProcessPoolExecutor(min(self.jobs, len(rows))) as pool:
                 return [row.result() for row in [pool.submit(work, *arguments) for arguments in rows]]
@@ -104,7 +109,7 @@ def _view(name: str, scans: Sequence[Scan]) -> View:
 
 
 def _named(text: str, layout: Layout) -> list[tuple[str, str]]:
-    """Images that a name stands for: a digest, a ref, or an image of the matrix, of which every build is meant."""
+    """Return the images that a name refers to: a digest, a ref, or every build of an image of the matrix."""
     if text.startswith("sha256:"):
         return [(text, text)] if layout.has(text) else []
     refs = layout.refs()
@@ -116,7 +121,10 @@ def _named(text: str, layout: Layout) -> list[tuple[str, str]]:
 
 
 def _images(layout: Layout) -> Iterator[tuple[str, str]]:
-    """Names and manifests of the images of a layout: no artefacts, and of an index those for Linux."""
+    """Return names and manifests of the images of a layout, without artefacts.
+
+    Of an index, return only the images for Linux.
+    """
     todo = [
         (dict(row.get("annotations") or {}).get("org.opencontainers.image.ref.name", row["digest"]), row)
         for row in layout.index()
@@ -125,6 +133,7 @@ def _images(layout: Layout) -> Iterator[tuple[str, str]]:
     while todo:
         name, row = todo.pop(0)
         number += 1
+        # An index may contain indexes, and a hostile one itself.
         if number > 1000:
             raise ImageError(
                 f"{layout.root} names more than 1,000 manifests", remedy="name one of its images"
@@ -151,9 +160,8 @@ def _of_image(layout: Layout, digest: str, name: str, run: _Run) -> Target:
     rows = [(layout.root, digest, number, run.cache, run.limits) for number in range(len(layers))]
     view = _view(name, run.map(scan_layer, rows, sum(layer.size for layer in layers)))
     _configure(view, image.config)
-    repository, colon, _ = (
-        name.rpartition("/")[2].partition("@")[0].partition(":")
-    )  # [HOST:PORT/PATH/]REPOSITORY:TAG[@DIGEST]
+    # The name has the form [HOST:PORT/PATH/]REPOSITORY:TAG[@DIGEST].
+    repository, colon, _ = name.rpartition("/")[2].partition("@")[0].partition(":")
     backend = view.labels.get("io.goldnode.backend") or (
         repository if colon and repository != "sha256" else ""
     )
@@ -161,7 +169,10 @@ def _of_image(layout: Layout, digest: str, name: str, run: _Run) -> Target:
 
 
 def scan_layer(root: Path, manifest: str, number: int, cache: Path | None, limits: Limits | None) -> Scan:
-    """Scan layer `number` of an image of the layout at `root`, or take the kept scan of that layer. Raises ImageError for an altered blob."""
+    """Scan layer `number` of an image of the layout at `root`, or return the cached scan of that layer.
+
+    Raise ImageError if the blob is missing or altered.
+    """
     image = OciImage(Layout(root, create=False), manifest)
     digest = image.layers[number].digest
 
@@ -219,10 +230,10 @@ def _of_file(path: Path, run: _Run) -> list[Target]:
 
 
 def _may_be_tar(head: bytes) -> bool:
-    """Whether a file that begins so may be a tar of before POSIX, which only its checksum tells.
+    """Return whether a file that begins with `head` may be a tar older than POSIX, which has no magic number.
 
-    tarfile takes zeros for a tar of nothing, and reads a field without a digit as the checksum 0: that is right, by chance, of one in
-    some hundred partition tables.
+    Only its checksum identifies such a tar. tarfile accepts zeros as an empty tar, and reads a field without
+    digits as checksum 0. By chance, that matches about one in some hundred partition tables.
     """
     return any(head[148:156]) and head[510:512] != b"\x55\xaa"
 
@@ -235,7 +246,7 @@ def _is_tar(path: Path) -> bool:
 
 
 def scan_wheel_file(path: Path, limits: Limits | None) -> Scan:
-    """`scan_wheel`, by name so that another process can be told to."""
+    """Call `scan_wheel`. A module-level function, so that it can be pickled for another process."""
     return scan_wheel(path, limits)
 
 
@@ -251,7 +262,7 @@ def _of_tar(path: Path, run: _Run) -> list[Target]:
         with tarfile.open(path, "r:*") as tar:
             first = tar.next()
             names: set[str] = set()
-            # Docker and skopeo write what tells a saved image among few files; a root has tens of thousands.
+            # Docker and skopeo put the identifying files among few others; a root has tens of thousands.
             while first is not None and len(names) < 5000:
                 names.add(first.name.removeprefix("./"))
                 first = tar.next()
@@ -284,7 +295,7 @@ def _member(tar: tarfile.TarFile, name: str) -> Iterator[IO[bytes]]:
             info = tar.getmember(name)
         except KeyError:
             info = tar.getmember(f"./{name}")
-        if not info.issym():  # docker save links layers that images share
+        if not info.issym():  # docker save links layers that several images share
             break
         name = os.path.normpath(os.path.join(os.path.dirname(name), info.linkname))  # noqa: PTH118, PTH120 - names inside a tar
     stream = tar.extractfile(info) if info.isreg() else None
@@ -295,7 +306,7 @@ def _member(tar: tarfile.TarFile, name: str) -> Iterator[IO[bytes]]:
 
 
 def _of_saved(tar: tarfile.TarFile, row: dict[str, Any], run: _Run) -> Target:
-    """An image of `docker save`."""
+    """Return the target of an image written by `docker save`."""
     name = next(iter(row.get("RepoTags") or []), row["Config"])
     view = View(name=name)
     for layer in row["Layers"]:
@@ -306,7 +317,7 @@ def _of_saved(tar: tarfile.TarFile, row: dict[str, Any], run: _Run) -> Target:
 
 
 def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _Run) -> Target:
-    """An image of an OCI layout in a tar."""
+    """Return the target of an image of an OCI layout in a tar."""
 
     def blob(digest: str) -> str:
         return "blobs/" + digest.replace(":", "/")

@@ -1,7 +1,8 @@
-"""Whether an image is what its tag says: every claim of tag, labels and environment beside what the content says.
+"""Verification of an image's claims: tag, labels and environment are compared with its content.
 
-Nothing of the image is run. A version is read out of a library where that can be done without running it, and out of package metadata;
-what cannot be told is `not_verified`, and an image whose backend, runtime or OS could not be told has not passed.
+Nothing from the image is run. Versions come from libraries, where they can be read without running them, and
+from package metadata. A claim that cannot be checked is `not_verified`. An image whose backend, runtime or OS
+is not verified does not pass.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ _TAG = re.compile(r"(?P<version>[^-]+)-(?P<flavour>.+)-(?P<os>[a-z]+[0-9][0-9.]*
 _BUILD = re.compile(rf"-([0-9a-f]{{{BUILD_ID_LENGTH}}})$")
 _FRAMEWORK = re.compile(r"(?P<name>[a-z]+)(?P<version>[0-9][0-9.]*)")
 
-# Libraries without which an image of the backend is none.
+# Every image of a backend has at least one of these libraries.
 _OF_BACKEND = {
     "cuda": re.compile(r"libcudart\.so\."),
     "rocm": re.compile(r"lib(?:amdhip64|hsa-runtime64|rocm_smi64)\.so\."),
     "oneapi": re.compile(r"lib(?:ze_loader|sycl)\.so\."),
 }
-# The wheel or package whose version is the runtime's own.
+# The wheel or package whose version is that of the runtime.
 _RUNTIME = {
     "cuda": re.compile(r"nvidia-cuda-runtime(?:-cu[0-9]+)?|libcudart[0-9.]+|cuda-cudart-[0-9]+-[0-9]+"),
     "oneapi": re.compile(r"intel-sycl-rt|dpcpp-cpp-rt"),
 }
-# What a component is called as a package, where that is not its own name.
+# Package names of components that differ from the component's own name.
 _CALLED = {
     "cudart": "cuda-runtime",
     "nvrtc": "cuda-nvrtc",
@@ -51,7 +52,7 @@ _CALLED = {
     "hsa": "hsa-runtime64",
     "openblas": "libopenblas0-pthread",
 }
-# Debian's packages of a component, where neither its name nor that tells them: several, or of another name.
+# Debian packages of components that do not follow the naming scheme in `_is_called`.
 _OF_DEBIAN = {
     "npp": re.compile(r"libnpp[a-z]+[0-9.]*"),
     "nvtx": re.compile(r"libnvtoolsext[0-9.]*"),
@@ -61,7 +62,10 @@ _OF_DEBIAN = {
 
 @dataclass(frozen=True)
 class Claim:
-    """One thing that is claimed. `how` says what `got` was read from. `essential`: not to know it is not to have passed."""
+    """One claim of an image.
+
+    `how` describes the source of `got`. An image with an unverified `essential` claim does not pass.
+    """
 
     claim: str
     expected: str
@@ -79,7 +83,7 @@ class Truth:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing differs, and what matters was verified."""
+        """Return whether no claim is wrong, and all essential claims were verified."""
         matter = [row for row in self.claims if row.essential]
         return (
             bool(matter)
@@ -90,7 +94,10 @@ class Truth:
 
 @dataclass(frozen=True)
 class Locked:
-    """What the locks of an image and of those it stands on say is in it: the image's own digest, and versions by name."""
+    """Expected contents according to the locks of an image and its parents.
+
+    `digest` is that of the image's own lock. `debs` and `wheels` map names to versions.
+    """
 
     digest: str
     debs: Mapping[str, str]
@@ -98,11 +105,11 @@ class Locked:
 
 
 def named(name: str, labels: Mapping[str, str] | None = None) -> tuple[Image, str] | None:
-    """Return the image that a reference (`[HOST/PATH/]cuda:12.4.1-runtime-debian12-BUILDID`) claims to be, and the build id; None where it claims
-    none.
+    """Return the image that a reference claims to be, and the build id; None if it makes no such claim.
 
-    The labels are the claim of a reference by digest, and where the tag is the one that they make. Any other tag is a claim of its own: the end is
-    the build id, whatever else it looks like (`e12345678901` looks like an OS).
+    References have the form `[HOST/PATH/]cuda:12.4.1-runtime-debian12-BUILDID`. The labels are the claim if
+    the reference is a digest, or if they produce the same tag. Any other tag is a separate claim. Its end
+    is always the build id, even if it resembles something else (`e12345678901` looks like an OS).
     """
     repository, _, tag = name.rpartition("/")[2].partition(":")
     labelled = _labelled(labels or {})
@@ -121,7 +128,9 @@ def named(name: str, labels: Mapping[str, str] | None = None) -> tuple[Image, st
 
 
 def _labelled(labels: Mapping[str, str]) -> tuple[Image, str] | None:
-    """Return the image and build id of goldnode's labels; None without all labels of an image."""
+    """Return the image and build id from goldnode's labels; None unless all labels of an image are
+    present.
+    """
     backend, version, flavour, os = (
         labels.get(LABELS + key, "") for key in ("backend", "runtime", "flavour", "os")
     )
@@ -133,7 +142,7 @@ def _labelled(labels: Mapping[str, str]) -> tuple[Image, str] | None:
 
 
 def check(view: View, lock: Locked | None = None) -> Truth:
-    """Hold the claims of an image against its content."""
+    """Compare the claims of an image with its content."""
     truth = Truth()
     claim = named(view.name, view.labels)
     if claim is None:
@@ -225,7 +234,10 @@ def _runtime(view: View, packages: Packages, image: Image) -> list[Claim]:
             if got == [short]
             else "differs"
         )
-        how = f"the number that cudaRuntimeGetVersion returns, read out of {shown(', '.join(sorted(read)[:2])) or 'no library'}"
+        how = (
+            "the number that cudaRuntimeGetVersion returns, "
+            f"read out of {shown(', '.join(sorted(read)[:2])) or 'no library'}"
+        )
         if unread:
             how += f"; it cannot be told for {shown(unread[0])}"
         by_package = sorted({_upstream(package.version) for package in carriers})
@@ -312,7 +324,11 @@ def _runtime(view: View, packages: Packages, image: Image) -> list[Claim]:
 
 
 def _patch(packages: Packages, carriers: list[Package], wanted: str) -> Claim:
-    """The third number of a CUDA release, which no library says: the toolkit's own wheel or Debian's version does, else its parts together."""
+    """Check the third number of a CUDA release, which no library contains.
+
+    It comes from the toolkit's wheel or the version of the Debian package, otherwise from the combination
+    of components.
+    """
     toolkit = packages.of("wheel").get("cuda-toolkit")
     if toolkit is not None:
         return _equal("release", wanted, [toolkit.version], "the wheel cuda-toolkit", essential=False)
@@ -323,18 +339,24 @@ def _patch(packages: Packages, carriers: list[Package], wanted: str) -> Claim:
 
 
 def _release(packages: Packages, wanted: str) -> Claim:
-    """The release whose parts are there, by `facts`. Two releases can share a part, and then that part alone tells neither."""
+    """Check which releases in `facts` have the installed components.
+
+    Two releases can share a component, so that a single one may fit both.
+    """
     short = wanted.split(".")[:2]
     known = [row for row in facts.load("cuda.yml")["releases"] if str(row["version"]).split(".")[:2] == short]
     if not known or not all("parts" in row for row in known):
-        how = "no library says it, the package that would is not installed, and facts does not know the parts of its releases"
+        how = (
+            "no library says it, the package that would is not installed, "
+            "and facts does not know the parts of its releases"
+        )
         return Claim("release", wanted, "", how, "not_verified")
     fitting = {str(row["version"]) for row in known}
     seen = []
     for name in sorted({name for row in known for name in row["parts"]}):
         for package in (package for package in packages.all.values() if _is_called(package, name)):
             version = _upstream(package.version)
-            # A release that pins no one version of a part is content with any.
+            # If a release pins no version of a component, any version fits.
             fitting &= {
                 str(row["version"])
                 for row in known
@@ -452,7 +474,7 @@ def _environment(view: View, image: Image) -> list[Claim]:
 
 
 def _within(view: View, image: Image) -> list[Claim]:
-    """What /usr/lib/goldnode/image.json says, which programs inside the image read."""
+    """Check /usr/lib/goldnode/image.json, which programs inside the image read."""
     document = _image_json(view)
     if document is None:
         return [
@@ -493,7 +515,7 @@ def _image_json(view: View) -> dict[str, Any] | None:
 
 
 def _parts(view: View, packages: Packages) -> list[Claim]:
-    """Components and versions that the label and image.json name, against packages and what libraries say."""
+    """Compare the components that the label and image.json list with packages and library versions."""
     said = _mapping(view.labels.get(LABELS + "parts", ""))
     inside = (_image_json(view) or {}).get("parts")
     if isinstance(inside, dict):
@@ -523,7 +545,7 @@ def _parts(view: View, packages: Packages) -> list[Claim]:
 
 
 def _mapping(text: str) -> dict[str, str]:
-    """A label of components: JSON, or `name=version` with commas or spaces between."""
+    """Parse a label of components: JSON, or `name=version` separated by commas or spaces."""
     if text.startswith("{"):
         try:
             found = json.loads(text)
@@ -555,7 +577,7 @@ def _is_called(package: Package, component: str) -> bool:
 
 
 def _lock(view: View, packages: Packages, lock: Locked | None) -> list[Claim]:
-    """The lock that is claimed, and the packages that are there against it."""
+    """Compare the installed packages with the lock that the image claims."""
     label = view.labels.get(LABELS + "lock")
     inside = (_image_json(view) or {}).get("lock")
     rows = []
@@ -573,7 +595,7 @@ def _lock(view: View, packages: Packages, lock: Locked | None) -> list[Claim]:
         how = "no lock is known to hold them against" if lock is None else "the image names no lock"
         return [*rows, Claim("packages", shown(label or ""), "", how, "not_verified")]
     if lock.digest != label:
-        # A lock may have moved on since the image was built; what it was then is not here.
+        # The lock may have changed since the image was built; its earlier content is not available here.
         return [
             *rows,
             Claim(
@@ -588,7 +610,7 @@ def _lock(view: View, packages: Packages, lock: Locked | None) -> list[Claim]:
         ("deb", lock.debs),
         ("wheel", {canonical(name): version for name, version in lock.wheels.items()}),
     ):
-        # What a wheel carries within itself (setuptools/_vendor) is part of that wheel.
+        # A package vendored in a wheel (setuptools/_vendor) is part of that wheel.
         got = {
             row.name: row.version
             for row in packages.all.values()
@@ -620,6 +642,7 @@ def _differences(wanted: Mapping[str, str], got: Mapping[str, str]) -> Iterable[
 def _architecture(view: View) -> list[Claim]:
     if not view.architecture:
         return []
+    # The most common machine decides: a few files of another architecture are normal.
     machines = Counter(
         row.machine
         for path, row in view.elf.items()
@@ -655,13 +678,14 @@ def _same(left: Any, right: Any) -> Result:
 
 
 def _upstream(version: str) -> str:
-    """A Debian version without epoch and revision; a wheel's without its local part."""
+    """Return a Debian version without epoch and revision, or a wheel's version without its local part."""
     version = version.partition(":")[2] or version
-    # The library's own version behind one that was too high once: libcurand10 11.1.1+~10.3.5.147~12.4.1-2.
+    # Debian appends the real version after one that was once too high: libcurand10
+    # 11.1.1+~10.3.5.147~12.4.1-2.
     hidden = re.match(r"[\d.]+\+~([\d.]+)~\d", version)
     return hidden[1] if hidden else re.split(r"[-+~]", version)[0]
 
 
 def _begins(version: str, start: str) -> bool:
-    """Whether 12.4.127 is a 12.4, by whole numbers."""
+    """Return whether `version` starts with the components of `start`: 12.4.127 is a 12.4, 12.40 is not."""
     return version.split(".")[: len(start.split("."))] == start.split(".")

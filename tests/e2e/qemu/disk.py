@@ -1,8 +1,9 @@
-"""A small disk with two Debian kernels behind GRUB, booted under QEMU's emulation: no KVM and no loop device needed.
+"""Small disk with two Debian kernels and GRUB, booted in emulated QEMU, without KVM or loop devices.
 
-The base disk (GPT: an ESP holding a stand-alone GRUB that hands over to the root's own ``/boot/grub/grub.cfg``; an ext4
-root) is made once per recipe and kept under ``~/.cache/goldnode/qemu``; its ``grub.cfg`` is written by ``update-grub`` in
-the guest itself, booted for that. Every test works on a copy. What the guest does comes on a second disk, as ``run``.
+The base disk has a GPT, an ESP with a stand-alone GRUB that loads ``/boot/grub/grub.cfg`` from the root, and
+an ext4 root. It is built once per recipe and cached in ``~/.cache/goldnode/qemu``. A first boot of the guest
+runs ``update-grub`` to write ``grub.cfg``. Every test uses a copy. A second disk contains the script for the
+guest, ``run``.
 """
 
 from __future__ import annotations

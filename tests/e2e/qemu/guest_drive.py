@@ -1,8 +1,10 @@
-"""What a guest does to itself with goldnode, from the payload disk: the calls that a controller would make. Not a test: run in the guest.
+"""Driver script for a guest: makes the calls of a controller, from the payload disk. Not a test; it runs in
+the guest.
 
-python3 drive.py forward NEWER.json [SIGN…]   apply a class document, and stand still for a while as each file SIGN appears
-python3 drive.py back                       return to the document before
-python3 drive.py settle                     what the boot check said, and what is left to take away
+- python3 drive.py forward NEWER.json [SIGN…]: apply a class document, and pause when each file SIGN appears
+- python3 drive.py back: return to the previous document
+- python3 drive.py settle: print the result of the boot check, finish the return, and print the remaining
+  actions
 """
 
 import contextlib

@@ -1,7 +1,8 @@
-"""Host tuning on a kernel of its own, in a guest under QEMU: every value is really set, read back, and there again after a boot.
+"""Host tuning on a separate kernel, in a QEMU guest: every value is really set, read back, and still set
+after a boot.
 
-Only what emulated hardware has: no cpufreq and no IOMMU, which must be reported as such and never pass. The scripts run in the guest after
-`/root/goldnode-node` is there; the class document is `/run/payload/class.json`.
+Emulated hardware has no cpufreq and no IOMMU, which must be reported as such and never pass. The scripts run
+in the guest once `/root/goldnode-node` exists; the class document is `/run/payload/class.json`.
 """
 
 from __future__ import annotations

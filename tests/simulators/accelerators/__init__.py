@@ -1,7 +1,8 @@
-"""Simulated GPU libraries for goldnode-smoke: accelerator.c, compiled once for each library. They compute on the host, and say what they are.
+"""Simulated GPU libraries for goldnode-smoke: accelerator.c, compiled once per library.
 
-`build(directory)`, then a process with `LD_LIBRARY_PATH=directory` and what shall go wrong in `GOLDNODE_ACCELERATOR` (see accelerator.c);
-`devices(root, backend, count)` makes the device files that the runner counts, below a root of its own.
+They compute on the host, and report themselves as simulated. Call `build(directory)`, then start a process
+with `LD_LIBRARY_PATH=directory`. `GOLDNODE_ACCELERATOR` selects faults (see accelerator.c). `devices(root,
+backend, count)` creates the device files that the runner counts, below a separate root.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def build(directory: Path, *wanted: str) -> Path:
 
 
 def devices(root: Path, backend: str, count: int, pci_id: str = "10de:2335") -> Path:
-    """Device files of `count` GPUs below `root`, and the PCI devices behind them in sysfs."""
+    """Create device files of `count` GPUs below `root`, and their PCI devices in sysfs."""
     (root / "dev").mkdir(parents=True, exist_ok=True)
     names = [f"nvidia{index}" for index in range(count)] if backend == "cuda" else ["kfd"]
     for name in names:

@@ -1,8 +1,10 @@
-/* Simulated libcuda, libcudart, libcublas and libnccl, and libamdhip64, librocblas and librccl: what goldnode-smoke calls of them, on the
- * memory and the processor of the host. Each exports `goldnode_simulated`, and every device's name begins with SIMULATED.
+/* Simulated libcuda, libcudart, libcublas and libnccl, and libamdhip64, librocblas and librccl: the functions that
+ * goldnode-smoke calls, implemented with the memory and the processor of the host. Each library exports
+ * `goldnode_simulated`, and every device name begins with SIMULATED.
  *
- * CUDA or HIP chooses the interface, DRIVER, RUNTIME, BLAS or COLLECTIVE the library. GOLDNODE_ACCELERATOR in the environment is a list of
- * words: count=N, name=TEXT, hang=FUNCTION, crash=FUNCTION, error=FUNCTION:CODE, wrong=memory|product|sum|relu, free=MIB.
+ * CUDA or HIP selects the interface; DRIVER, RUNTIME, BLAS or COLLECTIVE selects the library. The variable
+ * GOLDNODE_ACCELERATOR is a list of words: count=N, name=TEXT, hang=FUNCTION, crash=FUNCTION, error=FUNCTION:CODE,
+ * wrong=memory|product|sum|relu, free=MIB.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
-"""A signed local apt archive of stand-ins: the real families' names and dependency shapes, and nothing that runs a GPU.
+"""Signed local apt archive of stand-ins: real package names and dependencies, but nothing that runs a GPU.
 
-    archive = publish(directory)                         # also: groups=…, withdraw=…, key="wrong"
-    server = lab.serve(archive.directory)                # goldnode.testing.lab: http for nodes and for this machine
-    archive.write_site(path, server.url)                 # a site file that maps goldnode's archive ids to it
+    archive = publish(directory)             # also: groups=…, withdraw=…, key="wrong"
+    server = lab.serve(archive.directory)    # goldnode.testing.lab: http for nodes and for this machine
+    archive.write_site(path, server.url)     # a site file that maps goldnode's archive ids to it
 
-Every version carries `+standin1` and every description starts with "goldnode stand-in:".
+Every version contains `+standin1`, and every description starts with "goldnode stand-in:".
 """
 
 from __future__ import annotations

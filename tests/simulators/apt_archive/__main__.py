@@ -1,4 +1,4 @@
-"""python -m tests.simulators.apt_archive DIRECTORY: publish the stand-in archive there."""
+"""Command that publishes the stand-in archive: python -m tests.simulators.apt_archive DIRECTORY."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from goldnode.core.site import load_site
 
 
 def main() -> None:
-    """Publish, optionally write a site file, print the directory."""
+    """Publish the archive, optionally write a site file, and print the directory."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulators.apt_archive")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--group", action="append", choices=GROUPS, help="optional part to include (repeat)")
@@ -38,7 +38,10 @@ def main() -> None:
 
 
 def write_beside(archive: Archive, path: Path, url: str, name: str) -> None:
-    """Write the site in force to `path`, its relative paths made absolute, with archive `name` as a stand-in."""
+    """Write the active site configuration to `path`, with archive `name` replaced by a stand-in.
+
+    Relative paths become absolute.
+    """
     site = load_site()
     text = site.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     archives = text.setdefault("archives", {})
@@ -48,7 +51,7 @@ def write_beside(archive: Archive, path: Path, url: str, name: str) -> None:
     if "locks" in text:
         text["locks"] = str(site.resolve(text["locks"]).absolute())
     archives[name] = archive.entry(url, name)
-    # An unchanged file keeps its bytes: whoever compares sees nothing new.
+    # Writing the same text again leaves the bytes identical, so a comparison reports no change.
     path.write_text("# Written by scripts/demo.\n" + yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
 
 

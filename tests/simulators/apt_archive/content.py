@@ -1,8 +1,7 @@
-"""What the stand-in archive holds: the table of kernels, drivers and base packages, by repository and suite.
+"""Content of the stand-in archive: kernels, drivers and base packages, by repository and suite.
 
-Repositories are directories below the published root. `debian` and `debian-security` serve both releases, `ubuntu` its
-three suites; NVIDIA's
-repository is one flat directory per release, as the real one is.
+Repositories are directories below the published root. `debian` and `debian-security` serve both releases,
+`ubuntu` its three suites. NVIDIA's repository is one flat directory per release, like the real one.
 """
 
 from __future__ import annotations
@@ -41,18 +40,19 @@ SUITES = {
     TOOLKIT: ("/",),
 }
 
-# Optional parts, published only when named:
-NEWER = "newer"  # newer base package, kernel and NVIDIA driver, as tomorrow's archive would have them
+# Optional parts, published only if requested:
+NEWER = "newer"  # newer base package, kernel and NVIDIA driver, like an archive some days later
 BROKEN = "broken"  # a kernel newer than all others, for which the drivers' modules do not compile
 SECURITY_UPDATES = "security-updates"  # kernels and drivers of the security suites
-TOOLKIT_SAFE = "toolkit-safe"  # container toolkits that no bulletin affects; without this part an affected one is the newest
+# container toolkits without known vulnerabilities; without this part the newest one is vulnerable
+TOOLKIT_SAFE = "toolkit-safe"
 MODULES = "modules"  # other out-of-tree modules, one compiled against the other
 GROUPS = (NEWER, BROKEN, SECURITY_UPDATES, TOOLKIT_SAFE, MODULES)
 DEFAULT = frozenset({SECURITY_UPDATES, TOOLKIT_SAFE})
 
 
 def kernels() -> Iterator[Kernel]:
-    """Yield the kernels, oldest first within a release."""
+    """Yield the kernels, oldest first within each release."""
     old, new, ubuntu = "bookworm", "trixie", "noble"
     security = (SECURITY, "bookworm-security"), (SECURITY, "trixie-security")
     yield Kernel(old, DEBIAN, old, "6.1.0-901-amd64", "6.1.901-1+standin1")
@@ -79,7 +79,7 @@ def kernels() -> Iterator[Kernel]:
 
 
 def debs() -> Iterator[Deb]:
-    """Yield every package of the archive, all groups included."""
+    """Yield every package of the archive, including all groups."""
     for kernel in kernels():
         yield from packages(kernel)
     yield from debian_family(Driver(DEBIAN, "bookworm", "535.261.03", "1+standin1"))
@@ -102,7 +102,7 @@ def debs() -> Iterator[Deb]:
         yield from family(repository, "580.178.04")
         if codename == "noble":
             yield pinning(repository, "580")
-        else:  # from 590 on, Ubuntu's packages have other names, which nothing here asks for
+        else:  # from 590 on, Ubuntu's packages have other names, which no test requests
             yield from family(repository, "595.91.07", NEWER)
     yield from toolkit(TOOLKIT, "1.17.7")
     yield from toolkit(TOOLKIT, "1.20.0", TOOLKIT_SAFE)
@@ -113,7 +113,10 @@ def debs() -> Iterator[Deb]:
 
 
 def engines() -> Iterator[Deb]:
-    """Yield Debian's docker, at the versions its releases have; Ubuntu's, under Ubuntu's names, has the newer one's."""
+    """Yield Debian's docker packages at the versions of its releases.
+
+    Ubuntu's have Ubuntu's names and the version of the newer release.
+    """
     scripts = unit_scripts("docker.service")
     old = {"docker.io": "20.10.24+dfsg1", "containerd": "1.6.20~ds1", "runc": "1.1.5+ds1"}
     new = {
@@ -134,7 +137,7 @@ def engines() -> Iterator[Deb]:
 
 
 def rocm() -> Iterator[Deb]:
-    """Yield what Debian 13 has for AMD's GPUs; the driver itself is the kernel's."""
+    """Yield Debian 13's packages for AMD GPUs; the driver itself is part of the kernel."""
     place = Deb("", "1+standin1", "", repository=DEBIAN, suite="trixie", section="libs")
     firmware = "/lib/firmware/amdgpu/standin.bin"
     yield replace(
@@ -162,7 +165,7 @@ def rocm() -> Iterator[Deb]:
 
 
 def base() -> Iterator[Deb]:
-    """Yield packages that belong to no stack and must stay free to take their updates."""
+    """Yield packages that belong to no stack, so goldnode must not hold back their updates."""
     for codename in ("bookworm", "trixie"):
         place = Deb("libstandin-base", "1.0-1+standin1", "a base package", DEBIAN, codename, section="libs")
         yield place

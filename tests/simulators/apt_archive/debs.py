@@ -1,4 +1,4 @@
-"""A Debian package as a value, and the one way to turn it into a file (dpkg-deb)."""
+"""Description of a Debian package, and its conversion to a file with dpkg-deb."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ Content = str | bytes | Link | Program
 
 @dataclass(frozen=True)
 class Deb:
-    """One stand-in package. Relations are written as in a control file; `files` maps absolute paths to contents.
+    """One stand-in package. Relations use the syntax of a control file; `files` maps absolute paths to
+    contents.
 
-    `repository`, `suite` and `component` say where it is published; `group` names an optional part of the archive that
-    is published only when asked for ("" always).
+    `repository`, `suite` and `component` are where it is published. `group` is an optional part of the
+    archive, which is published only on request; `""` is always published.
     """
 
     name: str
@@ -61,11 +62,11 @@ class Deb:
 
     @property
     def filename(self) -> str:
-        """Name of the package file, as dpkg-name would give it."""
+        """Return the name of the package file, as dpkg-name would choose it."""
         return f"{self.name}_{self.version}_{self.architecture}.deb"
 
     def control(self) -> str:
-        """The control file's text."""
+        """Return the text of the control file."""
         area = "" if self.component == "main" else f"{self.component}/"
         fields = {
             "Package": self.name,
@@ -104,6 +105,7 @@ class Deb:
             )
             for path, content in {note: text, **self.files}.items():
                 _write(root / path.lstrip("/"), content)
+            # A fixed date and fast compression: builds are reproducible, and CPU time matters more than size.
             subprocess.run(
                 ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", str(root), str(target)],
                 check=True,
@@ -112,11 +114,12 @@ class Deb:
             )
 
     def stanza(self, deb: Path, filename: str) -> str:
-        """Return the paragraph of a Packages index for the built file `deb`, found at `filename`."""
+        """Return the Packages paragraph for the built file `deb`, published at `filename`."""
         data = deb.read_bytes()
         control = self.control().replace(
             "Description:",
-            f"Filename: {filename}\nSize: {len(data)}\nMD5sum: {hashlib.md5(data, usedforsecurity=False).hexdigest()}\n"
+            f"Filename: {filename}\nSize: {len(data)}\nMD5sum: "
+            f"{hashlib.md5(data, usedforsecurity=False).hexdigest()}\n"
             f"SHA256: {hashlib.sha256(data).hexdigest()}\nDescription:",
         )
         return control + "\n"

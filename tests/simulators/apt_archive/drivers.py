@@ -1,7 +1,8 @@
-"""Stand-in NVIDIA driver families: Debian's own packages (535, 550, tesla-470) and those of NVIDIA's repository (580).
+"""Stand-in NVIDIA driver families: Debian packages (535, 550, tesla-470) and those of the NVIDIA repository
+(580).
 
-Names, versions, sources, relations between the packages and the places of their files follow the real ones; the kernel
-module is a few lines of C that the node's DKMS really compiles.
+Names, versions, sources, relations and file paths follow the real packages. The kernel module is a few lines
+of C, which DKMS really compiles on the node.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ MODULES = ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm", "nvidia-peerm
 
 @dataclass(frozen=True)
 class Driver:
-    """One driver version of Debian's packaging. `infix` is "" or "tesla-470-", as it stands in the package names."""
+    """One driver version in Debian packaging. `infix` is the part of the package names: "" or
+    "tesla-470-".
+    """
 
     repository: str
     suite: str
@@ -30,22 +33,22 @@ class Driver:
 
     @property
     def version(self) -> str:
-        """The package version."""
+        """Return the package version."""
         return f"{self.upstream}-{self.revision}"
 
     @property
     def branch(self) -> str:
-        """The driver branch: 535."""
+        """Return the driver branch: 535."""
         return self.upstream.split(".")[0]
 
     @property
     def module(self) -> str:
-        """What DKMS and modinfo call it."""
+        """Return the name of the module in DKMS and modinfo."""
         return f"nvidia-{self.infix.rstrip('-')}" if self.infix else "nvidia-current"
 
     @property
     def directory(self) -> str:
-        """The directory its libraries lie in, below the vendor's."""
+        """Return the directory of the libraries, below that of the vendor."""
         return self.infix.rstrip("-") or "current"
 
 
@@ -65,7 +68,7 @@ def dkms_tree(name: str, prefix: str, upstream: str, licence: str) -> dict[str, 
     }
 
 
-# Flags as a kernel build has them in spirit: nothing of the C library, warnings about a changed kernel are errors.
+# Like kernel builds, compile without the C library, and fail on warnings about a changed kernel API.
 _MAKEFILE = """\
 # goldnode stand-in for a driver's makefile: every module is one object file, compiled against the kernel's headers.
 KDIR := /lib/modules/$(KERNEL_UNAME)/build
@@ -119,7 +122,7 @@ esac
 """,
 }
 
-# Debian switches between branches by alternatives that follow the files of whichever packages are there.
+# Debian switches branches with alternatives; their slaves depend on the files of the installed packages.
 _ALTERNATIVE = """\
 #!/bin/sh
 set -e
@@ -169,8 +172,9 @@ ExecStart=/usr/bin/nvidia-persistenced --user nvpd
 [Install]
 WantedBy=multi-user.target
 """
-# What debhelper's dh_installsystemd puts into a real package, its `|| true` included: a stand-in that failed where the real one does not
-# would test another package. Nothing is judged by these exit statuses; tests ask systemctl what the unit is.
+# The output of debhelper's dh_installsystemd, including `|| true`: a failing unit tool must not fail the
+# package, as with the real one. Tests ask systemctl for the state of the unit instead of using these exit
+# statuses.
 _UNIT_POSTINST = """\
 #!/bin/sh
 set -e
@@ -204,7 +208,7 @@ fi
 """
 
 
-# What debhelper writes into a package of libraries in the loader's own directories.
+# debhelper adds this trigger to packages with libraries in the loader's default directories.
 _LDCONFIG = {"triggers": "activate-noawait ldconfig\n"}
 
 
@@ -212,9 +216,9 @@ def dkms_scripts(name: str, upstream: str) -> dict[str, str]:
     return {stage: text.format(name=name, upstream=upstream) for stage, text in _DKMS_SCRIPTS.items()}
 
 
-# `|| true` below is what debhelper writes into real maintainer scripts: a unit tool that fails does not fail the package.
+# `|| true` in these scripts comes from debhelper: a failing unit tool does not fail the package.
 def unit_scripts(unit: str) -> dict[str, str]:
-    """Return maintainer scripts that enable and start `unit`, as debhelper writes them."""
+    """Return maintainer scripts that enable and start `unit`, as debhelper generates them."""
     scripts = {"postinst": _UNIT_POSTINST, "prerm": _UNIT_PRERM, "postrm": _UNIT_POSTRM}
     return {stage: text.format(unit=unit) for stage, text in scripts.items()}
 
@@ -223,7 +227,7 @@ def _library(directory: str, soname: str, upstream: str) -> dict[str, Content]:
     stem = soname.removesuffix(".1")
     root = f"/usr/lib/{TRIPLET}{directory}"
     return {
-        # A real ELF file, because ldconfig, which finds it for the node's check, passes over anything else.
+        # A real ELF file: ldconfig, through which the node's check finds it, ignores anything else.
         f"{root}/{stem}.{upstream}": elf.library(soname, f"goldnode stand-in for {soname} {upstream}"),
         f"{root}/{soname}": Link(f"{stem}.{upstream}"),
     }
@@ -247,7 +251,7 @@ def _modprobe_files(driver: Driver) -> dict[str, Content]:
 
 
 def debian_family(driver: Driver) -> Iterator[Deb]:
-    """Yield the packages Debian builds from the source of one driver version."""
+    """Yield the packages that Debian builds from the source of one driver version."""
     i, up, version = driver.infix, driver.upstream, driver.version
     tesla = bool(i)
     source = f"nvidia-graphics-drivers{'-' + i.rstrip('-') if tesla else ''}"
@@ -310,7 +314,8 @@ def debian_family(driver: Driver) -> Iterator[Deb]:
             ),
             "prerm": _ALTERNATIVE_PRERM.format(directory=driver.directory),
             "triggers": f"interest-await /usr/lib/{TRIPLET}/nvidia/{driver.directory}\n"
-            f"interest-await /usr/lib/nvidia/{driver.directory}\ninterest-await /etc/nvidia/{driver.directory}\n",
+            f"interest-await /usr/lib/nvidia/{driver.directory}\ninterest-await "
+            f"/etc/nvidia/{driver.directory}\n",
         },
     )
     firmware = f"firmware-nvidia-{i}gsp (= {up}) | firmware-nvidia-gsp-{up}"
@@ -335,7 +340,8 @@ def debian_family(driver: Driver) -> Iterator[Deb]:
         description="module configuration",
         section="kernel",
         multi_arch="foreign",
-        depends=f"{exactly}, {alternative}--kmod-alias, nvidia-kernel-common (>= 20151021), nvidia-modprobe (>= {driver.branch})",
+        depends=f"{exactly}, {alternative}--kmod-alias, nvidia-kernel-common (>= 20151021), "
+        f"nvidia-modprobe (>= {driver.branch})",
         provides=f"nvidia-kernel-support-any, {support}--v1"
         + (f", firmware-nvidia-gsp-{up}, firmware-nvidia-{i}gsp (= {up})" if tesla else ""),
         conflicts=f"firmware-nvidia-gsp-{up}" if tesla else "",
@@ -411,12 +417,17 @@ def _modprobe(place: Deb, version: str) -> Deb:
 
 
 def debian_support(repository: str, suite: str, persistenced: str, modprobe: str) -> Iterator[Deb]:
-    """Yield what Debian's driver packages share and has versions of its own. A "" leaves a package out."""
+    """Yield the packages that Debian's driver packages share, each with its own version. `""` omits a
+    package.
+    """
     place = Deb("", "1", "", repository=repository, suite=suite, component="contrib", section="libs")
     glx = replace(place, version="1.2.2+standin1", source="glx-alternatives", multi_arch="foreign")
     support = replace(place, version="20220217+3+standin1", source="nvidia-support", multi_arch="foreign")
     if persistenced:
-        needs = "libnvidia-cfg1 | libnvidia-tesla-470-cfg1 | libnvidia-cfg.so.1 | libnvidia-cfg1-any, adduser, libc6"
+        needs = (
+            "libnvidia-cfg1 | libnvidia-tesla-470-cfg1 | libnvidia-cfg.so.1 | libnvidia-cfg1-any, "
+            "adduser, libc6"
+        )
         yield replace(glx, name="update-glx", description="alternatives helper")
         yield replace(
             glx,
@@ -462,7 +473,9 @@ def _fabric_manager(place: Deb) -> Deb:
 
 
 def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterator[Deb]:
-    """Yield the packages of one driver version in NVIDIA's own repository: compute parts and their metapackages."""
+    """Yield the packages of one driver version in NVIDIA's own repository: compute parts and their
+    metapackages.
+    """
     version = f"{upstream}-1+standin1"
     place = Deb(
         "",
@@ -482,7 +495,8 @@ def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterat
             name=f"nvidia-kernel-{flavour}dkms",
             description="kernel module source for DKMS, a few lines of C",
             section="kernel",
-            depends=f"nvidia-kernel-support {same}, firmware-nvidia-gsp {same}, nvidia-modprobe, dkms (>= 3.0.3)",
+            depends=f"nvidia-kernel-support {same}, firmware-nvidia-gsp {same}, nvidia-modprobe, dkms "
+            "(>= 3.0.3)",
             provides=f"nvidia-kernel-{flavour}{upstream}",
             conflicts=other,
             files=dkms_tree("nvidia", "nvidia", upstream, licence),
@@ -543,7 +557,10 @@ def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterat
 
 
 def ubuntu_repository(repository: str, upstream: str, group: str = "") -> Iterator[Deb]:
-    """Yield the packages of one driver version in NVIDIA's repository for Ubuntu: the branch stands in most names, as up to 580."""
+    """Yield the packages of one driver version in NVIDIA's repository for Ubuntu.
+
+    Most names include the branch, as up to 580.
+    """
     branch, version = upstream.split(".")[0], f"{upstream}-0ubuntu1+standin1"
     place = Deb(
         "",
@@ -637,7 +654,10 @@ def ubuntu_repository(repository: str, upstream: str, group: str = "") -> Iterat
 
 
 def pinning(repository: str, branch: str) -> Deb:
-    """Return NVIDIA's package that pins a branch for apt. Where the real one puts its pins, and what they say, was not read."""
+    """Return NVIDIA's package that pins a driver branch in apt.
+
+    Path and content of the pins are assumed; the real package was not inspected.
+    """
     pins = f"Package: *nvidia* cuda-drivers*\nPin: version {branch}.*\nPin-Priority: 1000\n"
     return Deb(
         f"nvidia-driver-pinning-{branch}",

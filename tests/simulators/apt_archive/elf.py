@@ -1,6 +1,7 @@
-"""Writes the smallest relocatable x86-64 ELF file that depmod and modinfo take for a kernel module.
+"""Writer of the smallest relocatable x86-64 ELF file that depmod and modinfo accept as a kernel module.
 
-Layout after the ELF-64 specification: file header, section contents, section headers. It holds no code that could run.
+The layout follows the ELF-64 specification: file header, section contents, section headers. The file contains
+no executable code.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ _RELOCATABLE, _X86_64 = 1, 62
 
 
 def module(modinfo: Sequence[tuple[str, str]]) -> bytes:
-    """Return a module whose .modinfo holds `modinfo` (tag, value), in order."""
+    """Return a module whose .modinfo contains `modinfo` (tag, value), in order."""
     info = b"".join(f"{tag}={value}".encode() + b"\0" for tag, value in modinfo)
-    # (name, type, content, link, info, entry size); the symbol table holds the obligatory null symbol only.
+    # (name, type, content, link, info, entry size); the symbol table has only the mandatory null symbol.
     sections: list[tuple[str, int, bytes, int, int, int]] = [
         (".text", _PROGBITS, b"\xc3", 0, 0, 0),
         (".modinfo", _PROGBITS, info, 0, 0, 0),
@@ -44,7 +45,10 @@ def module(modinfo: Sequence[tuple[str, str]]) -> bytes:
 
 
 def library(soname: str, text: str) -> bytes:
-    """Return a shared library without a symbol, which ldconfig lists under `soname`; `text` lies in it for a reader."""
+    """Return a shared library without symbols, which ldconfig lists as `soname`.
+
+    `text` is stored in it for people who inspect the file.
+    """
     program = struct.Struct("<IIQQQQQQ")
     at = _HEADER.size + 2 * program.size
     strings = b"\0" + soname.encode() + b"\0" + text.encode() + b"\0"

@@ -1,6 +1,7 @@
-"""Stand-ins of Debian's docker packages: a daemon that answers the few questions goldnode asks, and runs no container.
+"""Stand-ins for Debian's docker packages: a daemon that answers goldnode's queries but runs no containers.
 
-It reads daemon.json when it starts and the runtimes again on SIGHUP, as the real one does; tests/e2e/test_runtime.py has the real one.
+Like the real daemon, it reads daemon.json at startup and the runtimes again on SIGHUP.
+tests/e2e/test_runtime.py uses the real one.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ WantedBy=multi-user.target
 def engine(
     repository: str, suite: str, versions: dict[str, str], scripts: dict[str, str], *, knows_cdi: bool
 ) -> Iterator[Deb]:
-    """Yield docker.io and what it needs. `versions`: package -> upstream part; docker-cli is a package of its own where it is named."""
+    """Yield docker.io and its dependencies.
+
+    `versions` maps packages to upstream versions. docker-cli is a separate package if listed.
+    """
     place = Deb("", "", "", repository=repository, suite=suite, section="admin")
     docker = versions["docker.io"]
     daemon = _DAEMON.replace("@VERSION@", docker).replace("@CDI@", str(knows_cdi))

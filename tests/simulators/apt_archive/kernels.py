@@ -1,4 +1,4 @@
-"""Stand-in kernels: the packages, files and maintainer scripts of a Debian kernel, without a kernel in them."""
+"""Stand-in kernels: packages, files and maintainer scripts of a Debian kernel, without an actual kernel."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from tests.simulators.apt_archive import elf
 from tests.simulators.apt_archive.debs import Content, Deb, Link
 
-# What Debian's kernels call the compiler they were built with; the preflight compares it with the node's.
+# The compiler that a kernel's configuration names. The preflight compares it with the node's.
 COMPILERS = {
     "bookworm": ("gcc-12", "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0", "120200"),
     "trixie": ("gcc-14", "x86_64-linux-gnu-gcc-14 (Debian 14.2.0-19) 14.2.0", "140200"),
-    # Ubuntu's is 13; the node of the tests is a Debian 13 underneath, whose compiler is 14.
+    # Ubuntu uses 13; the test node is based on Debian 13, whose compiler is 14.
     "noble": ("gcc-14", "x86_64-linux-gnu-gcc-14 (goldnode stand-in) 14.2.0", "140200"),
 }
 _DISPLAY = "pci:v{vendor}d*sv*sd*bc03sc*i*"
-# In-tree modules a kernel brings: path below kernel/, and the PCI vendor it binds, "" for none.
+# In-tree modules of a kernel: path below kernel/, and the PCI vendor it binds, or "".
 MODULES = {
     "drivers/gpu/drm/drm": "",
     "drivers/gpu/drm/nouveau/nouveau": "000010DE",
@@ -26,12 +26,15 @@ MODULES = {
     "fs/ext4/ext4": "",
 }
 _COMPRESSED = {"bookworm": "NONE", "trixie": "XZ", "noble": "ZSTD"}
-BROKEN = "linux/pci.h of this stand-in kernel changed pci_resize_resource, as 6.12.107 did: drivers of its time fail"
+BROKEN = (
+    "linux/pci.h of this stand-in kernel changed pci_resize_resource, as 6.12.107 did: drivers of "
+    "its time fail"
+)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel release of a suite. `broken`: out-of-tree modules of the stand-in drivers do not compile for it."""
+    """One kernel release of a suite. `broken`: the modules of the stand-in drivers do not compile for it."""
 
     codename: str
     repository: str
@@ -43,17 +46,17 @@ class Kernel:
 
     @property
     def base(self) -> str:
-        """Release without its flavour: 6.1.0-901."""
+        """Return the release without its flavour: 6.1.0-901."""
         return self.release.rpartition("-")[0]
 
 
 def vermagic(release: str) -> str:
-    """Return what the modules of `release` say they are for."""
+    """Return the vermagic string of modules for `release`."""
     return f"{release} SMP preempt mod_unload modversions "
 
 
 def packages(kernel: Kernel, *, meta: bool = True) -> Iterator[Deb]:
-    """Yield the packages of `kernel`; with `meta`, also the metapackages that point at it."""
+    """Yield the packages of `kernel`; with `meta`, also the metapackages that depend on it."""
     place = Deb(
         "",
         kernel.version,
@@ -67,7 +70,7 @@ def packages(kernel: Kernel, *, meta: bool = True) -> Iterator[Deb]:
         yield from _ubuntu(kernel, place, meta=meta)
         return
     compiler = COMPILERS[kernel.codename][0]
-    # From trixie on, kbuild has one package per release and the compiler no package of its own.
+    # From trixie on, kbuild is one package per release, and the compiler has no package of its own.
     kbuild = f"linux-kbuild-{'6.1' if kernel.codename == 'bookworm' else kernel.base}"
     image, headers = f"linux-image-{kernel.release}", f"linux-headers-{kernel.release}"
     common = f"linux-headers-{kernel.base}-common"
@@ -134,7 +137,10 @@ def packages(kernel: Kernel, *, meta: bool = True) -> Iterator[Deb]:
 
 
 def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
-    """Yield the packages of a kernel as Ubuntu cuts it: the image alone, its modules in two packages, the common headers without a suffix."""
+    """Yield the packages of a kernel as Ubuntu splits it.
+
+    The image is separate, its modules are in two packages, and the common headers have no suffix.
+    """
     release, base = kernel.release, kernel.base
     everything = _image_files(kernel)
     image = {path: data for path, data in everything.items() if path.startswith("/boot/vmlinuz-")}
@@ -146,7 +152,8 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
         name=f"linux-image-{release}",
         description=f"kernel {release} that cannot boot",
         source=signed,
-        depends=f"kmod, linux-base (>= 4.5ubuntu1~16.04.1), linux-modules-{release}, initramfs-tools | linux-initramfs-tool",
+        depends=f"kmod, linux-base (>= 4.5ubuntu1~16.04.1), linux-modules-{release}, initramfs-tools | "
+        "linux-initramfs-tool",
         conflicts=f"linux-image-unsigned-{release}",
         files=image,
         scripts=_image_scripts(release),
@@ -204,7 +211,7 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
 
 
 def _common(kernel: Kernel) -> str:
-    """The directory of the headers that all flavours share."""
+    """Return the directory of the headers that all flavours share."""
     return f"/usr/src/linux-headers-{kernel.base}" + ("" if kernel.codename == "noble" else "-common")
 
 
@@ -223,7 +230,8 @@ def _image_files(kernel: Kernel) -> dict[str, Content]:
             info.append(("alias", _DISPLAY.format(vendor=vendor)))
         info += [("depends", ""), ("intree", "Y"), ("name", name), ("vermagic", vermagic(kernel.release))]
         content = elf.module(info)
-        # Debian compresses its modules from 13 on, Ubuntu with zstd from 24.04 on; CRC32 is the check the kernel's decompressor knows.
+        # Debian compresses modules from 13 on; Ubuntu uses zstd from 24.04 on. The kernel's XZ decompressor
+        # supports only CRC32 as check.
         if kernel.codename == "noble":
             done = subprocess.run(["zstd", "-q", "-c"], input=content, stdout=subprocess.PIPE, check=True)
             files[f"{modules}/kernel/{path}.ko.zst"] = done.stdout
@@ -241,7 +249,8 @@ def _image_files(kernel: Kernel) -> dict[str, Content]:
 def _config(codename: str) -> str:
     _, text, number = COMPILERS[codename]
     return (
-        f'# goldnode stand-in\nCONFIG_CC_IS_GCC=y\nCONFIG_CC_VERSION_TEXT="{text}"\nCONFIG_GCC_VERSION={number}\n'
+        f'# goldnode stand-in\nCONFIG_CC_IS_GCC=y\nCONFIG_CC_VERSION_TEXT="{text}"\n'
+        f"CONFIG_GCC_VERSION={number}\n"
         "CONFIG_MODULES=y\nCONFIG_MODULE_SIG=y\nCONFIG_RD_GZIP=y\nCONFIG_RD_XZ=y\nCONFIG_RD_ZSTD=y\n"
         + f"CONFIG_MODULE_COMPRESS_{_COMPRESSED[codename]}=y\n"
     )
@@ -278,7 +287,8 @@ if [ -d /etc/kernel/header_postinst.d ]; then
 fi
 """
 
-# The order of what Debian's kernel packages do, hooks above all, is what initramfs-tools, dkms and goldnode build on.
+# initramfs-tools, dkms and goldnode depend on the order of these steps in Debian's kernel packages, hooks
+# above all.
 _HOOKS = """\
 if [ -d /etc/kernel/{stage}.d ]; then
     DEB_MAINT_PARAMS="$*" run-parts --report --exit-on-error --arg={release} \\
@@ -295,7 +305,8 @@ def _image_scripts(release: str) -> dict[str, str]:
     return {
         "preinst": script(
             "preinst",
-            f'[ "$1" != abort-upgrade ] || exit 0\nif [ "$1" = install ]; then mkdir -p /lib/modules/{release}; touch {fresh}; fi\n',
+            '[ "$1" != abort-upgrade ] || exit 0\nif [ "$1" = install ]; then mkdir -p '
+            f"/lib/modules/{release}; touch {fresh}; fi\n",
         ),
         "postinst": script(
             "postinst",
@@ -308,7 +319,7 @@ def _image_scripts(release: str) -> dict[str, str]:
             "postrm",
             f'rm -f {fresh}\nif [ "$1" != upgrade ] && command -v linux-update-symlinks >/dev/null; then\n'
             f"    linux-update-symlinks remove {release} {image}\nfi\n",
-            # Left over by depmod; the directory stays while DKMS modules are in it.
+            # Depmod leaves these files behind. The directory stays while it contains DKMS modules.
             f'if [ "$1" = purge ]; then\n    rm -f /lib/modules/{release}/modules.*\n'
             f"    rmdir --ignore-fail-on-non-empty /lib/modules/{release} 2>/dev/null || :\nfi\n",
         ),

@@ -1,7 +1,8 @@
-"""Stand-ins for other out-of-tree modules, in the shape of OFED and of what is compiled against it: two DKMS packages of one archive.
+"""Stand-ins for other out-of-tree modules: two DKMS packages, one compiled against the other, as with OFED.
 
-`standin-peer-dkms` really depends on its elder: its makefile ends where no `standin_ofed` is installed for the kernel, and the module
-carries the inode of the one it was compiled against, so that a test can see which it was. Neither drives any hardware.
+`standin-peer-dkms` has a real build dependency: its makefile fails unless `standin_ofed` is installed for the
+kernel. The module records the inode of the file it was compiled against, so that a test can identify it.
+Neither module drives hardware.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ INFO(info_vermagic, "vermagic=" VERMAGIC_STRING);
 
 
 def _tree(name: str, version: str, against: str = "") -> dict[str, Content]:
-    """The DKMS source of module `name`; `against` is the module whose file it is compiled against."""
+    """Return the DKMS source of module `name`, compiled against the file of module `against`."""
     root = f"/usr/src/{name.replace('_', '-')}-{version}"
     conf = f'PACKAGE_NAME="{name.replace("_", "-")}"\nPACKAGE_VERSION="{version}"\nAUTOINSTALL=yes\n'
     conf += 'MAKE[0]="make modules KERNEL_UNAME=${kernelver}"\nCLEAN="true"\n'
     conf += f'BUILT_MODULE_NAME[0]="{name}"\nDEST_MODULE_LOCATION[0]="/updates/dkms"\n'
     find = (
-        f"AGAINST := $(shell stat -c %i $$(modinfo -k $(KERNEL_UNAME) -n {against} 2>/dev/null) 2>/dev/null)\n"
+        f"AGAINST := $(shell stat -c %i $$(modinfo -k $(KERNEL_UNAME) -n {against} 2>/dev/null) "
+        "2>/dev/null)\n"
         if against
         else ""
     )

@@ -1,4 +1,4 @@
-"""Builds the stand-in packages once per content, and publishes any part of them as signed apt repositories."""
+"""Builder of the stand-in packages, and publisher of any part of them as signed apt repositories."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ _LABELS = {
 
 
 def cache_directory() -> Path:
-    """Where built packages and the throw-away keys are kept: $XDG_CACHE_HOME/goldnode/standin."""
+    """Return the cache of built packages and throw-away keys: $XDG_CACHE_HOME/goldnode/standin."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "goldnode" / "standin"
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A published stand-in archive: the directory to serve, and how its signatures are checked."""
+    """A published stand-in archive: the directory to serve, and the fingerprint of its signing key."""
 
     directory: Path
     fingerprint: str
 
     @property
     def key(self) -> Path:
-        """The public key, armoured; it is published beside the repositories."""
+        """Return the path of the armoured public key, which is published alongside the repositories."""
         return self.directory / KEY
 
     def entry(self, url: str, repository: str) -> dict[str, object]:
-        """Return what a site says of one of its repositories, served below `url`. The key's path is absolute."""
+        """Return the site entry for one repository served below `url`. The path of the key is absolute."""
         return {
             "url": f"{url.rstrip('/')}/{repository}",
             "key": str(self.key),
@@ -64,7 +64,7 @@ class Archive:
     def site(self, url: str, *, release: str = "bookworm", locks: str | None = None) -> dict[str, object]:
         """Return a site configuration (see goldnode.core.site) for this archive served at `url`.
 
-        `release` says whose flat NVIDIA repository is meant; a site has one address for it.
+        A site has one address for NVIDIA's flat repository; `release` selects it.
         """
         places = {content.DEBIAN: content.DEBIAN, content.SECURITY: content.SECURITY}
         places |= dict.fromkeys(("ubuntu", "ubuntu-updates", "ubuntu-security"), content.UBUNTU)
@@ -75,7 +75,7 @@ class Archive:
     def write_site(
         self, path: Path, url: str, *, release: str = "bookworm", locks: str | None = None
     ) -> Path:
-        """Write `site(url, …)` as a site file at `path` and return it."""
+        """Write `site(url, …)` to `path` and return the path."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
             yaml.safe_dump(self.site(url, release=release, locks=locks), sort_keys=False), encoding="utf-8"
@@ -83,7 +83,10 @@ class Archive:
         return path
 
     def sources(self, url: str, codename: str, *, nvidia: bool = False) -> str:
-        """Return deb822 apt sources for a node of `codename` whose keyring is /etc/apt/keyrings/goldnode-standin.asc."""
+        """Return deb822 apt sources for a node of `codename`.
+
+        The keyring must be /etc/apt/keyrings/goldnode-standin.asc.
+        """
         rows = [(content.DEBIAN, codename), (content.SECURITY, f"{codename}-security")]
         components = _COMPONENTS
         if codename == "noble":
@@ -95,14 +98,18 @@ class Archive:
             for repository, suite in rows
         )
         if nvidia:
-            text += f"Types: deb\nURIs: {url}/{content.NVIDIA[codename]}/\nSuites: ./\nSigned-By: /etc/apt/keyrings/{KEY}\n"
+            text += (
+                f"Types: deb\nURIs: {url}/{content.NVIDIA[codename]}/\nSuites: ./\n"
+                f"Signed-By: /etc/apt/keyrings/{KEY}\n"
+            )
         return text
 
 
 def build() -> tuple[Path, dict[str, str]]:
-    """Build all packages unless the cache has them; return the pool and the index paragraphs by package file.
+    """Build all packages unless they are cached. Return the pool, and the index paragraphs by package file.
 
-    The pool's name is a hash of what this package's modules say, so an edited table is a new pool.
+    The pool is named after a hash of this package's source code, so a change to the content creates a new
+    pool.
     """
     sources = sorted(Path(__file__).parent.glob("*.py"))
     digest = hashlib.sha256(
@@ -131,7 +138,9 @@ def build() -> tuple[Path, dict[str, str]]:
 
 
 def place(deb: Deb) -> str:
-    """Return where a package file lies below the published root: in its repository's pool, one directory per suite."""
+    """Return the path of a package file below the published root: the pool of its repository, one directory
+    per suite.
+    """
     if deb.suite == "/":
         return f"{deb.repository}/{deb.filename}"
     return f"{deb.repository}/pool/{deb.suite}/{deb.component}/{deb.filename}"
@@ -144,11 +153,11 @@ def publish(
     withdraw: Iterable[str] = (),
     key: str = "good",
 ) -> Archive:
-    """Publish the archive in `directory`, replacing what an earlier call put there; a server may be serving it.
+    """Publish the archive in `directory`, replacing an earlier one; a server may be running there.
 
-    `groups` are the optional parts (content.GROUPS) to include. `withdraw` are globs on `NAME_VERSION` (for instance
-    `*_535.309.01-*`) that have left the archive: neither indexed nor to be had. `key` is "good", or "wrong" for
-    signatures by a key other than the one published.
+    `groups` are the optional parts (content.GROUPS) to include. `withdraw` are globs on `NAME_VERSION` (for
+    example `*_535.309.01-*`) of packages to remove from both index and pool. `key` is "good" or "wrong". With
+    "wrong", the signatures are by a key other than the published one.
     """
     unknown = set(groups) - set(content.GROUPS)
     if unknown or key not in KEYS:
@@ -175,7 +184,7 @@ def publish(
             mine = [deb for deb in wanted if (deb.repository, deb.suite) == (repository, suite)]
             _write_suite(fresh / repository, suite, mine, index, home, stamp)
     shutil.copy(good / "public.asc", fresh / KEY)
-    # The directory itself stays, because a container may have it mounted; its entries are exchanged.
+    # Replace the content, not the directory: a container may have it mounted.
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
         shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -236,17 +245,23 @@ def _write_suite(
 
 
 def _next_stamp(directory: Path) -> float:
-    """Return a time for the new indexes that a client's If-Modified-Since, which counts whole seconds, tells apart."""
+    """Return a timestamp for the new indexes that If-Modified-Since can distinguish from the old one.
+
+    HTTP dates have whole seconds.
+    """
     old = [path.stat().st_mtime for path in directory.glob("**/InRelease")]
     return float(max(int(time.time()), *(int(stamp) + 1 for stamp in old), 0))
 
 
 def _key(name: str) -> Path:
-    """Return a GnuPG home with one throw-away Ed25519 key, made once per machine so that fingerprints are stable."""
+    """Return a GnuPG home with a throw-away Ed25519 key.
+
+    The key is created once per machine, so that its fingerprint is stable.
+    """
     home = cache_directory() / f"key-{name}"
 
     def make() -> None:
-        # The agent's socket must have a short path, so the key is made elsewhere and moved here.
+        # The path of the agent's socket must be short, so create the key elsewhere and move it here.
         with tempfile.TemporaryDirectory(prefix="gn-key-") as short:
             user = f"goldnode stand-in archive ({name} key) <nobody@invalid>"
             _gpg(Path(short), "--quick-generate-key", user, "ed25519", "sign", "never")
@@ -270,12 +285,15 @@ _HOMES: dict[Path, tempfile.TemporaryDirectory[str]] = {}
 
 
 def _gpg(home: Path, *arguments: str) -> str:
-    """Run gpg on the key kept in `home` (imported once per process into a short-lived home), or on a fresh home."""
+    """Run gpg with the key stored in `home`, or on a new home.
+
+    The key is imported once per process into a temporary home.
+    """
     where = home
     if (home / "secret.asc").is_file():
         if home not in _HOMES:
             _HOMES[home] = tempfile.TemporaryDirectory(prefix="gn-key-")
-            # Each agent that stays takes some of the kernel's inotify instances, which nodes need.
+            # A remaining agent uses inotify instances of the kernel, which the nodes need.
             atexit.register(
                 subprocess.run,
                 ["gpgconf", "--homedir", _HOMES[home].name, "--kill", "gpg-agent"],
@@ -293,7 +311,7 @@ def _gpg(home: Path, *arguments: str) -> str:
 
 
 def _once(target: Path, make: Callable[[], None]) -> None:
-    """Call `make` unless `target` exists, one process at a time."""
+    """Call `make` unless `target` exists; only one process at a time does so."""
     cache_directory().mkdir(parents=True, exist_ok=True)
     with (cache_directory() / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

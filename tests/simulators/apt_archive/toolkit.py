@@ -1,7 +1,9 @@
-"""Stand-ins of the four packages of NVIDIA's container toolkit: same names, relations and places of files, programs of a few lines.
+"""Stand-ins for the four packages of the NVIDIA container toolkit: same names, relations and paths, minimal
+programs.
 
-The runtime really runs containers: it hands them on to runc, marked by GOLDNODE_STANDIN_TOOLKIT=1 in their environment, so that a test
-sees who started them. `nvidia-ctk cdi generate` asks NVML, which a simulator answers, and writes a spec of device files that exist.
+The runtime really runs containers. It passes them to runc, and sets GOLDNODE_STANDIN_TOOLKIT=1 in their
+environment, so that a test can detect which runtime started them. `nvidia-ctk cdi generate` queries NVML,
+which a simulator provides, and writes a spec of the device files that exist.
 """
 
 from __future__ import annotations
@@ -149,7 +151,10 @@ WantedBy=multi-user.target
 
 
 def toolkit(repository: str, version: str, group: str = "") -> Iterator[Deb]:
-    """Yield the four packages at `version` (upstream); each of another version than its siblings is refused by apt, as with the real ones."""
+    """Yield the four packages at upstream `version`.
+
+    As with the real packages, apt refuses any mix of versions.
+    """
     revision = f"{version}-1+standin1"
 
     def program(text: str) -> Program:
@@ -162,7 +167,7 @@ def toolkit(repository: str, version: str, group: str = "") -> Iterator[Deb]:
         "/usr/bin/nvidia-container-runtime": program(_RUNTIME),
     }
     if int(version.split(".")[1]) >= 18:
-        # Where the real packages have them.
+        # The real packages have these units in /etc, too.
         files["/etc/systemd/system/nvidia-cdi-refresh.service"] = _REFRESH
         files["/etc/systemd/system/nvidia-cdi-refresh.path"] = _REFRESH_PATH
     yield replace(
@@ -172,10 +177,12 @@ def toolkit(repository: str, version: str, group: str = "") -> Iterator[Deb]:
         source="nvidia-container-toolkit",
         depends="python3",
         files={**files, "/usr/share/goldnode-standin/nvidia-container-runtime.toml": _CONFIG},
-        # The real one writes its configuration when it is installed, and keeps one that is there.
+        # The real package writes its configuration on installation, unless a configuration exists.
         scripts={
-            "postinst": "#!/bin/sh\nset -e\nmkdir -p /etc/nvidia-container-runtime\n[ -e /etc/nvidia-container-runtime/config.toml ] ||\n"
-            "    cp /usr/share/goldnode-standin/nvidia-container-runtime.toml /etc/nvidia-container-runtime/config.toml\n",
+            "postinst": "#!/bin/sh\nset -e\nmkdir -p /etc/nvidia-container-runtime\n[ -e "
+            "/etc/nvidia-container-runtime/config.toml ] ||\n"
+            "    cp /usr/share/goldnode-standin/nvidia-container-runtime.toml "
+            "/etc/nvidia-container-runtime/config.toml\n",
             "postrm": '#!/bin/sh\nset -e\n[ "$1" != purge ] || rm -rf /etc/nvidia-container-runtime\n',
         },
     )

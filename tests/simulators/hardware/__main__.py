@@ -1,4 +1,4 @@
-"""python -m tests.simulators.hardware: simulated hardware for a node of a lab."""
+"""Command that manages simulated hardware on a lab node: python -m tests.simulators.hardware."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def main(
     driver_version: str | None,
     fault: tuple[str, ...],
 ) -> None:
-    """Install the simulated hardware of a class on a node; the commands are for a node that has it."""
+    """Install the simulated hardware of a class on a node; the commands need a node that has it."""
     if context.invoked_subcommand is not None:
         return
     if not (lab and node and name):
@@ -69,7 +69,8 @@ def main(
 
 
 @main.command(
-    help="Write the files of the simulated hardware of a class document to a tar archive, for a virtual machine."
+    help="Write the files of the simulated hardware of a class document to a tar archive, for a virtual "
+    "machine."
 )
 @click.option(
     "--document",
@@ -86,7 +87,8 @@ def pack(document: Path, out: Path, fault: tuple[str, ...]) -> None:
 
 
 @main.command(
-    help="Add faults to a running node: FAULT is KEY=VALUE, for instance gpu3.all=error:lost. They stick, whatever is set."
+    help="Add faults to a running node: FAULT is KEY=VALUE, for instance gpu3.all=error:lost. They "
+    "stick, whatever is set."
 )
 @_on_node
 @click.argument("fault", nargs=-1, required=True)
@@ -95,7 +97,8 @@ def fault(lab: str, node: str, state: Path, fault: tuple[str, ...]) -> None:
 
 
 @main.command(
-    help="Change the state as somebody on the node could have: CHANGE is KEY=VALUE. The next run of a setter mends it."
+    help="Change the state as somebody on the node could have: CHANGE is KEY=VALUE. The next run of a "
+    "setter mends it."
 )
 @_on_node
 @click.argument("change", nargs=-1, required=True)

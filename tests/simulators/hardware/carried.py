@@ -1,7 +1,8 @@
-"""A carry folder for `scripts/prove-gpu` whose programs see a simulated node instead of this machine.
+"""Carry folder for `scripts/prove-gpu` whose programs run on a simulated node instead of this machine.
 
-`goldnode-node` is the real file with another start: its host is the directory that :mod:`.machine` made. `goldnode-smoke` looks for device
-files there. Both find the simulated libraries by the environment that :func:`environment` gives, as do the children of prove-gpu itself.
+`goldnode-node` is the real program with another entry point: its host is the directory that :mod:`.machine`
+created. `goldnode-smoke` looks for device files there. Both load the simulated libraries through the
+variables of :func:`environment`, as do the children of prove-gpu itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from goldnode.core import program_file as nodefile
 from goldnode.images.smoke import pack as smoke
 from goldnode.prove import carry
 
-# Answers of systemctl and ldconfig come from files; whatever else a node would run is not there.
+# Output of systemctl and ldconfig comes from files; any other program is reported as not found.
 NODE = """\
 import os, sys
 from goldnode.node import program, start
@@ -45,13 +46,17 @@ if sys.argv[1:2] != ["device"]:
 {more}
 sys.exit(start.main("sha256:simulated", sys.path[0]))
 """
-SMOKE = "import sys\nsys.argv += ['--root', {root!r}]\nfrom goldnode.images.smoke.runner.program import main\nmain()\n"
+SMOKE = (
+    "import sys\nsys.argv += ['--root', {root!r}]\nfrom goldnode.images.smoke.runner.program import "
+    "main\nmain()\n"
+)
 
 
 def folder(target: Path, root: Path, *, more: str = "", compiled: bool = True) -> Path:
-    """Make the carry folder `target` for the node in `root`, made by :func:`machine.write`.
+    """Create the carry folder `target` for the node in `root`, which :func:`machine.write` created.
 
-    `more`: Python that each start of the program runs. `compiled`: as byte code of this Python, which starts sooner.
+    `more` is Python code that runs at each start of the program. `compiled`: store bytecode for this Python,
+    which starts faster.
     """
     carry.pack(target)
     host = machine.Machine(root, None)
@@ -73,7 +78,11 @@ def folder(target: Path, root: Path, *, more: str = "", compiled: bool = True) -
 
 
 def replace(file: Path, start: bytes, sources: Mapping[str, bytes], main: str, compiled: bool) -> None:
-    """Write a program's archive with another `__main__`. It does not unpack itself, and a test starts it many times: hence the byte code."""
+    """Write the archive of a program with another `__main__`.
+
+    The archive does not unpack itself, and a test starts it many times: bytecode saves compiling it each
+    time.
+    """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive, tempfile.TemporaryDirectory() as folder:
         for name, content in {**sources, "__main__.py": main.encode()}.items():
@@ -94,7 +103,10 @@ def replace(file: Path, start: bytes, sources: Mapping[str, bytes], main: str, c
 
 
 def environment(root: Path, library: Path, *, count: int = 1, faults: str = "") -> dict[str, str]:
-    """The environment of a run: both simulators' libraries. `library`: a folder with both; `faults`: of the CUDA libraries."""
+    """Return the environment for a run with the libraries of both simulators.
+
+    `library` is a folder with both; `faults` are those of the CUDA libraries.
+    """
     clean = {
         key: value
         for key, value in os.environ.items()
@@ -110,7 +122,7 @@ def environment(root: Path, library: Path, *, count: int = 1, faults: str = "") 
 
 
 def libraries(target: Path) -> Path:
-    """Both simulators' libraries in one folder."""
+    """Compile the libraries of both simulators into one folder."""
     from tests.simulators.hardware import build
 
     build(target)

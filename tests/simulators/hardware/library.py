@@ -1,7 +1,8 @@
-"""The simulated libnvidia-ml.so.1: nvml.c, the getters of the table below, and "not supported" for all other functions of NVML.
+"""Simulated libnvidia-ml.so.1: nvml.c, the getters of the table below, and "not supported" for all other
+functions.
 
-Which functions there are is read from the installed pynvml.py (nvidia-ml-py), so that every call of it finds its symbol. To add a
-getter, add a row; what takes more than reading numbers or a text is written in nvml.c.
+The list of functions comes from the installed pynvml.py (nvidia-ml-py), so that each of its calls finds its
+symbol. To add a getter, add a row. Anything beyond reading numbers or a text belongs in nvml.c.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from goldnode.core.errors import GoldnodeError
 SONAME = "libnvidia-ml.so.1"
 HERE = Path(__file__).parent
 
-# signature -> (parameters after the handle, body); {f} is the field or fields, "%u" in one stands for an index argument.
+# signature -> (parameters after the handle, body); {f} is the field or fields, "%u" in one is replaced by an
+# index argument.
 _READ = "u64 v[{n}]; int rc = get_numbers(h, {f}, v);"
 _INDEXED = "u64 v[1]; int rc = get_indexed(h, {f}, {i}, v);"
 SIGNATURES = {
@@ -37,7 +39,8 @@ SIGNATURES = {
     "ulls": ("u64 *out", "return get_numbers(h, {f}, out);"),
     "versioned ulls": (
         "u64 *out",
-        "if ((u32)out[0] != ({v}u << 24 | 8 * ({n} + 1))) return WRONG_VERSION; return get_numbers(h, {f}, out + 1);",
+        "if ((u32)out[0] != ({v}u << 24 | 8 * ({n} + 1))) return WRONG_VERSION; return get_numbers(h, "
+        "{f}, out + 1);",
     ),
     "uints": (
         "u32 *out",
@@ -54,7 +57,9 @@ SIGNATURES = {
 
 @dataclass(frozen=True)
 class Getter:
-    """A function of NVML that reads: its name without ``nvmlDeviceGet``, its signature, its fields, the version of its structure."""
+    """A getter of NVML: name without ``nvmlDeviceGet``, signature, fields, and the version of its
+    structure.
+    """
 
     name: str
     signature: str
@@ -68,7 +73,10 @@ class Getter:
             ["x", "y", "z"][: self.fields.count("%u")] + ["0"] * (3 - self.fields.count("%u"))
         )
         values = {"f": f'"{self.fields}"', "n": count, "v": self.version, "i": indices}
-        return f"int nvmlDeviceGet{self.name}(struct handle *h, {parameters.format(**values)}) {{ {body.format(**values)} }}"
+        return (
+            f"int nvmlDeviceGet{self.name}(struct handle *h, {parameters.format(**values)}) {{ "
+            f"{body.format(**values)} }}"
+        )
 
 
 GETTERS = (
@@ -155,11 +163,11 @@ int nvmlSystemGetCudaDriverVersion_v2(int *out) { return system_int("cuda_versio
 
 
 class BuildError(GoldnodeError):
-    """The simulated library cannot be made here."""
+    """The simulated library cannot be built."""
 
 
 def pynvml_source() -> str:
-    """Text of the installed pynvml.py. Raises BuildError without one."""
+    """Return the text of the installed pynvml.py. Raise BuildError without one."""
     found = importlib.util.find_spec("pynvml")
     if found is None or found.origin is None:
         raise BuildError("there is no pynvml to take NVML's functions from", remedy="install nvidia-ml-py")
@@ -167,12 +175,12 @@ def pynvml_source() -> str:
 
 
 def functions(pynvml: str) -> list[str]:
-    """Every function of NVML that pynvml looks up, sorted."""
+    """Return all NVML functions that pynvml looks up, sorted."""
     return sorted(set(re.findall(r'_nvmlGetFunctionPointer\("(nvml\w+)"\)', pynvml)))
 
 
 def errors(pynvml: str) -> dict[int, str]:
-    """Return code -> NVML's text for it, as pynvml has both."""
+    """Return the text of each NVML return code, as defined in pynvml."""
     codes = {
         name: int(code)
         for name, code in re.findall(r"^(NVML_ERROR_\w+|NVML_SUCCESS)\s*=\s*(\d+)", pynvml, re.M)
@@ -184,12 +192,15 @@ def errors(pynvml: str) -> dict[int, str]:
 
 
 def source() -> str:
-    """The whole C source; the same text for the same table, nvml.c and nvidia-ml-py."""
+    """Return the complete C source, which depends only on the table, nvml.c and nvidia-ml-py."""
     pynvml = pynvml_source()
     core = (HERE / "nvml.c").read_text(encoding="utf-8")
     rows = [getter.source() for getter in GETTERS]
     cases = "".join(f'    case {code}: return "{said}";\n' for code, said in sorted(errors(pynvml).items()))
-    told = f'const char *nvmlErrorString(int code) {{\n    switch (code) {{\n{cases}    }}\n    return "Unknown code";\n}}\n'
+    told = (
+        f"const char *nvmlErrorString(int code) {{\n    switch (code) {{\n{cases}    }}\n    return "
+        f'"Unknown code";\n}}\n'
+    )
     written = "\n".join([core, *rows, SYSTEM, told])
     have = set(re.findall(r"^(?:int|const char \*)\s*\*?(nvml\w+)\(", written, re.M))
     rest = [f"int {name}(void) {{ return NOT_SUPPORTED; }}" for name in functions(pynvml) if name not in have]
@@ -197,7 +208,10 @@ def source() -> str:
 
 
 def build(target: Path) -> Path:
-    """Compile the library to `target`/libnvidia-ml.so.1; return the file. Raises BuildError with what the compiler said."""
+    """Compile the library to `target`/libnvidia-ml.so.1 and return the file.
+
+    Raise BuildError with the compiler's message.
+    """
     target.mkdir(parents=True, exist_ok=True)
     written = target / "nvml.generated.c"
     written.write_text(source(), encoding="utf-8")

@@ -1,9 +1,11 @@
-"""A whole simulated node: a root directory with everything that a check reads, of a node that is what its class says, and ways to spoil it.
+"""A complete simulated node: a root directory that matches its class, with every file a check reads, and ways
+to inject faults.
 
-`write` makes it: the PCI tree and the driver's files (tree.py), procfs, sysfs, devices as plain files, a kernel log, dpkg's state, the
-modules and the boot loader, and the files that goldnode itself puts on a node. :class:`Machine` is the Host that reads it: programs that a
-root without programs cannot run (systemctl, ldconfig) are answered from a table, and GPUs are asked by the real program in a process of its
-own, which finds the simulated libnvidia-ml.so.1. `copied` gives a copy for one test, `reboot` does what a boot does to such a node.
+`write` creates the node: PCI tree and driver files (tree.py), procfs, sysfs, devices as plain files, kernel
+log, dpkg status, modules, boot loader, and the files that goldnode installs. :class:`Machine` is the Host
+that reads it. The root has no programs, so a table provides the output of systemctl and ldconfig. The real
+program queries GPUs in a separate process, which loads the simulated libnvidia-ml.so.1. `copied` copies a
+node for one test, and `reboot` simulates a boot.
 """
 
 from __future__ import annotations
@@ -41,16 +43,16 @@ from goldnode.node.state.engine import difference, look
 from goldnode.node.state.model import Observed
 
 PLACE = "opt/goldnode-simulator"
-UPTIME = 3600.0  # of a node as `write` makes it, seconds
+UPTIME = 3600.0  # seconds; uptime of a node created by `write`
 BOOT_ID = "5b8e2f1e-8f2a-4a44-9a52-000000000001"
 MACHINE_ID = "0123456789abcdef0123456789abcdef"
-EPOCH = 1795341600  # the node's clock when it is made: 2026-11-22 10:00 UTC
-# What systemd says of units; whatever is not named here and is not goldnode's is not there.
+EPOCH = 1795341600  # clock of the node at creation: 2026-11-22 10:00 UTC
+# State of the units in systemd. A unit not listed here does not exist, except goldnode's units.
 UNITS = "run/goldnode-simulated-units.json"
 LIBRARY = "/usr/lib/x86_64-linux-gnu"
 RATE = {"eth0": 400000}
 NIC_FIRMWARE, BOARD = "28.39.1002", "MT_0000000838"
-# On a node that is busy enough to have used what a healthy node uses: none of these numbers is a fault by itself.
+# Counters of a busy healthy node: none of these numbers is a fault in itself.
 STATISTICS = {
     "rx_dropped": 10, "rx_errors": 0, "rx_missed_errors": 0, "rx_crc_errors": 0, "tx_dropped": 0, "tx_errors": 0, "rx_packets": 1000000,
     "tx_packets": 1000000, "rx_bytes": 1500000000, "tx_bytes": 1500000000,
@@ -63,9 +65,9 @@ HW_COUNTERS = ("out_of_sequence", "roce_adp_retrans", "packet_seq_err", "local_a
 
 
 class Machine(Host):
-    """A directory that plays a live node.
+    """A directory that acts as a live node.
 
-    :param library: folder of the simulated libnvidia-ml.so.1; None: there is none on this node.
+    :param library: folder of the simulated libnvidia-ml.so.1; None if the node has no such library.
     """
 
     def __init__(self, root: Path, library: Path | None) -> None:
@@ -76,7 +78,7 @@ class Machine(Host):
 
     @contextlib.contextmanager
     def environment(self) -> Any:
-        """Whatever is started herein finds this node's simulated GPUs."""
+        """Set the environment so that child processes load the simulated GPUs of this node."""
         kept = {name: os.environ.get(name) for name in ("LD_LIBRARY_PATH", "GOLDNODE_SIMULATOR")}
         os.environ["GOLDNODE_SIMULATOR"] = str(self.place)
         os.environ["LD_LIBRARY_PATH"] = str(self.library or self.place / "nothing")
@@ -90,7 +92,7 @@ class Machine(Host):
                     os.environ[name] = value
 
     def run(self, *argv: str, timeout: float = 60, stdin: str | None = None) -> Result:
-        """The answer of a program of the node, where the node has it."""
+        """Return the output of a program, if the node has it."""
         self.commands.append(argv)
         name = argv[0].rpartition("/")[2]
         if name == "ldconfig":
@@ -138,11 +140,11 @@ def _unit(active: str, load: str = "loaded") -> dict[str, str]:
     }  # fmt: skip
 
 
-# -- making one
+# -- creating a node
 
 
 def scenario(document: Mapping[str, Any], faults: Iterable[str] = ()) -> Scenario | None:
-    """The boards of a class, set as its policy says and as the driver leaves them after a boot; None for a class without GPUs."""
+    """Return the boards of a class, set to its policy, as after a boot; None for a class without GPUs."""
     if not document.get("gpu"):
         return None
     made = Scenario.of(document)
@@ -170,7 +172,10 @@ def scenario(document: Mapping[str, Any], faults: Iterable[str] = ()) -> Scenari
 def layout(
     document: Mapping[str, Any], *, cpus: int = 16, faults: Mapping[str, str] | None = None, others: int = 0
 ) -> tree.Layout:
-    """What a server of the class has besides its GPUs: eight GPUs are in pairs below switches, with a network function each."""
+    """Return the other devices of a server of the class.
+
+    Eight GPUs are in pairs below switches, with one network function each.
+    """
     gpus = int((document.get("gpu") or {}).get("count", 0))
     switch = bool((document.get("platform") or {}).get("nvswitch"))
     return tree.Layout(
@@ -185,9 +190,10 @@ def write(
 ) -> Path:  # fmt: skip
     """Write a node of `document`'s class with these boards below `root`; return `root`.
 
-    :param cpus: threads of the node.  others: further functions on its bus.
-    :param program: what is put in place as goldnode-node; by default a start of the sources that these tests run.
-    :param library: folder of the simulated library, with which the GPUs are asked once while the node is made.
+    :param cpus: threads of the node.
+    :param others: further functions on its bus.
+    :param program: content of goldnode-node; by default, a launcher for the sources under test.
+    :param library: folder of the simulated library, which is queried once while the node is created.
     """
     shown = layout(document, cpus=cpus, faults=layout_faults, others=others)
     files = _Files(root)
@@ -224,7 +230,7 @@ def write(
 
 
 def _bus(boards: Scenario | None, root: Path, shown: tree.Layout) -> None:
-    """The PCI tree; of a node without GPUs everything else that is on its bus."""
+    """Write the PCI tree. On a node without GPUs, it has only the other devices."""
     if boards is not None:
         tree.write(boards, root, layout=shown)
         for name, place in tree.places(boards, shown).items():
@@ -248,7 +254,9 @@ def _bus(boards: Scenario | None, root: Path, shown: tree.Layout) -> None:
 
 
 def _flavour(root: Path, document: Mapping[str, Any]) -> None:
-    """The open modules say what they are (the kernel's side of open-gpu-kernel-modules: NVIDIA UNIX Open Kernel Module)."""
+    """Mark the modules as open ones: /proc names them NVIDIA UNIX Open Kernel Module
+    (open-gpu-kernel-modules).
+    """
     place = root / "proc/driver/nvidia/version"
     if (document.get("driver") or {}).get("flavour") == "open" and place.exists():
         text = place.read_text().replace("NVIDIA UNIX x86_64", "NVIDIA UNIX Open x86_64")
@@ -256,7 +264,7 @@ def _flavour(root: Path, document: Mapping[str, Any]) -> None:
 
 
 def services(document: Mapping[str, Any]) -> list[str]:
-    """Units that run on a healthy node of the class."""
+    """Return the units that run on a healthy node of the class."""
     found = ["systemd-timesyncd.service", "ssh.service"]
     if (document.get("driver") or {}).get("vendor") == "nvidia":
         found.append("nvidia-persistenced.service")
@@ -266,21 +274,27 @@ def services(document: Mapping[str, Any]) -> list[str]:
 
 
 def copied(base: Path, target: Path) -> Path:
-    """A copy of a node that shares the files of `base`: what writes into one has to put a new file in its place, as everything here does."""
+    """Copy a node. The copy shares the files of `base` through hard links.
+
+    To change a file, replace it instead of writing into it, as all functions here do.
+    """
     shutil.copytree(base, target, symlinks=True, copy_function=os.link)
-    shutil.rmtree(target / PLACE)  # written into by the simulated library
+    shutil.rmtree(target / PLACE)  # the simulated library writes into these files, so they must not be shared
     shutil.copytree(base / PLACE, target / PLACE, symlinks=True)
     return target
 
 
 @cache
 def launcher() -> bytes:
-    """A start of the sources that these tests run, with the bytecode that Python keeps of them."""
+    """Return a launcher for the sources under test, which benefits from Python's bytecode cache."""
     sources, binding = (
         Path(goldnode.__file__).parents[1],
         Path(str((find_spec("pynvml") or _absent()).origin)).parent,
     )
-    text = f"#!{sys.executable} -I\nimport sys\nsys.path[:0] = [{str(sources)!r}]\nsys.path.append({str(binding)!r})\n"
+    text = (
+        f"#!{sys.executable} -I\nimport sys\nsys.path[:0] = [{str(sources)!r}]\n"
+        f"sys.path.append({str(binding)!r})\n"
+    )
     return (text + "from goldnode.node.start import main\nsys.exit(main())\n").encode()
 
 
@@ -289,7 +303,9 @@ def _absent() -> Any:
 
 
 class _Files:
-    """Files below a root, each put anew, so that a copy that shares them does not change."""
+    """Writer of files below a root. It replaces every file, so that copies sharing the old one do
+    not change.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -349,12 +365,14 @@ def _proc(files: _Files, cpus: int) -> None:
     ]
     files.put("proc/meminfo", "\n".join([*lines, "Hugepagesize:       2048 kB", ""]))
     files.put("proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
-    mounts = ("/dev/nvme0n1p2 / ext4 rw,relatime 0 0", "proc /proc proc rw 0 0", "sysfs /sys sysfs rw 0 0", "tmpfs /run tmpfs rw,nosuid 0 0",
+    mounts = ("/dev/nvme0n1p2 / ext4 rw,relatime 0 "
+    "0", "proc /proc proc rw 0 0", "sysfs /sys sysfs rw 0 0", "tmpfs /run tmpfs rw,nosuid 0 0",
               "tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0", "/dev/nvme0n1p1 /boot ext4 rw,relatime 0 0", "/dev/nvme1n1 /scratch xfs rw,noatime 0 0")  # fmt: skip
     for name in ("proc/mounts", "proc/1/mounts", "proc/self/mounts"):
         files.put(name, "\n".join([*mounts, ""]))
     info = [
-        f"{20 + n} 1 259:{n} / {row.split()[1]} {row.split()[3]} shared:{n} - {row.split()[2]} {row.split()[0]} {row.split()[3]}"
+        f"{20 + n} 1 259:{n} / {row.split()[1]} {row.split()[3]} shared:{n} - {row.split()[2]} "
+        f"{row.split()[0]} {row.split()[3]}"
         for n, row in enumerate(mounts)
     ]
     for name in ("proc/1/mountinfo", "proc/self/mountinfo"):
@@ -391,7 +409,7 @@ def _modules(files: _Files) -> str:
 
 
 def task(root: Path, pid: int, name: str, state: str, command: bytes = b"", wait: str = "0") -> None:
-    """A process of the node; `state` D is uninterruptible sleep, in the kernel function `wait`."""
+    """Write a process of the node; `state` D is uninterruptible sleep in the kernel function `wait`."""
     files = _Files(root)
     start = " ".join(str(n) for n in range(23, 53))
     files.put(
@@ -409,9 +427,12 @@ def task(root: Path, pid: int, name: str, state: str, command: bytes = b"", wait
 
 
 def kmsg(root: Path, *lines: str, first: int = 0, at: float = 10.0) -> None:
-    """The kernel log of this boot: its usual beginning, then `lines`, a record each, in /dev/kmsg's own form."""
+    """Write the kernel log of this boot in the format of /dev/kmsg: the usual start, then one record per
+    line.
+    """
     usual = ["Linux version 6.12.94+deb13-amd64", "Command line: root=/dev/nvme0n1p2", "x86/fpu: Supporting XSAVE feature 0x001",
-             "pci 0000:10:00.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint", "nvidia: loading out-of-tree module taints kernel.",
+             "pci 0000:10:00.0: [10de:2330] type 00 class 0x030200 PCIe "
+             "Endpoint", "nvidia: loading out-of-tree module taints kernel.",
              "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05", "EXT4-fs (nvme0n1p2): mounted filesystem"]  # fmt: skip
     rows = [f"6,{first + n},{n * 100000 + 1000},-;{text}" for n, text in enumerate(usual)]
     rows += [f"4,{first + len(usual) + n},{int((at + n) * 1e6)},-;{text}" for n, text in enumerate(lines)]
@@ -453,7 +474,8 @@ def _cpu(files: _Files, cpus: int) -> None:
         files.link(f"{base}/cpu{n}/cpufreq", f"{base}/cpufreq/policy{n}")
         files.puts(f"{base}/cpu{n}/microcode", {"version": "0x2b0005c0"})
     rows = (
-        "processor\t: {n}", "vendor_id\t: GenuineIntel", f"model name\t: {LABEL} processor", "microcode\t: 0x2b0005c0", "physical id\t: {h}",
+        "processor\t: {n}", "vendor_id\t: GenuineIntel", f"model name\t: {LABEL} "
+        "processor", "microcode\t: 0x2b0005c0", "physical id\t: {h}",
         "core id\t\t: {n}", "siblings\t: {s}", "cpu cores\t: {s}", "cpu MHz\t\t: 3000.000", "flags\t\t: fpu", "", "",
     )  # fmt: skip
     block = "\n".join(rows)
@@ -473,7 +495,7 @@ def _places(boards: Scenario | None, shown: tree.Layout) -> dict[str, str]:
 
 
 def _network(files: _Files, boards: Scenario | None, shown: tree.Layout) -> None:
-    """eth0 on the first network function, InfiniBand on the others."""
+    """Write the network devices: eth0 is the first network function, the others are InfiniBand."""
     loopback = {"mtu": 65536, "operstate": "unknown", "carrier": 1, "carrier_changes": 0, "address": "00:00:00:00:00:00", "type": 772,
                 "flags": "0x9", "addr_assign_type": 0, "dev_id": "0x0", "ifindex": 1, "iflink": 1}  # fmt: skip
     files.puts("sys/devices/virtual/net/lo", loopback)
@@ -569,7 +591,7 @@ def _disks(files: _Files, boards: Scenario | None, shown: tree.Layout) -> None:
 
 
 def smart(warning: int = 0, spare: int = 100, used: int = 3, errors: int = 0, celsius: int = 35) -> bytes:
-    """The health log of an NVMe disk, as its specification lays it out (log page 2)."""
+    """Return the health log of an NVMe disk (log page 2 of the NVMe specification)."""
     page = bytearray(512)
     page[0], page[1:3], page[3], page[4], page[5] = (
         warning,
@@ -583,7 +605,7 @@ def smart(warning: int = 0, spare: int = 100, used: int = 3, errors: int = 0, ce
 
 
 def devices(root: Path, boards: Scenario | None, shown: tree.Layout) -> None:
-    """The nodes that a program opens, as plain files."""
+    """Write the device nodes that programs open, as plain files."""
     files = _Files(root)
     for name in ("null", "zero"):
         files.put(f"dev/{name}", "", 0o666)
@@ -646,7 +668,7 @@ def _etc(files: _Files, document: Mapping[str, Any]) -> None:
 
 
 def cdi(root: Path, document: Mapping[str, Any]) -> None:
-    """The CDI spec that the toolkit writes; each path in it is there."""
+    """Write the CDI spec that the toolkit would generate; every path in it exists."""
     paths = [
         f"{LIBRARY}/libcuda.so.{document['driver']['version']}",
         f"{LIBRARY}/libnvidia-ml.so.{document['driver']['version']}",
@@ -666,7 +688,7 @@ def cdi(root: Path, document: Mapping[str, Any]) -> None:
 
 
 def _boot(files: _Files, document: Mapping[str, Any]) -> None:
-    """Kernel, its modules, its initramfs and the boot loader's menu."""
+    """Write the kernel, its modules, its initramfs and the boot menu."""
     release, driver = document["kernel"]["release"], document.get("driver") or {}
     files.put(f"boot/vmlinuz-{release}", "")
     files.put(f"boot/config-{release}", "CONFIG_SMP=y\n")
@@ -678,7 +700,8 @@ def _boot(files: _Files, document: Mapping[str, Any]) -> None:
         f'set default="{identity}>{entry}"\n'
         f"submenu 'Advanced options' $menuentry_id_option '{identity}' {{\n"
         f"\tmenuentry 'Debian, with Linux {release}' --class debian $menuentry_id_option '{entry}' {{\n"
-        f"\t\tlinux\t/boot/vmlinuz-{release} root=/dev/nvme0n1p2 ro quiet\n\t\tinitrd\t/boot/initrd.img-{release}\n\t}}\n}}\n"
+        f"\t\tlinux\t/boot/vmlinuz-{release} root=/dev/nvme0n1p2 ro quiet\n"
+        f"\t\tinitrd\t/boot/initrd.img-{release}\n\t}}\n}}\n"
     ))  # fmt: skip
     files.put("boot/grub/grubenv", "# GRUB Environment Block\n".ljust(1024, "#"))
     files.put("etc/default/grub", 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\n')
@@ -708,7 +731,7 @@ def _boot(files: _Files, document: Mapping[str, Any]) -> None:
 
 
 def initramfs(inside: Mapping[str, bytes]) -> bytes:
-    """An initramfs with these files: cpio in its "newc" format, packed by gzip."""
+    """Return an initramfs with these files: a cpio archive in "newc" format, compressed with gzip."""
     out = io.BytesIO()
 
     def entry(name: str, data: bytes, mode: int) -> None:
@@ -731,7 +754,8 @@ def _packages(files: _Files, document: Mapping[str, Any]) -> None:
     ]
     rows += [(row["name"], row["version"], "hold") for row in document["packages"]]
     text = "".join(
-        f"Package: {name}\nStatus: {want} ok installed\nArchitecture: amd64\nVersion: {version}\nMaintainer: nobody\nDescription: {LABEL}\n\n"
+        f"Package: {name}\nStatus: {want} ok installed\nArchitecture: amd64\nVersion: {version}\n"
+        f"Maintainer: nobody\nDescription: {LABEL}\n\n"
         for name, version, want in rows
     )
     files.put("var/lib/dpkg/status", text)
@@ -745,9 +769,10 @@ def _packages(files: _Files, document: Mapping[str, Any]) -> None:
 
 
 def _converge(host: Machine, document: Mapping[str, Any], files: _Files) -> None:
-    """Put on the node what goldnode itself would: the files and links of the plan, until the plan has none left."""
+    """Install goldnode's own files and links by applying the plan until it is empty."""
     files.put("usr/lib/goldnode/goldnode-node", (host.path("/goldnode-node")).read_bytes(), 0o755)
     with host.environment():
+        # A few rounds, because one file can make another necessary.
         for _ in range(3):
             seen: Observed = look(host, document)
             actions = difference(document, seen, {})[0]
@@ -767,13 +792,15 @@ def _converge(host: Machine, document: Mapping[str, Any], files: _Files) -> None
         shutil.rmtree(files.root / name, ignore_errors=True)
 
 
-# -- what becomes of one
+# -- changing a node
 
 
 def reboot(host: Machine, boards: Scenario | None = None) -> None:
-    """What a boot does: a new boot id, an empty kernel log, /run and volatile counters as new, and what was pending is current.
+    """Simulate a boot: new boot id, empty kernel log, cleared /run and volatile counters, and pending modes
+    made current.
 
-    `boards`: the scenario whose faults the node has afterwards; None: those it had. Faults are of the hardware, and stay.
+    `boards` is the scenario with the faults after the boot; None keeps the present ones. Faults belong to the
+    hardware, so a boot does not clear them.
     """
     root = Path(host.root)
     files = _Files(root)
@@ -787,13 +814,16 @@ def reboot(host: Machine, boards: Scenario | None = None) -> None:
         scenarios.write(boards, host.place)
 
 
-HANGS = 20  # seconds after which a driver does not answer
-# Uses the simulated library as a program on the node would: NVML has no call for a reset.
-RESET = f"import ctypes, sys; nvml = ctypes.CDLL('{SONAME}'); nvml.nvmlInit_v2(); sys.exit(nvml.simulatedGpuReset(int(sys.argv[1])))"
+HANGS = 20  # seconds until a driver counts as hung
+# Call the simulated library like a program on the node would; NVML itself has no function for a reset.
+RESET = (
+    f"import ctypes, sys; nvml = ctypes.CDLL('{SONAME}'); nvml.nvmlInit_v2(); "
+    "sys.exit(nvml.simulatedGpuReset(int(sys.argv[1])))"
+)
 
 
 def reset(host: Machine, gpu: int) -> int:
-    """What `nvidia-smi --gpu-reset -i GPU` does to the state of the simulated GPU. Returns NVML's code: 19 where the GPU is in use."""
+    """Simulate `nvidia-smi --gpu-reset -i GPU`. Return NVML's code: 19 if the GPU is in use."""
     with host.environment():
         try:
             return subprocess.run(
@@ -804,13 +834,16 @@ def reset(host: Machine, gpu: int) -> int:
 
 
 def drift(host: Machine, changes: Mapping[str, str]) -> None:
-    """Leave the boards so, as `nvidia-smi` in somebody's hands would: `gpu3.ecc_pending` -> 0. What a board keeps over a boot stays kept."""
+    """Change the state of boards like a manual `nvidia-smi` call: `gpu3.ecc_pending` -> 0.
+
+    Settings that a board retains over a boot are retained.
+    """
     with host.environment():
         subprocess.run(
             [sys.executable, "-c", f"import ctypes; ctypes.CDLL('{SONAME}').nvmlInit_v2()"],
             check=True,
             timeout=HANGS,
-        )  # the boot comes first
+        )  # makes the simulator register the boot first
     for name in ("state", "run/state"):
         place = host.place / name
         mine = {
@@ -829,7 +862,7 @@ def drift(host: Machine, changes: Mapping[str, str]) -> None:
 
 
 def uptime(root: Path, seconds: float) -> None:
-    """Set how long the node has been up; its clock goes along."""
+    """Set the uptime of the node, and with it its clock."""
     _Files(root).put("proc/uptime", f"{seconds:.2f} {seconds * 8:.2f}\n")
 
 
@@ -840,7 +873,10 @@ def later(root: Path, seconds: float) -> None:
 
 
 def spoil(root: Path, name: str, content: str | bytes | None, mode: int = 0o644) -> None:
-    """Put other content into a file of the node (a path below its root, which may hold one `*` for every match); None takes it away."""
+    """Replace the content of a file of the node, or delete the file if `content` is None.
+
+    `name` is a path below the root; a `*` in it applies to every match.
+    """
     found = sorted(root.glob(name)) if "*" in name else [root / name]
     if content is None:
         found = [place for place in found if os.path.lexists(place)]
@@ -864,7 +900,9 @@ def fault(
     *faults: str,
     layout_faults: Mapping[str, str] | None = None,
 ) -> Scenario:
-    """Faults of the boards (`Scenario.parse`) and of other devices (`tree.Layout.faults`): in the library's answers and on the bus."""
+    """Inject faults of boards (`Scenario.parse`) and other devices (`tree.Layout.faults`) into the library
+    and the bus.
+    """
     spoiled = boards.with_faults(faults)
     scenarios.write(spoiled, host.place)
     root = Path(host.root)
@@ -879,7 +917,10 @@ def fault(
 
 @contextlib.contextmanager
 def _fresh(root: Path) -> Any:
-    """Herein tree.py puts only what is different, each in a file of its own: those of a copy are shared. What it no longer shows goes."""
+    """Make tree.py write only changed files, each as a new file, because copies of a node share files.
+
+    Afterwards, remove the devices that are no longer on the bus.
+    """
     shown: set[str] = set()
 
     def file(self: Any, name: str, content: str | bytes) -> None:
@@ -911,7 +952,7 @@ def _fresh(root: Path) -> Any:
 
 
 def program_file() -> bytes:
-    """The program as it is shipped."""
+    """Return the program as it is shipped."""
     return nodefile.build()
 
 

@@ -1,4 +1,4 @@
-"""Simulated hardware on a node of a lab, and on any directory: putting it there, injecting faults, looking at it."""
+"""Simulated hardware on a lab node or in an archive: install it, inject faults, inspect its state."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from goldnode.testing.lab.nodes import Node
 
 PLACE = "/opt/goldnode-simulator"
 VOLATILE = "/run/goldnode-simulator"
-# "000": ldconfig keeps the directories in the order in which ld.so.conf names them, its own files sorted, and /usr/lib last.
+# "000": ldconfig processes these files in sorted order, and /usr/lib last; the first match wins.
 LOADER = "/etc/ld.so.conf.d/000-goldnode-simulator.conf"
-# No name of goldnode's own units: those that no class declares are taken away.
+# goldnode removes units with its own name prefix that no class declares, so this unit has another name.
 UNIT = "simulated-hardware.service"
 UNIT_TEXT = f"""\
 [Unit]
@@ -37,8 +37,9 @@ ExecStop={PLACE}/show --hide
 [Install]
 WantedBy=sysinit.target
 """
-# Over the bus and /proc/driver of the machine below, which are there in any container. Of AMD's files the folders exist only on a machine
-# with a GPU, so these are shown only there. Each is mounted once; what it shows may change at any time.
+# Mounted over the bus and /proc/driver of the underlying machine, which exist in any container. AMD's folders
+# exist only on a machine with a GPU, so the simulated ones are visible only there. Each mount is made once;
+# its content may change at any time.
 SHOW = f"""\
 #!/bin/sh
 # Mounts the {LABEL} sysfs and procfs of {PLACE}/tree over the machine's.
@@ -54,10 +55,11 @@ done
 
 
 def install(node: Node, scenario: Scenario) -> None:
-    """Give `node` the hardware of `scenario`: every process on it that opens libnvidia-ml.so.1 gets the simulated one.
+    """Install the hardware of `scenario` on `node`: every process that opens libnvidia-ml.so.1 gets the
+    simulated one.
 
-    The file of the real package stays what it is, and so does the simulator's state; a second call changes what is declared.
-    Raises BuildError, LabError.
+    The library of the real package and the simulator's state remain unchanged. A second call replaces the
+    scenario. Raise BuildError, LabError.
     """
     put = {f"{PLACE}/{name}": text.encode() for name, text in files(scenario).items()}
     if scenario.vendor == "nvidia":
@@ -71,9 +73,10 @@ def install(node: Node, scenario: Scenario) -> None:
 
 
 def pack(scenario: Scenario, out: Path) -> None:
-    """The same as files of a root, in a tar archive, for a virtual machine: its unit is not enabled yet, and ldconfig is to be run.
+    """Write the same files to a tar archive, for the root of a virtual machine.
 
-    The bus is shown when udev has seen the machine's own. Raises BuildError.
+    The unit is not enabled yet, and ldconfig must be run. The unit shows the bus after udev has processed the
+    machine's own. Raise BuildError.
     """
     unit = UNIT_TEXT.replace("ConditionVirtualization=container", "ConditionVirtualization=vm")
     unit = unit.replace("After=local-fs.target\n", "After=local-fs.target systemd-udev-trigger.service\n")
@@ -93,14 +96,15 @@ def pack(scenario: Scenario, out: Path) -> None:
 
 
 def remove(node: Node) -> None:
-    """Take the simulated hardware away again."""
+    """Remove the simulated hardware."""
     node.shell(
-        f"systemctl disable -q --now {UNIT}; rm -rf {PLACE} {VOLATILE} {LOADER} /etc/systemd/system/{UNIT}; systemctl daemon-reload; ldconfig"
+        f"systemctl disable -q --now {UNIT}; rm -rf {PLACE} {VOLATILE} {LOADER} "
+        f"/etc/systemd/system/{UNIT}; systemctl daemon-reload; ldconfig"
     )
 
 
 def _put_tree(node: Node, scenario: Scenario) -> None:
-    """The folders that are mounted stay, and get new content."""
+    """Replace the content of the mounted folders; the folders themselves must stay."""
     with tempfile.TemporaryDirectory() as scratch:
         root = tree.write(scenario, Path(scratch) / "tree", devices=tree.DEVICES_OF_A_MOUNT)
         packed = io.BytesIO()
@@ -121,7 +125,7 @@ def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def installed(node: Node) -> Scenario:
-    """The scenario of a node. Raises ScenarioError where nothing is simulated."""
+    """Return the scenario of a node. Raise ScenarioError if it has no simulated hardware."""
     done = node.run("cat", f"{PLACE}/scenario.json", check=False)
     if done.rc != 0:
         raise ScenarioError(f"node {node.name} has no simulated hardware", remedy="install it first")
@@ -129,23 +133,23 @@ def installed(node: Node) -> Scenario:
 
 
 def inject(node: Node, faults: Iterable[str]) -> Scenario:
-    """Add faults (`Scenario.parse` says how they are written) to a running node; processes see them at their next nvmlInit."""
+    """Add faults (syntax: `Scenario.parse`) to a running node; processes see them at their next nvmlInit."""
     scenario = installed(node).with_faults(faults)
     _rewrite(node, scenario)
     return scenario
 
 
 def clear(node: Node) -> Scenario:
-    """Take all faults away."""
+    """Remove all faults."""
     scenario = Scenario(**{**installed(node).__dict__, "faults": {}})
     _rewrite(node, scenario)
     return scenario
 
 
 def drift(node: Node, changes: Iterable[str]) -> None:
-    """Change the state as somebody else on the node could have by nvidia-smi: ``gpu3.power_limit=300000``; setters can mend it.
+    """Change the state like a manual `nvidia-smi` call: ``gpu3.power_limit=300000``; setters can fix it.
 
-    What belongs to the board (ECC, MIG mode) is changed there, everything else in the volatile state.
+    Modes stored on the board (ECC, MIG) are changed there, everything else in the volatile state.
     """
     found = installed(node).parse(changes)
     for path, chosen in (
@@ -162,7 +166,8 @@ def drift(node: Node, changes: Iterable[str]) -> None:
             node.run("python3", "-c", _MERGE, path, json.dumps(chosen))
 
 
-# Merges keys into a file of key=value lines under the simulator's own lock. The library comes first: after a boot it is the one to begin.
+# Merge keys into a file of key=value lines under the simulator's lock. Call the library first: it must
+# register a boot before the state changes.
 _MERGE = f"""
 import ctypes, fcntl, json, os, sys
 ctypes.CDLL("{library.SONAME}").nvmlInit_v2()
@@ -178,18 +183,20 @@ with open("{PLACE}/lock", "a") as lock:
 
 
 def reload(node: Node) -> None:
-    """What a reload of the driver does, without a boot: the volatile state is gone, and what was pending becomes current."""
+    """Simulate a reload of the driver without a boot: volatile state is lost, and pending modes become
+    current.
+    """
     node.run("rm", "-f", f"{VOLATILE}/state")
 
 
 def state(node: Node) -> dict[str, str]:
-    """What setters have left, volatile and persistent; of locked clocks this is the only place that knows."""
+    """Return the volatile and persistent state that setters left. Locked clocks are visible only here."""
     text = node.shell(f"cat {PLACE}/state {VOLATILE}/state 2>/dev/null || true").output
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
 def calls(node: Node) -> list[str]:
-    """The setters called since boot, oldest first: ``gpu0 nvmlDeviceSetEccMode 1 rc=0 pid=4242``."""
+    """Return the setters called since boot, oldest first: ``gpu0 nvmlDeviceSetEccMode 1 rc=0 pid=4242``."""
     return node.shell(f"cat {VOLATILE}/calls 2>/dev/null || true").output.splitlines()
 
 

@@ -1,20 +1,22 @@
-/* A simulated libnvidia-ml.so.1. This file is the part that is written by hand: the state, what setters do and refuse, handles and
- * MIG. library.py adds the getters of its table and one "not supported" for every other function of NVML, and compiles the whole.
+/* Simulated libnvidia-ml.so.1. This file is the hand-written part: state, setters and their refusals, handles,
+ * and MIG. library.py adds the getters of its table and a "not supported" stub for every other function of NVML,
+ * and compiles the result.
  *
- * Everything the library knows is text, one "key=value" a line. A key is looked up in this order:
+ * The library stores everything as text, one "key=value" per line. It looks up a key in this order:
  *
- *   faults      what a test injects; read at each nvmlInit. A value of it sticks, whatever is set.
- *   volatile    what setters did and a reload of the driver forgets: persistence, clocks, power, compute mode, MIG instances
- *   persistent  what the board keeps: ECC mode, MIG mode
- *   scenario    what the board is
+ *   faults      injected by a test; read at each nvmlInit; setters cannot override them
+ *   volatile    settings lost by a reload of the driver: persistence, clocks, power, compute mode, MIG instances
+ *   persistent  settings stored on the board: ECC mode, MIG mode
+ *   scenario    properties of the board
  *
- * A value "error:N" makes the getter return N, "hang" makes it sleep for ever, "hang:S" for S seconds before it answers. A key that
- * is nowhere is not supported. "gpuN.all" stands before every call on GPU N, "gpuN.set.FIELD" before the setter of FIELD, where
- * "ignored" means that the driver says yes and does nothing.
+ * With the value "error:N", the getter returns N; with "hang", it sleeps forever; with "hang:S", it answers after S
+ * seconds. A key found in none of them is not supported. "gpuN.all" applies to every call on GPU N, and
+ * "gpuN.set.FIELD" to the setter of FIELD; "ignored" makes the setter report success without any effect.
  *
- * No strtol and no scanf: a newer C library on the build machine would bind them to versions that an older node does not have.
+ * The code uses neither strtol nor scanf: with a newer C library on the build machine, they would bind to symbol
+ * versions that older nodes lack.
  */
-#define _GNU_SOURCE /* statx: stat is bound to a newer C library than older nodes have */
+#define _GNU_SOURCE /* statx: stat would bind to a newer C library than older nodes have */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -42,7 +44,8 @@ enum {
 
 #define BUCKETS 8192
 
-/* `first` and `next` are chains of rows whose keys have one hash, newest first; made anew for the first look after a change. */
+/* `first` and `next` chain rows whose keys have the same hash, newest first. They are rebuilt on the
+ * first lookup after a change. */
 struct row { char *key, *value; int next; };
 struct table { struct row *rows; int count, room, indexed, first[BUCKETS]; struct statx read; };
 
@@ -85,7 +88,7 @@ static void put(struct table *t, const char *key, const char *value) {
     add(t, key, value);
 }
 
-/* Of a key that a file has twice the last line counts. */
+/* If a file has a key twice, the last line wins. */
 static const char *find(struct table *t, const char *key) {
     if (!t->indexed) {
         for (int i = 0; i < BUCKETS; i++) t->first[i] = -1;
@@ -101,7 +104,7 @@ static const char *find(struct table *t, const char *key) {
     return NULL;
 }
 
-/* 0 when the file was there. */
+/* Returns 0 if the file exists. */
 static int load(struct table *t, const char *path) {
     clear(t);
     FILE *in = fopen(path, "r");
@@ -120,8 +123,8 @@ static int load(struct table *t, const char *path) {
 
 static int by_key(const void *a, const void *b) { return strcmp(((const struct row *)a)->key, ((const struct row *)b)->key); }
 
-/* As load(), where the file is another one than the last time: files are replaced, never written into, but for the faults of a test,
- * which are read at nvmlInit alone. */
+/* Like load(), but only if the file changed since the last call. Files are replaced, never written into.
+ * The exception are the faults of a test, which are read only at nvmlInit. */
 static int refresh(struct table *t, const char *path) {
     struct statx now;
     if (statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &now)) memset(&now, 0, sizeof now);
@@ -153,7 +156,7 @@ static u64 digits(const char **text) {
 
 static u64 as_number(const char *text) { return digits(&text); }
 
-/* ---- places */
+/* ---- paths */
 
 static char base[400], run[420];
 
@@ -175,8 +178,9 @@ static void unlock_state(void) {
     lock_file = -1;
 }
 
-/* Pending modes of one GPU become current. ECC: "takes effect after the next reboot" (nvml.h, nvmlDeviceSetEccMode). MIG on Ampere: "similar
- * to ECC mode, MIG mode setting is persistent across reboots" (MIG User Guide, deployment considerations); later GPUs lose it. */
+/* Makes the pending modes of one GPU current. ECC: "takes effect after the next reboot" (nvml.h,
+ * nvmlDeviceSetEccMode). MIG on Ampere: "similar to ECC mode, MIG mode setting is persistent across
+ * reboots" (MIG User Guide, deployment considerations); later GPUs lose it. */
 static void settle(int gpu) {
     char key[64], current[64], kept[64], value[16];
     static const char *modes[] = {"ecc", "mig"};
@@ -193,24 +197,25 @@ static void settle(int gpu) {
     }
 }
 
-/* A boot, or a reload of the driver: what was volatile is gone and what was pending becomes current. */
+/* A boot, or a reload of the driver: discards volatile state and makes pending modes current. */
 static void boot(void) {
     for (int gpu = 0; gpu < GPUS; gpu++) settle(gpu);
     clear(&volatiles);
-    /* Tells one load of the driver from the next. */
+    /* Distinguishes one load of the driver from the next. */
     struct timespec now;
     char moment[48];
     clock_gettime(CLOCK_REALTIME, &now);
     snprintf(moment, sizeof moment, "%lld.%09ld", (long long)now.tv_sec, now.tv_nsec);
     put(&volatiles, "booted", moment);
-    /* Somebody without the right to write sees the state of after the boot all the same. */
+    /* A caller without write permission still gets the state as of after the boot. */
     mkdir(run, 0755);
     if (save(&volatiles, place(run, "state")) == 0) save(&persistent, place(base, "state"));
 }
 
-/* Reads the state; a writer keeps the lock until unlock_state. */
+/* Reads the state; a writer holds the lock until unlock_state. */
 static int lock_state(int writer) {
-    /* A reader that finds both files as they were has them already: a driver answers in microseconds, and so does this. */
+    /* If both files are unchanged, use the rows in memory: a driver answers in microseconds, so this
+     * must too. */
     if (!writer && volatiles.read.stx_ino && !refresh(&volatiles, place(run, "state")) && (refresh(&persistent, place(base, "state")), 1))
         return OK;
     lock_file = open(place(base, "lock"), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -233,13 +238,13 @@ static const char *raw(const char *key) {
     struct table *order[] = {&faults, &volatiles, &persistent, &scenario};
     for (int i = 0; i < 4; i++) {
         const char *found = find(order[i], key);
-        /* A hang delays; the answer after it is what the layers below say. */
+        /* A hang only delays: the answer comes from the layers below. */
         if (found && !(i == 0 && !strncmp(found, "hang", 4))) return found;
     }
     return NULL;
 }
 
-/* OK with the text, or the code that the scenario asks for. Sleeps without any lock. */
+/* Returns OK and the text, or the code set by the scenario. Sleeps without holding a lock. */
 static int text(const char *key, char *out, size_t size) {
     const char *fault = find(&faults, key);
     if (!fault) fault = find(&scenario, key);
@@ -259,12 +264,12 @@ static int text(const char *key, char *out, size_t size) {
     return OK;
 }
 
-/* As text(), for keys that may be nowhere: then OK and an empty text. */
+/* Like text(), for optional keys: an absent one yields OK and an empty text. */
 static int asked(const char *key, char *out, size_t size) {
     *out = 0;
     if (!find(&faults, key) && !find(&scenario, key)) return OK;
     int rc = text(key, out, size);
-    return rc == NOT_SUPPORTED && !raw(key) ? OK : rc; /* a hang with nothing behind it */
+    return rc == NOT_SUPPORTED && !raw(key) ? OK : rc; /* a hang without a value in the layers below */
 }
 
 static int field(int gpu, const char *name, char *out, size_t size) {
@@ -298,7 +303,7 @@ static void unset(struct table *t, int gpu, const char *name) {
     drop(t, key);
 }
 
-/* Whether comma-separated `list` holds `wanted`. */
+/* Returns whether the comma-separated `list` contains `wanted`. */
 static int listed(const char *list, u64 wanted) {
     while (*list) {
         if (digits(&list) == wanted) return 1;
@@ -329,7 +334,7 @@ static struct handle *handle(struct handle *h, int kind, int gpu, int gi, int ci
     return h;
 }
 
-/* Every call on a handle: begin, then finish with its result. */
+/* Every call on a handle calls begin first, and finish with its result. */
 static int begin(struct handle *h, int kind, int writer) {
     pthread_mutex_lock(&mutex);
     if (!initialised) return UNINITIALIZED;
@@ -348,7 +353,8 @@ static int finish(int rc) {
     return rc;
 }
 
-/* Setters: begin as a writer, a fault on the setter first; then done() writes, and notes the call in `calls`. */
+/* Setters: begin as a writer, and apply a fault on the setter first. Then done() writes, and logs the
+ * call in `calls`. */
 static int change(struct handle *h, int kind, const char *name, int *skip) {
     char key[96], value[64];
     int rc = begin(h, kind, 1);
@@ -512,7 +518,7 @@ int nvmlDeviceGetIndex(struct handle *h, u32 *out) {
     return finish(rc);
 }
 
-/* ---- what the getters of the table call (library.py) */
+/* ---- helpers for the getters of the table (library.py) */
 
 static int get_text(struct handle *h, const char *name, char *out, u32 size) {
     char value[TEXT];
@@ -522,7 +528,7 @@ static int get_text(struct handle *h, const char *name, char *out, u32 size) {
     return finish(rc);
 }
 
-/* Fields joined by "|", one number each. */
+/* Fields joined by "|", each with one number. */
 static int get_numbers(struct handle *h, const char *names, u64 *out) {
     int rc = begin(h, DEVICE, 0);
     while (rc == OK && *names) {
@@ -601,7 +607,7 @@ static int clock_now(struct handle *h, u32 type, u32 *out) {
     snprintf(fault, sizeof fault, "gpu%d.clock.%u", h && rc == OK ? h->gpu : 0, type);
     if (rc == OK) rc = number(h->gpu, name, &clock);
     if (rc == OK && !find(&faults, fault)) {
-        /* Locked clocks have no getter; they show only in the clock that runs. */
+        /* Locked clocks have no getter; only the running clock shows them. */
         u64 low = number_or(h->gpu, type == 2 ? "locked_memory.0" : "locked_graphics.0", 0);
         u64 high = number_or(h->gpu, type == 2 ? "locked_memory.1" : "locked_graphics.1", 0);
         if (low && clock < low) clock = low;
@@ -677,7 +683,7 @@ int nvmlDeviceResetApplicationsClocks(struct handle *h) {
     return done(h, "nvmlDeviceResetApplicationsClocks", "-", rc, !skip);
 }
 
-/* Bounds must be in order and the upper one not above the board's highest clock. */
+/* The bounds must be in order, and the upper one at most the board's highest clock. */
 static int lock_clocks(struct handle *h, const char *call, const char *name, u32 type, u32 low, u32 high) {
     char key[64], top[32];
     u64 most = 0;
@@ -720,7 +726,7 @@ static int set_mode(struct handle *h, const char *call, const char *name, u32 mo
     u64 have;
     int skip, rc = change(h, DEVICE, name, &skip);
     if (rc == OK && mode > most) rc = INVALID;
-    if (rc == OK) rc = number(h->gpu, key, &have); /* what cannot be read is not supported */
+    if (rc == OK) rc = number(h->gpu, key, &have); /* a mode that cannot be read is not supported */
     if (rc == OK && !skip) set(into, h->gpu, key, mode);
     return done(h, call, one(mode), rc, !skip);
 }
@@ -734,7 +740,8 @@ int nvmlDeviceSetEccMode(struct handle *h, u32 mode) {
 }
 
 int nvmlDeviceSetComputeMode(struct handle *h, u32 mode) {
-    /* 1, exclusive per thread, is gone; with MIG on the mode is the default one and cannot be changed. */
+    /* 1, exclusive per thread, no longer exists. With MIG on, the mode is the default one and cannot be
+     * changed. */
     int skip, rc = change(h, DEVICE, "compute_mode", &skip);
     if (rc == OK && (mode > 3 || mode == 1)) rc = mode == 1 ? NOT_SUPPORTED : INVALID;
     if (rc == OK && number_or(h->gpu, "mig_current", 0)) rc = NOT_SUPPORTED;
@@ -769,7 +776,7 @@ int nvmlDeviceGetEnforcedPowerLimit(struct handle *h, u32 *out) {
     return finish(rc);
 }
 
-/* ---- counters and structures that are no plain row of numbers */
+/* ---- counters and structures other than a plain row of numbers */
 
 struct sram { u32 version; u64 counts[11]; u32 exceeded; };
 
@@ -782,7 +789,7 @@ int nvmlDeviceGetSramEccErrorStatus(struct handle *h, struct sram *out) {
     return rc;
 }
 
-/* While MIG instances exist the driver does not tell of remapped rows. */
+/* While MIG instances exist, the driver does not report remapped rows. */
 static int has_instances(int gpu);
 
 int nvmlDeviceGetRemappedRows(struct handle *h, u32 *corrected, u32 *uncorrected, u32 *pending, u32 *failure) {
@@ -818,7 +825,8 @@ int nvmlDeviceGetTemperatureV(struct handle *h, struct temperature *out) {
     return rc;
 }
 
-/* Counter type 0 is volatile, 1 aggregate; only the volatile one can be cleared on boards that remap rows. */
+/* Counter type 0 is volatile, 1 aggregate. On boards that remap rows, only the volatile one can be
+ * cleared. */
 int nvmlDeviceClearEccErrorCounts(struct handle *h, u32 counter) {
     u64 on = 0;
     int skip, rc = change(h, DEVICE, "ecc_errors", &skip);
@@ -838,8 +846,8 @@ int nvmlDeviceGetViolationStatus(struct handle *h, u32 policy, struct violation 
 
 struct value { u32 id, scope; long long time, latency; u32 type, rc; u64 value; };
 
-/* Fields that another getter tells as well, so that the two agree: performance policies, PCIe replays, remapped rows, and of a link its
- * state and errors. A fault on field.N itself outranks them. */
+/* Fields with the same meaning as another getter, so that the two agree: performance policies, PCIe
+ * replays, remapped rows, and state and errors of a link. A fault on field.N itself takes precedence. */
 static void field_name(const struct handle *h, u32 id, u32 scope, char *name, size_t size) {
     static const char *rows[] = {"correctable", "uncorrectable", "pending", "failure"};
     char key[64];
@@ -849,7 +857,8 @@ static void field_name(const struct handle *h, u32 id, u32 scope, char *name, si
     snprintf(name, size, "field.%u", id);
     snprintf(key, sizeof key, "gpu%d.%s", h->gpu, name);
     if (raw(key) || find(&faults, key)) return;
-    /* power, thermal, sync boost, board limit, low utilisation, reliability, as nvmlPerfPolicyType_t numbers them */
+    /* power, thermal, sync boost, board limit, low utilisation, reliability, in the order of
+     * nvmlPerfPolicyType_t */
     if (id >= 74 && id <= 79) snprintf(name, size, "violation.%u", id - 74);
     if (id == 94) snprintf(name, size, "pcie.replays");
     if (id >= 142 && id <= 145) snprintf(name, size, "remapped.%s", rows[id - 142]);
@@ -869,7 +878,7 @@ int nvmlDeviceGetFieldValues(struct handle *h, int count, struct value *values) 
     return finish(rc);
 }
 
-/* inforom.valid: absent or 1, the checksums are right; error:14, they are not. */
+/* inforom.valid: the checksums are right if it is absent or 1, and wrong if it is error:14. */
 int nvmlDeviceValidateInforom(struct handle *h) {
     char ignored[64];
     int rc = begin(h, DEVICE, 0);
@@ -877,7 +886,8 @@ int nvmlDeviceValidateInforom(struct handle *h) {
     return finish(rc);
 }
 
-/* retired_pages.0 (several single-bit errors) and .1 (a double-bit error): how many, at addresses that mean nothing. */
+/* retired_pages.0 (several single-bit errors) and .1 (a double-bit error): number of pages, at
+ * meaningless addresses. */
 int nvmlDeviceGetRetiredPages(struct handle *h, u32 cause, u32 *count, u64 *addresses) {
     u64 value = 0;
     int rc = get_indexed(h, "retired_pages.%u", cause, 0, 0, &value);
@@ -967,7 +977,7 @@ static int has_instances(int gpu) {
     return 0;
 }
 
-/* `activation` tells whether the mode is in force now; a busy GPU takes it at its next reset. */
+/* `activation` returns whether the mode is active now; a busy GPU activates it at its next reset. */
 int nvmlDeviceSetMigMode(struct handle *h, u32 mode, u32 *activation) {
     u64 have = 0;
     char busy[TEXT];
@@ -987,8 +997,8 @@ int nvmlDeviceSetMigMode(struct handle *h, u32 mode, u32 *activation) {
     return done(h, "nvmlDeviceSetMigMode", one(mode), rc, !skip);
 }
 
-/* `nvidia-smi --gpu-reset`, which NVML does not offer: a GPU in use refuses it; else its pending modes become current, and what was set on it
- * is forgotten. Called by the tests alone. */
+/* `nvidia-smi --gpu-reset`, which NVML does not offer. A GPU in use refuses it. Otherwise pending modes
+ * become current, and settings are lost. Only tests call this. */
 int simulatedGpuReset(u32 gpu) {
     char processes[TEXT];
     if (!initialised || gpu >= GPUS) return INVALID;
@@ -1102,7 +1112,8 @@ static int fits(int gpu, const struct profile *p, u32 start) {
 
 struct placement { u32 start, size; };
 
-/* Without a wanted place the last one that fits: profiles that can only stand at the front keep their place. */
+/* Without a requested placement, choose the last one that fits: profiles that fit only at the front keep
+ * their space. */
 static int create_instance(struct handle *h, u32 id, const struct placement *wanted, struct handle **out) {
     struct profile p;
     u64 on = 0;
@@ -1230,7 +1241,7 @@ int nvmlGpuInstanceDestroy(struct handle *h) {
     return done(h, "nvmlGpuInstanceDestroy", one((u64)h->gi), rc, !skip);
 }
 
-/* The slices of compute profile `index` in this GPU instance; 0 where it has no such profile. */
+/* Returns the slices of compute profile `index` in this GPU instance; 0 if it has no such profile. */
 static u32 compute_slices(struct handle *h, u32 index, struct profile *p) {
     static const u32 slices[] = {1, 2, 3, 4, 7, 8, 6};
     struct instance found;
@@ -1404,7 +1415,7 @@ int nvmlDeviceGetName(struct handle *h, char *out, u32 size) {
     return finish(rc);
 }
 
-/* The UUID of the GPU with the instance's numbers in its last group. */
+/* Returns the UUID of the GPU with the numbers of the instance in its last group. */
 int nvmlDeviceGetUUID(struct handle *h, char *out, u32 size) {
     char uuid[TEXT], whole[TEXT + 16];
     if (!is_mig(h)) return get_text(h, "uuid", out, size);
@@ -1418,4 +1429,4 @@ int nvmlDeviceGetUUID(struct handle *h, char *out, u32 size) {
     return finish(rc);
 }
 
-/* ---- from here on generated by library.py */
+/* ---- generated by library.py from here on */

@@ -1,8 +1,9 @@
-"""What a simulated node has: the boards of a class, made from the facts, and the faults that a test injects.
+"""Scenario of a simulated node: the boards of a class, derived from the facts, and the faults that a test
+injects.
 
-A scenario is a JSON document. From it come the file that the simulated NVML reads (`lines`) and the sysfs tree (tree.py), so that
-the two agree. What the facts do not say is made up by the rules below, and the scenario lists it under `invented`: nothing may be
-learnt about a real board from it.
+A scenario is a JSON document. Both the file for the simulated NVML (`lines`) and the sysfs tree (tree.py)
+derive from it, so they agree. Values that the facts lack follow the rules below, and are listed in
+`invented`. They do not describe real boards.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SCHEMA = "goldnode.simulated-hardware/1"
 LABEL = "SIMULATED"
 MOST_GPUS = 16
 MIB = 1 << 20
-# NVML's return codes by the names that a fault may use; nvml.h has them all, any number works.
+# Return codes of NVML by the names that a fault may use. nvml.h has them all; any number works.
 CODES = {
     "invalid_argument": 2,
     "not_supported": 3,
@@ -36,8 +37,9 @@ CODES = {
     "in_use": 19,
     "unknown": 999,
 }
-# Made up per architecture, in the neighbourhood of real boards: highest graphics and memory clock in MHz, number of NVML's enumeration
-# nvmlDeviceArchitecture_t, and whether the board keeps the MIG mode over a reboot (NVIDIA's MIG guide: Ampere does, Hopper does not).
+# Invented per architecture, close to real boards: highest graphics and memory clock in MHz, number in
+# nvmlDeviceArchitecture_t, and whether the MIG mode survives a reboot (NVIDIA's MIG guide: on Ampere yes, on
+# Hopper no).
 ARCHITECTURES: Mapping[str, tuple[int, int, int, bool]] = {
     "Volta": (1530, 877, 5, False),
     "Turing": (1590, 5001, 6, False),
@@ -48,23 +50,25 @@ ARCHITECTURES: Mapping[str, tuple[int, int, int, bool]] = {
     "Blackwell Ultra": (1965, 3996, 10, False),
 }
 CLOCK_STEP, LOWEST_CLOCK = 15, 210
-# NVML's profile enumeration by number of slices: the plain profile, the one with the media engines, the one with twice the memory.
+# NVML's profile enumeration by number of slices: plain, with the media engines, with twice the memory.
 MIG_INDEX = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 MIG_MEDIA_INDEX = {1: 7, 2: 8}
 MIG_LARGE_INDEX = {1: 9}
-# Ids of GPU instance profiles as an A100 has them (nvidia-smi mig -lgip), by index; other boards are given the same.
+# Ids of the GPU instance profiles of an A100 (nvidia-smi mig -lgip), by index; used for all boards.
 MIG_IDS = {0: 19, 1: 14, 2: 9, 3: 5, 4: 0, 7: 20, 8: 21, 9: 15}
 
 Gpu = dict[str, str]
 
 
 class ScenarioError(GoldnodeError):
-    """A scenario, or a fault for it, that cannot be."""
+    """An impossible scenario, or an invalid fault for it."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """The boards of one simulated node. `system` and each of `gpus` hold the fields of NVML as text (README.md lists them)."""
+    """The boards of one simulated node. `system` and `gpus` map NVML fields to text (README.md lists
+    them).
+    """
 
     model: str
     vendor: str
@@ -80,10 +84,10 @@ class Scenario:
     def of(
         cls, document: Mapping[str, Any], driver_version: str | None = None, *, count: int | None = None
     ) -> Scenario:
-        """The hardware of a class document (at most `count` boards of it), all healthy and as they leave the factory.
+        """Return the hardware of a class document, at most `count` boards, healthy and with factory settings.
 
-        `driver_version`: what NVML reports, the version of the class's driver by default. Raises ScenarioError for a class without
-        a GPU and for more than 16, FactsError for a model that the facts do not have.
+        `driver_version` is the version that NVML reports, by default that of the class. Raise ScenarioError
+        for a class without a GPU or with more than 16, FactsError for a model unknown to the facts.
         """
         declared = document.get("gpu")
         if not declared:
@@ -110,23 +114,28 @@ class Scenario:
 
     @classmethod
     def read(cls, text: str) -> Scenario:
-        """The scenario of a JSON text. Raises ScenarioError for another schema."""
+        """Parse the JSON text of a scenario. Raise ScenarioError for another schema."""
         data = json.loads(text)
         if data.get("schema") != SCHEMA:
             raise ScenarioError(f"this is no scenario of schema {SCHEMA}", remedy="generate it again")
         return cls(**{**data, "invented": tuple(data["invented"]), "gpus": tuple(data["gpus"])})
 
     def with_faults(self, faults: Iterable[str]) -> Scenario:
-        """The same node with `faults` (see `parse`) on top of those it has."""
+        """Return the same node with additional `faults` (see `parse`)."""
         return Scenario(**{**_plain(self), "faults": {**self.faults, **self.parse(faults)}})
 
     def parse(self, faults: Iterable[str]) -> dict[str, str]:
-        """Faults in words as keys and values of the simulated NVML.
+        """Parse faults into keys and values for the simulated NVML.
 
-        ``gpu3.power_limit=300000`` what a getter returns; ``gpu3.temperature.0=error:lost`` or ``error:15`` its return code;
-        ``gpu3.all=error:lost`` every call on GPU 3; ``gpu*.…`` every GPU; ``init=error:driver_not_loaded``; ``init=hang`` or ``hang:5``;
-        ``gpu3.set.power_limit=ignored`` a setter that does nothing; ``gpu3.absent=1`` off the bus; ``count=7``;
-        ``gpu1.uuid=@gpu0.uuid`` what another GPU has. Raises ScenarioError for a field that no GPU has.
+        - ``gpu3.power_limit=300000``: a getter returns this value.
+        - ``gpu3.temperature.0=error:lost`` or ``error:15``: a getter fails with this return code.
+        - ``gpu3.all=error:lost``: every call on GPU 3 fails; ``gpu*.…``: applies to every GPU.
+        - ``init=error:driver_not_loaded``, ``init=hang`` or ``init=hang:5``: initialisation fails or hangs.
+        - ``gpu3.set.power_limit=ignored``: a setter has no effect.
+        - ``gpu3.absent=1``: the GPU is not on the bus; ``count=7``: number of GPUs.
+        - ``gpu1.uuid=@gpu0.uuid``: copies the value of another GPU.
+
+        Raise ScenarioError for a field that no GPU has.
         """
         found: dict[str, str] = {}
         for fault in faults:
@@ -183,11 +192,11 @@ class Scenario:
         return value
 
     def after_reset(self, gpu: int) -> Scenario:
-        """The same node after a reset of one GPU: without the faults that it ends."""
+        """Return the same node after a reset of one GPU, without the faults that a reset clears."""
         return self._without(f"gpu{gpu}.{name}" for name in ENDED_BY_RESET)
 
     def after_boot(self) -> Scenario:
-        """The same node after a boot: without the faults that it ends."""
+        """Return the same node after a boot, without the faults that a boot clears."""
         return self._without(
             f"gpu{gpu}.{name}" for gpu in range(len(self.gpus)) for name in (*ENDED_BY_RESET, *ENDED_BY_BOOT)
         )
@@ -202,7 +211,7 @@ class Scenario:
         )
 
     def visible(self) -> list[int]:
-        """Numbers of the GPUs that are on the bus, faults considered."""
+        """Return the numbers of the GPUs on the bus, considering faults."""
         count = int(self.faults.get("count", self.system["count"]))
         return [
             index
@@ -211,7 +220,7 @@ class Scenario:
         ]
 
     def lines(self) -> str:
-        """What the simulated NVML reads as its `scenario`: one key=value a line."""
+        """Return the content of the file `scenario` for the simulated NVML: one key=value per line."""
         rows = [
             f"# {LABEL} hardware: {len(self.gpus)} x {self.model}",
             *(f"{key}={value}" for key, value in self.system.items()),
@@ -222,20 +231,21 @@ class Scenario:
         return "\n".join(rows) + "\n"
 
     def fault_lines(self) -> str:
-        """What it reads as its `faults`."""
+        """Return the content of the file `faults` for the simulated NVML."""
         return fault_text(self.faults)
 
     def text(self) -> str:
-        """The scenario as JSON."""
+        """Return the scenario as JSON."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
 
 
-# Fields of faults that no board has of itself, and families of which any member may be set.
+# Fields that exist only as faults, and prefixes under which any field may be set.
 SPECIAL = (
     "all", "handle", "absent", "busy", "processes", "graphics_processes", "mps_processes", "enforced_power_limit", "fabric.status",
     "fabric.clique", "fabric.state", "fabric.health", "fabric.summary", "fabric.newest", "repair.channel", "repair.tpc", "unrepairable_memory",
     "gsp_firmware_version",
-    "pci.gone", "pci.power_state", "pci.driver", "pci.links", "pci.bar1", "pci.bar2", "pci.iommu_group",  # the tree's alone
+    # only for the sysfs tree
+    "pci.gone", "pci.power_state", "pci.driver", "pci.links", "pci.bar1", "pci.bar2", "pci.iommu_group",
 )  # fmt: skip
 OPEN = (
     "field.", "set.", "ecc_errors.", "memory_errors.", "sram.", "nvlink.", "violation.", "remapped.", "pcie.", "temperature", "clock.",
@@ -243,8 +253,9 @@ OPEN = (
 )  # fmt: skip
 
 
-# Faults that end with a reset of the GPU: counters since the driver was loaded, what waits for a reset (NVIDIA GPU Memory Error Management: a
-# row is remapped by the next reset), the action that the driver asked for. A boot also ends what waits for that (Dynamic Page Retirement).
+# Faults that a reset of the GPU clears: counters since the driver was loaded, repairs that wait for a reset
+# (NVIDIA GPU Memory Error Management: the next reset remaps a row), and the action that the driver requested.
+# Page retirement waits for a boot (Dynamic Page Retirement).
 ENDED_BY_RESET = (
     "ecc_errors.0.0",
     "ecc_errors.1.0",
@@ -257,7 +268,7 @@ ENDED_BY_BOOT = ("retired_pages_pending",)
 
 
 def fault_text(faults: Mapping[str, str]) -> str:
-    """Faults as the simulated NVML reads them."""
+    """Return faults in the format that the simulated NVML reads."""
     return "".join(f"{key}={value}\n" for key, value in sorted(faults.items()))
 
 
@@ -266,7 +277,9 @@ def _plain(scenario: Scenario) -> dict[str, Any]:
 
 
 def _cuda(driver: str) -> str:
-    """The newest CUDA of the driver's branch as NVML writes it (12020 is 12.2); 0 where the facts do not say."""
+    """Return the newest CUDA version of the driver's branch in NVML's format (12020 is 12.2); 0 if the facts
+    lack it.
+    """
     try:
         newest = facts.branch(driver.partition(".")[0]).max_cuda
     except GoldnodeError:
@@ -276,7 +289,7 @@ def _cuda(driver: str) -> str:
 
 
 class _Board:
-    """One model: what the facts say of it and, noted in `invented`, what they do not."""
+    """One model: values from the facts, and made-up values, which are listed in `invented`."""
 
     def __init__(self, gpu: facts.Gpu, row: Mapping[str, Any], nvswitch: bool) -> None:
         self.gpu, self.row, self.nvswitch = gpu, row, nvswitch
@@ -287,14 +300,14 @@ class _Board:
             self.invented.append(name)
 
     def known(self, name: str, value: Any, otherwise: Any) -> Any:
-        """`value`, or the made-up one where the facts have none."""
+        """Return `value`, or the made-up one if the facts have no value."""
         if value is None:
             self._invent(name)
             return otherwise
         return value
 
     def address(self, index: int) -> str:
-        """PCI addresses, one root port each; which ones follows from the number alone."""
+        """Return the PCI address of a GPU below its own root port, which depends only on its number."""
         self._invent("pci.address")
         return f"0000:{0x10 + 8 * index:02x}:00.0"
 
@@ -447,7 +460,10 @@ class _Board:
         return fields
 
     def mig(self, memory: int, keeps: bool) -> Gpu:
-        """MIG's mode and profiles: the names are the facts', slices and places follow from them, engines and ids are made up."""
+        """Return mode and profiles of MIG.
+
+        Names come from the facts. Slices and placements derive from the names; engines and ids are made up.
+        """
         if not self.gpu.mig_capable:
             if self.gpu.mig_capable is None:
                 self._invent("mig")
@@ -471,7 +487,8 @@ class _Board:
             large = gb > 1.5 * plain[slices]
             index = (MIG_MEDIA_INDEX if media else MIG_LARGE_INDEX if large else MIG_INDEX).get(slices)
             if index is None or f"mig_profile.{index}" in fields:
-                continue  # a second spelling, or a variant that NVML's enumeration of this library has no room for
+                # another spelling, or a variant without an index in this version of NVML's enumeration
+                continue
             size = max(1, round(gb / whole * slots))
             starts = [start for start in range(0, slots, size) if start + slices <= compute]
             most = 1 if media else len(starts)
@@ -527,12 +544,12 @@ class _Board:
 
 
 def product_name(sku: str) -> str:
-    """What NVML calls a board: the model with its maker."""
+    """Return the product name that NVML reports: vendor and model."""
     return sku if sku.startswith(("MI", "Max", "Flex")) else f"NVIDIA {sku}"
 
 
 def uuid_of(sku: str, index: int) -> str:
-    """A GPU's UUID, the same for the same model and number everywhere."""
+    """Return the UUID of a GPU, which depends only on model and number."""
     digest = hashlib.sha256(f"{LABEL}/{sku}/{index}".encode()).hexdigest()
     return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
 
@@ -542,17 +559,18 @@ def _power_of_two(size: int) -> int:
 
 
 def write(scenario: Scenario, directory: Path) -> None:
-    """Put the files that the simulated NVML reads into `directory`; its state, if it has any, stays."""
+    """Write the files of the simulated NVML into `directory`; existing state remains."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in files(scenario).items():
         (directory / name).write_text(text, encoding="utf-8")
 
 
 def files(scenario: Scenario) -> dict[str, str]:
-    """Name -> text of the files of a simulator's directory."""
+    """Return the files of a simulator directory as text by name."""
     return {
         LABEL: (
-            f"The hardware of this machine is simulated by goldnode's tests: {len(scenario.gpus)} x {scenario.model}.\n"
+            f"The hardware of this machine is simulated by goldnode's tests: {len(scenario.gpus)} x "
+            f"{scenario.model}.\n"
             "Nothing that is read from it says anything of a real board.\n"
         ),
         "scenario.json": scenario.text(),

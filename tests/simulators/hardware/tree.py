@@ -1,7 +1,8 @@
-"""The sysfs and procfs of a scenario: PCI devices hop by hop from their root ports, the driver's own files, AMD's DRM, hwmon and KFD entries.
+"""sysfs and procfs of a scenario: PCI devices from the root ports down, driver files, and AMD's DRM, hwmon
+and KFD.
 
-`write` makes a directory that serves as the root of a Host. Below it everything is a plain file: what is written to
-``power1_cap`` is read back, and no kernel is there to refuse it.
+`write` creates a directory that serves as the root of a Host. All entries are plain files. A value written to
+``power1_cap`` is read back, and no kernel can reject it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from pathlib import Path
 
 from tests.simulators.hardware.scenario import LABEL, Gpu, Scenario
 
-# Its presence in a PCI tree says that a simulator shows it (observe.SIMULATED_BUS).
+# This file in a PCI tree marks it as simulated (observe.SIMULATED_BUS).
 MARKER = "goldnode-simulator"
 SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
-# Where devices are: as the kernel has it, or below the PCI bus, for a tree that is mounted over it.
+# Location of devices: the kernel's path, or below the PCI bus, for a tree that is mounted over it.
 DEVICES, DEVICES_OF_A_MOUNT = "sys/devices", "sys/bus/pci/simulated"
-# A generic root port; the ids are Intel's for one of its server processors. Those of the switch are a Broadcom PEX 89000's.
+# A generic root port with the ids of an Intel server processor. The switch has those of a Broadcom PEX 89000.
 PORT, SWITCH = ("8086", "352a"), ("1000", "c030")
 NIC, NVME, NVSWITCH, CONSOLE, UNCORE = (
     ("15b3", "1021"),
@@ -27,7 +28,8 @@ NIC, NVME, NVSWITCH, CONSOLE, UNCORE = (
     ("1a03", "2000"),
     ("8086", "3258"),
 )
-# Bridges in a GPU's own package or on its card, as (upstream port, downstream port), by the GPU's PCI vendor and model.
+# Bridges in a GPU's package or on its card, as (upstream port, downstream port), by PCI vendor and model
+# prefix.
 ON_PACKAGE = {
     "1002:74": (("1022", "1500"), ("1002", "1501")),
     "8086:56": (("8086", "4fa0"), ("8086", "4fa4")),
@@ -53,16 +55,20 @@ AER = {
 
 @dataclass(frozen=True)
 class Layout:
-    """What a node has besides its GPUs, and what is between them and the processor. The default: each GPU straight below a root port.
+    """Devices of a node besides its GPUs, and the hops between GPU and processor. By default, each GPU is
+    directly below a root port.
 
     :param per_switch: GPUs below one PCIe switch; 0: no switch.
-    :param nics: network functions, dealt out over the switches (each GPU's first), or below root ports of their own without switches.
-    :param nvmes: NVMe functions below root ports of their own, half of them on each NUMA node.
+    :param nics: network functions, distributed over the switches (one per GPU first), or below their own root
+        ports without switches.
+    :param nvmes: NVMe functions below their own root ports, half of them on each NUMA node.
     :param nvswitches: NVSwitches below one root port.
-    :param bridges: whether a GPU that has bridges in its package (ON_PACKAGE) is shown with them.
-    :param others: functions that no check is about: a BMC's console and that many of the processor's own.
-    :param nodes: NUMA nodes, 0: no /sys/devices/system/node.  cpus: of all nodes.
-    :param faults: of what is no GPU, in the words of :func:`write`: ``nic3.pcie.width``, ``nvme0.absent``, ``nic1.numa_node``.
+    :param bridges: show the bridges of GPUs that have them in their package (ON_PACKAGE).
+    :param others: if not 0, a BMC console and that many functions of the processor, which no check covers.
+    :param nodes: NUMA nodes; 0: no /sys/devices/system/node.
+    :param cpus: CPUs of all nodes.
+    :param faults: faults of devices other than GPUs, in the syntax of :func:`write`: ``nic3.pcie.width``,
+        ``nvme0.absent``, ``nic1.numa_node``.
     """
 
     per_switch: int = 0
@@ -76,19 +82,28 @@ class Layout:
     faults: Mapping[str, str] = field(default_factory=dict)
 
 
-# A server with eight GPUs in four pairs, each pair below a switch that it shares with its NICs.
+# A server with eight GPUs in four pairs. Each pair shares a switch with its NICs.
 HGX = Layout(per_switch=2, nics=8, nvmes=10, nvswitches=4, bridges=True, others=300, nodes=2)
 
 
 def write(scenario: Scenario, root: Path, *, devices: str = DEVICES, layout: Layout = Layout()) -> Path:
-    """Write the tree of the GPUs that are on the bus, with the faults of the scenario, below `root`; return `root`.
+    """Write the tree of the visible GPUs, with the faults of the scenario, below `root`; return `root`.
 
-    Of fields with a return code for a fault the healthy value is shown: sysfs has no return codes. Faults of the PCI path, of a GPU here
-    and of another device in `layout.faults`: ``gpu3.pcie.HOP_generation`` and ``…HOP_width`` is what an end of a link can at most, where
-    HOP is ``port`` (the slot: the port above the device, or above the bridges in its package), ``switch`` (the upstream port of the
-    switch), ``root`` (the root port above the switch); ``gpu3.pcie.HOP_now_width`` and ``…_now_generation`` what the link came up
-    with; ``gpu3.aer.correctable``, ``gpu3.aer.HOP.fatal`` counters; ``gpu3.pci.gone=1`` all ones; ``gpu3.pci.power_state``;
-    ``gpu3.pci.driver``; ``gpu3.pci.bar1=BYTES``; ``gpu3.pci.links=0`` no link files, as in a virtual machine; ``gpu3.numa_node``.
+    A field whose fault is a return code has its healthy value here: sysfs has no return codes. The following
+    faults affect the PCI path. They apply to a GPU, or through `layout.faults` to another device.
+
+    - ``gpu3.pcie.HOP_generation`` and ``gpu3.pcie.HOP_width``: maximum of one end of a link.
+    - ``gpu3.pcie.HOP_now_generation`` and ``gpu3.pcie.HOP_now_width``: current state of the link.
+    - ``gpu3.aer.correctable`` and ``gpu3.aer.HOP.fatal``: error counters.
+    - ``gpu3.pci.gone=1``: the configuration space reads all ones.
+    - ``gpu3.pci.power_state``, ``gpu3.pci.driver``, ``gpu3.pci.bar1=BYTES``, ``gpu3.numa_node``: the value.
+    - ``gpu3.pci.links=0``: no link files, as in a virtual machine.
+
+    HOP is one of these:
+
+    - ``port``: the slot, which is the port above the device, or above the bridges in its package
+    - ``switch``: the upstream port of the switch
+    - ``root``: the root port above the switch
     """
     tree = _Tree(root, devices)
     driver = DRIVERS[scenario.vendor]
@@ -117,7 +132,10 @@ def write(scenario: Scenario, root: Path, *, devices: str = DEVICES, layout: Lay
 
 
 def places(scenario: Scenario, layout: Layout, devices: str = DEVICES) -> dict[str, str]:
-    """Name (``gpu0``, ``nic3``, ``nvme1``, ``nvswitch2``) -> folder below the root of each device that `write` shows, for what else belongs there."""
+    """Return the folder below the root of each device that `write` creates, by name.
+
+    Names are ``gpu0``, ``nic3``, ``nvme1`` and ``nvswitch2``. Callers add further files there.
+    """
     return {name: _folder(device, devices) for name, device in _devices(scenario, layout).items()}
 
 
@@ -134,7 +152,7 @@ def _with_faults(scenario: Scenario, index: int) -> Gpu:
 
 @dataclass(frozen=True)
 class _Device:
-    """A function and the ports above it, from the root port on: (name of the hop, address, ids)."""
+    """A function and the ports above it, from the root port down: (name of the hop, address, ids)."""
 
     fields: Gpu
     kind: str
@@ -213,7 +231,7 @@ def _devices(scenario: Scenario, layout: Layout) -> dict[str, _Device]:
 
 
 def _group(layout: Layout, index: int, slot: int, bridges: bool) -> tuple[int, int] | tuple[()]:
-    """(first bus below the switch, number of the switch's port) of a GPU or of what is beside it."""
+    """Return (first bus below the switch, port number at the switch) of a GPU or a device next to it."""
     if not layout.per_switch:
         return ()
     first = index // layout.per_switch * layout.per_switch
@@ -221,7 +239,11 @@ def _group(layout: Layout, index: int, slot: int, bridges: bool) -> tuple[int, i
 
 
 def _above(bus: int, first: int | None = None, port: int = 0) -> tuple[tuple[str, str, tuple[str, str]], ...]:
-    """The ports above bus `bus`: a root port, or a port of the switch whose first bus is `first`, that switch and its root port."""
+    """Return the ports above bus `bus`.
+
+    This is a root port; with `first`, it is the root port of the switch whose first bus is `first`, and two
+    ports of that switch.
+    """
     if first is None:
         return (("port", f"0000:{bus - 1:02x}:01.0", PORT),)
     return (
@@ -268,13 +290,13 @@ def _folder(device: _Device, devices: str) -> str:
 
 
 def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
-    """A function and the ports above it; return its folder."""
+    """Write a function and the ports above it; return its folder."""
     fields = device.fields
     place = _folder(device, tree.devices)
     best = (int(fields.get("pcie.generation_max", 5)), int(fields.get("pcie.width_max", 16)))
     now = (int(fields.get("pcie.generation", best[0])), int(fields.get("pcie.width", best[1])))
     shown = fields.get("pci.links") != "0"
-    # Both ends of each link, from the root port on; the upper ends are at even places.
+    # Both ends of each link, from the root port down; upper ends have even indices.
     ends = [
         *device.hops,
         ("", fields["pci.address"], (fields["pci.device_id"][4:], fields["pci.device_id"][:4])),
@@ -282,7 +304,7 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
     names = [name for name, _, _ in ends]
     inner = (
         (1, 1) if fields["pci.device_id"].endswith("8086") else best
-    )  # Intel's cards show 2.5 GT/s x1 there, whatever is true
+    )  # Intel's cards always report 2.5 GT/s x1 here
     slot = names.index("bridge") if "bridge" in names else len(ends) - 1
     most = [
         [
@@ -315,7 +337,7 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
             key.startswith(tuple(f"{what}.{end}" for what in ("pcie", "aer") for end in around))
             for key in fields
         ):
-            continue  # written for another device below the same switch, perhaps with faults
+            continue  # already written for another device below the same switch, perhaps with faults
         tree.written.add(where)
         _device(
             tree,
@@ -356,7 +378,10 @@ WHAT = ("generation", "width")
 
 
 def _most(name: str, ids: tuple[str, str], best: tuple[int, int]) -> tuple[int, int]:
-    """What a port can: those of a switch and of a processor are as good as simulated ones come, that of a slot is as wide as its device."""
+    """Return the maximum of a port.
+
+    Ports of switches and processors have the best values of the simulation. A slot is as wide as its device.
+    """
     return best if name == "port" and ids != SWITCH else (max(5, best[0]), 16 if name != "port" else best[1])
 
 
@@ -455,7 +480,7 @@ def _modalias(vendor: str, device: str, kind: str) -> str:
 
 
 def _nvidia_proc(tree: _Tree, scenario: Scenario, version: str) -> None:
-    # The text where a real one has the date of its build says what this is.
+    # The label replaces the build date of a real driver.
     told = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  {LABEL}\nGCC version:  {LABEL}\n"
     tree.file("proc/driver/nvidia/version", told)
     tree.file("proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nEnableStreamMemOPs: 0\n")
@@ -494,7 +519,8 @@ def _amd(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
             "pp_dpm_mclk": gpu.get("amd.pp_dpm_mclk", "0: 900Mhz *\n1: 1300Mhz"),
             "ras/features": "feature mask: 0x1",
             **{
-                f"ras/{block}_err_count": f"ue: {gpu.get(f'amd.ras.{block}.ue', '0')}\nce: {gpu.get(f'amd.ras.{block}.ce', '0')}"
+                f"ras/{block}_err_count": f"ue: {gpu.get(f'amd.ras.{block}.ue', '0')}\nce: "
+                f"{gpu.get(f'amd.ras.{block}.ce', '0')}"
                 for block in ("umc", "sdma", "gfx", "mmhub", "xgmi_wafl")
             },
             "ras/gpu_vram_bad_pages": "\n".join(
@@ -541,7 +567,10 @@ def _amd(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
 
 
 def _metrics(gpu: Gpu) -> bytes:
-    """gpu_metrics of revision 1.8 (kgd_pp_interface.h): its header, and what was counted of throttling; the rest is zero."""
+    """Return gpu_metrics of revision 1.8 (kgd_pp_interface.h).
+
+    It has the header and the throttling counters; the rest is zero.
+    """
     counted = [
         gpu.get(f"amd.throttle.{name}", "0")
         for name in ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")
@@ -559,7 +588,11 @@ _CAPS = {
 
 
 def _intel(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
-    """The files of the xe driver (the kernel's Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and xe_gt_freq, xe_gt_throttle)."""
+    """Write the files of the xe driver.
+
+    The format is that of the kernel's Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon, xe_gt_freq and
+    xe_gt_throttle.
+    """
     frequencies = {
         "act": "0",
         "cur": "1550",
@@ -596,7 +629,9 @@ def _intel(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
 
 
 def _gfx(name: str) -> int:
-    """KFD's number of a target: gfx942 is 90402, gfx90a is 90010 (the last two digits are hexadecimal)."""
+    """Return the KFD number of a target: gfx942 is 90402, gfx90a is 90010 (the last two digits are
+    hexadecimal).
+    """
     digits = name.removeprefix("gfx")
     return (
         int(digits[:-2]) * 10000 + int(digits[-2], 16) * 100 + int(digits[-1], 16) if len(digits) > 2 else 0
@@ -604,7 +639,7 @@ def _gfx(name: str) -> int:
 
 
 class _Tree:
-    """Files below a root; links are relative, so that they hold wherever the root is."""
+    """Files below a root. Links are relative, so that the tree can be moved or mounted elsewhere."""
 
     def __init__(self, root: Path, devices: str) -> None:
         self.root, self.devices = root, devices
