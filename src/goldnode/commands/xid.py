@@ -66,7 +66,7 @@ def _lines(row: dict[str, Any]) -> list[str]:
         ("NVIDIA", f"{row['action']}: {row['does']}" if row["action"] else "no action in the catalogue"),
         ("then", row["then"]),
         ("node", _NODE[row["node"]]),
-        ("takes along", row["blast"]),
+        ("also affects", row["blast"]),
         ("remedy", row["remedy"]),
         ("for a ticket", row["evidence"]),
         *(("others say", said) for said in row["conflict"]),

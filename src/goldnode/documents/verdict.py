@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, RootModel
 
-from goldnode.documents.base import Digest, Moment, Part
+from goldnode.documents.base import Day, Digest, Moment, Part
 from goldnode.node.state.kinds import KINDS
 
 Outcome = Literal[
@@ -60,6 +60,21 @@ class Recorded(Part):
     hostname: str | None
 
 
+class Unjudged(Part):
+    """An item that this user may not read."""
+
+    id: str
+    subject: str | None
+    got: str | None
+
+
+class Undeclared(Part):
+    """An item that a class would declare, with the value found."""
+
+    item: str
+    found: str | int
+
+
 class Verdict(Part):
     """A judged capture. `status` is the exit code in words.
 
@@ -83,6 +98,12 @@ class Verdict(Part):
     boot_identity: str | None
     uptime: float | None
     recorded: Recorded | None = None
+    unjudged: list[Unjudged] | None = Field(None, description="without a class: what needs root")
+    undeclared: list[Undeclared] | None = Field(None, description="without a class: what one would declare")
+    advice: list[str] | None = Field(
+        None, description="without a class: what the facts say of models and driver"
+    )
+    facts: Day | None = Field(None, description="without a class: the date of the facts")
 
 
 class NoVerdict(Part):

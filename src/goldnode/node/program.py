@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence
 
 
+# One of these exists on every node that site.yml has converged or begun to.
+MANAGED = ("/etc/goldnode", "/usr/lib/goldnode")
 FLAGS = ("json", "quiet", "no_write", "no_gate", "passive", "cached")
 
 
@@ -128,6 +130,8 @@ def run_check(host: Host, options: Any) -> int:
     """
     if options.record:
         return run_recorded(host, options)
+    if options.document == CLASS and not managed(host):
+        return run_undeclared(host, options)
     document = None
     checked = None
     try:
@@ -190,12 +194,42 @@ def run_check(host: Host, options: Any) -> int:
     return int(verdict["exit_code"])
 
 
+def managed(host: Host) -> bool:
+    """Return whether goldnode manages this node, or whether it is an image.
+
+    A managed node that has lost its class document must not be judged as one that never had a class: the gate
+    would open.
+    """
+    return not host.live or any(host.exists(path) for path in MANAGED)
+
+
+def run_undeclared(host: Host, options: Any) -> int:
+    """Judge a node without a class, by the facts of its GPUs. Writes nothing, and has no gate."""
+    from .known import facts
+    from .verdict import undeclared
+
+    captured = None
+    if options.record:
+        from .probe import command
+
+        captured = command.load(options.record)
+    return shown(undeclared.examine(host, facts(), options.passive, captured), options)
+
+
 def run_recorded(host: Host, options: Any) -> int:
-    """Judge a record at a desk: against the class named, or the one of this machine. Writes nothing."""
+    """Judge a record at a desk: against the class named, or that of this machine, or else by the facts of its
+    GPUs. Writes nothing.
+    """
+    if options.document == CLASS and not host.exists(CLASS):
+        return run_undeclared(host, options)
     from .probe import command
 
     document = read_document(host, options)
-    verdict = checking.check(host, document, captured=command.load(options.record))
+    return shown(checking.check(host, document, captured=command.load(options.record)), options)
+
+
+def shown(verdict: Json, options: Any) -> int:
+    """Print a verdict, and return its exit code."""
     if options.json:
         print(by_lines(verdict))
     else:

@@ -37,11 +37,15 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     stack = (
         f"  stack {verdict['stack']} (exercised: {verdict['exercised']})" if "exercised" in verdict else ""
     )
-    lines.append(f"class {verdict['class']}  at {verdict['time']}{stack}")
+    if verdict["class"] is None and "undeclared" in verdict:
+        lines.append(f"no class  at {verdict['time']}  judged by the facts of {verdict['facts']}")
+    else:
+        lines.append(f"class {verdict['class'] or 'unknown'}  at {verdict['time']}{stack}")
     if verdict.get("recorded"):
         record = verdict["recorded"]
         lines.append(
-            f"a record of {record['hostname'] or 'some node'}, made at {record['time']} ({record['source']}); nothing of this machine was read"
+            f"a record of {record['hostname'] or 'an unnamed node'}, made at {record['time'] or 'an unknown time'} "
+            f"({record['source']}); nothing of this machine was read"
         )
     rows = sorted((f for f in verdict["findings"] if f["outcome"] != "match"), key=_urgency)
     grouped, silent = _apart(_grouped(rows))
@@ -56,12 +60,26 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
         lines += _wrapped("    ", list(dict.fromkeys(str(finding["id"]) for finding in found)))
     fine = [f["id"] for f in verdict["findings"] if f["outcome"] == "match"]
     lines += _wrapped(f"ok ({len(fine)}): ", list(dict.fromkeys(fine)))
+    lines += _undeclared(verdict)
     counts = verdict["counts"]
     said = ", ".join(
         f"{number} {MARKS.get(outcome, outcome).lower()}" for outcome, number in counts.items() if number
     )
     lines.append(f"verdict: {verdict['status']} (exit code {verdict['exit_code']}): {said}")
     return "\n".join(lines)
+
+
+def _undeclared(verdict: Mapping[str, Any]) -> List[str]:
+    """Return what a verdict without a class adds: what needs root, what no class declares, and advice."""
+    lines = []
+    if verdict.get("unjudged"):
+        names = list(dict.fromkeys(str(row["id"]) for row in verdict["unjudged"]))
+        lines += _wrapped(f"needs root, not judged ({len(names)}): ", names)
+    if verdict.get("undeclared"):
+        rows = [f"{row['item']} ({row['found']})" for row in verdict["undeclared"]]
+        lines += _wrapped("not declared, not judged: ", [f"{row}," for row in rows[:-1]] + rows[-1:])
+        lines.append("  `goldnode adopt` proposes a class that declares them.")
+    return lines + [f"advice: {text}" for text in verdict.get("advice", ())]
 
 
 def _urgency(finding: Mapping[str, Any]) -> Tuple[int, bool]:
@@ -124,7 +142,7 @@ def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
         blast = first.get("blast")
         lines.append(
             f"  {first['id']}: {first['remedy']}"
-            + (f" [takes along: {blast}]" if blast and blast != "nothing" else "")
+            + (f" [also affects: {blast}]" if blast and blast != "nothing" else "")
         )
     elif first["outcome"] == "suppressed":
         lines.append(f"  {first['id']}:")

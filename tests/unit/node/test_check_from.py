@@ -179,7 +179,7 @@ def test_what_differs_comes_first_and_equal_things_are_one_row() -> None:
         for name in ("pcie.gen", "gpu.vbios", "node.files", "ok (")
     ]
     assert places == sorted(places)
-    assert any("[takes along: hardware]" in line for line in text)
+    assert any("[also affects: hardware]" in line for line in text)
     assert text[-1].startswith("verdict: drain (exit code 2): ")
     assert max(len(line) for line in text if line.startswith("ok")) < 160
 

@@ -667,6 +667,7 @@ def test_which_checks_act(monkeypatch: pytest.MonkeyPatch, arguments: list[str],
     found = {**GOOD, "status": "could_not_check", "simulated": False, "counts": {}}
     acted: list[Any] = []
     monkeypatch.setattr(Host, "write", lambda *_: None)
+    monkeypatch.setattr(program, "managed", lambda _: True)
     monkeypatch.setattr(program, "read_document", lambda *_: {"gate": "block"})
     monkeypatch.setattr(check, "examine", lambda *_, **__: check.Checked(found, None, None, None))
     monkeypatch.setattr(check, "check", lambda *_, **__: found)

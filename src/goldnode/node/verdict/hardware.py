@@ -325,7 +325,7 @@ def _ecc_on(node: Node, gpu: Any) -> Optional[str]:
     """
     return (
         None
-        if fetch(gpu, "ecc.current") is False or not node.facts.get("ecc")
+        if fetch(gpu, "ecc.current") is False or not node.facts_of(gpu).get("ecc")
         else "0 since the driver was loaded"
     )
 

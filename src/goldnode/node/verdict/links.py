@@ -33,7 +33,7 @@ def wanted(node: Node, gpu: Mapping[str, Any], key: str) -> Tuple[Optional[int],
             if node.gpu_baseline.get("reason")
             else "the class's baseline",
         ),
-        (node.facts.get("pcie"), f"the facts of {node.declared.get('model')}"),
+        (node.facts_of(gpu).get("pcie"), f"the facts of {node.declared.get('model')}"),
     ):
         value = as_map(place).get(key)
         if is_number(value):

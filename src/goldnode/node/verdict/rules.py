@@ -137,6 +137,7 @@ class Node:
         health = as_map(document.get("health"))
         self.limits = as_map(health.get("limits"))
         self.facts = as_map(health.get("gpu"))
+        self.models = as_map(health.get("models"))  # facts by PCI id, for a node without a class
         self.baseline = as_map(document.get("baseline") or health.get("baseline"))
         self.gpu_baseline = as_map(self.baseline.get("gpu"))
         self.overrides = {
@@ -157,6 +158,10 @@ class Node:
         self.pci = as_map(capture.get("pci"))
         self.uptime = capture.get("uptime") if is_number(capture.get("uptime")) else None
 
+    def facts_of(self, gpu: Mapping[str, Any]) -> Json:
+        """Return the facts of a GPU's model: those of the class, or without one of its PCI id."""
+        return as_map(self.models.get(str(gpu.get("pci_id")))) or self.facts
+
     def limit(self, name: str, default: Any = None) -> Any:
         """Return a limit of the class document; `default` if the document of an older goldnode does not have
         it.
@@ -176,8 +181,9 @@ class Node:
             return self.gpu_baseline[
                 name
             ], f"by design: {plain(reason)}" if reason else "the class's baseline"
-        if self.facts.get(name) not in (None, [], {}):
-            return self.facts[name], f"the facts of {self.declared.get('model')}"
+        facts = self.facts_of(gpu)
+        if facts.get(name) not in (None, [], {}):
+            return facts[name], f"the facts of {self.declared.get('model')}"
         return None, None
 
     def elsewhere(self) -> Optional[str]:

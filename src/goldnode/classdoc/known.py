@@ -1,0 +1,114 @@
+"""Facts that the node program contains, so that it can judge a node without a class document.
+
+They are a generated module, :mod:`goldnode.node.known`: the program has no YAML reader, and reading the facts
+takes longer than a check. A unit test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from goldnode.classdoc.compile import health_facts
+from goldnode.facts import health, xid
+from goldnode.facts import host as facts
+from goldnode.node import known
+
+MODULE = Path(known.__file__)
+
+_HEAD = '''"""Facts about GPU models, drivers and Xids. Generated from src/goldnode/facts: see docs/development.md."""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict
+
+
+def facts() -> Dict[str, Any]:
+    """Return the facts.
+
+    `compiled` is their date. `models` maps a PCI id to `models`, `vendor` and `health` (as in a class document).
+    `limits` and `xid` are as in a class document. `branches` maps an NVIDIA driver branch to `end_of_life`
+    and `security` (the first version with the fixes of the newest bulletin that covers it, and that bulletin).
+    """
+    found: Dict[str, Any] = json.loads(TEXT)
+    return found
+
+
+# fmt: off
+TEXT = r"""
+'''
+
+
+def collect() -> dict[str, Any]:
+    """Return the facts of :func:`goldnode.node.known.facts`."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    shared: dict[str, Any] = {}
+    for sku, gpu in facts.gpus().items():
+        found = health_facts(sku)
+        shared |= {key: value for key, value in found.items() if key not in ("gpu", "limits")}
+        for pci_id in gpu.pci_ids:
+            rows.setdefault(pci_id, []).append(
+                {"models": [sku], "vendor": gpu.vendor, "health": found.get("gpu", {})}
+            )
+    return {
+        "compiled": facts.compiled().isoformat(),
+        "limits": {name: row.value for name, row in sorted(health.limits().items())},
+        **shared,
+        "branches": {name: _branch(name) for name in facts.branches()},
+        "models": {pci_id: common(found) for pci_id, found in sorted(rows.items())},
+        "xid": xid.table(),
+    }
+
+
+def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the facts that models with one PCI id have in common; memory is any of theirs."""
+    first = rows[0]["health"]
+    agreed = {
+        key: value
+        for key, value in first.items()
+        if key != "memory_mib" and all(row["health"].get(key) == value for row in rows)
+    }
+    memory = sorted({size for row in rows for size in row["health"].get("memory_mib", ())})
+    # A model without a known size may have any.
+    if memory and all(row["health"].get("memory_mib") for row in rows):
+        agreed["memory_mib"] = memory
+    models = [name for row in rows for name in row["models"]]
+    return {"models": models, "vendor": rows[0]["vendor"], "health": dict(sorted(agreed.items()))}
+
+
+def _branch(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"end_of_life": facts.branch(name).end_of_life}
+    try:
+        floor = facts.security_floor(name)
+    except facts.FactsError:
+        return found
+    found["security"] = {
+        "floor": floor.floor,
+        "fixed": floor.fixed,
+        "bulletin": str(floor.bulletin),
+        "date": str(floor.bulletin_date),
+    }
+    return found
+
+
+def module() -> str:
+    """Return the source of :mod:`goldnode.node.known`: one fact per line, so that changes can be reviewed."""
+    found = collect()
+    lines = []
+    for key, value in found.items():
+        if isinstance(value, dict):
+            inner = ",\n".join(f"  {json.dumps(name)}: {_line(item)}" for name, item in value.items())
+            lines.append(f"{json.dumps(key)}: {{\n{inner}\n}}")
+        else:
+            lines.append(f"{json.dumps(key)}: {_line(value)}")
+    return _HEAD + "{\n" + ",\n".join(lines) + '\n}\n"""\n'
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
