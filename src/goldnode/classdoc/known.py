@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.classdoc.compile import health_facts
+from goldnode.core.errors import FactsError
 from goldnode.facts import health, xid
 from goldnode.facts import host as facts
 from goldnode.node import known
@@ -86,7 +87,7 @@ def _branch(name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"end_of_life": facts.branch(name).end_of_life}
     try:
         floor = facts.security_floor(name)
-    except facts.FactsError:
+    except FactsError:
         return found
     found["security"] = {
         "floor": floor.floor,

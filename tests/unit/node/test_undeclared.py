@@ -105,7 +105,7 @@ def test_an_unknown_model_is_judged_by_what_it_reports() -> None:
     ],
 )
 def test_the_driver_is_compared_with_the_facts_as_advice(version: str, text: str) -> None:
-    everywhere = {key: version for key in ("loaded", "library", "proc", "reported")}
+    everywhere = dict.fromkeys(("loaded", "library", "proc", "reported"), version)
     capture = healthy()
     verdict = judged({**capture, "driver": {**capture["driver"], **everywhere, "nvml": f"13.{version}"}})
     assert any(text in line for line in verdict["advice"]), verdict["advice"]

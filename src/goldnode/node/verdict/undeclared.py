@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
     vendor: Optional[str]
     models: Dict[str, List[str]]
-    count: int
+    number: int
     unknown: List[str]
 
 
@@ -159,7 +159,7 @@ def implied(capture: Mapping[str, Any], facts: Mapping[str, Any], found: Found) 
         else {
             "vendor": found.vendor,
             "model": " or ".join(names) or "unknown",
-            "count": found.count,
+            "count": found.number,
             "pci_ids": sorted({*ids, *on_bus}),
         },
         "platform": {"name": None, "nvswitch": bool(rules.as_list(capture.get("nvswitches")))},
@@ -223,7 +223,7 @@ def undeclared(capture: Mapping[str, Any], found: Found) -> List[Json]:
     rows.append(("kernel", running))
     rows.append(("driver", rules.as_map(capture.get("driver")).get("reported")))
     if found.vendor is not None:
-        rows.append(("gpu.count", found.count))
+        rows.append(("gpu.count", found.number))
     for name, path in (
         ("policy.persistence_mode", "persistence_mode"),
         ("policy.compute_mode", "compute_mode"),
