@@ -236,7 +236,7 @@ class Compiler:
         for entry in self.catalog.classes.values():
             named = (*entry.item.requirements, *(image.metadata for image in entry.item.images))
             keys += [entry.file.parent / name for name in named if name is not None]
-        own = self.site.lock_places(data("catalog/stacks"), "stacks")
+        own = self.site.lock_places(data("catalog/stacks"), "stacks")[:-1]
         return [str(path) for path in (*keys, *self.site.lock_directories(to_write=True), *own)]
 
     def check(self, inventory: str) -> None:

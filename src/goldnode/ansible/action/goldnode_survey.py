@@ -13,7 +13,7 @@ class ActionModule(ActionBase):
     """Takes no options."""
 
     _supports_check_mode = True
-    MODULE = "goldnode_survey"
+    MODULE = "goldnode_survey"  # its full name in the collection
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module of the same name with the program (one remote execution)."""
