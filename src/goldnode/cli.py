@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from goldnode.commands import LazyGroup
+from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
 
 # Commands with a module of their own (`goldnode.commands.NAME`) and their line in `goldnode --help`. The
@@ -44,12 +45,20 @@ class _Commands(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (GoldnodeError, OSError) as problem:
-            error = problem if isinstance(problem, GoldnodeError) else _of_a_file(problem)
+        except (GoldnodeError, OSError, ModuleNotFoundError) as problem:
+            error = _error(problem)
             if error is None or ctx.params.get("debug"):
                 raise
             click.echo(f"error: {error}", err=True)
             ctx.exit(2)
+
+
+def _error(problem: GoldnodeError | OSError | ModuleNotFoundError) -> GoldnodeError | None:
+    """Return the error that a user reads; None if `problem` is a bug."""
+    if isinstance(problem, ModuleNotFoundError):
+        extra = extras.of_module(problem.name)
+        return None if extra is None else extras.missing([extra])
+    return problem if isinstance(problem, GoldnodeError) else _of_a_file(problem)
 
 
 # Errors of reading and writing that the kernel reports without a file name.
@@ -268,9 +277,9 @@ def schema(kind: str | None, form: str, out: Path | None) -> None:
     With --format markdown: print or write docs/reference.md, which documents every key of the files that you
     write, or only the section about KIND.
     """
-    from goldnode.catalog.load import builtin_catalog
     from goldnode.commands import reference
     from goldnode.commands.schema import KINDS, WRITTEN, schema_text, write_schemas
+    from goldnode.core.data import data, installed
     from goldnode.core.errors import CatalogError, nearest
 
     known = WRITTEN if form == "markdown" else KINDS
@@ -287,7 +296,7 @@ def schema(kind: str | None, form: str, out: Path | None) -> None:
     if kind is not None:
         click.echo(schema_text(kind), nl=False)
         return
-    for path in write_schemas(out or builtin_catalog().parent / "schemas"):
+    for path in write_schemas(out or (Path("schemas") if installed() else data("schemas"))):
         click.echo(f"wrote {path}")
 
 

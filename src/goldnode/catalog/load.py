@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from goldnode.catalog import models
 from goldnode.core import yamlsource
+from goldnode.core.data import data
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.core.yamlsource import Source
 
@@ -64,8 +65,8 @@ class Catalog:
 
 
 def builtin_catalog() -> Path:
-    """Return goldnode's own catalog directory, next to its sources."""
-    return Path(__file__).resolve().parents[3] / "catalog"
+    """Return goldnode's own catalog directory."""
+    return data("catalog")
 
 
 def catalog_directories() -> list[Path]:
@@ -87,7 +88,7 @@ def catalog_directories() -> list[Path]:
         found.append(path)
     if not found:
         raise CatalogError(
-            "there is no catalog", remedy="run goldnode from its checkout, or set GOLDNODE_CATALOG"
+            f"there is no catalog: {own} is missing", remedy="install goldnode again, or set GOLDNODE_CATALOG"
         )
     return found
 

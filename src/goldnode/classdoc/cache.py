@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from goldnode.core.data import PACKAGE, data
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import cache_directory
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog
     from goldnode.compat.model import Finding
 
-PACKAGE = Path(__file__).resolve().parents[1]
 # Read by `goldnode.site`, in addition to the site file: the addresses in this machine's apt sources.
 MACHINE = ("/etc/os-release", "/etc/apt", "/var/lib/apt/lists")
 FILES = 20  # cached results: one file per environment
@@ -78,7 +78,7 @@ class ClassDocuments:
         self._unusable: dict[str, Json] = {}
         self._first = [
             str(PACKAGE),
-            str(PACKAGE.parents[1] / "catalog"),
+            str(data("catalog")),
             *MACHINE,
             "goldnode-site.yml",
             "/etc/goldnode/site.yml",
@@ -236,7 +236,8 @@ class Compiler:
         for entry in self.catalog.classes.values():
             named = (*entry.item.requirements, *(image.metadata for image in entry.item.images))
             keys += [entry.file.parent / name for name in named if name is not None]
-        return [str(path) for path in (*keys, *self.site.lock_directories(to_write=True))]
+        own = self.site.lock_places(data("catalog/stacks"), "stacks")[:-1]
+        return [str(path) for path in (*keys, *self.site.lock_directories(to_write=True), *own)]
 
     def check(self, inventory: str) -> None:
         """Refuse a host in two classes. Raises GoldnodeError."""

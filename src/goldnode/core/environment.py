@@ -31,8 +31,8 @@ VARIABLES = (
     Variable(
         "GOLDNODE_LOCKS",
         "none",
-        "Directories searched for `STACK.lock.yml` first: before the site file's `locks`, and the stack's "
-        "own directory.",
+        "Directories searched for `STACK.lock.yml` first: before the site file's `locks`, `goldnode-locks/` "
+        "beside the site file (or here) where goldnode is installed from a wheel, and the stack's own directory.",
     ),
     Variable(
         "GOLDNODE_CACHE",
@@ -166,7 +166,7 @@ FOREIGN = (
     ),
     Variable(
         "ANSIBLE_CONFIG",
-        "goldnode's `ansible.cfg`",
+        "`ansible.cfg` here, else goldnode's",
         "What `goldnode plan`, `adopt`, `disks update` and `scripts/verify` have Ansible read. Other "
         "`ANSIBLE_…` count as well.",
     ),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from goldnode.core.errors import GoldnodeError
 
@@ -108,3 +110,15 @@ def second_build(parent: Path) -> Iterator[Path]:
             raise
         finally:
             lock.unlink(missing_ok=True)
+
+
+def once(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the JSON object in `file`. The first process that asks makes the value; the others wait for it."""
+    with file.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            new = file.with_suffix(".new")
+            new.write_text(json.dumps(make()), encoding="utf-8")
+            new.replace(file)
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from goldnode.core import yamlsource
+from goldnode.core.data import lock_places
 from goldnode.core.errors import SiteError, nearest
 from goldnode.node.state.family import FAMILIES
 
@@ -204,6 +205,10 @@ class Site(BaseModel):
             found.append(path)
         return found
 
+    def lock_places(self, directory: Path, kind: str) -> list[Path]:
+        """Return the directories of the locks of what is defined in `directory`: see `data.lock_places`."""
+        return lock_places(directory, kind, self.resolve("."))
+
     def key_bytes(self, archive: str) -> bytes | None:
         """Return the content of the key file that the site names for `archive`, or None if it names none.
 
@@ -237,6 +242,12 @@ def named_directories(variable: str, *, to_write: bool = False) -> list[Path]:
                 remedy="make it, or correct the variable",
             )
     return found
+
+
+def own_lock_places(directory: Path, kind: str) -> list[Path]:
+    """Return the same as `Site.lock_places` of the site file in force. Raises SiteError."""
+    file = find_site()
+    return lock_places(directory, kind, Path.cwd() if file is None else file.parent)
 
 
 def find_site() -> Path | None:

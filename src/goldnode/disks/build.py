@@ -25,7 +25,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.data import tree_path
 from goldnode.core.errors import DiskError, nearest
+from goldnode.core.extras import require
 from goldnode.core.files import full_disk, replace_file, sync
 from goldnode.core.program_file import payload
 from goldnode.disks import firstboot, formats, hygiene, rootfs
@@ -47,7 +49,6 @@ from goldnode.disks.model import (
     Raw,
     System,
 )
-from goldnode.disks.offline import TREE
 from goldnode.disks.sanitise import date
 from goldnode.disks.store import Store
 from goldnode.node.state.domains.tuning import cmdline_words
@@ -154,7 +155,7 @@ def parts_digest(names: Sequence[str]) -> str:
     """
     digest = hashlib.sha256()
     for name in names:
-        place = TREE / name
+        place = tree_path(name)
         files = (
             sorted(path for path in place.rglob("*") if path.is_file())
             if place.is_dir()
@@ -166,7 +167,7 @@ def parts_digest(names: Sequence[str]) -> str:
             if "__pycache__" not in path.parts:
                 executable = bool(path.stat().st_mode & 0o100)
                 digest.update(
-                    f"{path.relative_to(TREE)}\0{executable}\0{path.stat().st_size}\0".encode()
+                    f"{Path(name) / path.relative_to(place)}\0{executable}\0{path.stat().st_size}\0".encode()
                     + path.read_bytes()
                 )
     return digest.hexdigest()
@@ -215,6 +216,7 @@ def build(
     known = _known(target, fresh)
     if known is not None and not _missing(known, kinds):
         return known, False
+    require("ansible", "images")
     rootfs.needs_root()
     stages = _Stages(say)
     with _full_disk(store.root), store.work(recipe.build_id) as work:

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from goldnode.catalog.load import Catalog
 from goldnode.catalog.models import OperatingSystem
 from goldnode.core import yamlsource
+from goldnode.core.data import data
 from goldnode.core.errors import DiskError, nearest
 from goldnode.core.formats import check_format
 from goldnode.core.yamlsource import Source
@@ -243,7 +244,7 @@ class Definition:
 
 def builtin_definition() -> Path:
     """Return the path of the built-in definition."""
-    return Path(__file__).resolve().parents[3] / "images" / "disks" / "disks.yml"
+    return data("images/disks/disks.yml")
 
 
 def load_definition(path: Path | None = None) -> Definition:

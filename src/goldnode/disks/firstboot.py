@@ -12,12 +12,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from goldnode.core.data import data
 from goldnode.core.errors import DiskError
 from goldnode.disks.assemble import Spec, grub_entry, root_grub_config, slot_document
 from goldnode.node.state.domains import kernel, slots
 
 # Next to the disk definition, in the source tree.
-FILES = Path(__file__).resolve().parents[3] / "images" / "disks" / "files"
+FILES = data("images/disks/files")
 PLACE = "usr/lib/goldnode/disk"  # path in the root: class, layout, image.json, and the first-boot program
 
 _UNITS = "/usr/lib/systemd/system"

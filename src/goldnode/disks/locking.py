@@ -26,7 +26,7 @@ from goldnode.catalog.models import NodeClass, Stack
 from goldnode.classdoc.compile import class_document
 from goldnode.core.errors import DiskError, UnsolvableError
 from goldnode.core.files import cache_directory, sha256_of
-from goldnode.core.site import Site, named_directories
+from goldnode.core.site import Site, named_directories, own_lock_places
 from goldnode.disks.definition import Definition, Disk
 from goldnode.lock import pool as pools
 from goldnode.lock.aptroot import AptRoot, apt_root
@@ -200,7 +200,7 @@ def lock_directories(definition: Definition, *, to_write: bool = False) -> list[
 
     Raises SiteError for a missing directory of the variable, unless `to_write`.
     """
-    return [*named_directories(LOCKS, to_write=to_write), definition.locks]
+    return [*named_directories(LOCKS, to_write=to_write), *own_lock_places(definition.locks, "disks")]
 
 
 def lock_file(name: str, definition: Definition, *, to_write: bool = False) -> Path | None:
@@ -568,7 +568,7 @@ def relock(
     place = (
         out
         if out is not None
-        else path.parent
+        else own_lock_places(path.parent, "disks")[0]
         if path is not None
         else lock_directories(item.definition, to_write=True)[0]
     )

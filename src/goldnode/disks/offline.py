@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.data import PACKAGE, ansible_environment, data
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import Pending
 from goldnode.node.host import Host
 from goldnode.node.state.engine import plan
 from goldnode.node.state.model import IMAGE, PHASES, NodeError
 
-TREE = Path(__file__).resolve().parents[3]
 SOURCES = "/run/goldnode-archive/goldnode.list"
 _TIME = 3600
 
@@ -93,17 +93,17 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
         str(inventory),
         "-e",
         f"@{variables}",
-        str(TREE / "site.yml"),
+        str(data("site.yml")),
     ]
     environment = {
+        **ansible_environment({}, own=True),
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": str(home),
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
         "SOURCE_DATE_EPOCH": str(epoch),
-        "PYTHONPATH": str(TREE / "src"),
+        "PYTHONPATH": str(PACKAGE.parent),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "ANSIBLE_CONFIG": str(TREE / "ansible.cfg"),
         "ANSIBLE_HOME": str(home),
         "ANSIBLE_LOCAL_TEMP": str(home / "local"),
         "ANSIBLE_REMOTE_TEMP": str(home / "remote"),
@@ -118,7 +118,7 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
         with log.open("wb") as sink:
             done = subprocess.run(
                 [*_ALONE, "sh", "-c", _INSIDE, "sh", str(root), str(archive), *command],
-                cwd=TREE,
+                cwd=data(),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from goldnode.core.data import data
 from goldnode.core.errors import DiskError
 from goldnode.disks.guest import Check, Facts, brief, declared, holds, listed, same
 from goldnode.disks.model import BuiltDisk
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from goldnode.disks.qemu import Machine
 
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = data()
 SIMULATOR = "tests.simulators.hardware"
 PLACE = "/root/goldnode-verify"
 FAULT = "gpu0.absent=1"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import re
 import subprocess
 import sys
@@ -25,7 +24,9 @@ from goldnode.catalog.load import Catalog
 from goldnode.catalog.models import Driver, Stack
 from goldnode.classdoc.load import load_catalog
 from goldnode.compat import rules
+from goldnode.core.data import ansible_environment
 from goldnode.core.errors import CatalogError, FactsError, GoldnodeError
+from goldnode.core.extras import require
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.inventory.selection import check_inventory
@@ -35,7 +36,6 @@ from goldnode.node.state.names import in_family
 from goldnode.node.survey import SCHEMA
 
 Survey = Mapping[str, Any]
-CONFIGURATION = Path(__file__).resolve().parents[3] / "ansible.cfg"
 
 
 class AdoptError(GoldnodeError):
@@ -62,6 +62,7 @@ def look(host: str, inventory: str | None = None, options: Sequence[str] = ()) -
     user, at, name = host.rpartition("@")
     if inventory is not None:
         check_inventory(inventory)
+    require("ansible")
     where = inventory or f"{name},"
     command = [
         str(Path(sys.executable).with_name("ansible")),
@@ -75,8 +76,7 @@ def look(host: str, inventory: str | None = None, options: Sequence[str] = ()) -
     if at:
         command += ["-u", user]
     environment = {
-        "ANSIBLE_CONFIG": str(CONFIGURATION),
-        **os.environ,
+        **ansible_environment(),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_DEPRECATION_WARNINGS": "false",
     }

@@ -25,11 +25,12 @@ from typing import IO, Any
 
 from goldnode.core import guarded
 from goldnode.core import program_file as nodefile
+from goldnode.core.data import ansible_environment
 from goldnode.core.errors import DiskError
+from goldnode.core.extras import require
 from goldnode.disks import tools
 from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.fleet import drain as draining
-from goldnode.fleet.adopt import CONFIGURATION
 from goldnode.node.slots import FAILED, SLOTS
 from goldnode.node.slotwrite import SCHEMA
 from goldnode.node.state import loader
@@ -276,9 +277,9 @@ def node(name: str, inventory: str | None, become: bool = False) -> Node:
     """
     if inventory is None:
         return Node(name.rpartition("@")[2], (*SSH, "--", name), ("sudo", "-n") if become else ())
+    require("ansible")
     environment = {
-        "ANSIBLE_CONFIG": str(CONFIGURATION),
-        **os.environ,
+        **ansible_environment(),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_DEPRECATION_WARNINGS": "false",
     }

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.data import ansible_environment
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.extras import require
 from goldnode.fleet import runs
-from goldnode.fleet.adopt import CONFIGURATION
 from goldnode.fleet.plan_document import PlanError, read_plan
 from goldnode.inventory import variables
 from goldnode.inventory.selection import check_inventory, no_host
@@ -147,13 +148,14 @@ def ask(
     :raises FleetPlanError: if the inventory cannot be read.
     """
     check_inventory(inventory)
+    require("ansible")
     where = ["-i", inventory, *(["--limit", limit] if limit else [])]
     quiet = {
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_DEPRECATION_WARNINGS": "false",
         "ANSIBLE_LOCALHOST_WARNING": "false",
     }
-    environment = {"ANSIBLE_CONFIG": str(CONFIGURATION), **os.environ, **quiet}
+    environment = {**ansible_environment(), **quiet}
     try:
         groups = _groups(where, environment)
     except FleetPlanError:

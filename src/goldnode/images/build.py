@@ -26,6 +26,7 @@ from typing import Any
 
 from goldnode.channels.locks import using
 from goldnode.core.errors import ImageError
+from goldnode.core.extras import require
 from goldnode.core.files import full_disk
 from goldnode.images.imagelock import ImageLock, find_lock
 from goldnode.images.matrix import Row
@@ -217,6 +218,7 @@ class Builder:
         with _full_disk(self.store.root), using(self.store.layout):
             todo = self.pending(wanted)
             if todo:
+                require("images")  # what writes the evidence of an image, after its build
                 with self._alone():
                     self._run(self._tasks(todo, wanted))
             built = self.store.built()

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from goldnode.core.errors import ImageError
-from goldnode.core.site import named_directories
+from goldnode.core.site import named_directories, own_lock_places
 from goldnode.images.matrix import Row
 from goldnode.lock.locked_files import LockedDeb, LockedWheel
 from goldnode.lock.model import (
@@ -89,7 +89,7 @@ def lock_directories(row: Row, *, to_write: bool = False) -> list[Path]:
     These are the directories of $GOLDNODE_IMAGE_LOCKS, then `locks` next to the matrix. Raises SiteError if a
     directory of the variable does not exist, unless `to_write`.
     """
-    return [*named_directories(LOCKS, to_write=to_write), row.locks]
+    return [*named_directories(LOCKS, to_write=to_write), *own_lock_places(row.locks, "containers")]
 
 
 def lock_file(row: Row, *, to_write: bool = False) -> Path | None:

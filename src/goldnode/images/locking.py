@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from goldnode.core.errors import GoldnodeError, ImageError
-from goldnode.core.site import Site
+from goldnode.core.site import Site, own_lock_places
 from goldnode.images.imagelock import (
     ImageLock,
     find_lock,
@@ -163,7 +163,10 @@ def _kept(row: Row, out: Path | None) -> ImageLock | None:
 
 def _place(row: Row) -> Path:
     path = lock_file(row, to_write=True)
-    return path.parent if path is not None else lock_directories(row, to_write=True)[0]
+    places = (
+        lock_directories(row, to_write=True) if path is None else own_lock_places(path.parent, "containers")
+    )
+    return places[0]
 
 
 def _line(result: Locked) -> str:

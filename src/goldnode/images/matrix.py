@@ -20,6 +20,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from goldnode.core import yamlsource
+from goldnode.core.data import data
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
 from goldnode.core.formats import check_format
 from goldnode.core.yamlsource import KeyPath, Source
@@ -383,8 +384,8 @@ def absent(name: str, here: Iterable[str]) -> str:
 
 
 def builtin_matrix() -> Path:
-    """Return the path of the built-in matrix file."""
-    return Path(__file__).resolve().parents[3] / "images" / "containers" / "matrix.yml"
+    """Return goldnode's own matrix file."""
+    return data("images/containers/matrix.yml")
 
 
 def load_matrix(path: Path | None = None) -> Matrix:

@@ -18,6 +18,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from goldnode.core import yamlsource
+from goldnode.core.data import data
 from goldnode.core.errors import ImageError, nearest
 from goldnode.inspect.elf import Elf
 from goldnode.inspect.packages import Package, Packages
@@ -178,7 +179,7 @@ class Inspection:
 
 def default_policy() -> Path:
     """Return the path of the purity.yml that goldnode ships, next to the matrix."""
-    return Path(__file__).resolve().parents[3] / "images/containers/purity.yml"
+    return data("images/containers/purity.yml")
 
 
 def load(path: Path | None = None) -> Purity:

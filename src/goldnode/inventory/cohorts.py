@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from goldnode.classdoc.cache import ClassDocuments
 from goldnode.core.errors import GoldnodeError
 
 COHORT = "goldnode_cohort"
-# A fact of one run that `goldnode_state` reads as it reads the refusals of a class.
+# A fact of one run that `goldnode_state` reads as it reads the refusals of a class. Every host of a cohort has it
+# where the callback plugin has checked the cohorts.
 REFUSALS = "goldnode_cohort_refusals"
 
 
@@ -42,29 +43,41 @@ def hold(
             here[host] = str(seen[COHORT])
     if not here:
         return []
-    members: dict[str, set[str]] = {}
-    for host in manager._inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True):
-        seen = variables(host)
-        name = (seen.get("goldnode_node_class") or {}).get("class")
-        if name is not None and seen.get(COHORT) is not None:
-            members.setdefault(str(seen[COHORT]), set()).add(str(name))
-    mixed = {
-        cohort: sorted(classes)
-        for cohort, classes in members.items()
-        if len(classes) > 1 and cohort in here.values()
-    }
-    if not mixed:
-        return []
-    documents = documents or ClassDocuments()
+    everyone = manager._inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True)
+    found = findings(map(variables, everyone), documents)
     told: list[str] = []
-    for cohort, classes in sorted(mixed.items()):
-        found = _checked(documents, cohort, classes)
-        if found["told"]:
-            told += [f"cohort {cohort}, checked:", *(f"  {line}" for line in found["told"])]
-        for host in here if found["refusals"] else ():
-            if here[host] == cohort:
-                manager.set_nonpersistent_facts(host.name, {REFUSALS: found["refusals"]})
+    for cohort in sorted(found.keys() & here.values()):
+        if found[cohort]["told"]:
+            told += [f"cohort {cohort}, checked:", *(f"  {line}" for line in found[cohort]["told"])]
+    for host, cohort in here.items():
+        refusals = found[cohort]["refusals"] if cohort in found else []
+        manager.set_nonpersistent_facts(host.name, {REFUSALS: refusals})
     return told
+
+
+def findings(
+    hosts: Iterable[Mapping[str, Any]], documents: ClassDocuments | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return cohort -> ``{refusals, told}`` of every cohort of several classes.
+
+    `hosts` are the variables of all hosts of the inventory, `group_names` included. Raises GoldnodeError.
+    """
+    members: dict[str, set[str]] = {}
+    for seen in hosts:
+        if seen.get(COHORT) is None:
+            continue
+        name = (seen.get("goldnode_node_class") or {}).get("class")
+        if name is None:
+            # The vars plugin is not enabled: the groups of the host decide, as in the plugin.
+            documents = documents or ClassDocuments()
+            name = next(iter(sorted({*seen.get("group_names", ())} & {*documents.names()})), None)
+        if name is not None:
+            members.setdefault(str(seen[COHORT]), set()).add(str(name))
+    mixed = {cohort: sorted(classes) for cohort, classes in members.items() if len(classes) > 1}
+    if not mixed:
+        return {}
+    documents = documents or ClassDocuments()
+    return {cohort: _checked(documents, cohort, classes) for cohort, classes in mixed.items()}
 
 
 def _checked(documents: ClassDocuments, cohort: str, classes: list[str]) -> dict[str, Any]:

@@ -266,7 +266,10 @@ def lock_file(stack: Entry[Stack], site: Site, *, to_write: bool = False) -> Pat
     """Return the file that `find_lock` reads, or None if there is none; `to_write` as for
     `Site.lock_directories`. Raises GoldnodeError.
     """
-    for place in (*site.lock_directories(to_write=to_write), stack.file.parent):
+    for place in (
+        *site.lock_directories(to_write=to_write),
+        *site.lock_places(stack.file.parent, "stacks"),
+    ):
         path = place / lock_name(stack.name)
         if path.is_dir():
             raise LockError("this is a directory, expected a lock", file=path, remedy="move it away")

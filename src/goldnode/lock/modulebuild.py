@@ -86,7 +86,12 @@ def build_stack(
                 stack.name, lock, [row], signer=signer, without=sorted(inputs.replaces), status=status
             )
         modules = _modules(inputs, result, lock, package, row)
-        return Made(write_modules(modules, out or lock_file.parent), modules, result, published.directory)
+        return Made(
+            write_modules(modules, out or site.lock_places(lock_file.parent, "stacks")[0]),
+            modules,
+            result,
+            published.directory,
+        )
 
 
 def build_package(

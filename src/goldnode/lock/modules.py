@@ -68,7 +68,7 @@ def find_modules(stack: Entry[Stack], lock: Lock, site: Site) -> BuiltModules:
     signed modules and these are not signed.
     """
     remedy = f"run `goldnode modules build {stack.name}`"
-    places = [*site.lock_directories(), stack.file.parent]
+    places = [*site.lock_directories(), *site.lock_places(stack.file.parent, "stacks")]
     path = next(
         (
             place / modules_name(stack.name)

@@ -156,7 +156,8 @@ def update(
     Raises LockError and as `resolve.resolve` does; after an error the old lock is still there.
     """
     day = today or dt.datetime.now(tz=dt.UTC).date()
-    target = out or next(iter(site.lock_directories(to_write=True)), stack.file.parent)
+    places = [*site.lock_directories(to_write=True), *site.lock_places(stack.file.parent, "stacks")]
+    target = out or places[0]
     path = _place(stack, site, out, to_write=True)
     old, fault, notes = _old(stack, path, mode)
     _known(packages, old, path)

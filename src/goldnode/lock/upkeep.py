@@ -235,7 +235,14 @@ def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] =
     """
     found = Needed()
     places = dict.fromkeys(
-        [*site.lock_directories(), *(entry.file.parent for entry in catalog.stacks.values())]
+        [
+            *site.lock_directories(),
+            *(
+                place
+                for entry in catalog.stacks.values()
+                for place in site.lock_places(entry.file.parent, "stacks")
+            ),
+        ]
     )
     for directory in places:
         for path in sorted(directory.glob(f"*{LOCK_SUFFIX}")):

@@ -1,6 +1,6 @@
 """What a controller asks of the program in one call: a request as JSON on standard input, the answer as one line of JSON on standard output.
 
-The request: {operation: plan|apply, state: present|absent|earlier, part, document, lock_timeout, to}. `earlier` takes the node back to a class
+The request: {operation: plan|apply|survey, state: present|absent|earlier, part, document, lock_timeout, to}. `earlier` takes the node back to a class
 document that it has had; `to` says to which (state/rollback.py). The answer is the result of Ansible's module
 goldnode_state, so {changed, plan, done, verdict, gate, rollback}, or {failed: true, msg, done, refusals}. The program that answers is the one that it
 puts on the node, so that nothing else has to travel for that.
@@ -32,8 +32,14 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
     request = json.load(sys.stdin)
     host = Host(request.get("root") or "/")
     try:
-        if request["operation"] == "plan":
-            told: Dict[str, Any] = {"changed": False, **planned(host, request, engine)}
+        if request["operation"] == "survey":
+            from .survey import survey  # a run of site.yml does not need it
+
+            told: Dict[str, Any] = {"changed": False, "survey": survey(host)}
+            if not host.exists(PROGRAM):
+                forget_program(host)
+        elif request["operation"] == "plan":
+            told = {"changed": False, **planned(host, request, engine)}
         else:
             told = applied(host, request, engine, archive)
     except NodeError as problem:

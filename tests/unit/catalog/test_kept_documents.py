@@ -58,6 +58,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "more"))
     monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "site.yml"))
     monkeypatch.setattr(kept, "PACKAGE", tmp_path / "src/package")
+    monkeypatch.setattr(kept, "data", tmp_path.joinpath)
     monkeypatch.setattr(kept, "MACHINE", (str(tmp_path / "apt"),))
     monkeypatch.setattr(Compiler, "read", 0)
     monkeypatch.setattr(Compiler, "also", (str(tmp_path / "keys"), str(tmp_path / "locks")))

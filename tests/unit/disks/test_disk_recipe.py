@@ -13,6 +13,7 @@ import pytest
 from tests.unit.disks.disk_samples import prove
 
 from goldnode.classdoc.load import load_catalog
+from goldnode.core.data import tree_path
 from goldnode.core.errors import DiskError
 from goldnode.core.files import replace_file, sha256_of
 from goldnode.core.site import Site
@@ -25,7 +26,6 @@ from goldnode.disks.definition import load_definition
 from goldnode.disks.formats import described
 from goldnode.disks.locking import DiskLock
 from goldnode.disks.model import MANIFEST, SUMS, BuiltDisk, DiskFile, Hygiene
-from goldnode.disks.offline import TREE
 from goldnode.disks.store import Store
 
 TOOLS = {"mmdebstrap": "1.3.5", "apt": "2.6.1", "dpkg": "1.21.22", "e2fsprogs": "1.47.0"}
@@ -81,7 +81,7 @@ def test_a_build_is_named_after_all_that_decides_it(recipe: Recipe, change: Any,
 def test_a_part_of_goldnode_that_shapes_a_disk_counts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(building, "TREE", tmp_path)
+    monkeypatch.setattr(building, "tree_path", tmp_path.joinpath)
     (tmp_path / "files").mkdir()
     one = tmp_path / "files/unit.service"
     one.write_text("[Unit]\n")
@@ -94,7 +94,7 @@ def test_a_part_of_goldnode_that_shapes_a_disk_counts(
 
 def test_the_parts_that_are_named_exist() -> None:
     assert [
-        name for name in (*building._ROOT_PARTS, *building._DISK_PARTS) if not (TREE / name).exists()
+        name for name in (*building._ROOT_PARTS, *building._DISK_PARTS) if not tree_path(name).exists()
     ] == []
 
 
@@ -107,7 +107,7 @@ def test_every_part_that_a_part_is_made_with_counts() -> None:
     imported: set[str] = set()
     for name in named:
         for node in (
-            ast.walk(ast.parse((TREE / name).read_text())) if name.startswith("src/goldnode/disks/") else ()
+            ast.walk(ast.parse(tree_path(name).read_text())) if name.startswith("src/goldnode/disks/") else ()
         ):
             if isinstance(node, ast.ImportFrom) and node.module == "goldnode.disks":
                 imported |= {alias.name for alias in node.names}

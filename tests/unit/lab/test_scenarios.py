@@ -53,7 +53,6 @@ def test_converge_is_the_projects_own_playbook() -> None:
         ("ANSIBLE_LIBRARY", "library"),
         ("ANSIBLE_ACTION_PLUGINS", "action_plugins"),
         ("ANSIBLE_VARS_PLUGINS", "vars_plugins"),
-        ("ANSIBLE_MODULE_UTILS", "module_utils"),
     ],
 )
 def test_molecule_finds_the_same_code_as_ansible_cfg(variable: str, setting: str) -> None:

@@ -4,24 +4,28 @@ plan is not empty.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
+from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from goldnode.classdoc.cache import ClassDocuments
+from goldnode.classdoc.cache import ClassDocuments, Compiler
 from goldnode.core import guarded
 from goldnode.core.errors import GoldnodeError, InventoryError
+from goldnode.core.files import once
 from goldnode.core.program_file import payload
 from goldnode.fleet import runs
 from goldnode.fleet.drain import choose, left
 from goldnode.fleet.plan_document import PlanError, read_plan
-from goldnode.inventory import variables
+from goldnode.inventory import cohorts, variables
+from goldnode.inventory.classes import classes_of_hosts
 from goldnode.inventory.cohorts import COHORT, REFUSALS
 from goldnode.inventory.selection import put_right
 from goldnode.node.report import verdict_table
@@ -68,6 +72,7 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
     _supports_async = False
     _lacks_program = False
+    MODULE = "goldnode_state"  # its full name in the collection
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Plan (one remote execution) or apply a part (one, and none when the part is empty or in check mode)."""
@@ -95,8 +100,9 @@ class ActionModule(ActionBase):
             return self.blocked(
                 f"class {document['class']}", document["refusals"], f"--class {document['class']}"
             )
-        if document and task_vars.get(REFUSALS):
-            return self.blocked(f"cohort {task_vars.get(COHORT)}", plain(task_vars[REFUSALS]), "-i INVENTORY")
+        refusals = self.cohort(task_vars) if document else []
+        if refusals:
+            return self.blocked(f"cohort {task_vars.get(COHORT)}", refusals, "-i INVENTORY")
         if arguments["operation"] == "plan":
             result = self.plan(document, task_vars)
         else:
@@ -149,25 +155,68 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(str(problem)) from problem
 
     def document(self, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """The class document that the vars plugin gave this host."""
+        """Return the class document of the host: the variable that the vars plugin or -e sets, else by its groups."""
         name = task_vars.get("inventory_hostname")
-        document = task_vars.get("goldnode_node_class")
-        if not document:
+        found: dict[str, Any] = plain(task_vars.get("goldnode_node_class"))
+        if not found:
             groups = [group for group in task_vars.get("group_names", []) if group != "ungrouped"]
             try:
-                remedy = put_right(groups, ClassDocuments().names())
-            except GoldnodeError:  # faults of the catalog are reported elsewhere
-                remedy = put_right(groups, ())
-            raise AnsibleActionFail(
-                f"Host {name} is of no node class: none of its groups ({', '.join(groups) or 'none'}) is the name of a class in the catalog. "
-                f"{remedy[0].upper()}{remedy[1:]}."
-            )
-        found: dict[str, Any] = plain(document)
+                found = self.compiled(str(name), groups)
+            except GoldnodeError as problem:
+                raise AnsibleActionFail(str(problem)) from problem
         if "error" in found and "refusals" not in found:
             raise AnsibleActionFail(
                 f"Class {found.get('class')} of host {name} cannot be used: {found['error']}"
             )
         return found
+
+    def compiled(self, host: str, groups: Sequence[str]) -> dict[str, Any]:
+        """Return the document of the class that one of the host's groups is named after.
+
+        Without the vars plugin, every task of a host does this. The cache of class documents makes it cheap.
+        Raises GoldnodeError.
+        """
+        documents = ClassDocuments()
+        names = sorted({*groups} & {*documents.names()})
+        if len(names) > 1:
+            # This names both lines, unless a script or plugin made the inventory.
+            ClassDocuments(lambda: Compiler(classes_of_hosts)).check(context.CLIARGS.get("inventory") or ())
+            raise InventoryError(
+                f'host "{host}" is in the groups of two classes: {" and ".join(names)}',
+                remedy="keep it in one of the groups",
+            )
+        if not names:
+            raise InventoryError(
+                f"Host {host} is of no node class: none of its groups ({', '.join(groups) or 'none'}) is the name of a "
+                "class in the catalog",
+                remedy=put_right(groups, documents.names()),
+            )
+        document, findings = documents.document(names[0]), documents.told(names[0])
+        # The first of the run's processes prints the findings of a class, as the callback plugin does.
+        with contextlib.suppress(FileExistsError), (Path(C.DEFAULT_LOCAL_TMP) / f"told-{names[0]}").open("x"):
+            if findings:
+                lines = [f"class {names[0]}, checked:", *(f"  {line}" for line in findings)]
+                self._display.display("\n".join(lines))
+        return document
+
+    def cohort(self, task_vars: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the refusals of the host's cohort.
+
+        The callback plugin checks all cohorts at the start of a play. Where it is not enabled, the first
+        process of the run that needs the result does.
+        """
+        if COHORT not in task_vars or REFUSALS in task_vars:
+            return list(plain(task_vars.get(REFUSALS) or []))
+        hosts = task_vars["hostvars"]
+        try:
+            found = once(
+                Path(C.DEFAULT_LOCAL_TMP) / "goldnode-cohorts.json",
+                lambda: cohorts.findings(hosts.raw_get(name) for name in hosts),
+            )
+        except GoldnodeError as problem:
+            raise AnsibleActionFail(str(problem)) from problem
+        refusals = found.get(str(self.option(task_vars, COHORT, "")), {}).get("refusals", [])
+        return [dict(refusal) for refusal in refusals]
 
     def blocked(self, subject: str, refusals: list[dict[str, Any]], ask: str) -> dict[str, Any]:
         """The result for a host whose class, or whose cohort, must not reach a node."""
@@ -201,7 +250,10 @@ class ActionModule(ActionBase):
             if result.get("needs_program"):
                 sent = {**request, "program": payload(content=content)}
                 result = self._execute_module(
-                    module_name="goldnode_state", module_args=sent, task_vars=task_vars
+                    module_name=self.MODULE,
+                    module_args=sent,
+                    # The class document must not fill the syslog of the node, whatever ansible.cfg sets.
+                    task_vars={**task_vars, "ansible_no_target_syslog": True},
                 )
         result.pop("invocation", None)  # the class document, again
         return result

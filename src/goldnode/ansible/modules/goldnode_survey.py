@@ -11,7 +11,11 @@ short_description: Look at a running node, read-only
 description:
   - Reads packages, apt sources and pins, drivers, other out-of-tree modules, GPUs and settings of a node, and changes nothing.
   - C(goldnode adopt) calls it and proposes a class and a stack of what it tells.
-options: {}
+options:
+  program:
+    description: The on-node program that does the work, in base64; the action plugin of the same name supplies it.
+    type: str
+    required: true
 attributes:
   check_mode: {support: full, description: It changes nothing in either mode.}
 author: [the goldnode authors]
@@ -29,18 +33,32 @@ survey:
   type: dict
 """
 
-import signal
+import base64
+import json
+import sys
+from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.goldnode.node.host import Host
-from ansible.module_utils.goldnode.node.survey import survey
 
 
 def main() -> None:
-    """Run the survey and return its result."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # while it is ignored, the exit status of a program is lost
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
-    module.exit_json(changed=False, survey=survey(Host("/")))
+    """Run the program and return its survey."""
+    module = AnsibleModule(
+        argument_spec={"program": {"type": "str", "required": True}}, supports_check_mode=True
+    )
+    path = Path(module.tmpdir) / "goldnode-node"
+    path.write_bytes(base64.b64decode(module.params["program"]))
+    # -I and -S: nothing of the caller's environment or of site-packages, as the first line of the program.
+    rc, out, err = module.run_command(
+        [sys.executable, "-I", "-S", str(path), "answer"], data=json.dumps({"operation": "survey"})
+    )
+    try:
+        survey = json.loads(out)["survey"]
+    except (ValueError, KeyError):
+        module.fail_json(
+            msg=f"goldnode-node gave no survey (exit status {rc}): {err.strip()[-2000:] or out[-2000:]}"
+        )
+    module.exit_json(changed=False, survey=survey)
 
 
 if __name__ == "__main__":

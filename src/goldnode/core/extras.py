@@ -1,0 +1,49 @@
+"""Optional parts of an installation: the extras of pyproject.toml, and the error where one is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+from goldnode.core.errors import GoldnodeError
+
+# Extra -> the modules of its packages that goldnode imports.
+EXTRAS = {
+    "ansible": ("ansible",),
+    "images": ("cryptography", "cyclonedx", "docker", "jsonschema", "requests", "securesystemslib"),
+    "test": ("docker", "pytest", "testinfra"),
+}
+
+
+class MissingExtraError(GoldnodeError):
+    """A command needs packages that this installation lacks."""
+
+
+def require(*names: str) -> None:
+    """Raise MissingExtraError unless every package of these extras is installed."""
+    found = [name for name in names if not all(map(_there, EXTRAS[name]))]
+    if found:
+        raise missing(found)
+
+
+def of_module(module: str | None) -> str | None:
+    """Return the extra that provides `module`; None for a module of no extra."""
+    top = (module or "").partition(".")[0]
+    return next((name for name, modules in EXTRAS.items() if top in modules), None)
+
+
+def missing(names: Iterable[str]) -> MissingExtraError:
+    """Return the error for extras that are not installed, with the command for each kind of installation."""
+    wanted = f"goldnode[{','.join(sorted(names))}]"
+    return MissingExtraError(
+        "this needs packages that are not installed",
+        remedy=f"install {wanted}: `pipx install --force '{wanted}'`, `uv tool install '{wanted}'`, or, in a virtual "
+        f"environment, `pip install '{wanted}'`",
+    )
+
+
+def _there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # an import hook refuses it
+        return False
