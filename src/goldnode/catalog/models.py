@@ -1044,8 +1044,8 @@ class SigningKey(Strict):
     location: str | None = Field(
         default=None,
         description=(
-            "Address of the file that holds the key, armoured or binary; {url} is the archive's own address. "
-            "null: the keyring of the OS, or the site, has it."
+            "Address of the file with the key; {url} is the archive's own. null: the OS's keyring or the site "
+            "has it."
         ),
     )
     releases: list[Name] = Field(
@@ -1080,8 +1080,8 @@ class Archive(Strict):
     url: str | dict[str, str] | None = Field(
         default=None,
         description=(
-            "Public address without suite, or one per Debian architecture. {id}, {version}, {release}, {codename} and "
-            "{architecture} are the stack's: ubuntu, 24.04, ubuntu2404, noble, amd64. null: only the site names it."
+            "Public address, or one per architecture; {id}, {version}, {release}, {codename}, {architecture} are "
+            "replaced. null: the site's."
         ),
     )
     architectures: dict[str, str] = Field(

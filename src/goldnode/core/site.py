@@ -39,15 +39,15 @@ class SiteArchive(BaseModel):
     url: str | None = Field(
         default=None,
         description=(
-            "Address of the archive, without suite: http, https or file. {id}, {version}, {release}, {codename} and "
-            "{architecture} are the stack's. null: the catalog's public address."
+            "Address without suite: http, https or file, with placeholders as in the catalog. null: the public "
+            "address of the catalog."
         ),
     )
     key: str | None = Field(
         default=None,
         description=(
-            "Key of the archive, armoured or binary: a file, relative to the site file, or an http, https or file "
-            "address. null: the location that the catalog names."
+            "Key, armoured or binary: a file relative to the site file, or an address. null: the location that "
+            "the catalog names."
         ),
     )
     fingerprints: tuple[Fingerprint, ...] = Field(
@@ -156,8 +156,8 @@ class Site(BaseModel):
     upstream_mirrors: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "Mirrors of public archives, by the beginning of the public address that they replace: archives and "
-            "keys below it are read from the mirror."
+            "Mirrors by the beginning of the public address that they replace; archives and keys below it are "
+            "read there."
         ),
     )
     indexes: dict[str, SiteIndex] = Field(

@@ -69,8 +69,8 @@ TABLE: dict[Kind, tuple[str, str]] = {
     ),
     "missing": (
         "{host} has no such file",
-        "correct the address in goldnode-site.yml, or fetch what the mirror lacks; without a mirror, the vendor no "
-        "longer serves this release: name its new address as `archives: {{{archive}: {{url: …, key: …}}}}`",
+        "correct the address in goldnode-site.yml, or complete the mirror; if the vendor moved it, name the new place: "
+        "`archives: {{{archive}: {{url: …, key: …}}}}`",
     ),
     "portal": (
         "{host} answers with a web page or other data, as a login page of the network does",
@@ -145,6 +145,8 @@ class Trouble:
             "proxy": proxy or "of this machine",
         }
         cause, remedy = (text.format(**words) for text in TABLE[self.kind])
+        if self.kind == "missing" and scheme not in ("http", "https"):
+            cause = "nothing is at its address"
         through = f" through the proxy {proxy}" if proxy else " without a proxy"
         if scheme not in ("http", "https"):
             through = ""
@@ -171,8 +173,8 @@ _EXCEPTIONS: tuple[tuple[tuple[type[BaseException], ...], Kind], ...] = (
     ((http.ProxyError,), "proxy"),
     ((http.NameResolutionError, socket.gaierror), "dns"),
     ((http.SSLError, ssl.SSLError), "tls"),
+    ((ConnectionRefusedError,), "refused"),
     ((http.TimeoutError, TimeoutError), "timeout"),
-    ((http.NewConnectionError, ConnectionRefusedError), "refused"),
 )
 
 
@@ -202,7 +204,7 @@ def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Troubl
         owners = [(name, url) for name, url in known if url.rstrip("/") in plain]
         if not owners:
             continue
-        kind = next((kind for pattern, kind in _APT if re.search(pattern, line)), "other")
+        kind: Kind = next((kind for pattern, kind in _APT if re.search(pattern, line)), "other")
         for name, url in [row for row in owners if row[1] == owners[0][1]]:
             before = found.get(name)
             if before is None or _rank(kind, order) < _rank(before.kind, order):
