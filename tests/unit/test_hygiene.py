@@ -40,6 +40,8 @@ def test_no_package_registry_and_no_machine_is_named() -> None:
         if path == Path(__file__):
             continue
         text = path.read_text("utf-8", "replace")
+        if path == ROOT / "catalog/archives.yml":  # the one place that names vendors' public addresses
+            text = text.replace(f"{nvidia}.com/compute/cuda/repos", "")
         found += [
             f"{path.relative_to(ROOT)}: {match[0]}"
             for pattern in (hosts, places)

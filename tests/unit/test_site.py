@@ -44,7 +44,8 @@ def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("lock: x\n", 1, 'unknown key "lock". Use "locks"'),
         ("archives:\n  debian: {uri: x}\n", 2, 'unknown key "uri" in "archives.debian". Use "url"'),
-        ("archives:\n  debian: {key: x}\n", 2, 'key "archives.debian.url" is missing'),
+        ("upstream_mirrors:\n  vendor.example: https://mirror.example\n", 2, "is not an address"),
+        ("upstream_mirrors:\n  https://vendor.example: mirror\n", 2, '"mirror" of "upstream_mirrors" is not'),
         ("archives:\n  debian:\n    url: mirror.example.org\n", 3, "expected an http, https or file address"),
         (
             "archives:\n  debian: {url: 'file:///x', fingerprints: [abc]}\n",

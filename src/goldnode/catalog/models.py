@@ -161,6 +161,11 @@ class OperatingSystem(Strict):
     codename: str = Field(description="VERSION_CODENAME of os-release.")
     architecture: Literal["amd64", "arm64"] = Field(description="Debian's name of the architecture.")
 
+    @property
+    def release(self) -> str:
+        """The release as archives and facts name it: debian13, ubuntu2404."""
+        return f"{self.id}{self.version.replace('.', '')}"
+
 
 class Kernel(Strict):
     """The kernel of a stack: one exact release, or the newest release of a series.
@@ -360,6 +365,32 @@ class KernelModule(Strict):
     after: list[str] = Field(default_factory=list, description="Modules that have to be loaded before it.")
 
 
+_OPTION_NAME = r"^[a-z0-9][a-z0-9-]*$"
+OptionalPart = Annotated[
+    str,
+    _formed(_OPTION_NAME, "not the name of an optional part | use lower-case letters, digits and -"),
+    Field(json_schema_extra={"pattern": _OPTION_NAME}),
+]
+
+
+class StackOption(Strict):
+    """An optional part of a stack: locked when a class names it in `options`, installed and held on its nodes only."""
+
+    description: Sentence = Field(description="What it is, for readers of the file.")
+    packages: list[Package] = Field(min_length=1, description="Packages the part asks for.")
+    archives: list[str] = Field(
+        default_factory=list, description="Archive ids that only this part needs, after those of the stack."
+    )
+    follows: Literal["driver", "itself"] | None = Field(
+        default=None,
+        description=(
+            "driver: every package has exactly the driver's upstream version. itself: its packages carry one "
+            "version. null: apt chooses."
+        ),
+    )
+    source: Sentence = Field(description="Where names and version rule were read.")
+
+
 class Stack(Strict):
     """Kernel, driver, container engine and toolkit for one OS release. A lock pins exact versions."""
 
@@ -384,6 +415,10 @@ class Stack(Strict):
         default_factory=list, description="Other out-of-tree modules, in the order of loading."
     )
     packages: list[Package] = Field(default_factory=list, description="Further packages of the stack.")
+    options: dict[OptionalPart, StackOption] = Field(
+        default_factory=dict,
+        description="Optional parts, by the name that a class's `options` uses; they are locked with the stack.",
+    )
     secure_boot: bool = Field(
         default=False, description="Whether its modules are signed with the site's key (`module_signing`)."
     )
@@ -400,6 +435,15 @@ class Stack(Strict):
 
     @model_validator(mode="after")
     def _one_vendor(self) -> Stack:
+        if "nvswitch" in self.options:
+            raise ValueError(
+                "an optional part cannot be called nvswitch, which a platform decides | rename it"
+            )
+        for name, option in self.options.items():
+            if option.follows == "driver" and (self.driver is None or self.driver.branch is None):
+                raise ValueError(
+                    f'optional part "{name}" follows the driver, and the stack has no driver with a branch | remove `follows`'
+                )
         toolkit = self.runtime.toolkit if self.runtime is not None else None
         vendor = self.driver.vendor if self.driver is not None else None
         if toolkit is not None and toolkit.vendor != vendor:
@@ -955,6 +999,10 @@ class NodeClass(Strict):
     )
     stack: str = Field(description="Stack that its nodes run, by name.")
     platform: str | None = Field(default=None, description="Server model, by name; null: not declared.")
+    options: list[OptionalPart] = Field(
+        default_factory=list,
+        description="Optional parts of the stack that its nodes get, for instance dcgm; see `options` of the stack.",
+    )
     gpu: Gpu | None = Field(default=None, description="The GPUs of a node; null: backend cpu, none.")
     simulated: bool = Field(default=False, description="The hardware is simulated; everything shown says so.")
     gate: Literal["report", "drain", "block"] = Field(
@@ -987,18 +1035,63 @@ class NodeClass(Strict):
 
 
 class SigningKey(Strict):
-    """A key an archive signs with."""
+    """A key an archive signs with: its pinned fingerprint, where it is published, and who else states it."""
 
     fingerprint: Annotated[str, Field(pattern=r"^[0-9A-F]{40}$")] = Field(
         description="Fingerprint of the primary key."
     )
     owner: Sentence = Field(description="User id of the key, or what it is called.")
+    location: str | None = Field(
+        default=None,
+        description=(
+            "Address of the file with the key; {url} is the archive's own. null: the OS's keyring or the site "
+            "has it."
+        ),
+    )
+    releases: list[Name] = Field(
+        default_factory=list,
+        description="OS releases whose indexes it signs, for instance debian13; empty: all.",
+    )
+    sources: list[Sentence] = Field(
+        default_factory=list, description="Independent places that state this fingerprint."
+    )
+    read: IsoDate | None = Field(default=None, description="Day on which the sources were read.")
+    single_source: bool = Field(
+        default=False, description="Whether only one source states it; that one source is the only evidence."
+    )
+
+    @model_validator(mode="after")
+    def _labelled(self) -> SigningKey:
+        if self.sources and (len(self.sources) == 1) != self.single_source:
+            raise ValueError(
+                f"the fingerprint has {len(self.sources)} source(s), and `single_source` is "
+                f"{str(self.single_source).lower()} | name a second, independent source, or correct the label"
+            )
+        return self
+
+
+_PLACEHOLDERS = ("id", "version", "release", "codename", "architecture")
 
 
 class Archive(Strict):
-    """A package archive. Its address is site-specific, so it belongs in the site file."""
+    """A package archive with its public address and pinned keys. A site file overrides the address and the key."""
 
     description: Sentence = Field(description="What it is, for readers of the file.")
+    url: str | dict[str, str] | None = Field(
+        default=None,
+        description=(
+            "Public address, or one per architecture; {id}, {version}, {release}, {codename}, {architecture} are "
+            "replaced. null: the site's."
+        ),
+    )
+    architectures: dict[str, str] = Field(
+        default_factory=dict,
+        description="What the address calls an architecture, by Debian's name; empty: the same.",
+    )
+    releases: dict[Name, list[str]] = Field(
+        default_factory=dict,
+        description="OS releases it is published for, each with its Debian architectures; empty: any.",
+    )
     suite: str = Field(description="Suite, {codename} is the stack's; / for a flat repository.")
     components: list[str] = Field(
         default_factory=list, description="Components of the suite; none for a flat repository."
@@ -1006,9 +1099,9 @@ class Archive(Strict):
     keys: list[SigningKey] = Field(
         min_length=1, description="Keys it signs with; a site file can name others."
     )
-    source: Sentence = Field(description="Where the keys were read.")
+    source: Sentence = Field(description="Where address and keys were read.")
     keyring: str | None = Field(
-        default=None, description="Keyring the OS ships; null: the site gives the key."
+        default=None, description="Keyring the OS ships; null: the key is fetched, or the site gives it."
     )
     mark: str | None = Field(
         default=None, description="Part of an address by which one of its sources is recognised on a node."
@@ -1020,12 +1113,37 @@ class Archive(Strict):
             raise ValueError("a flat repository has no components | remove them")
         if not self.suite.endswith("/") and not self.components:
             raise ValueError("an archive with suites needs `components` | name them")
+        for url in self.url.values() if isinstance(self.url, dict) else [self.url] if self.url else []:
+            unknown = set(re.findall(r"{([^}]*)}", url)) - set(_PLACEHOLDERS)
+            if unknown:
+                raise ValueError(
+                    f'the address has a placeholder "{min(unknown)}" | use one of {", ".join(_PLACEHOLDERS)}'
+                )
         return self
 
-    @property
-    def fingerprints(self) -> list[str]:
-        """The fingerprints of its keys."""
-        return [key.fingerprint for key in self.keys]
+    def keys_of(self, release: str) -> list[SigningKey]:
+        """Return the keys that sign the indexes of an OS release, for instance debian13."""
+        return [key for key in self.keys if not key.releases or release in key.releases]
+
+    def address(self, os: OperatingSystem) -> str | None:
+        """Return the public address for an OS release, or None where the archive is not published for it."""
+        served = self.releases.get(os.release) if self.releases else [os.architecture]
+        url = self.url.get(os.architecture) if isinstance(self.url, dict) else self.url
+        if url is None or served is None or os.architecture not in served:
+            return None
+        return expand(url, os, self.architectures)
+
+
+def expand(url: str, os: OperatingSystem, architectures: Mapping[str, str] | None = None) -> str:
+    """Return an address with its placeholders replaced by what an OS release and its architecture are called."""
+    values = {
+        "id": os.id,
+        "version": os.version,
+        "release": os.release,
+        "codename": os.codename,
+        "architecture": (architectures or {}).get(os.architecture, os.architecture),
+    }
+    return re.sub(r"{(\w+)}", lambda found: values.get(found.group(1), found.group()), url).rstrip("/")
 
 
 class Archives(Strict):

@@ -41,6 +41,17 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
                 index,
                 remedy=nearest(name, catalog.archives),
             )
+    for part, option in stack.options.items():
+        for index, name in enumerate(option.archives):
+            if name not in catalog.archives:
+                raise entry.error(
+                    f'archive "{name}" is not in the catalog',
+                    "options",
+                    part,
+                    "archives",
+                    index,
+                    remedy=nearest(name, catalog.archives),
+                )
     _check_modules(entry)
     _check_toolkit(entry)
     driver = stack.driver
@@ -170,6 +181,14 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
             f'stack "{item.stack}" is not in the catalog', "stack", remedy=nearest(item.stack, catalog.stacks)
         )
     stack = catalog.stacks[item.stack].item
+    for index, option in enumerate(item.options):
+        if option not in stack.options:
+            raise entry.error(
+                f'stack "{stack.stack}" has no optional part "{option}"',
+                "options",
+                index,
+                remedy=nearest(option, stack.options) or "take it out, or add it to `options` of the stack",
+            )
     _check_backend(entry, stack)
     if item.gate == "block" and stack.runtime is not None and stack.runtime.engine == "podman":
         raise entry.error(

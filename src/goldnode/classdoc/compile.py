@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import importlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from goldnode.catalog import models
@@ -18,13 +18,13 @@ from goldnode.catalog.load import Catalog, Entry
 from goldnode.classdoc import checks
 from goldnode.compat import rules
 from goldnode.core import keys
-from goldnode.core.errors import MirrorError, SiteError
-from goldnode.core.site import Site, archive_url, check_archives
+from goldnode.core.errors import LockError, MirrorError, SiteError
+from goldnode.core.site import Site
 from goldnode.facts import health, pci_bridges
 from goldnode.facts import host as facts
 from goldnode.facts import workload as facts_workload
 from goldnode.lock import publication
-from goldnode.lock.archives import archive_key
+from goldnode.lock.archives import ArchivePlaces, archives_of
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
 from goldnode.lock.modules import BuiltModules, find_modules
 from goldnode.node import openpgp
@@ -70,6 +70,7 @@ def class_document(
     platform = catalog.platforms[item.platform].item if item.platform is not None else None
     gpu = facts.gpu(item.gpu.model) if item.gpu is not None else None
     nvswitch = platform is not None and platform.nvswitch
+    _require_options(entry, stack_entry, lock)
     kernel = kernel_packages(stack.os.id, lock.kernel_release)
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -118,7 +119,11 @@ def class_document(
             }
             for package in sorted(
                 [
-                    *(row for row in lock.stack_set(nvswitch=nvswitch) if row.name not in replaced),
+                    *(
+                        row
+                        for row in lock.stack_set(nvswitch=nvswitch, options=item.options)
+                        if row.name not in replaced
+                    ),
                     *([built.package] if built else []),
                 ],
                 key=lambda row: row.name,
@@ -126,7 +131,7 @@ def class_document(
         ],
         "policy": _policy(item.policy),
         "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
-        "site": _site(stack_entry, lock, catalog, site, built),
+        "site": _site(stack_entry, lock, catalog, site, built, item.options),
     }
     document["health"] = _health(item, document["baseline"])
     if item.suppressions:
@@ -315,7 +320,12 @@ def _module(module: models.KernelModule, lock: Lock, built: BuiltModules | None)
 
 
 def _site(
-    stack: Entry[models.Stack], lock: Lock, catalog: Catalog, site: Site, built: BuiltModules | None
+    stack: Entry[models.Stack],
+    lock: Lock,
+    catalog: Catalog,
+    site: Site,
+    built: BuiltModules | None,
+    options: Sequence[str],
 ) -> dict[str, Any]:
     """Return the site's part of the document.
 
@@ -329,7 +339,7 @@ def _site(
             ],
             "only": True,
         }
-    return {"archives": site_archives(stack, catalog, site)}
+    return {"archives": site_archives(stack, catalog, site, options)}
 
 
 def mirror_archive(
@@ -380,21 +390,24 @@ def mirror_archive(
     }
 
 
-def site_archives(stack: Entry[models.Stack], catalog: Catalog, site: Site) -> list[dict[str, Any]]:
-    """Return the archives of `stack`, with this site's addresses and keys.
+def site_archives(
+    stack: Entry[models.Stack], catalog: Catalog, site: Site, options: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the archives of `stack` and of optional parts, with this site's addresses and keys.
 
-    `key` is base64 of the armoured key if the site provides one, to be installed at `signed_by`. It is null
-    if the node's OS provides the keyring. Raises SiteError and SigningKeyError.
+    `key` is base64 of the armoured key if it is to be installed at `signed_by`. It is null if the node's OS provides the
+    keyring. Raises SiteError and SigningKeyError, and LockError for a key that has to be fetched and cannot be.
     """
-    check_archives(site, catalog.archives)
+    stores = [*site.lock_directories(to_write=True), stack.file.parent]
+    places = ArchivePlaces(catalog, site, stack.item.os, stores=stores)
     found = []
-    for name in stack.item.archives:
+    for name in archives_of(stack.item, options):
         archive = catalog.archives[name].item
-        key, fingerprints = archive_key(name, archive, site)
+        key, fingerprints = places.key(name)
         found.append(
             {
                 "id": name,
-                "uri": archive_url(site, name),
+                "uri": places.address(name),
                 "suite": archive.suite.format(codename=stack.item.os.codename),
                 "components": list(archive.components),
                 "signed_by": archive.keyring if key is None else f"/etc/apt/keyrings/goldnode-{name}.asc",
@@ -403,3 +416,15 @@ def site_archives(stack: Entry[models.Stack], catalog: Catalog, site: Site) -> l
             }
         )
     return found
+
+
+def _require_options(entry: Entry[models.NodeClass], stack: Entry[models.Stack], lock: Lock) -> None:
+    """Refuse a class whose optional parts the lock does not hold. Raises LockError."""
+    missing = [name for name in entry.item.options if name not in lock.options]
+    if missing:
+        raise LockError(
+            f'class "{entry.name}" asks for {", ".join(missing)}, which the lock of stack "{stack.name}" does not hold',
+            file=entry.file,
+            line=entry.source.line(("options",)),
+            remedy=f"run `goldnode lock {stack.name}`",
+        )

@@ -106,6 +106,7 @@ def key(out: Path, name: str, algorithm: str, expire: str) -> None:
 @click.option("--repair", "mend", is_flag=True, help="Fetch damaged and missing files anew.")
 def verify(stacks: tuple[str, ...], mend: bool) -> None:
     """Hold every file against its name and every publication against its signature and its record; exit 1 where anything is wrong."""
+    from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.lock import upkeep
     from goldnode.lock.mirror import Mirror
@@ -120,7 +121,7 @@ def verify(stacks: tuple[str, ...], mend: bool) -> None:
     if found and mend:
         progress = _progress()
         with progress:
-            _, faults = upkeep.repair(place, found, site, progress)
+            _, faults = upkeep.repair(place, found, site, progress, catalog=load_catalog())
         for fault in faults:
             click.echo(str(fault), err=True)
         found = upkeep.verify(place, public, stacks or None)

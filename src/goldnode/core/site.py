@@ -37,9 +37,19 @@ class SiteArchive(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: str = Field(description="Address of the archive, without suite: http, https or file.")
+    url: str | None = Field(
+        default=None,
+        description=(
+            "Address without suite: http, https or file, with placeholders as in the catalog. null: the public "
+            "address of the catalog."
+        ),
+    )
     key: str | None = Field(
-        default=None, description="Key file of the archive, armoured or binary; relative to the site file."
+        default=None,
+        description=(
+            "Key, armoured or binary: a file relative to the site file, or an address. null: the location that "
+            "the catalog names."
+        ),
     )
     fingerprints: tuple[Fingerprint, ...] = Field(
         default=(), description="Fingerprints of the primary keys in `key`; replace those of the catalog."
@@ -144,6 +154,13 @@ class Site(BaseModel):
     archives: dict[str, SiteArchive] = Field(
         default_factory=dict, description="Archives by the catalog's id."
     )
+    upstream_mirrors: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "Mirrors by the beginning of the public address that they replace; archives and keys below it are "
+            "read there."
+        ),
+    )
     indexes: dict[str, SiteIndex] = Field(
         default_factory=dict, description="Indexes of wheels by the matrix's name."
     )
@@ -209,13 +226,27 @@ class Site(BaseModel):
         """Return the directories of the locks of what is defined in `directory`: see `data.lock_places`."""
         return lock_places(directory, kind, self.resolve("."))
 
+    def key_address(self, archive: str) -> str | None:
+        """Return the address of the key that the site names for `archive`, or None if it names none or a file."""
+        entry = self.archives.get(archive)
+        named = entry is not None and entry.key is not None and _URL.match(entry.key) is not None
+        return entry.key if named and entry is not None else None
+
+    def redirected(self, url: str) -> str:
+        """Return a public address with the mirror in `upstream_mirrors` whose key is its longest beginning."""
+        for start, mirror in sorted(self.upstream_mirrors.items(), key=lambda row: -len(row[0])):
+            head = start.rstrip("/")
+            if url == head or url.startswith(head + "/"):
+                return mirror.rstrip("/") + url[len(head) :]
+        return url
+
     def key_bytes(self, archive: str) -> bytes | None:
         """Return the content of the key file that the site names for `archive`, or None if it names none.
 
-        Raises SiteError if the file cannot be read.
+        A key that is named by its address is not read here. Raises SiteError if the file cannot be read.
         """
         entry = self.archives.get(archive)
-        if entry is None or entry.key is None:
+        if entry is None or entry.key is None or _URL.match(entry.key):
             return None
         path = self.resolve(entry.key)
         try:
@@ -286,13 +317,22 @@ def load_site(path: Path | None = None) -> Site:
     source = yamlsource.read(path, error=SiteError)
     site = yamlsource.validate(Site, source, error=SiteError, allow_empty=True)
     for name, archive in site.archives.items():
-        if not _URL.match(archive.url):
+        if archive.url is not None and not _URL.match(archive.url):
             raise SiteError(
                 f'the url of archive "{name}" is "{archive.url}", expected an http, https or file address',
                 file=path,
                 line=source.line(("archives", name, "url")),
                 remedy="write it with its scheme, for instance file:///srv/mirror",
             )
+    for start, mirror in site.upstream_mirrors.items():
+        for text in (start, mirror):
+            if not _URL.match(text):
+                raise SiteError(
+                    f'"{text}" of "upstream_mirrors" is not an address',
+                    file=path,
+                    line=source.line(("upstream_mirrors", start)),
+                    remedy="write both sides with their scheme: https://vendor.example: https://mirror.example/vendor",
+                )
     for name, index in site.indexes.items():
         if not _URL.match(index.url):
             raise SiteError(
@@ -338,22 +378,21 @@ def check_archives(site: Site, known: Mapping[str, object]) -> None:
             )
 
 
-def archive_url(site: Site, archive: str) -> str:
+def archive_url(site: Site, archive: str, public: str | None = None) -> str:
     """Return the address of `archive`.
 
     The site's address takes precedence. For archives of this machine's own distribution, the address in its
-    apt sources is the fallback. Raises SiteError if neither names one.
+    apt sources comes next. `public`, the catalog's address, is the last; mirrors of the site replace its beginning.
+    Raises SiteError if none is known.
     """
     entry = site.archives.get(archive)
-    if entry is not None:
+    if entry is not None and entry.url is not None:
         return entry.url.rstrip("/")
-    if any(archive in family.archives for family in FAMILIES.values() if family.found):
-        url = _machine_archives().get(archive)
-        if url is not None:
-            return url
-        why = "this machine's own apt uses no such archive"
-    else:
-        why = "only the site can say where it is"
+    own = any(archive in family.archives for family in FAMILIES.values() if family.found)
+    url = (_machine_archives().get(archive) if own else None) or public
+    if url is not None:
+        return site.redirected(url).rstrip("/")
+    why = "this machine's own apt uses no such archive" if own else "the catalog has no public address of it"
     raise SiteError(
         f'no address is known for archive "{archive}": {why}',
         file=site.file,

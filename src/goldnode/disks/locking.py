@@ -30,6 +30,7 @@ from goldnode.core.site import Site, named_directories, own_lock_places
 from goldnode.disks.definition import Definition, Disk
 from goldnode.lock import pool as pools
 from goldnode.lock.aptroot import AptRoot, apt_root
+from goldnode.lock.archives import ArchivePlaces
 from goldnode.lock.fetch import Fetcher, Progress
 from goldnode.lock.locked_files import (
     LockedDeb,
@@ -128,7 +129,7 @@ class Target:
 
     def without(self, modules: BuiltModules | None) -> list[str]:
         """Return packages of the stack set that only serve to build modules. A disk image omits them."""
-        rows = self.stack_lock.stack_set(nvswitch=self.nvswitch)
+        rows = self.stack_lock.stack_set(nvswitch=self.nvswitch, options=self.entry.item.options)
         return sorted(
             {row.name for row in rows if builds_modules(row.name)}
             | set(modules.replaces if modules is not None else ())
@@ -137,7 +138,8 @@ class Target:
     def stack_set(self, modules: BuiltModules | None) -> list[LockedPackage]:
         """Return the stack's packages in the image by name, including that of the built modules."""
         left = set(self.without(modules))
-        rows = [row for row in self.stack_lock.stack_set(nvswitch=self.nvswitch) if row.name not in left]
+        locked = self.stack_lock.stack_set(nvswitch=self.nvswitch, options=self.entry.item.options)
+        rows = [row for row in locked if row.name not in left]
         return sorted([*rows, *([modules.package] if modules is not None else [])], key=lambda row: row.name)
 
     def document(self, modules: BuiltModules | None) -> dict[str, Any]:
@@ -156,6 +158,7 @@ class Target:
             "packages": list(self.disk.packages),
             "stack_lock": self.stack_lock.digest,
             "nvswitch": self.nvswitch,
+            **({"options": sorted(options)} if (options := self.entry.item.options) else {}),
         }
         return digest_of({**asked, "prebuilt": self.builds})
 
@@ -479,7 +482,10 @@ def fetch(
         if not missing:
             return 0
         keep = keeper(pool, {deb.sha256: deb.file for deb in missing})
-        faults = Fetcher(pool / "partial", keep, progress=progress).fetch(wanted_debs(missing, item.site))
+        places = ArchivePlaces(item.catalog, item.site, item.stack.item.os)
+        faults = Fetcher(pool / "partial", keep, progress=progress).fetch(
+            wanted_debs(missing, item.site, places.address)
+        )
     if faults:
         raise DiskError(
             told(faults),

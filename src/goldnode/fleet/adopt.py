@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from goldnode.catalog.load import Catalog
-from goldnode.catalog.models import Driver, Stack
+from goldnode.catalog.models import Driver, OperatingSystem, Stack, expand
 from goldnode.classdoc.load import load_catalog
 from goldnode.compat import rules
 from goldnode.core.data import ansible_environment
@@ -435,11 +435,9 @@ def _archives(survey: Survey, catalog: Catalog, site: Site | None, found: Propos
 
 def _is(row: Mapping[str, Any], name: str, archive: Any, survey: Survey, site: Site | None) -> bool:
     """Whether a source of the node is an archive of the catalog: by the site's address, the mark in its path, or its suite."""
-    if (
-        site is not None
-        and name in site.archives
-        and row["uri"].rstrip("/") == site.archives[name].url.rstrip("/")
-    ):
+    own = site.archives[name].url if site is not None and name in site.archives else None
+    release = OperatingSystem.model_validate(survey["os"])
+    if own is not None and row["uri"].rstrip("/") == expand(own, release, archive.architectures):
         return True
     if archive.mark is not None:
         return archive.mark in row["uri"]

@@ -29,6 +29,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from goldnode.catalog.load import Catalog
+from goldnode.catalog.models import OperatingSystem
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import ImageError, UnsolvableError, nearest
 from goldnode.core.files import cache_directory, sha256_of
@@ -38,6 +39,7 @@ from goldnode.images.imagelock import ImageLock, find_lock, intent_digest
 from goldnode.images.matrix import Row, System
 from goldnode.images.wheelindex import Index, PipTransport, WheelFile, pinned, platforms
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
+from goldnode.lock.archives import ArchivePlaces
 from goldnode.lock.fetch import Fetcher, Progress, Wanted
 from goldnode.lock.locked_files import (
     LockedDeb,
@@ -190,7 +192,16 @@ class Resolver:
     def _root(self, system: System) -> AptRoot:
         key = (system.id, system.codename, system.archives, system.architectures)
         if key not in self._roots:
-            sources = archive_sources(system.archives, system.codename, self.catalog, self.site)
+            release = OperatingSystem.model_validate(
+                {
+                    "id": system.id,
+                    "version": system.release,
+                    "codename": system.codename,
+                    "architecture": system.architectures[0],
+                }
+            )
+            places = ArchivePlaces(self.catalog, self.site, release, cache=self.cache, offline=self.offline)
+            sources = archive_sources(system.archives, places)
             root = self._stack.enter_context(apt_root(sources, system.architectures[0], self.cache))
             root.refresh(self.offline)
             self._roots[key] = root

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,8 @@ from urllib.parse import unquote
 
 from goldnode.core.errors import LockError, UnsolvableError
 from goldnode.core.files import cache_directory
+from goldnode.lock.reach import apt_error
+from goldnode.lock.transport import Transport
 
 Stanza = Mapping[str, str]
 
@@ -119,7 +121,9 @@ class AptRoot:
             "APT::Get::Always-Include-Phased-Updates": "true",  # Ubuntu's phases go by the machine: two would lock different versions
             "Acquire::Languages": "none",
             "Acquire::ForceHash": "SHA256",
-            "Acquire::Retries": "3",
+            "Acquire::Retries": "2",
+            "Acquire::http::Timeout": "20",
+            "Acquire::https::Timeout": "20",
         }
         lines = [f'{key} "{value}";' for key, value in settings.items()]
         (directory / "apt.conf").write_text("\n".join([*lines, *_transport()]) + "\n", encoding="utf-8")
@@ -146,6 +150,10 @@ class AptRoot:
         """Bring the indexes up to date. Raises LockError when any source fails."""
         done = self._run(["apt-get", "update", "-q"], check=False)
         if done.returncode:
+            addresses = [(source.id, source.uri) for source in self.sources]
+            known = apt_error(done.stderr, addresses, Transport(connections=1).proxy)
+            if known is not None:
+                raise known
             raise LockError(
                 f"the archives could not be read: {_complaint(done)}",
                 remedy="check the addresses and keys of the site's archives and the network, or use --offline",
@@ -219,12 +227,23 @@ class AptRoot:
         )
         (self.directory / "etc/preferences.d/goldnode").write_text(text, encoding="utf-8")
 
-    def resolve(self, requests: Sequence[str]) -> list[Download]:
-        """Return what apt would fetch to install `requests` (NAME or NAME=VERSION). Raises UnsolvableError when it cannot."""
-        done = self._run(
-            ["apt-get", "install", "-y", "-q", "--print-uris", "--no-install-recommends", *requests],
-            check=False,
-        )
+    def resolve(self, requests: Sequence[str], *, only: Collection[str] | None = None) -> list[Download]:
+        """Return what apt would fetch to install `requests` (NAME or NAME=VERSION), from the sources `only` if given.
+
+        Raises UnsolvableError when it cannot.
+        """
+        options = []
+        if only is not None and not {source.id for source in self.sources} <= set(only):
+            parts = self.directory / "etc/some.list.d"
+            parts.mkdir(exist_ok=True)
+            for source in self.sources:
+                path = parts / f"{source.id}.sources"
+                path.unlink(missing_ok=True)
+                if source.id in only:
+                    path.symlink_to(self.directory / "etc/sources.list.d" / path.name)
+            options = ["-o", f"Dir::Etc::SourceParts={parts}"]
+        command = ["apt-get", *options, "install", "-y", "-q", "--print-uris", "--no-install-recommends"]
+        done = self._run([*command, *requests], check=False)
         if done.returncode:
             raise UnsolvableError(
                 f"apt finds no way to install the stack: {_complaint(done)}",

@@ -136,11 +136,14 @@ def pool_path(pool: Path, item: LockedDeb | LockedWheel) -> Path:
     return pool / item.sha256 / item.file
 
 
-def wanted_debs(debs: Iterable[LockedDeb], site: Site) -> list[Wanted]:
-    """Where a site has packages."""
+def wanted_debs(
+    debs: Iterable[LockedDeb], site: Site, address_of: Callable[[str], str] | None = None
+) -> list[Wanted]:
+    """Return where a site has packages. `address_of` gives the address of an archive; default: the site's alone."""
     debs = list(debs)
     # Once per archive: without a site file it asks this machine's apt each time.
-    places = {archive: archive_url(site, archive) for archive in sorted({deb.archive for deb in debs})}
+    find = address_of or (lambda archive: archive_url(site, archive))
+    places = {archive: find(archive) for archive in sorted({deb.archive for deb in debs})}
     return [
         Wanted(
             deb.sha256, deb.size, address(places[deb.archive], deb.path), deb.name, deb.version, deb.archive

@@ -28,8 +28,9 @@ from pathlib import Path
 from goldnode.catalog.load import Catalog
 from goldnode.core.errors import MirrorError
 from goldnode.core.files import sync
-from goldnode.core.site import Site, archive_url, check_archives
+from goldnode.core.site import Site, check_archives
 from goldnode.lock import publish as making
+from goldnode.lock.archives import archive_address
 from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.model import Lock, LockedPackage, dump_lock
 from goldnode.lock.publication import CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, place, publication_id
@@ -112,14 +113,14 @@ class Mirror:
         """The files of `locks` that are not in the store. Raises SiteError for an archive without an address."""
         check_archives(site, catalog.archives)
         found: dict[str, Wanted] = {}
-        bases: dict[str, str] = {}
         for lock in locks:
+            bases: dict[str, str] = {}
             for item in lock.packages:
                 if item.sha256 in found or self.has(item.sha256, item.size):
                     continue
-                base = bases.setdefault(item.archive, "") or archive_url(site, item.archive)
-                bases[item.archive] = base
-                url = address(base, item.path)
+                if item.archive not in bases:
+                    bases[item.archive] = archive_address(lock.stack, item.archive, catalog, site)
+                url = address(bases[item.archive], item.path)
                 found[item.sha256] = Wanted(
                     item.sha256, item.size, url, item.name, item.version, item.archive
                 )

@@ -9,6 +9,7 @@ import datetime as dt
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -32,6 +33,7 @@ _INTENT: dict[str, Any] = {
     "archives": True,
     "kernel": True,
     "packages": True,
+    "options": {"__all__": {"packages", "archives", "follows"}},
     "runtime": {"engine", "package", "packages", "toolkit"},
     "modules": {"__all__": {"package", "dkms"}},
     "driver": {
@@ -65,8 +67,8 @@ class LockedArchive(LockModel):
 class LockedPackage(LockModel):
     """One package of the closure. `path` is relative to its archive; `size` is in bytes.
 
-    `set` is stack for what is pinned and held on a live node, base for what stays free to take updates. `when` is
-    nvswitch for what only platforms with NVSwitch get.
+    `set` is stack for what is pinned and held on a live node, base for what stays free to take updates. `when` names the
+    conditions of which one must hold, joined by "|": nvswitch (a platform with NVSwitch), or an optional part of the stack.
     """
 
     name: str
@@ -80,7 +82,11 @@ class LockedPackage(LockModel):
     part: Literal["kernel", "driver", "runtime", "module", "base"]
     requested: bool
     why: str
-    when: Literal["nvswitch"] | None = None
+    when: Annotated[str, Field(pattern=r"^[a-z0-9-]+(\|[a-z0-9-]+)*$")] | None = None
+
+    def applies(self, conditions: Collection[str]) -> bool:
+        """Return whether a node gets the package: it is unconditional, or one of its conditions is met."""
+        return self.when is None or not set(self.when.split("|")).isdisjoint(conditions)
 
 
 class Sealed(LockModel):
@@ -112,13 +118,17 @@ class Lock(Sealed):
     archives: list[LockedArchive]
     packages: list[LockedPackage]
 
-    def stack_set(self, *, nvswitch: bool) -> list[LockedPackage]:
-        """Return the packages that are pinned and held on a node, by name."""
-        return [
-            item for item in self.packages if item.set == "stack" and (nvswitch or item.when != "nvswitch")
-        ]
+    @property
+    def options(self) -> set[str]:
+        """The optional parts that were locked."""
+        return {name for item in self.packages if item.when for name in item.when.split("|")} - {"nvswitch"}
 
-    def stack_hash(self, *, nvswitch: bool) -> str:
+    def stack_set(self, *, nvswitch: bool, options: Collection[str] = ()) -> list[LockedPackage]:
+        """Return the packages that are pinned and held on a node with these optional parts, by name."""
+        conditions = {*options, *(["nvswitch"] if nvswitch else [])}
+        return [item for item in self.packages if item.set == "stack" and item.applies(conditions)]
+
+    def stack_hash(self, *, nvswitch: bool, options: Collection[str] = ()) -> str:
         """Return the sha256 of the stack set in the format of dpkg-query: one line "name version
         architecture" per package, sorted as bytes.
 
@@ -127,7 +137,7 @@ class Lock(Sealed):
         """
         lines = sorted(
             f"{item.name} {item.version} {item.architecture}\n".encode()
-            for item in self.stack_set(nvswitch=nvswitch)
+            for item in self.stack_set(nvswitch=nvswitch, options=options)
         )
         return hashlib.sha256(b"".join(lines)).hexdigest()
 
@@ -155,7 +165,7 @@ def intent_digest(stack: Stack) -> str:
     ]  # the driver's own modules ask apt for nothing
     # What a stack does not ask for leaves no trace, so that a lock made before the question existed stays good.
     return digest_of(
-        {key: value for key, value in asked.items() if key not in ("runtime", "modules") or value}
+        {key: value for key, value in asked.items() if key not in ("runtime", "modules", "options") or value}
     )
 
 

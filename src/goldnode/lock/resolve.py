@@ -19,13 +19,11 @@ from pathlib import Path
 from goldnode.catalog.load import Catalog, Entry
 from goldnode.catalog.models import Driver, Kernel, Stack, Toolkit
 from goldnode.compat import rules
-from goldnode.core import keys
-from goldnode.core.errors import LockError, SigningKeyError, UnsolvableError, VanishedError, nearest
-from goldnode.core.site import Site, archive_url, check_archives
+from goldnode.core.errors import LockError, UnsolvableError, VanishedError, nearest
+from goldnode.core.site import Site
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
-from goldnode.lock.archives import archive_key
+from goldnode.lock.archives import ArchivePlaces, archives_of, wanted_options
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
-from goldnode.node import openpgp
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.family import kernel_packages, kernel_release
 from goldnode.node.state.names import in_family
@@ -68,8 +66,11 @@ class KernelOffer:
 class Archives:
     """The archives of one stack as they are now, read once; see `open_archives`."""
 
-    def __init__(self, stack: Entry[Stack], root: AptRoot) -> None:
-        self.stack = stack
+    def __init__(
+        self, stack: Entry[Stack], root: AptRoot, places: ArchivePlaces, options: Sequence[str] = ()
+    ) -> None:
+        self.stack, self.places = stack, places
+        self.options = tuple(options)
         self._root = root
         self._names = root.names()
 
@@ -90,7 +91,7 @@ class Archives:
         then the stack set stays in any case. Raises LockError, UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
         """
         if keep is None:
-            return Resolution(_resolve(self.stack, self._root, self._names, today))
+            return Resolution(_resolve(self.stack, self._root, self._names, today, options=self.options))
         driver_free = any(
             item.name in free and item.part == "driver" and _of_driver(item, keep) for item in keep.packages
         )
@@ -121,7 +122,8 @@ class Archives:
             )
         for number, (one, relaxed) in enumerate(tries):
             try:
-                return Resolution(_resolve(self.stack, self._root, self._names, today, one), relaxed)
+                made = _resolve(self.stack, self._root, self._names, today, one, options=self.options)
+                return Resolution(made, relaxed)
             except UnsolvableError:
                 if number == len(tries) - 1:
                     raise
@@ -218,11 +220,21 @@ def open_archives(
 
     `offline` uses the indexes of the cache as they are. Raises LockError, SigningKeyError for a wrong key, before anything is downloaded.
     """
-    with apt_root(apt_sources(stack, catalog, site), stack.item.os.architecture, cache) as root:
+    options = wanted_options(stack, catalog)
+    places = ArchivePlaces(
+        catalog,
+        site,
+        stack.item.os,
+        stores=[*site.lock_directories(to_write=True), stack.file.parent],
+        cache=cache,
+        offline=offline,
+    )
+    sources = archive_sources(archives_of(stack.item, options), places)
+    with apt_root(sources, stack.item.os.architecture, cache) as root:
         if status is not None:
             root.use_status(status)
         root.refresh(offline)
-        yield Archives(stack, root)
+        yield Archives(stack, root, places, options)
 
 
 def resolve(
@@ -262,56 +274,32 @@ def check(
 
 
 def apt_sources(stack: Entry[Stack], catalog: Catalog, site: Site) -> list[AptSource]:
-    """Return the archives of `stack` for apt, each with a keyring of the accepted keys only.
+    """Return the archives of `stack` and of its optional parts in use, each with a keyring of the accepted keys only.
 
-    Raises SigningKeyError and SiteError.
+    Raises SigningKeyError and SiteError, and LockError where a key cannot be fetched.
     """
-    return archive_sources(stack.item.archives, stack.item.os.codename, catalog, site)
+    stores = [*site.lock_directories(to_write=True), stack.file.parent]
+    names = archives_of(stack.item, wanted_options(stack, catalog))
+    return archive_sources(names, ArchivePlaces(catalog, site, stack.item.os, stores=stores))
 
 
-def archive_sources(names: Sequence[str], codename: str, catalog: Catalog, site: Site) -> list[AptSource]:
+def archive_sources(names: Sequence[str], places: ArchivePlaces) -> list[AptSource]:
     """Return the archives `names` of an OS release for apt; see `apt_sources`."""
-    check_archives(site, catalog.archives)
     found = []
     for name in names:
-        archive = catalog.archives[name].item
-        key, fingerprints = archive_key(name, archive, site)
-        if key is None:
-            assert archive.keyring is not None  # noqa: S101 - archive_key has seen to it
-            key = _os_keyring(name, Path(archive.keyring), fingerprints)
+        archive = places.catalog.archives[name].item
+        key, fingerprints = places.keyring(name)
         found.append(
             AptSource(
                 id=name,
-                uri=archive_url(site, name),
-                suite=archive.suite.format(codename=codename),
+                uri=places.address(name),
+                suite=archive.suite.format(codename=places.os.codename),
                 components=tuple(archive.components),
                 keyring=key,
                 fingerprints=tuple(fingerprints),
             )
         )
     return found
-
-
-def _os_keyring(name: str, path: Path, fingerprints: Sequence[str]) -> bytes:
-    """The accepted keys of a keyring this machine's OS ships, which may hold many more."""
-    remedy = "install the package that ships it, or name the key in the site's archives"
-    try:
-        chosen = keys.select(path.read_bytes(), fingerprints)
-    except OSError as error:
-        raise SigningKeyError(
-            f'the keyring of archive "{name}" is not on this machine: {error.strerror}',
-            file=path,
-            remedy=remedy,
-        ) from error
-    except openpgp.OpenPGPError as error:
-        raise SigningKeyError(f"this is not a keyring: {error}", file=path, remedy=remedy) from error
-    if not chosen:
-        raise SigningKeyError(
-            f'none of the keys of archive "{name}" is in this keyring: {", ".join(fingerprints)}',
-            file=path,
-            remedy=remedy,
-        )
-    return chosen
 
 
 @dataclass(frozen=True)
@@ -354,7 +342,13 @@ def _of_driver(item: LockedPackage, lock: Lock) -> bool:
 
 
 def _resolve(
-    stack: Entry[Stack], root: AptRoot, names: Sequence[str], today: dt.date, keep: _Wanted | None = None
+    stack: Entry[Stack],
+    root: AptRoot,
+    names: Sequence[str],
+    today: dt.date,
+    keep: _Wanted | None = None,
+    *,
+    options: Sequence[str] = (),
 ) -> Lock:
     item = stack.item
     keep = keep or _Wanted()
@@ -373,13 +367,16 @@ def _resolve(
         driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
     )
     asked = [*wanted, *([manager] if manager else [])]
-    _require(stack, asked, names)
+    parts = {name: list(item.options[name].packages) for name in options}
+    _require(stack, [*asked, *(package for row in parts.values() for package in row)], names)
     driver_version = None
     bound: dict[str, str] = {}
     if driver is not None and driver.branch is not None:
         driver_version, bound = _driver(stack, driver, root, names, keep)
     if toolkit is not None and toolkit.packages:
         bound |= _toolkit(stack, toolkit, root, keep.versions)
+    if manager is not None and driver_version is not None:
+        bound |= _following(stack, [manager], driver_version, root, ("driver", "fabric_manager", "package"))
     pins = keep.staying(release, driver_version)
     # A kept revision of the version that was chosen stays, although there may be a newer one.
     pins |= {
@@ -389,9 +386,15 @@ def _resolve(
     }
     pins |= dict.fromkeys(kernel, kernel_version)
     root.pin(pins)
-    downloads = root.resolve([f"{name}={pins[name]}" if name in pins else name for name in [*kernel, *asked]])
+    # The stack alone comes first: an optional part must not change what nodes without it get.
+    base = set(item.archives)
+    requests = [f"{name}={pins[name]}" if name in pins else name for name in [*kernel, *asked]]
+    downloads = root.resolve(requests, only=base)
+    for name in options:
+        downloads = _with_option(stack, name, root, requests, downloads, driver_version, keep)
+        requests += parts[name]
     stanzas = _records(root, downloads)
-    requested = [*kernel, *asked]
+    requested = [*kernel, *asked, *dict.fromkeys(package for row in parts.values() for package in row)]
     absent = [name for name in requested if name not in stanzas]
     if absent:
         raise LockError(
@@ -400,11 +403,15 @@ def _resolve(
         )
     graph = Graph(stanzas)
     members = graph.stack_set(requested, driver)
-    ordinary = set(graph.reached([name for name in requested if name != manager]))
+    optional = {manager, *(package for row in parts.values() for package in row)} - {*kernel, *wanted}
+    ordinary = set(graph.reached([name for name in requested if name not in optional]))
+    conditions = {**({"nvswitch": [manager]} if manager else {}), **parts}
+    reached = {name: set(graph.reached(row)) for name, row in conditions.items()}
     reasons = graph.reached(requested)
     kernel_sources = {graph.source(name) for name in kernel}
     driver_names = {*(driver.packages if driver is not None else []), *([manager] if manager else [])}
     module_sources = {graph.source(name) for name in modules}
+    optional_names = {package for row in parts.values() for package in row}
     driver_sources = {graph.source(name) for name in driver_names}
 
     def part(name: str) -> str:
@@ -418,7 +425,8 @@ def _resolve(
             return "module"
         if name in driver_names or (driver is not None and in_family(name, driver.family)):
             return "driver"
-        return "driver" if graph.source(name) in driver_sources and name not in item.packages else "runtime"
+        own = name in item.packages or name in optional_names
+        return "driver" if graph.source(name) in driver_sources and not own else "runtime"
 
     # Archives that share an address, as Ubuntu's do, differ by their suites.
     several = len({source.uri for source in root.sources}) < len(root.sources)
@@ -441,7 +449,9 @@ def _resolve(
                     "part": part(download.name),
                     "requested": download.name in requested,
                     "why": reasons.get(download.name, "chosen by apt"),
-                    "when": None if download.name in ordinary or download.name not in reasons else "nvswitch",
+                    "when": None
+                    if download.name in ordinary or download.name not in reasons
+                    else "|".join(name for name, there in reached.items() if download.name in there),
                 }
             )
         )
@@ -455,9 +465,93 @@ def _resolve(
         archives=[
             LockedArchive(id=source.id, suite=source.suite, components=list(source.components))
             for source in root.sources
+            if source.id in archives_of(item, options)
         ],
         packages=packages,
     )
+
+
+def _with_option(
+    stack: Entry[Stack],
+    name: str,
+    root: AptRoot,
+    requests: Sequence[str],
+    downloads: Sequence[Download],
+    driver_version: str | None,
+    keep: _Wanted,
+) -> list[Download]:
+    """Return `downloads` and those of one optional part, which apt adds without moving any of them."""
+    option = stack.item.options[name]
+    place = ("options", name, "packages")
+    fixed = {item.name: item.version for item in downloads}
+    pins = {package: keep.versions[package] for package in option.packages if package in keep.versions}
+    if option.follows == "driver" and driver_version is not None:
+        pins |= _following(stack, option.packages, driver_version, root, place)
+    elif option.follows == "itself":
+        pins |= _together(stack, name, root, pins)
+    root.pin({**{key: value for key, value in keep.versions.items() if key not in fixed}, **pins, **fixed})
+    more = [f"{package}={pins[package]}" if package in pins else package for package in option.packages]
+    plain = [request.partition("=")[0] for request in requests]
+    try:
+        found = root.resolve([*(f"{one}={fixed[one]}" if one in fixed else one for one in plain), *more])
+    except UnsolvableError as error:
+        raise UnsolvableError(
+            f'optional part "{name}" does not fit the stack: {error.message}',
+            file=stack.file,
+            line=stack.source.line(place),
+            remedy=f"take {name} out of `options` of the classes that use {stack.name}, or correct its `packages`",
+        ) from error
+    moved = [item for item in found if fixed.get(item.name, item.version) != item.version]
+    gone = set(fixed) - {item.name for item in found}
+    if moved or gone:
+        raise UnsolvableError(
+            f'optional part "{name}" would replace {", ".join(sorted({*gone, *(item.name for item in moved)}))} of the stack',
+            file=stack.file,
+            line=stack.source.line(place),
+            remedy=f"take {name} out of `options` of the classes that use {stack.name}",
+        )
+    return found
+
+
+def _following(
+    stack: Entry[Stack],
+    packages: Sequence[str],
+    driver_version: str,
+    root: AptRoot,
+    place: tuple[str | int, ...],
+) -> dict[str, str]:
+    """Return pins of packages that must have the driver's upstream version (facts: lockstep_pkgs in nvidia_drivers.yml)."""
+    found: dict[str, str] = {}
+    offered = root.offered(packages)
+    for package in packages:
+        same = [version for version in offered.get(package, {}) if upstream(version) == driver_version]
+        if not same:
+            raise VanishedError(
+                f"{package} must have the driver's version {driver_version}; {_offer(offered.get(package, {}))}",
+                file=stack.file,
+                line=stack.source.line(place),
+                remedy="lock from an archive that has both at one version, or name an older `driver.version`",
+            )
+        found[package] = max(same, key=_order)
+    return found
+
+
+def _together(stack: Entry[Stack], name: str, root: AptRoot, kept: Mapping[str, str]) -> dict[str, str]:
+    """Return pins of the packages of an optional part at the newest version that all of them have."""
+    packages = stack.item.options[name].packages
+    offered = root.offered(packages)
+    common = set.intersection(*(set(offered.get(package, {})) for package in packages))
+    stays = {kept.get(package) for package in packages}
+    if len(stays) == 1 and stays <= common:
+        return {package: kept[package] for package in packages}
+    if not common:
+        raise LockError(
+            f'the packages of optional part "{name}" have no version in common: {", ".join(packages)}',
+            file=stack.file,
+            line=stack.source.line(("options", name, "packages")),
+            remedy="add the archive that has them at one version, or correct `packages`",
+        )
+    return dict.fromkeys(packages, max(common, key=_order))
 
 
 def _carried(stack: Entry[Stack], names: Sequence[str]) -> list[str]:
@@ -655,6 +749,9 @@ def _require(stack: Entry[Stack], asked: Iterable[str], names: Sequence[str]) ->
             and name in item.runtime.toolkit.packages
         ):
             path = ("runtime", "toolkit", "packages", item.runtime.toolkit.packages.index(name))
+        elif any(name in option.packages for option in item.options.values()):
+            key = next(key for key, option in item.options.items() if name in option.packages)
+            path = ("options", key, "packages", item.options[key].packages.index(name))
         elif name in [module.package for module in item.modules]:
             path = ("modules", [module.package for module in item.modules].index(name), "package")
         close = nearest(name, [other for other in names if other[:3] == name[:3]])

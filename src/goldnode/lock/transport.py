@@ -109,6 +109,10 @@ class Transport:
             ),
         )
 
+    def proxy(self, url: str) -> str:
+        """Return the proxy that `url` is fetched through, without its credentials; "" for none."""
+        return masked(self._proxy(url))
+
     def prepare(self, urls: list[str]) -> None:
         """Make the pools that `urls` need, before threads share them."""
         for url in urls:

@@ -169,8 +169,10 @@ def update(
             why = _why(old, fault, stack, archives)
             return _written(found.lock, old, target, path, out, why, notes, write, found)
         why = _why(old, fault, stack, archives) if old is not None else Why()
+        missing = [name for name in archives.options if old is not None and name not in old.options]
         if (
-            old is not None
+            not missing
+            and old is not None
             and path is not None
             and mode is Mode.KEEP
             and status is None
@@ -180,6 +182,10 @@ def update(
             return Update(path, "kept", old, old, Diff())
         made = archives.resolve(day, keep=old if mode is Mode.KEEP else None, free=packages)
         notes += [made.relaxed] if made.relaxed else []
+        if missing:
+            notes.append(f"classes ask for optional parts that were not locked: {', '.join(missing)}")
+        if write:
+            archives.places.store(target)
         return _written(made.lock, old, target, path, out, why, notes, write, None)
 
 
@@ -219,6 +225,10 @@ def check(
             problems.append(
                 Problem("intent", f"{stack.file} asks for something else since {old.resolved}", True)
             )
+        for name in archives.options:
+            if name not in old.options:
+                text = f'classes ask for optional part "{name}", which is not locked'
+                problems.append(Problem("intent", text, True))
         for finding in archives.check(old):
             edited = fault is not None and finding.kind == "changed"
             note = ", or the lock was edited by hand" if edited else ""

@@ -18,7 +18,8 @@ import yaml
 from goldnode.catalog.load import LOCK_SUFFIX, Catalog
 from goldnode.core.errors import MirrorError
 from goldnode.core.files import sha256_of, sync
-from goldnode.core.site import Site, archive_url
+from goldnode.core.site import Site
+from goldnode.lock.archives import archive_address
 from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
 from goldnode.lock.mirror import Mirror
 from goldnode.lock.model import load_lock
@@ -162,6 +163,7 @@ def repair(
     site: Site,
     progress: Progress | None = None,
     *,
+    catalog: Catalog,
     pause: float = 1.0,
 ) -> tuple[list[Damage], list[Fault]]:
     """Fetch damaged and missing files of the store again and link them into the publications.
@@ -178,7 +180,7 @@ def repair(
                 records.append(Publication.read(place))
             except MirrorError:
                 continue
-            rows |= {row["sha256"]: row for row in records[-1].packages}
+            rows |= {row["sha256"]: {**row, "stack": records[-1].stack} for row in records[-1].packages}
         broken = {damage.sha256 for damage in damages if damage.sha256 is not None}
         left = [damage for damage in damages if damage.sha256 is None]
         wanted: list[Wanted] = []
@@ -187,7 +189,8 @@ def repair(
             if row is None:  # nothing that is published names it: it can go
                 mirror.path(sha256).unlink(missing_ok=True)
             elif _digest(mirror.path(sha256)) != sha256:
-                url = address(archive_url(site, row["archive"]), row["path"])
+                base = archive_address(row["stack"], row["archive"], catalog, site)
+                url = address(base, row["path"])
                 wanted.append(Wanted(sha256, row["size"], url, row["name"], row["version"], row["archive"]))
         faults = Fetcher(mirror.partial, mirror.keep, progress=progress, pause=pause).fetch(wanted)
         for record in records:

@@ -61,6 +61,7 @@ def test_site_schema_has_no_inner_keys() -> None:
         "mirror",
         "module_signing",
         "modules",
+        "upstream_mirrors",
     }
 
 

@@ -48,6 +48,9 @@ class Archive:
     suite: str = "bookworm"
     components: tuple[str, ...] = ("main",)
     stanzas: list[dict[str, str]] = field(default_factory=list)
+    signed: str = "inline"  # InRelease; "detached": Release and Release.gpg alone; "none"
+    by_hash: bool = False  # the index is to be had under its hash only
+    valid_until: str = ""  # as a Release file writes it
     published: int = field(default_factory=lambda: int(time.time()) - 1000)
 
     def add(
@@ -101,13 +104,27 @@ class Archive:
             release += (
                 f"Suite: {self.suite}\nCodename: {self.suite}\nComponents: {' '.join(self.components)}\n"
             )
+        release += f"Valid-Until: {self.valid_until}\n" if self.valid_until else ""
+        release += "Acquire-By-Hash: yes\n" if self.by_hash else ""
         release += f"SHA256:\n {digest} {len(text.encode())} {index}\n"
+        if self.by_hash:
+            place = (base / index).parent / "by-hash/SHA256" / digest
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (base / index).replace(place)
         (base / "Release").write_text(release, encoding="utf-8")
-        self.key.gpg("--output", str(base / "InRelease"), "--clear-sign", str(base / "Release"))
+        for name in ("InRelease", "Release.gpg"):
+            (base / name).unlink(missing_ok=True)
+        if self.signed == "inline":
+            self.key.gpg("--output", str(base / "InRelease"), "--clear-sign", str(base / "Release"))
+        elif self.signed == "detached":
+            self.key.gpg(
+                "--output", str(base / "Release.gpg"), "--armor", "--detach-sign", str(base / "Release")
+            )
         # HTTP tells changes apart by the second; two publications of one test may share it.
         self.published += 10
-        for path in (base / index, base / "Release", base / "InRelease"):
-            os.utime(path, (self.published, self.published))
+        for path in (base / index, base / "Release", base / "InRelease", base / "Release.gpg"):
+            if path.exists():
+                os.utime(path, (self.published, self.published))
 
 
 def kernel(archive: Archive, release: str, version: str, *, image: bool = True, headers: bool = True) -> None:
