@@ -27,7 +27,7 @@ def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_p
     locks.mkdir()
     chosen = {"GOLDNODE_DISK_DEFINITION": str(definition), "GOLDNODE_DISK_LOCKS": str(locks)}
     before = {disk.build_id for disk in builds(site.store, CLASS)}
-    for arguments in (("disks", "lock", CLASS), ("disks", "build", CLASS, "--format", "raw")):
+    for arguments in (("disks", "lock", CLASS), ("disks", "build", CLASS, "--image-format", "raw")):
         done = site.run(*arguments, **chosen)
         assert done.returncode == 0, done.stderr
     (disk,) = [found for found in builds(site.store, CLASS) if found.build_id not in before]

@@ -40,7 +40,7 @@ def variant(site: Site, word: str) -> BuiltDisk:
     definition.write_text(text)
     before = {disk.build_id for disk in builds(site.store, CLASS)}
     done = site.run(
-        "disks", "build", CLASS, "--format", "raw", "--offline", GOLDNODE_DISK_DEFINITION=str(definition)
+        "disks", "build", CLASS, "--image-format", "raw", "--offline", GOLDNODE_DISK_DEFINITION=str(definition)
     )
     assert done.returncode == 0, done.stderr
     (made,) = [disk for disk in builds(site.store, CLASS) if disk.build_id not in before]

@@ -137,7 +137,7 @@ def test_what_does_not_build_is_a_result_with_the_compilers_own_line(shop: Shop)
         "matrix", STACK, "--kernel", "6.1.0-904-amd64", "--kernel", RELEASE, "--format", "json"
     )
     assert done.returncode == 0, done.stderr
-    rows = {row["kernel"]: row for row in json.loads(done.stdout)}
+    rows = {row["kernel"]: row for row in json.loads(done.stdout)["results"]}
     assert rows[RELEASE]["ok"]
     assert not rows["6.1.0-904-amd64"]["ok"]
     assert "error: too few arguments to function" in rows["6.1.0-904-amd64"]["line"]

@@ -29,8 +29,8 @@ def lock_images(
     offline: bool = False,
     out: Path | None = None,
     site: Site | None = None,
-) -> Iterator[str]:
-    """Lock the images of `patterns` and their ancestors, parents first; yield one line per image.
+) -> Iterator[Locked]:
+    """Lock the images of `patterns` and their ancestors, parents first; yield the result of each.
 
     `upgrade` frees the images that the patterns name (without patterns: all); their ancestors keep their
     locks. Raises GoldnodeError; the locks written until then stay.
@@ -64,7 +64,7 @@ def lock_images(
             place = out if out is not None else _place(row)
             if result.changed or not (place / lock_name(row.name)).is_file():
                 write_lock(result.lock, place)
-            yield _line(result)
+            yield result
 
 
 def check_images(
@@ -154,7 +154,8 @@ def _place(row: Row) -> Path:
     return path.parent if path is not None else lock_directories(row, to_write=True)[0]
 
 
-def _line(result: Locked) -> str:
+def line(result: Locked) -> str:
+    """Return a one-line summary."""
     lock = result.lock
     what = f"{len(lock.debs)} packages, {len(lock.wheels)} wheels, {lock.size / 1e6:.1f} MB"
     if not result.changed:
