@@ -115,6 +115,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.group(
+    "goldnode",
     cls=_Commands,
     sections=_SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -200,6 +200,7 @@ def test_schema(tmp_path: Path) -> None:
         "class",
         "class-document",
         "disks",
+        "error",
         "gate",
         "images",
         "plan",
