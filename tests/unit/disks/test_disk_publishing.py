@@ -763,6 +763,23 @@ def test_what_is_misspelt_is_told_before_keys_and_stores(world: World) -> None:
     assert "signatures verified" in run("status", CLASS, *store, *place, "--trust", str(world.keys[1]))
 
 
+def test_each_step_reports_as_json(world: World, tmp_path: Path) -> None:
+    store, place = ["--store", str(world.store.root)], ["--to", str(world.root)]
+    key, trust = ["--key", str(world.keys[0])], ["--trust", str(world.keys[1])]
+    disk = str(world.build("a").directory)
+    for words, schema, has in (
+        (("publish", disk, *store, *place, *key), "published-disks", "disks"),
+        (("promote", "candidate", f"{CLASS}:{BUILDS['a']}", *store, *place, *key), "channel-move", "requirements"),
+        (("status", *store, *place, *trust), "channels", "lines"),
+        (("pull", f"{CLASS}:candidate", "--from", str(world.root), *trust, "--store", str(tmp_path / "other")), "pulled-disk", "digest"),
+        (("authenticate", disk, *store, *trust), "verification", "results"),
+        (("gc", *store, *trust, "--dry-run"), "gc", "removed"),
+    ):  # fmt: skip
+        done = CliRunner().invoke(main, ["disks", *words, "--format", "json"])
+        document = json.loads(done.stdout)
+        assert (document["schema"], has in document) == (f"goldnode.{schema}/1", True), done.output
+
+
 def test_every_command_is_there() -> None:
     names = ("evidence", "authenticate", "diff", "publish", "pull", "promote", "rollback", "status", "gc")
     assert all(hasattr(disks_publish, name) for name in names)

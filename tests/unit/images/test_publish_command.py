@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -269,7 +270,9 @@ def test_where_there_is_no_history_nothing_is_verified(desk: Desk) -> None:
     said = desk.good("status", LINE, "--here")
     assert "no history: no channel was ever set" in said
     assert "verified" not in said
-    assert json.loads(desk.good("status", LINE, "--here", "--format", "json"))["lines"][0]["verified"] is False
+    assert (
+        json.loads(desk.good("status", LINE, "--here", "--format", "json"))["lines"][0]["verified"] is False
+    )
 
 
 def test_gc_tells_what_would_go(desk: Desk) -> None:
@@ -278,3 +281,38 @@ def test_gc_tells_what_would_go(desk: Desk) -> None:
     desk.good("promote", "candidate", ref("a"), "--here")
     desk.good("gc", "--keep-days", "0")
     assert set(desk.layout.refs()) == {ref("a"), "cuda:12.4-runtime-debian12-candidate"}
+
+
+def test_each_step_reports_as_json(desk: Desk, tmp_path: Path) -> None:
+    def document(*words: str) -> dict[str, Any]:
+        done = desk.run(*words, "--format", "json")
+        assert done.exit_code == 0, done.output
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    published = document("publish", ref("a"), ref("b"))
+    assert published["schema"] == "goldnode.published-images/1"
+    assert [row["digest"] for row in published["images"]] == list(desk.digests.values())
+    for name in "ab":
+        for channel in ("candidate", "canary", "stable"):
+            moved = document("promote", channel, ref(name))
+            assert (moved["schema"], moved["to"], moved["moved"]) == (
+                "goldnode.channel-move/1",
+                desk.digests[name],
+                True,
+            )
+            assert "passed" in {row["state"] for row in moved["requirements"]}
+    assert document("rollback", LINE, "--reason", "slow")["to"] == desk.digests["a"]
+    pulled = document("pull", f"{desk.server.host}/gpu/cuda@{desk.digests['a']}")
+    assert (pulled["schema"], pulled["ref"]) == ("goldnode.pulled-image/1", ref("a"))
+    collected = document("gc", "--dry-run", "--keep-days", "0")
+    assert (collected["schema"], collected["dry_run"]) == ("goldnode.gc/1", True)
+    verified = CliRunner().invoke(
+        main,
+        [
+            *("images", "verify", ref("a"), "--store", str(desk.layout.root)),
+            *("--trust", str(desk.public), "--format", "json"),
+        ],
+    )
+    found = json.loads(verified.stdout)
+    assert (found["schema"], found["results"][0]["subject"]) == ("goldnode.verification/1", desk.digests["a"])

@@ -357,6 +357,20 @@ def test_help_tells_both_spellings(setting: Setting) -> None:
     assert 'Use "small"' in setting.run("smal").output
 
 
+def test_reports_as_json(setting: Setting, tmp_path: Path) -> None:
+    for words, schema, has in (
+        (("small",), "mirror-fetch", "published"),
+        (("status",), "mirror-status", "publications"),
+        (("verify",), "mirror-check", "faults"),
+        (("gc", "--dry-run"), "gc", "removed"),
+        (("key", "--out", str(tmp_path / "keys")), "mirror-key", "fingerprint"),
+    ):
+        done = setting.run(*words, "--format", "json")
+        assert done.exit_code == 0, done.output
+        document = json.loads(done.stdout)
+        assert (document["schema"], has in document) == (f"goldnode.{schema}/1", True)
+
+
 def test_needed_names_who_needs_it(setting: Setting, published: Publication) -> None:
     _, catalog, site = setting.place.load()
     assert isinstance(catalog, Catalog)
