@@ -29,7 +29,7 @@ _SECTIONS = {
         "class": ("classes", "Export the document of a node class, or propose its baseline."),
         "classes": ("classes", "List the node classes."),
         "matrix": ("matrix", "Show the compatibility matrix of all stacks and classes."),
-        "schema": ("schema_command", "Print or write the JSON Schemas of goldnode's files and documents."),
+        "schema": ("schema_command", "Print or write the JSON Schemas of all files and documents."),
     },
     "Lock and mirror packages": {
         "lock": ("lock", "Resolve the packages of a stack and write its lock."),

@@ -162,7 +162,9 @@ def test_from_dkms_to_built_modules_and_nothing_is_left(shop: Shop) -> None:
 def test_a_module_that_was_taken_away_is_put_there_anew(shop: Shop) -> None:
     shop.node.shell(f"rm /lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko && depmod {RELEASE}")
     verdict = json.loads(
-        shop.node.run("/usr/lib/goldnode/goldnode-node", "check", "--no-write", "--json", check=False).output
+        shop.node.run(
+            "/usr/lib/goldnode/goldnode-node", "check", "--no-write", "--format", "json", check=False
+        ).output
     )
     wrong = {row["id"]: row for row in verdict["findings"] if row["outcome"] == "mismatch"}
     assert "installs the module" in wrong["driver.module_file"]["remedy"]

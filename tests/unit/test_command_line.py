@@ -178,6 +178,23 @@ def test_report_has_a_format(name: str) -> None:
     assert re.fullmatch(r"goldnode\.[a-z-]+/1", option.schema)
 
 
+def test_the_page_lists_every_schema() -> None:
+    page = (Path(__file__).parents[2] / "docs/command-line.md").read_text(encoding="utf-8")
+    listed = {
+        (schema, name)
+        for schema, names in re.findall(
+            r"^\| `(goldnode\.[a-z-]+/1)` \| (`goldnode .*) \|$", page, re.MULTILINE
+        )
+        for name in re.findall(r"`goldnode ([a-z -]+)`", names)
+    }
+    assert {row for row in listed if "--" not in row[1]} == {
+        (option.schema, name)
+        for name, (command, _) in LEAVES.items()
+        for option in options_of(command)
+        if isinstance(option, FormatOption)
+    }
+
+
 def test_sections_list_all_commands() -> None:
     done = CliRunner().invoke(main, ["--help"], terminal_width=WIDTH)
     assert done.exit_code == 0

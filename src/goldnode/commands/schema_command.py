@@ -24,7 +24,7 @@ import click
     help="Directory to write all schemas to, or with markdown the file to write.",
 )
 def schema(kind: str | None, form: str, out: Path | None) -> None:
-    """Print or write the JSON Schemas of goldnode's files and documents.
+    """Print or write the JSON Schemas of all files and documents.
 
     With KIND, print the schema of that file or document. Without it, write all schemas to --out, or to schemas/
     by default. With `--format markdown`, print or write docs/reference.md, which documents every key.

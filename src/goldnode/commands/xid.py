@@ -24,7 +24,7 @@ def xid(what: tuple[str, ...], form: str) -> None:
     """Explain NVIDIA Xid and SXid errors.
 
     Give a CODE, or TEXT from a kernel log; without arguments the log is read from standard input. The
-    explanation has the action of NVIDIA's Xid catalog, its blast radius, the data that a support ticket needs,
+    explanation has the action from the Xid catalog of NVIDIA, its blast radius, the data that a support ticket needs,
     the sources, and where other tools differ.
     """
     from goldnode.facts import xid as table
