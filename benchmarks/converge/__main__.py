@@ -146,7 +146,7 @@ def agree(everybody: Sequence[Contender], node: Node) -> None:
         node.shell(DAMAGE)
         if contender.unchanged(contender.run()):
             raise SystemExit(f"{contender.title} did not see the damage: it does not keep the state")
-        plan = json.loads(node.run("/usr/lib/goldnode/goldnode-node", "plan", "--json").output)
+        plan = json.loads(node.run("/usr/lib/goldnode/goldnode-node", "plan", "--format", "json").output)
         if plan["actions"] or plan["refusals"]:
             raise SystemExit(f"after {contender.title} mended the node, goldnode finds: {plan['parts']}")
         say(f"  {contender.title}: mends what is damaged, and goldnode finds nothing more")

@@ -81,7 +81,7 @@ def contenders(
     played.write_text(f"#!/bin/sh\nexec cat {folder / 'answer'}\n", encoding="utf-8")
     played.chmod(0o755)
     launch = [*python, str(Path(__file__).with_name("launch.py")), str(file), str(place), str(root)]
-    passive = ["check", "--passive", "--json", "--no-gate"]
+    passive = ["check", "--passive", "--format", "json", "--no-gate"]
     found = {
         "check": ("`goldnode-node check --passive`, all of it", [*launch, "-", "--", *passive]),
         "beyond": (
@@ -90,8 +90,8 @@ def contenders(
         ),
         "driver": ("the process that asks the simulated driver, alone", driver),
         "cached": (
-            "`goldnode-node check --cached --json`",
-            [*launch, "-", "--", "check", "--cached", "--json"],
+            "`goldnode-node check --cached --format json`",
+            [*launch, "-", "--", "check", "--cached", "--format", "json"],
         ),
         "pass": ("floor: `python3 -I -S -c pass`", [*python, "-c", "pass"]),
     }

@@ -31,7 +31,8 @@ def main() -> int:
         from goldnode.node import start
         from goldnode.node.verdict import current
 
-        return start.leave(current.answer(sys.argv[2:], root))
+        form, rest = current.split(sys.argv[2:])
+        return start.leave(current.answer(form or "text", "--quiet" in rest, root))
     from goldnode.node import program, start
     from goldnode.node.host import Host
 

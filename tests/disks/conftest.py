@@ -121,7 +121,7 @@ def built(site: Site, fetched: Path) -> BuiltDisk:
     """The disk; its first build was killed while site.yml was at work in a root with mounts."""
     with (site.home / "killed.log").open("wb") as log:
         first = subprocess.Popen(
-            site.command("disks", "build", CLASS, "--format", "raw"),
+            site.command("disks", "build", CLASS, "--image-format", "raw"),
             cwd=ROOT,
             env=site.environment,
             stdout=log,
@@ -139,7 +139,7 @@ def built(site: Site, fetched: Path) -> BuiltDisk:
         time.sleep(0.5)
     assert left == ([], []), "a killed build leaves mounts or processes"
     assert builds(site.store) == []
-    done = site.run("disks", "build", CLASS, "--format", "raw", "--offline")
+    done = site.run("disks", "build", CLASS, "--image-format", "raw", "--offline")
     assert done.returncode == 0, done.stderr
     (disk,) = builds(site.store)
     assert [path.name for path in (site.store / "cache/work").iterdir() if path.is_dir()] == [], (

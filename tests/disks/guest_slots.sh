@@ -13,7 +13,7 @@ while [ "$(state)" = indeterminate ]; do sleep 1; done
 i=0; while [ "$(systemctl is-active goldnode-sanity.service)" != active ] && [ $i -lt 600 ]; do sleep 1; i=$((i + 1)); done
 
 tell() {
-    say "SLOTS $($program slot status --json | tr -d '\n')"
+    say "SLOTS $($program slot status --format json | tr -d '\n')"
     say "FINDINGS $(python3 -c 'import json; print(json.dumps([f for f in json.load(open("/run/goldnode/verdict.json"))["findings"] if f["outcome"] != "match"]))')"
     say "WATCHDOG $(cat /sys/class/watchdog/watchdog0/identity) $(cat /sys/class/watchdog/watchdog0/state) $(systemctl show -P RuntimeWatchdogUSec)"
     say "MOTD $(sh /etc/update-motd.d/90-goldnode | tr '\n' '|')"
@@ -58,10 +58,10 @@ attempt() { # damage the other slot as the first of the causes left says, and ha
 }
 case $step in
 begin)
-    say "SLOTS $($program slot status --json | tr -d '\n')"
+    say "SLOTS $($program slot status --format json | tr -d '\n')"
     cp /run/payload/causes /efi/causes
     say "IDENTITY $(cat /etc/machine-id) $(md5sum /etc/ssh/ssh_host_ed25519_key.pub | cut -c 1-32)"
-    $update write --json <"/run/payload/image" >/run/written.json 2>/run/written.err; code=$?
+    $update write --format json <"/run/payload/image" >/run/written.json 2>/run/written.err; code=$?
     say "WRITTEN $code $(tr -d '\n' </run/written.json) $(tail -1 /run/written.err)"
     [ $code = 0 ] || exit 1
     go written
@@ -71,7 +71,7 @@ written)
     say "IDENTITY $(cat /etc/machine-id) $(md5sum /etc/ssh/ssh_host_ed25519_key.pub | cut -c 1-32)"
     say "SIZE $(df -BM --output=size / | tail -1)"
     # What the kernel's hooks do when the initramfs of this slot is made anew.
-    update-initramfs -u >/run/initramfs.txt 2>&1; say "INITRAMFS $? $($program slot status --json | tr -d '\n')"
+    update-initramfs -u >/run/initramfs.txt 2>&1; say "INITRAMFS $? $($program slot status --format json | tr -d '\n')"
     say "COPIES $(grep -E 'linux|initrd' /efi/loader/entries/goldnode-*-$slot.conf | tr '\n' '|')"
     attempt
     ;;

@@ -40,9 +40,9 @@ def test_the_manifest_says_what_is_in_it(built: BuiltDisk, lock: DiskLock) -> No
 
 def test_what_is_there_is_not_built_again(site: Site, built: BuiltDisk) -> None:
     before = built.path("raw").stat()
-    done = site.run("disks", "build", CLASS, "--offline", "--format", "raw", "--output", "json")
+    done = site.run("disks", "build", CLASS, "--offline", "--image-format", "raw", "--format", "json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    (told,) = json.loads(done.stdout)["disks"]
     assert (told["made"], told["build_id"], told["raw"]["sha256"]) == (
         False,
         built.build_id,
@@ -52,7 +52,7 @@ def test_what_is_there_is_not_built_again(site: Site, built: BuiltDisk) -> None:
 
 
 def test_built_twice_it_is_the_same(site: Site, built: BuiltDisk) -> None:
-    done = site.run("disks", "build", CLASS, "--offline", "--format", "raw", "--twice")
+    done = site.run("disks", "build", CLASS, "--offline", "--image-format", "raw", "--twice")
     assert done.returncode == 0, done.stderr
     assert "built twice: every byte is the same" in done.stderr
 

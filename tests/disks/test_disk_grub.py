@@ -27,7 +27,7 @@ def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_p
     locks.mkdir()
     chosen = {"GOLDNODE_DISK_DEFINITION": str(definition), "GOLDNODE_DISK_LOCKS": str(locks)}
     before = {disk.build_id for disk in builds(site.store, CLASS)}
-    for arguments in (("disks", "lock", CLASS), ("disks", "build", CLASS, "--format", "raw")):
+    for arguments in (("disks", "lock", CLASS), ("disks", "build", CLASS, "--image-format", "raw")):
         done = site.run(*arguments, **chosen)
         assert done.returncode == 0, done.stderr
     (disk,) = [found for found in builds(site.store, CLASS) if found.build_id not in before]
@@ -51,10 +51,10 @@ def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_p
 
         def known() -> None:
             """The engine sees what boots next, judges it right, and has nothing to change."""
-            verdict = json.loads(machine.ssh([NODE, "check", "--json"], limit=900).out)
+            verdict = json.loads(machine.ssh([NODE, "check", "--format", "json"], limit=900).out)
             (found,) = [finding for finding in verdict["findings"] if finding["id"] == "boot.next"]
             assert found["outcome"] == "match", found
-            assert json.loads(said(NODE, "plan", "--json"))["actions"] == []
+            assert json.loads(said(NODE, "plan", "--format", "json"))["actions"] == []
 
         first = comes_up()
         known()

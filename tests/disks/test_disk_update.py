@@ -40,7 +40,13 @@ def variant(site: Site, word: str) -> BuiltDisk:
     definition.write_text(text)
     before = {disk.build_id for disk in builds(site.store, CLASS)}
     done = site.run(
-        "disks", "build", CLASS, "--format", "raw", "--offline", GOLDNODE_DISK_DEFINITION=str(definition)
+        "disks",
+        "build",
+        CLASS,
+        "--image-format",
+        "raw",
+        "--offline",
+        GOLDNODE_DISK_DEFINITION=str(definition),
     )
     assert done.returncode == 0, done.stderr
     (made,) = [disk for disk in builds(site.store, CLASS) if disk.build_id not in before]
@@ -86,7 +92,7 @@ def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(
 
     def state() -> tuple[str, str, dict[str, str]]:
         """The slot that runs, the one that boots next, and what each one holds."""
-        found = json.loads(said("/usr/lib/goldnode/goldnode-node slot status --json"))
+        found = json.loads(said("/usr/lib/goldnode/goldnode-node slot status --format json"))
         return found["running"], found["next"], {slot: row["image"] for slot, row in found["slots"].items()}
 
     who = said("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub")

@@ -34,7 +34,7 @@ APPLY = """set -eu
 echo "@KERNEL@ $(uname -r) @"
 cp /run/payload/goldnode-node /root/goldnode-node
 python3 /root/goldnode-node apply --class /run/payload/class.json --part kernel
-python3 /root/goldnode-node plan --json --class /run/payload/class.json >/root/plan.json
+python3 /root/goldnode-node plan --format json --class /run/payload/class.json >/root/plan.json
 lsinitramfs /boot/initrd.img-$(uname -r) >/root/lsinitramfs
 """.replace("@KERNEL@", KERNEL)
 # As if goldnode had brought the kernel that runs, on a machine that ran the other one.
@@ -45,7 +45,7 @@ if [ -e /run/payload/state.json ]; then
     apt-mark hold linux-image-$(uname -r)
 fi
 python3 /run/payload/goldnode-node apply --absent
-python3 /run/payload/goldnode-node plan --absent --json >/root/plan.json
+python3 /run/payload/goldnode-node plan --absent --format json >/root/plan.json
 dpkg-query -W -f '${Package} ${Status}\\n' 'linux-image-*' >/root/kernels
 """.replace("@KERNEL@", KERNEL)
 LOOK = f"""echo "{KERNEL} $(uname -r) @"

@@ -40,7 +40,7 @@ def tuned(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, S
 
 def findings(node: Node) -> dict[str, dict[str, Any]]:
     """What the check on the node says now, by the name of the item."""
-    verdict = json.loads(node.run(PROGRAM, "check", "--no-write", "--json", check=False).output)
+    verdict = json.loads(node.run(PROGRAM, "check", "--no-write", "--format", "json", check=False).output)
     return {finding["id"]: finding for finding in verdict["findings"]}
 
 

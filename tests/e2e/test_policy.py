@@ -33,7 +33,7 @@ ITEMS = {
 
 def policy_findings(node: Node) -> tuple[int, dict[str, dict[str, Any]]]:
     """Exit code of the check, and its findings on policy, by item."""
-    done = node.run(PROGRAM, "check", "--json", "--no-write", check=False)
+    done = node.run(PROGRAM, "check", "--format", "json", "--no-write", check=False)
     verdict = json.loads(done.output)
     assert verdict["simulated"] is True
     own = {row["id"].partition(".")[2]: row for row in verdict["findings"] if row["id"].startswith("policy.")}
@@ -151,7 +151,7 @@ def test_what_the_unit_cannot_do_is_a_failed_unit(world_of_one: tuple[Node, Site
 def test_the_nodes_policy_can_be_exported(world_of_one: tuple[Node, Site, Path]) -> None:
     node, _, _ = world_of_one
     simulator.drift(node, ["gpu3.power_limit=300000"])
-    found = json.loads(node.run(PROGRAM, "policy", "export", "--json").output)["policy"]
+    found = json.loads(node.run(PROGRAM, "policy", "export", "--format", "json").output)["policy"]
     assert found["clocks"] == {"graphics_mhz": 1305, "memory_mhz": 1215}
     assert [row["power_limit_watts"] for row in found["overrides"]] == [300]
 

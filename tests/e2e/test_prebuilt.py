@@ -139,7 +139,7 @@ def test_what_does_not_build_is_a_result_with_the_compilers_own_line(shop: Shop)
         "matrix", STACK, "--kernel", "6.1.0-904-amd64", "--kernel", RELEASE, "--format", "json"
     )
     assert done.returncode == 0, done.stderr
-    rows = {row["kernel"]: row for row in json.loads(done.stdout)}
+    rows = {row["kernel"]: row for row in json.loads(done.stdout)["results"]}
     assert rows[RELEASE]["ok"]
     assert not rows["6.1.0-904-amd64"]["ok"]
     assert "error: too few arguments to function" in rows["6.1.0-904-amd64"]["line"]
@@ -164,7 +164,9 @@ def test_from_dkms_to_built_modules_and_nothing_is_left(shop: Shop) -> None:
 def test_a_module_that_was_taken_away_is_put_there_anew(shop: Shop) -> None:
     shop.node.shell(f"rm /lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko && depmod {RELEASE}")
     verdict = json.loads(
-        shop.node.run("/usr/lib/goldnode/goldnode-node", "check", "--no-write", "--json", check=False).output
+        shop.node.run(
+            "/usr/lib/goldnode/goldnode-node", "check", "--no-write", "--format", "json", check=False
+        ).output
     )
     wrong = {row["id"]: row for row in verdict["findings"] if row["outcome"] == "mismatch"}
     assert "installs the module" in wrong["driver.module_file"]["remedy"]

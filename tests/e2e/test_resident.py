@@ -145,7 +145,7 @@ def test_what_a_user_can_change_is_reported_put_right_and_never_run(
     node.shell(f"chown -R mallory /home/mallory; chmod 755 {THEIRS}")
     for what, (damage, abuse, reason) in DAMAGE.items():
         node.shell(f"systemctl stop goldnode-watch.timer; {damage}")  # which would run it within five minutes
-        done = node.run(PROGRAM, "check", "--no-write", "--json", check=False)
+        done = node.run(PROGRAM, "check", "--no-write", "--format", "json", check=False)
         found = {row["id"]: row for row in json.loads(done.output)["findings"]}
         assert done.rc == 2, what
         assert reason in found["node.owner"]["got"], what

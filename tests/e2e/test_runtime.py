@@ -167,7 +167,9 @@ def test_nothing_restarts_while_a_gpu_container_runs(docker12: tuple[Node, Site,
     assert "nvidia" not in info(node)["Runtimes"]  # type: ignore[operator]
     run = succeeded(site_yml(hosts, site=site))
     assert "runtime.reload docker.service" in run.output
-    (waiting,) = json.loads(node.run("/usr/lib/goldnode/goldnode-node", "plan", "--json").output)["waiting"]
+    (waiting,) = json.loads(node.run("/usr/lib/goldnode/goldnode-node", "plan", "--format", "json").output)[
+        "waiting"
+    ]
     assert waiting["subject"] == "docker.service"
     assert "restarts with the next run once the node is drained: container training" in waiting["message"]
     assert pid(node) == before, "docker was told by SIGHUP, and not restarted"

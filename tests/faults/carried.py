@@ -140,7 +140,7 @@ def apply(node: Node) -> str | None:
     The classes of the scoreboard are those of real boards, which a node with simulated ones refuses to apply: not here.
     """
     with mock.patch.object(preflight, "identity", return_value=[]):
-        _, out, told = node.command("policy", "apply", "--json")
+        _, out, told = node.command("policy", "apply", "--format", "json")
     return None if '"exit_code"' in out else f"{out}{told}"
 
 

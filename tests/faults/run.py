@@ -1,7 +1,7 @@
 """The scoreboard's runs: each row of the table on a node of its own, through the command that a node runs.
 
 A row is held against the node once as it is (the base, which is checked twice and has to be healthy both times), with the fault, with it
-once more, and after a boot. What is asked is `goldnode-node check --json` itself, on a root directory that plays a live machine.
+once more, and after a boot. What is asked is `goldnode-node check --format json` itself, on a root directory that plays a live machine.
 """
 
 from __future__ import annotations
@@ -103,8 +103,10 @@ class Node:
         return code, out.getvalue(), err.getvalue()
 
     def check(self, passive: bool = False) -> Json:
-        """The verdict of `goldnode-node check --json`, with the exit code of the command as `rc` and all that it printed as `printed`."""
-        code, out, err = self.command("check", "--json", "--no-gate", *(["--passive"] if passive else []))
+        """The verdict of `goldnode-node check --format json`, with the exit code of the command as `rc` and all that it printed as `printed`."""
+        code, out, err = self.command(
+            "check", "--format", "json", "--no-gate", *(["--passive"] if passive else [])
+        )
         try:
             verdict: Json = json.loads(out)
         except ValueError:

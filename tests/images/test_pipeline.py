@@ -40,7 +40,7 @@ def test_from_locks_to_a_container_of_the_registry_and_again(
     first = run(*IMAGES)
     try:
         assert first.returncode == 0, first.stdout[-3000:] + first.stderr[-3000:]
-        built = json.loads((store / "run/built.json").read_text())
+        built = json.loads((store / "run/built.json").read_text())["images"]
         assert [row["image"] for row in built] == list(IMAGES)
         assert all(row["built"] for row in built)
         for row in built:
@@ -53,7 +53,7 @@ def test_from_locks_to_a_container_of_the_registry_and_again(
         # Once more: nothing is built, sent or moved, and it ends the same.
         second = run(*IMAGES)
         assert second.returncode == 0, second.stdout[-3000:] + second.stderr[-3000:]
-        again = json.loads((store / "run/built.json").read_text())
+        again = json.loads((store / "run/built.json").read_text())["images"]
         assert [(row["digest"], row["built"]) for row in again] == [(row["digest"], False) for row in built]
     finally:
         down = run("--down")

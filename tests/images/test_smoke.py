@@ -254,9 +254,11 @@ def test_the_command_runs_attaches_and_tells_by_its_exit_code(
     assert attached is not None
     assert attached["tiers"]["cpu"]["state"] == "not_run"
     for engine in ("docker", "chroot"):
-        done = CliRunner().invoke(command, [bare.digest, "--engine", engine, "--runner", "own", "--json"])
+        done = CliRunner().invoke(
+            command, [bare.digest, "--engine", engine, "--runner", "own", "--format", "json"]
+        )
         assert done.exit_code == 0, done.output
-        assert json.loads(done.output)[bare.digest]["tiers"]["cpu"]["state"] == "passed"
+        assert json.loads(done.stdout)["records"][bare.digest]["tiers"]["cpu"]["state"] == "passed"
 
     done = CliRunner().invoke(command, ["cpu:1-runtime-debian12-abd"])
     assert isinstance(done.exception, ImageError)

@@ -619,7 +619,7 @@ def test_verdict_of_this_boot(node: Node) -> None:
 
 
 def test_boot_check_says_now_what_its_exit_code_says(node: Node) -> None:
-    done = run_program(node, "check --json --no-write")
+    done = run_program(node, "check --format json --no-write")
     verdict = json.loads(done.stdout)
     _check_verdict(node, verdict)
     assert done.rc == verdict["exit_code"]

@@ -47,7 +47,7 @@ def test_classes() -> None:
 
 
 def test_classes_as_json() -> None:
-    rows = {row["class"]: row for row in json.loads(run("classes", "--format", "json").output)}
+    rows = {row["class"]: row for row in json.loads(run("classes", "--format", "json").stdout)["classes"]}
     assert rows["cpu_only"]["gpu"] is None
     assert rows["a100_sxm4_40gb"] == {
         "class": "a100_sxm4_40gb",
@@ -201,6 +201,7 @@ def test_schema(tmp_path: Path) -> None:
         "class",
         "class-document",
         "disks",
+        "error",
         "gate",
         "images",
         "plan",

@@ -153,7 +153,17 @@ def test_what_a_check_says_is_out_before_it_ends(tmp_path: Path) -> None:
     """A check ends without the interpreter's own end: what it has printed is out before that, and what cannot be printed is said."""
     file = tmp_path / "goldnode-node"
     file.write_bytes(nodefile.build())
-    command = [sys.executable, "-I", "-S", str(file), "check", "--json", "--root", str(tmp_path / "empty")]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(file),
+        "check",
+        "--format",
+        "json",
+        "--root",
+        str(tmp_path / "empty"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 3

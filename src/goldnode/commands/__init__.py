@@ -11,22 +11,26 @@ from typing import Any
 
 import click
 
+# Section of the help -> command -> (module of goldnode.commands, first line of the command's docstring).
+Sections = Mapping[str, Mapping[str, tuple[str, str]]]
+
 
 class LazyGroup(click.Group):
-    """A group with commands `elsewhere`, beside any of its own: NAME -> (file `goldnode.commands.FILE`, the line that the list shows)."""
+    """A group whose commands are listed in sections, and imported only when they are called."""
 
-    def __init__(self, *args: Any, elsewhere: Mapping[str, tuple[str, str]], **given: Any) -> None:
+    def __init__(self, *args: Any, sections: Sections, **given: Any) -> None:
         super().__init__(*args, **given)
-        self.elsewhere = elsewhere
+        self.sections = sections
+        self._places = {name: place for rows in sections.values() for name, place in rows.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *self.elsewhere]
+        return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.elsewhere:
-            return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"goldnode.commands.{self.elsewhere[cmd_name][0]}")
-        # `list` is called list_ there, since the name is Python's own.
+        if cmd_name not in self._places:
+            return None
+        module = importlib.import_module(f"goldnode.commands.{self._places[cmd_name][0]}")
+        # `class` and `list` are names of Python: the functions are class_ and list_.
         name = cmd_name.replace("-", "_")
         found: click.Command = getattr(module, name, None) or getattr(module, f"{name}_")
         return found
@@ -34,7 +38,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's own, whose suggestion for a wrong name knows none of `elsewhere`."""
+        """Resolve a command as click does, with a suggestion for a misspelt name."""
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             close = get_close_matches(name, self.list_commands(ctx), n=1)
@@ -42,12 +46,8 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's own, without importing what is only listed."""
-        own = {name: command.get_short_help_str(100) for name, command in self.commands.items()}
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [
-                    (name, own[name] if name in own else self.elsewhere[name][1])
-                    for name in self.list_commands(ctx)
-                ]
-            )
+        """Write the sections, without importing the commands. All sections have the same first column."""
+        width = max(map(len, self._places))
+        for title, rows in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in rows.items()])

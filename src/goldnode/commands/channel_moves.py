@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from goldnode.commands.output import emit, options
 from goldnode.core.errors import ImageError, nearest
 
 if TYPE_CHECKING:
@@ -24,72 +24,67 @@ if TYPE_CHECKING:
     from goldnode.evidence.vulnerabilities import Database
     from goldnode.lock.model import Sealed
 
-Command = Callable[..., Any]
-
-
-def options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Several options as one decorator."""
-
-    def apply(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return apply
-
-
 TRUST = click.option(
     "--trust",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Public keys (PEM) whose signatures count; default: images.public_key of the site file.",
+    metavar="FILE",
+    show_default="`images.public_key` of the site file",
+    help="PEM file of trusted public keys. Repeatable.",
 )
 KEY = click.option(
     "--key",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="GOLDNODE_IMAGE_KEY",
-    help="Secret key (PEM) to sign with; its public half is trusted. Default: $GOLDNODE_IMAGE_KEY, else the site's.",
+    metavar="FILE",
+    show_default="$GOLDNODE_IMAGE_KEY, else `images.signing_key` of the site file",
+    help="PEM file of the secret key to sign with. Its public key is trusted.",
 )
 SIGNED = options(
     click.option(
-        "--by", help="Who decides; recorded. Default for a move without waiver or approval: your user name."
+        "--by",
+        metavar="NAME",
+        show_default="your user name; required with a waiver or an approval",
+        help="Who decides. Recorded in the history.",
     ),
-    click.option("--reason", help="Why; recorded."),
+    click.option("--reason", metavar="TEXT", help="Reason for the decision. Recorded in the history."),
 )
 WAIVED = options(
     click.option(
         "--waive",
         multiple=True,
-        metavar="GATE",
-        help="Let this gate pass; needs --by and --reason, which are recorded.",
+        metavar="REQUIREMENT",
+        help="Waive this requirement; --by and --reason are then required. Repeatable.",
     ),
     SIGNED,
 )
+CHANNEL = click.option(
+    "--channel", default="stable", show_default=True, metavar="NAME", help="Channel to move."
+)
 EXPECT = click.option(
-    "--expect", metavar="DIGEST", help="What the channel has to stand for now; `none` for nothing."
+    "--expect",
+    metavar="DIGEST",
+    help="Fail unless the channel points to this digest now; `none` for an empty channel.",
 )
-HISTORY = click.option("--history", "with_history", is_flag=True, help="Every move, oldest first.")
-FORM = click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
-DAYS = click.option(
-    "--days", type=click.FloatRange(0), default=30, show_default=True, help="What is younger stays."
-)
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would go.")
+HISTORY = click.option("--history", "with_history", is_flag=True, help="Show all moves, oldest first.")
+FILES = click.option("--files", is_flag=True, help="List all files, not only the first ones.")
 # Options of evidence.
 MADE_WITH = options(
     click.option(
         "--key",
         type=click.Path(dir_okay=False, path_type=Path),
         envvar="GOLDNODE_IMAGE_KEY",
-        help="Secret key to sign with, PEM. Default: $GOLDNODE_IMAGE_KEY, else the site's, else unsigned.",
+        metavar="FILE",
+        show_default="$GOLDNODE_IMAGE_KEY, else `images.signing_key` of the site file, else unsigned",
+        help="PEM file of the secret key to sign with.",
     ),
     click.option(
         "--database",
         "databases",
         multiple=True,
         metavar="KIND=FILE[@DATE]",
-        help="Vulnerability database (debian or osv) with its date; default: the site's.",
+        show_default="`images.vulnerabilities` of the site file",
+        help="Vulnerability database with its date; KIND is debian or osv. Repeatable.",
     ),
 )
 
@@ -152,9 +147,9 @@ def check_step(
     approve: Sequence[str] = (),
     parts: Sequence[str] = (),
 ) -> None:
-    """Refuse a channel that there is not, and a gate or part that the step does not ask for: before keys, stores and names are looked at.
+    """Refuse an unknown channel, and a requirement or part that the step does not have, before anything is read.
 
-    Raises ImageError. `step`: a channel, or `publish`; `asked`: the gates of each.
+    Raises ImageError. `step`: a channel, or `publish`; `asked`: the requirements of each.
     """
     from goldnode.channels.requirements import Approval, Waiver, check_asked
 
@@ -184,7 +179,7 @@ def approvals_of(parts: Sequence[str], by: str | None, reason: str | None) -> li
 
 
 def _signed(by: str | None, reason: str | None, what: str) -> tuple[str, str]:
-    """Who and why, for `what`. Raises ImageError where one of them is not said."""
+    """Return who decides on `what` and why. Raises ImageError if one of them is missing."""
     if not (by or "").strip() or not (reason or "").strip():
         raise ImageError(
             f"{what} is recorded with who decided it and why", remedy="add --by WHO --reason WHY"
@@ -199,62 +194,80 @@ def user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        raise ImageError("nobody knows who you are", remedy="name yourself with --by") from None
-
-
-def say(text: str) -> None:
-    """Print a progress message on standard error."""
-    click.echo(text, err=True)
+        raise ImageError("your user name cannot be determined", remedy="name yourself with --by") from None
 
 
 def show_verified(found: Iterable[tuple[str, Verification]], form: str) -> None:
-    """Print what came of checks, each with the name of what was checked. Exit 1 where one did not pass."""
+    """Print the results of verifications, each with the name of its subject. Exit with 1 if one did not pass."""
     rows = list(found)
-    if form == "json":
-        show_json([result.data() for _, result in rows])
-    else:
-        for name, result in rows:
-            click.echo(f"{name}\n{result.text()}")
+    emit(
+        form,
+        {"results": [{"name": name, **result.data()} for name, result in rows]},
+        lambda: "\n".join(f"{name}\n{result.text()}" for name, result in rows),
+    )
     if not all(result.passed for _, result in rows):
         sys.exit(1)
 
 
-def show_json(document: Any) -> None:
-    """Print JSON whose keys are in order."""
-    click.echo(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False))
+def gate_rows(gates: Iterable[Gate]) -> list[dict[str, Any]]:
+    """Return requirements as plain data."""
+    return [vars(gate) for gate in gates]
 
 
-def show_gates(gates: Sequence[Gate]) -> None:
-    """Print gates."""
+def gate_lines(gates: Iterable[Gate]) -> list[str]:
+    """Return requirements as text, one line each."""
+    lines = []
     for gate in gates:
         who = f" (by {gate.by}: {gate.reason})" if gate.by else ""
-        click.echo(f"  {gate.name:<16} {gate.state.replace('_', ' '):<10} {gate.why}{who}")
+        lines.append(f"  {gate.name:<16} {gate.state.replace('_', ' '):<10} {gate.why}{who}")
+    return lines
 
 
-def show_moved(place: str, done: Moved) -> None:
-    """Print what a promotion or a rollback did."""
+def show_moved(place: str, done: Moved, form: str) -> None:
+    """Print the requirements and the result of a promotion or a rollback."""
+    lines = gate_lines(done.gates)
     if done.entry is not None:
-        click.echo(f"{place}/{done.line} {done.channel}: {done.was or 'nothing'} -> {done.now} ({done.tag})")
-    for note in done.notes:
-        click.echo(f"note: {note}")
+        lines.append(
+            f"{place}/{done.line} {done.channel}: {done.was or 'nothing'} -> {done.now} ({done.tag})"
+        )
+    lines += [f"note: {note}" for note in done.notes]
+    content = {
+        "place": place,
+        "line": str(done.line),
+        "channel": done.channel,
+        "moved": done.entry is not None,
+        "from": done.was,
+        "to": done.now,
+        "tag": done.tag,
+        "requirements": gate_rows(done.gates),
+        "notes": done.notes,
+    }
+    emit(form, content, "\n".join(lines))
 
 
 def lock_digests(files: Mapping[str, Path], load: Callable[[Path], Sealed], what: str) -> dict[str, str]:
-    """Digests of locks, and whose they are, for what keeps what they would build. Raises GoldnodeError for one that cannot be read: what it
-    names is not known, and must not go."""
+    """Return the digests of locks with their owners, so that the content they would build is retained.
+
+    Raises GoldnodeError for an unreadable lock: its content is unknown and must not be removed.
+    """
     return {load(path).digest: f"the {what} of {name}" for name, path in sorted(files.items())}
 
 
-def show_gone(gone: Sequence[Gone], stays: Mapping[str, str], dry_run: bool) -> None:
-    """Print what went, or would, and what stays."""
+def show_gone(gone: Sequence[Gone], stays: Mapping[str, str], dry_run: bool, form: str) -> None:
+    """Print removed or removable items, and retained ones with the reason."""
     from goldnode.evidence.size import human
 
-    word = "would go" if dry_run else "gone"
-    for item in gone:
-        click.echo(f"{word}: {item.what}: {item.why}")
-    for name, why in sorted(stays.items()):
-        click.echo(f"stays: {name}: {why}")
-    click.echo(f"{len(gone)} {word}, {human(sum(item.size for item in gone))}; {len(stays)} stay")
+    word, size = "would go" if dry_run else "gone", sum(item.size for item in gone)
+    lines = [f"{word}: {item.what}: {item.why}" for item in gone]
+    lines += [f"stays: {name}: {why}" for name, why in sorted(stays.items())]
+    lines.append(f"{len(gone)} {word}, {human(size)}; {len(stays)} stay")
+    content = {
+        "dry_run": dry_run,
+        "removed": [vars(item) for item in gone],
+        "size": size,
+        "retained": dict(stays),
+    }
+    emit(form, content, "\n".join(lines))
 
 
 def show_status(
@@ -302,44 +315,47 @@ def show_status(
                 "history": [entry.document() for entry in found.history.entries],
             }
         )
-    if form == "json":
-        click.echo(json.dumps(documents, indent=1))
-    else:
-        for document in documents:
-            _show_stand(document, with_history)
-        if not documents:
-            click.echo("no channel stands for anything yet")
+    emit(
+        form,
+        {"lines": documents},
+        lambda: (
+            "\n".join(line for row in documents for line in _stand_lines(row, with_history))
+            or "no channel points to anything yet"
+        ),
+    )
     if bad:
         sys.exit(1)
 
 
-def _show_stand(document: dict[str, Any], with_history: bool) -> None:
-    """Print how the channels of a line stand, from what `status --format json` prints."""
+def _stand_lines(document: dict[str, Any], with_history: bool) -> Iterator[str]:
+    """Yield the state of the channels of a line as text, from its JSON document."""
     signed = (
         "signatures verified"
         if document["verified"]
         else "signatures NOT verified: no key was given (--trust)"
     )
     if not document["history"]:
-        signed = "no history: no channel ever stood for anything"
-    click.echo(f"{document['place']}/{document['line']}  ({signed})")
+        signed = "no history: no channel was ever set"
+    yield f"{document['place']}/{document['line']}  ({signed})"
     for row in document["channels"]:
-        told = {
+        remark = {
             "ok": "",
             "unfinished": f"  UNFINISHED: the tag is {row['found']}; run the same command again, or --repair",
-            "moved": f"  MOVED: the tag is {row['found']}, which the history does not say",
-            "absent": "  GONE: there is no such tag; --repair brings it back",
+            "moved": f"  MOVED: the tag is {row['found']}, which is not in the history",
+            "absent": "  GONE: the tag does not exist; --repair restores it",
         }[row["state"]]
-        click.echo(
-            f"  {row['channel']:<10}  {row['tag']:<44}  {row['digest'][:19]}  {row['date'][:10]}  {row['by']}{told}"
+        yield (
+            f"  {row['channel']:<10}  {row['tag']:<44}  {row['digest'][:19]}  {row['date'][:10]}  {row['by']}{remark}"
         )
     if document["pending"]:
-        click.echo(
-            f"  {document['pending']} moves were made in this store and wait for the registry: the next move, or --repair, brings them there"
+        yield (
+            f"  {document['pending']} moves were made in this store and are not in the registry yet: the next "
+            "move, or --repair, publishes them"
         )
     for row in document["history"] if with_history else []:
         waived = ", ".join(gate["gate"] for gate in row["gates"] if gate["state"] != "passed")
-        click.echo(
-            f"  {row['number']:>4}  {row['date']}  {row['action']} {row['channel']}: {(row['from'] or 'nothing')[:19]} -> {row['to'][:19]} ({row['tag']})"
-            f"  by {row['by']}{': ' + row['reason'] if row['reason'] else ''}{'  not passed: ' + waived if waived else ''}"
+        yield (
+            f"  {row['number']:>4}  {row['date']}  {row['action']} {row['channel']}: {(row['from'] or 'nothing')[:19]}"
+            f" -> {row['to'][:19]} ({row['tag']})  by {row['by']}{': ' + row['reason'] if row['reason'] else ''}"
+            f"{'  not passed: ' + waived if waived else ''}"
         )

@@ -7,42 +7,50 @@ from pathlib import Path
 
 import click
 
+from goldnode.commands.output import LIMIT, emit, reports
+
 
 @click.command()
-@click.option("-c", "--class", "classes", multiple=True, help="Check this node class.")
+@click.option("-c", "--class", "classes", multiple=True, metavar="CLASS", help="Check this node class.")
 @click.option(
-    "-s", "--stack", "stacks", multiple=True, help="Check this stack alone, with the GPUs of no class."
+    "-s",
+    "--stack",
+    "stacks",
+    multiple=True,
+    metavar="STACK",
+    help="Check this stack alone, without the GPUs of any class.",
 )
 @click.option(
     "-i",
     "--inventory",
     "inventories",
     multiple=True,
-    help="Check the classes of this inventory's hosts, and its cohorts.",
+    metavar="PATH",
+    help="Check the classes and the cohorts of the hosts in this inventory.",
 )
-@click.option("-l", "--limit", help="Only hosts of the inventory that this pattern of Ansible's names.")
+@LIMIT
 @click.option(
     "--image",
     "images",
     multiple=True,
-    help="On each of them: an image reference, docker:REF, or a file of its metadata.",
+    metavar="IMAGE",
+    help="Check this image on each class or stack: a reference, docker:REF, or a file with its metadata.",
 )
 @click.option(
     "--requirements",
     "requirements",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="On each of them: a Python requirements file.",
+    metavar="FILE",
+    help="Check this Python requirements file on each class or stack.",
 )
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", show_default=True
-)
+@reports("check", "sarif")
 @click.option(
     "--require-lock",
     is_flag=True,
-    help="End with 1 where a class cannot be applied yet, because its stack has no lock.",
+    help="Exit with 1 if a class cannot be applied because its stack has no lock.",
 )
-@click.option("--explain", metavar="RULE", help="Tell what RULE compares, why, and what it rests on.")
+@click.option("--explain", metavar="RULE", help="Explain a rule: what it compares, why, and its sources.")
 @click.option("--list-rules", is_flag=True, help="List all rules.")
 def check(
     classes: tuple[str, ...],
@@ -56,31 +64,40 @@ def check(
     explain: str | None,
     list_rules: bool,
 ) -> None:
-    """Hold classes, stacks, images and requirements against what is known to fit; by default all classes.
+    """Check that classes, stacks, images and requirements are compatible.
 
-    Exit status: 0 nothing blocks, 1 something does (with --require-lock also a missing lock), 2 it could not be checked.
+    Without any of them, all classes are checked.
+
+    Exit status: 0 nothing blocks, 1 a finding blocks or a lock is missing (with --require-lock), 2 it could not
+    be checked.
     """
     from goldnode.compat import report
 
     if explain is not None or list_rules:
         from goldnode.compat.check import registry, rule
 
-        if explain is not None:
-            click.echo(report.explain(rule(explain)))
-            return
-        width = max(len(name) for name in registry())
-        for name, item in sorted(registry().items()):
-            click.echo(f"{name:<{width}}  {item.title}")
+        rules = [rule(explain)] if explain is not None else [item for _, item in sorted(registry().items())]
+        width = max(len(item.id) for item in rules)
+        emit(
+            form,
+            {
+                "schema": "goldnode.rules/1",
+                "rules": [
+                    {"id": item.id, "title": item.title, "explanation": item.explanation} for item in rules
+                ],
+            },
+            report.explain(rules[0])
+            if explain is not None
+            else "\n".join(f"{item.id:<{width}}  {item.title}" for item in rules),
+        )
         return
     if limit is not None and not inventories:
         raise click.UsageError("--limit needs an inventory (-i).")
     from goldnode.commands.check_request import look
 
     found = look(classes, stacks, inventories, limit, images, requirements)
-    if form == "json":
-        click.echo(report.dumps(report.document(found)))
-    elif form == "sarif":
+    if form == "sarif":
         click.echo(report.dumps(report.sarif(found)))
     else:
-        click.echo(report.text(found))
+        emit(form, report.document(found), lambda: report.text(found))
     sys.exit(1 if found.fatal or (require_lock and found.unlocked) else 0)

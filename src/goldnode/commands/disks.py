@@ -6,25 +6,40 @@ import click
 
 from goldnode.commands import LazyGroup
 
-_ELSEWHERE = {
-    "list": ("disks_build", "List the node classes and their disk images."),
-    "lock": ("disks_build", "Resolve every package of a class's disk image and write its lock."),
-    "build": ("disks_build", "Build the disk image of a class from its lock, offline."),
-    "compare": ("disks_compare", "Show what differs between two raw disks."),
-    "verify": ("disks_verify", "Boot a disk image and hold what comes up against its class."),
-    "update": ("disks_update", "Write the other slot of a node from an image, or go back."),
-    "evidence": ("disks_publish", "Write what proves a disk image: SBOM, provenance, signature."),
-    "authenticate": ("disks_publish", "Check signatures, and that every document is about this disk."),
-    "publish": ("disks_publish", "Copy a disk image and its evidence to where nodes fetch it."),
-    "pull": ("disks_publish", "Bring a published disk image back, every byte checked."),
-    "promote": ("disks_publish", "Move a channel to a disk image whose gates have passed."),
-    "rollback": ("disks_publish", "Move a channel back to what it was."),
-    "status": ("disks_publish", "Show channels and what stands in them."),
-    "diff": ("disks_publish", "Show what differs between two disk images, for review."),
-    "gc": ("disks_publish", "Remove what no channel or history names."),
+_SECTIONS = {
+    "Build and test": {
+        "list": ("disks_build", "List the node classes with the locks and builds of their disk images."),
+        "lock": ("disks_build", "Resolve the packages of disk images and write their locks."),
+        "build": ("disks_build", "Build disk images from their locks, without a network."),
+        "compare": ("disks_compare", "Compare two raw disks byte by byte."),
+        "verify": ("disks_verify", "Boot disk images in QEMU and check them against their class."),
+    },
+    "Evidence": {
+        "evidence": (
+            "disks_publish",
+            "Write SBOMs, provenance, reports and a signature next to disk images.",
+        ),
+        "authenticate": (
+            "disks_publish",
+            "Verify the content, the evidence and the signatures of disk images.",
+        ),
+        "diff": ("disks_publish", "Show the differences between two disk images."),
+    },
+    "Publish and update": {
+        "publish": ("disks_publish", "Copy disk images and their evidence to a published directory."),
+        "pull": ("disks_publish", "Download a published disk image into the store."),
+        "promote": ("disks_publish", "Point a channel to a disk image that meets its requirements."),
+        "rollback": ("disks_publish", "Point a channel back to its previous disk image."),
+        "status": ("disks_publish", "Show the channels and verify them against their history."),
+        "gc": ("disks_publish", "Remove disk images that no channel, history, class or lock needs."),
+        "update": ("disks_update", "Write an image to the inactive slot of a node and boot it next."),
+    },
 }
 
 
-@click.group(cls=LazyGroup, elsewhere=_ELSEWHERE, no_args_is_help=True)
+@click.group(cls=LazyGroup, sections=_SECTIONS, no_args_is_help=True)
 def disks() -> None:
-    """Disk images: one per node class, from the same roles and locks as its nodes."""
+    """Lock, build, boot, publish and update disk images of node classes.
+
+    There is one image per node class, made by the same roles and locks as its nodes.
+    """

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-_DEFINITION = click.option(
-    "--definition",
-    "definition_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Definition file; default: $GOLDNODE_DISK_DEFINITION, else goldnode's own.",
-)
-_STORE = click.option(
-    "--store",
-    "store_path",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of disk images; default: $GOLDNODE_DISKS, else .goldnode/disks.",
+from goldnode.commands.output import (
+    DEFINITION,
+    DRY_RUN,
+    IMAGE_FORMAT,
+    OFFLINE_INDEXES,
+    disk_store,
+    emit,
+    out_directory,
+    reports,
+    say,
+    table,
 )
 
 
 @click.command("list")
-@_DEFINITION
-@_STORE
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@DEFINITION
+@disk_store("store_path")
+@reports("disks")
 def list_(definition_file: Path | None, store_path: Path | None, form: str) -> None:
-    """List the node classes with the lock of their disk image and the newest build."""
+    """List the node classes with the locks and builds of their disk images."""
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.errors import GoldnodeError
     from goldnode.core.site import load_site
@@ -54,12 +54,9 @@ def list_(definition_file: Path | None, store_path: Path | None, form: str) -> N
             row |= {"lock": state, "why": str(problem), "packages": 0, "fetched_bytes": 0}
         row["build"] = newest[name].build_id if name in newest else None
         rows.append(row)
-    if form == "json":
-        click.echo(json.dumps(rows, indent=2, sort_keys=True, ensure_ascii=False))
-        return
-    table = [("class", "os", "lock", "packages", "fetched (MB)", "newest build", "")]
+    lines = [("class", "os", "lock", "packages", "fetched (MB)", "newest build", "")]
     for row in rows:
-        table.append(
+        lines.append(
             (
                 str(row["class"]),
                 str(row["os"]),
@@ -70,30 +67,27 @@ def list_(definition_file: Path | None, store_path: Path | None, form: str) -> N
                 "simulated hardware" if row["simulated"] else "",
             )
         )
-    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    for line in table:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    emit(form, {"classes": rows}, table(lines))
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[CLASS]…")
-@_DEFINITION
-@_STORE
+@click.argument("names", nargs=-1, metavar="[CLASS]...")
+@DEFINITION
+@disk_store("store_path")
 @click.option(
     "--check",
     "only_check",
     is_flag=True,
-    help="Write nothing; tell what vanished or changed. Exit 1: a lock is not good as it is.",
+    help="Write nothing. Report vanished and changed packages; exit with 1 if a lock is unusable.",
 )
 @click.option(
-    "--upgrade", is_flag=True, help="Let what is no part of the stack move to what the archives have now."
+    "--upgrade",
+    is_flag=True,
+    help="Upgrade the packages outside of the stack to the newest versions in the archives.",
 )
-@click.option("--offline", is_flag=True, help="Use the archive indexes of the cache as they are.")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory to write to; default: where each lock is searched first.",
-)
+@OFFLINE_INDEXES
+@out_directory("where each lock is searched first")
+@reports("disk-locks")
 def lock(
     names: tuple[str, ...],
     definition_file: Path | None,
@@ -102,10 +96,12 @@ def lock(
     upgrade: bool,
     offline: bool,
     out: Path | None,
+    form: str,
 ) -> None:
-    """Resolve every package of the disk images of CLASSes with apt and write CLASS.lock.yml; without CLASS, all that have a lock.
+    """Resolve the packages of disk images and write their locks.
 
-    The stack's packages are at the versions of the stack's lock; a driver's modules are built, once. A lock that is good is kept as it is.
+    Without CLASS, all classes are locked that have a lock. The stack's packages have the versions of the stack's
+    lock; kernel modules are built once. A usable lock is not changed.
     """
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.errors import DiskError, GoldnodeError
@@ -126,7 +122,7 @@ def lock(
         )
     for name in names:
         catalog.node_class(name)
-    wrong = 0
+    rows: list[dict[str, Any]] = []
     store = None if only_check else open_store(store_path)
     for name in chosen:
         if store is None:
@@ -139,11 +135,9 @@ def lock(
                 ]
             except GoldnodeError as problem:
                 problems = [str(problem)]
-            for text in problems:
-                click.echo(f"{name}: {text}")
-            wrong += bool(problems)
-            if not problems:
-                click.echo(f"{name}: good")
+            rows.append({"class": name, "problems": problems})
+            if form == "text":
+                click.echo("\n".join(f"{name}: {text}" for text in problems or ["good"]))
             continue
         item = locking.target(name, definition, catalog, site)
         result = locking.relock(
@@ -152,34 +146,39 @@ def lock(
             upgrade=upgrade,
             offline=offline,
             out=out,
-            say=lambda text: click.echo(text, err=True),
+            say=say,
         )
-        click.echo(locking.line(result))
+        rows.append({"class": name, "changed": result.changed, "digest": result.lock.digest})
+        if form == "text":
+            click.echo(locking.line(result))
+    emit(form, {"locks": rows})
+    wrong = sum(bool(row.get("problems")) for row in rows)
     if wrong:
-        click.echo(f"error: {wrong} locks are not good as they are. Run `goldnode disks lock`.", err=True)
+        say(f"error: {wrong} locks are unusable. Run `goldnode disks lock`.")
         sys.exit(1)
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="CLASS…")
-@_DEFINITION
-@_STORE
+@click.argument("names", nargs=-1, required=True, metavar="CLASS...")
+@DEFINITION
+@disk_store("store_path")
 @click.option(
-    "--format",
+    "--image-format",
     "kinds",
     multiple=True,
     metavar="FORMAT",
-    help="raw, raw.zst, qcow2, tar, vmlinuz, initrd; several times. Default: raw and qcow2. The raw disk is always kept.",
+    show_default="raw and qcow2",
+    help="Format to write besides raw: raw.zst, qcow2, tar, vmlinuz or initrd. Repeatable.",
 )
-@click.option("--offline", is_flag=True, help="Fetch nothing: every package has to be in the pool already.")
+@click.option("--offline", is_flag=True, help="Download nothing; all packages must be in the pool already.")
 @click.option(
     "--twice",
     "again",
     is_flag=True,
-    help="Build a second time, elsewhere, from the pool alone, and compare. Exit 1: they differ.",
+    help="Build a second time, in another directory from the pool alone, and compare the images.",
 )
-@click.option("--dry-run", is_flag=True, help="Tell what would be built, and build nothing.")
-@click.option("--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@DRY_RUN
+@reports("disk-builds", hint=IMAGE_FORMAT)
 def build(
     names: tuple[str, ...],
     definition_file: Path | None,
@@ -190,8 +189,11 @@ def build(
     dry_run: bool,
     form: str,
 ) -> None:
-    """Build the disk images of CLASSes from their locks into the store. Existing builds are not built again.
-    Packages are fetched first; the build itself has no network. Needs root.
+    """Build disk images from their locks, without a network.
+
+    Existing builds are not built again. Downloads come before the build. Requires root.
+
+    Exit status: 0 built, 1 two builds differ (with --twice), 2 an error.
     """
     import time
 
@@ -212,18 +214,24 @@ def build(
         if kind not in FORMATS:
             raise DiskError(f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS))
     definition, catalog, site = load_definition(definition_file), load_catalog(), load_site()
-    # All that can be refused is refused before the first is built.
+    # Report all errors before the first image is built.
     items = [locking.target(name, definition, catalog, site) for name in names]
     recipes = [building.recipe(item, locking.find_disk_lock(item)) for item in items]
     store = open_store(store_path)
+    known = {
+        plan.name: (store.built / plan.item.name / plan.build_id / MANIFEST).is_file() for plan in recipes
+    }
     if dry_run:
-        for plan in recipes:
-            there = (store.built / plan.item.name / plan.build_id / MANIFEST).is_file()
-            click.echo(f"{plan.name}  {'is there' if there else 'to be built'}")
+        emit(
+            form,
+            {"dry_run": True, "disks": [{"name": name, "built": there} for name, there in known.items()]},
+            "\n".join(f"{name}  {'is there' if there else 'to be built'}" for name, there in known.items()),
+        )
         return
+    rows: list[dict[str, Any]] = []
     differ = 0
     for plan in recipes:
-        there = (store.built / plan.item.name / plan.build_id / MANIFEST).is_file()
+        there = known[plan.name]
         if not there:
             rootfs.needs_root()
         if not there and not offline:
@@ -233,19 +241,12 @@ def build(
                     plan.lock,
                     store.pool,
                     progress=progress,
-                    say=lambda text: click.echo(text, err=True),
+                    say=say,
                 )
-        with _showing() as say:
-            disk, made = building.build(plan, store, kinds=kinds or DEFAULT_FORMATS, say=say)
-        if form == "json":
-            click.echo(
-                json.dumps(
-                    {**disk.manifest(), "directory": str(disk.directory), "made": made},
-                    indent=1,
-                    sort_keys=True,
-                )
-            )
-        else:
+        with _showing() as show:
+            disk, made = building.build(plan, store, kinds=kinds or DEFAULT_FORMATS, say=show)
+        rows.append({**disk.manifest(), "directory": disk.directory, "made": made})
+        if form == "text":
             click.echo(f"{disk.directory}  {'built' if made else 'is there'}")
             for item in disk.files:
                 size = f"{item.size / 1e6:9.1f} MB"
@@ -254,13 +255,13 @@ def build(
                     + (f" ({disk.raw.allocated / 1e6:.1f} MB on disk)" if item.format == "raw" else "")
                 )
         if made and [row for row in authenticate(disk, (), content=False).rows if row.state == "refused"]:
-            click.echo(
-                f"what is beside {plan.name} tells of the formats it had before: `goldnode disks evidence` writes it anew",
-                err=True,
+            say(
+                f"the evidence of {plan.name} describes its previous formats: write it again with `goldnode "
+                f"disks evidence {plan.name}`"
             )
         if again:
-            with second_build(store.cache / "twice") as place, _showing() as say:
-                found = building.twice(plan, store, place, say=say)
+            with second_build(store.cache / "twice") as place, _showing() as show:
+                found = building.twice(plan, store, place, say=show)
             for text in found:
                 click.echo(f"error: {plan.name} is not the same when it is built twice: {text}", err=True)
             if found:
@@ -268,6 +269,7 @@ def build(
             else:
                 click.echo(f"{plan.name} built twice: every byte is the same", err=True)
             differ += bool(found)
+    emit(form, {"dry_run": False, "disks": rows})
     click.echo(f"{len(recipes)} disk images in {time.monotonic() - started:.1f} s", err=True)
     if differ:
         sys.exit(1)

@@ -10,6 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.commands import channel_moves as shared
+from goldnode.commands.output import (
+    BACKEND,
+    CERTIFICATE,
+    DRY_RUN,
+    IMAGE_FORMAT,
+    KEEP_DAYS,
+    POLICY,
+    disk_store,
+    emit,
+    reports,
+    say,
+)
 from goldnode.core.errors import DiskError
 
 if TYPE_CHECKING:
@@ -17,35 +29,28 @@ if TYPE_CHECKING:
     from goldnode.disks.places import ChannelStore, DirectoryPlace, StorePlace
     from goldnode.evidence.signatures import Signer
 
-_STORE = click.option(
-    "--store",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Store of disks; default: $GOLDNODE_DISKS, else .goldnode/disks.",
-)
 _TO = click.option(
     "--to",
     type=click.Path(file_okay=False, path_type=Path),
     envvar="GOLDNODE_DISKS_PLACE",
-    help="Published directory; default: $GOLDNODE_DISKS_PLACE.",
+    metavar="DIR",
+    show_default="$GOLDNODE_DISKS_PLACE",
+    help="Published directory.",
 )
 
 
 @click.command()
-@click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS…")
-@_STORE
+@click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
+@disk_store()
 @shared.MADE_WITH
 @click.option(
     "--against",
     metavar="DIR|NAME|CLASS:CHANNEL",
-    help="Write the difference to this earlier disk too; for one disk.",
+    help="Also write the differences to this earlier disk image. Only for one image.",
 )
-@click.option("--backend", help="Backend to inspect it for; default: that of the class in the disk.")
-@click.option(
-    "--policy",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Another purity.yml, with a site's own waivers.",
-)
-@shared.FORM
+@BACKEND
+@POLICY
+@reports("evidence")
 def evidence(
     disks: tuple[str, ...],
     store: Path | None,
@@ -56,9 +61,12 @@ def evidence(
     policy: Path | None,
     form: str,
 ) -> None:
-    """Write what proves built disks beside them: SBOMs, provenance, vulnerabilities, inspection, size, and a signature over all of it.
+    """Write SBOMs, provenance, reports and a signature next to disk images.
 
-    Run it after `goldnode disks verify`: the signature covers the record of the boots, too. Exit 1 where the inspection refuses a disk.
+    The reports cover vulnerabilities, inspection and size. Run this after `goldnode disks verify`: the signature
+    covers the record of the boots, too.
+
+    Exit status: 0 written, 1 the inspection refuses an image.
     """
     from goldnode.disks.evidence import TITLES, Options, document, write
 
@@ -87,8 +95,7 @@ def evidence(
             click.echo(disk.name)
             for one in written:
                 click.echo(f"  {one.state:<8} {TITLES.get(one.kind, one.kind):<16} {one.line}")
-    if form == "json":
-        shared.show_json(told)
+    emit(form, {"results": told})
     if options.signer is None:
         click.echo(
             "Nothing was signed: name a key with --key, or as images.signing_key in the site file.", err=True
@@ -98,20 +105,19 @@ def evidence(
 
 
 @click.command()
-@click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS…")
-@_STORE
+@click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
+@disk_store()
 @shared.TRUST
-@click.option(
-    "--no-content", is_flag=True, help="Take the disk's own files on trust; only the documents are read."
-)
-@shared.FORM
+@click.option("--no-content", is_flag=True, help="Check only the documents, not the files of the disk image.")
+@reports("verification")
 def authenticate(
     disks: tuple[str, ...], store: Path | None, trust: tuple[Path, ...], no_content: bool, form: str
 ) -> None:
-    """Verify that disks are complete, that every document is about them, and who signed it. Exit status 1 if
-    not.
+    """Verify the content, the evidence and the signatures of disk images.
 
-    This is the counterpart of `goldnode images verify`; `goldnode disks verify` boots a disk.
+    This is what `goldnode images verify` does for container images; `goldnode disks verify` boots an image.
+
+    Exit status: 0 verified, 1 not verified.
     """
     from goldnode.disks.evidence import authenticate as check
 
@@ -121,35 +127,33 @@ def authenticate(
 
 
 @click.command()
-@click.argument("old", metavar="A")
-@click.argument("new", metavar="B")
-@_STORE
-@click.option("--files", is_flag=True, help="Name every file, not the first ones.")
-@shared.FORM
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@disk_store()
+@shared.FILES
+@reports("disk-diff")
 def diff(old: str, new: str, store: Path | None, files: bool, form: str) -> None:
-    """Show the differences between the disks A and B: packages, kernel, driver, files, size. Exit status 0
-    whether they differ or not.
+    """Show the differences between two disk images.
 
-    Each is a directory, a NAME, a CLASS (its newest build) or CLASS:CHANNEL. `goldnode disks compare`
-    compares two raw disks byte by byte.
+    OLD and NEW are a directory, a NAME, a CLASS (its newest build) or CLASS:CHANNEL. Packages, kernel, driver,
+    files and sizes are compared; `goldnode disks compare` compares two raw disks byte by byte. The exit status is
+    0 whether they differ or not.
     """
     from goldnode.disks.evidence import compare
 
     kept = _store(store)
     difference = compare(_find(kept, old), _find(kept, new), kept.cache)
-    if form == "json":
-        shared.show_json(difference.data())
-    else:
-        click.echo(difference.text(files=files))
+    emit(form, difference.data(), lambda: difference.text(files=files))
 
 
 @click.command()
-@click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS…")
-@_STORE
+@click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
+@disk_store()
 @_TO
 @shared.TRUST
 @shared.KEY
 @shared.WAIVED
+@reports("published-disks")
 def publish(
     disks: tuple[str, ...],
     store: Path | None,
@@ -159,12 +163,12 @@ def publish(
     waive: tuple[str, ...],
     by: str | None,
     reason: str | None,
+    form: str,
 ) -> None:
-    """Copy disks with their evidence to a directory that an HTTP server serves, with checksums and
-    signatures.
+    """Copy disk images and their evidence to a published directory.
 
-    Requires a record of two good boots, a passed inspection and hygiene check, and a signature. Files that
-    are already there are verified, not copied.
+    An HTTP server serves the directory, which has checksums and signatures. Requires a record of two good boots,
+    a passed inspection and hygiene check, and a signature. Existing files are verified, not copied.
     """
     from goldnode.disks.publish import publish as publishing
     from goldnode.disks.requirements import ASKED, LATER, judge
@@ -174,12 +178,16 @@ def publish(
     kept, signer, keys = _store(store), shared.signer_of(key), shared.trusted(trust)
     place = _directory(to, kept, signer)
     waivers = shared.waivers_of(waive, by, reason)
+    rows = []
     for name in disks:
         disk = _find(kept, name)
         done = publishing(disk, place, signer, trust=keys, waivers=waivers)
         said = "there already, and whole" if done.before else f"{done.files} files ({human(done.size)})"
-        click.echo(f"{done.directory}  {done.digest[:19]}  {said}")
-        shared.show_gates([gate for gate in done.gates if gate.state != "passed"])
+        rows.append({**vars(done), "gates": shared.gate_rows(done.gates)})
+        if form == "text":
+            click.echo(f"{done.directory}  {done.digest[:19]}  {said}")
+            for line in shared.gate_lines(gate for gate in done.gates if gate.state != "passed"):
+                click.echo(line)
         # A publication never changes, so documents that a later channel requires must be in it now.
         short = [
             gate.name
@@ -187,10 +195,8 @@ def publish(
             if not gate.open
         ]
         if not done.before and short:
-            click.echo(
-                f"note: canary or stable will also ask for {', '.join(short)}, which this publication lacks",
-                err=True,
-            )
+            say(f"note: canary or stable also require {', '.join(short)}, which this publication lacks")
+    emit(form, {"disks": rows})
 
 
 @click.command()
@@ -201,21 +207,21 @@ def publish(
     required=True,
     metavar="URL|DIR",
     envvar="GOLDNODE_DISKS_FROM",
-    help="Published directory, or its address.",
+    show_default="$GOLDNODE_DISKS_FROM",
+    help="Published directory, or its URL.",
 )
-@_STORE
+@disk_store()
 @shared.TRUST
+@CERTIFICATE
 @click.option(
-    "--ca",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificate of the server's authority, PEM.",
-)
-@click.option(
-    "--format",
+    "--image-format",
     "formats",
     multiple=True,
-    help="What to bring (repeat); default: raw.zst, of which the raw disk is made.",
+    metavar="FORMAT",
+    show_default="raw.zst, which is unpacked to raw",
+    help="Format to download. Repeatable.",
 )
+@reports("pulled-disk", hint=IMAGE_FORMAT)
 def pull(
     name: str,
     origin: str,
@@ -223,9 +229,11 @@ def pull(
     trust: tuple[Path, ...],
     ca: Path | None,
     formats: tuple[str, ...],
+    form: str,
 ) -> None:
-    """Download a published disk into the store. Every byte is validated against the sums that a trusted key
-    signed. An interrupted pull resumes.
+    """Download a published disk image into the store.
+
+    Every byte is verified against the checksums that a trusted key signed. An interrupted download is resumed.
     """
     from goldnode.disks.publish import pull as pulling
     from goldnode.disks.publish import source_of
@@ -233,19 +241,27 @@ def pull(
     class_, _, wanted = name.partition(":")
     source, kept, keys = source_of(origin, ca), _store(store), shared.trusted(trust)
     done = pulling(
-        source, kept, class_, wanted or "stable", trust=keys, formats=formats or ("raw.zst",), say=shared.say
+        source, kept, class_, wanted or "stable", trust=keys, formats=formats or ("raw.zst",), say=say
     )
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
-    click.echo(
-        f"{done.disk.directory}  {done.digest[:19]}  {done.fetched} files fetched, {done.there} were there"
+    emit(
+        form,
+        {
+            "directory": done.disk.directory,
+            "digest": done.digest,
+            "fetched": done.fetched,
+            "there": done.there,
+            "notes": done.notes,
+        },
+        f"{done.disk.directory}  {done.digest[:19]}  {done.fetched} files fetched, {done.there} were there",
     )
 
 
 @click.command()
 @click.argument("channel")
 @click.argument("disk", metavar="CLASS[:BUILDID]|NAME")
-@_STORE
+@disk_store()
 @_TO
 @shared.TRUST
 @shared.KEY
@@ -254,9 +270,10 @@ def pull(
     "--approve-major",
     multiple=True,
     metavar="PART",
-    help="Approve another series of kernel or driver; needs --by and --reason.",
+    help="Approve another series of kernel or driver; requires --by and --reason. Repeatable.",
 )
 @shared.EXPECT
+@reports("channel-move")
 def promote(
     channel: str,
     disk: str,
@@ -269,9 +286,12 @@ def promote(
     reason: str | None,
     approve_major: tuple[str, ...],
     expect: str | None,
+    form: str,
 ) -> None:
-    """Point CHANNEL (candidate, canary, stable, known-good) of a class to a build. Every requirement is
-    judged by the published evidence. Without --to, the channels of the local store are moved.
+    """Point a channel to a disk image that meets its requirements.
+
+    CHANNEL is candidate, canary, stable or known-good. The requirements are judged by the published evidence.
+    Without --to, the channels of this store are moved.
     """
     from goldnode.disks.channels import promote as promoting
     from goldnode.disks.requirements import ASKED, MAJORS
@@ -295,30 +315,31 @@ def promote(
         waivers=waivers,
         approvals=approvals,
         expect=expect,
-        say=shared.say,
+        say=say,
     )
-    shared.show_gates(done.gates)
-    shared.show_moved(place.name, done)
+    shared.show_moved(place.name, done, form)
 
 
 @click.command()
 @click.argument("class_", metavar="CLASS")
-@_STORE
+@disk_store()
 @_TO
 @shared.TRUST
 @shared.KEY
 @shared.SIGNED
-@click.option("--channel", default="stable", show_default=True)
+@shared.CHANNEL
 @click.option(
     "--to-disk",
     metavar="DISK",
-    help="`known-good`, or a build id or digest of the history; default: what it was before.",
+    show_default="the previous disk image",
+    help="Disk image to return to: `known-good`, or a build ID or digest of the history.",
 )
 @click.option(
     "--offline",
     is_flag=True,
-    help="Use and change this store alone; the place gets it with the next move that reaches it.",
+    help="Change only this store. The next move that reaches the directory publishes the change.",
 )
+@reports("channel-move")
 def rollback(
     class_: str,
     store: Path | None,
@@ -330,8 +351,9 @@ def rollback(
     channel: str,
     to_disk: str | None,
     offline: bool,
+    form: str,
 ) -> None:
-    """Point a channel of CLASS to its previous disk."""
+    """Point a channel back to its previous disk image."""
     from goldnode.disks.channels import rollback as rolling
     from goldnode.disks.lines import line_of
     from goldnode.disks.places import StorePlace
@@ -344,23 +366,28 @@ def rollback(
         "channel": channel,
         "to": to_disk,
         "trust": shared.trusted(trust),
-        "say": shared.say,
+        "say": say,
     }
     done = rolling(
         place, kept, line_of(class_), signer, by=by or shared.user(), reason=reason or "rollback", **given
     )
-    shared.show_moved(place.name, done)
+    shared.show_moved(place.name, done, form)
 
 
 @click.command()
-@click.argument("classes", nargs=-1, metavar="[CLASS]…")
-@_STORE
+@click.argument("classes", nargs=-1, metavar="[CLASS]...")
+@disk_store()
 @_TO
 @shared.TRUST
 @shared.HISTORY
-@click.option("--offline", is_flag=True, help="This store's copy of what the place has.")
-@click.option("--repair", "mend", is_flag=True, help="Give channels back to what the verified history says.")
-@shared.FORM
+@click.option("--offline", is_flag=True, help="Show this store's copy of the directory's channels.")
+@click.option(
+    "--repair",
+    "repairing",
+    is_flag=True,
+    help="Restore channels from the verified history, and publish moves that were made offline.",
+)
+@reports("channels")
 def status(
     classes: tuple[str, ...],
     store: Path | None,
@@ -368,10 +395,13 @@ def status(
     trust: tuple[Path, ...],
     with_history: bool,
     offline: bool,
-    mend: bool,
+    repairing: bool,
     form: str,
 ) -> None:
-    """Show the channels, validated against the signed history. Exit status 1 if one differs from it."""
+    """Show the channels and verify them against their history.
+
+    Exit status: 0 all channels match their history, 1 one differs from it.
+    """
     from goldnode.disks.channels import repair
     from goldnode.disks.lines import line_of
     from goldnode.disks.places import DirectoryPlace, StorePlace
@@ -380,18 +410,24 @@ def status(
     place = StorePlace(kept, str(to.absolute())) if offline and to is not None else _place(to, kept, None)
     known = place.classes() if isinstance(place, DirectoryPlace) else _known(kept, place.name)
     lines = [line_of(name) for name in classes or known]
-    mending = (lambda line: repair(place, kept, line, keys, shared.say)) if mend else None
-    shared.show_status(place, kept, lines, keys, mending, form, with_history, _classes if classes else None)
+    again = (lambda line: repair(place, kept, line, keys, say)) if repairing else None
+    shared.show_status(place, kept, lines, keys, again, form, with_history, _classes if classes else None)
 
 
 @click.command()
-@_STORE
+@disk_store()
 @_TO
 @shared.TRUST
-@shared.DAYS
-@shared.DRY_RUN
-def gc(store: Path | None, to: Path | None, trust: tuple[Path, ...], days: float, dry_run: bool) -> None:
-    """Take out of the store, or with --to out of a published directory, what no channel, history, class or lock names."""
+@KEEP_DAYS
+@DRY_RUN
+@reports("gc")
+def gc(
+    store: Path | None, to: Path | None, trust: tuple[Path, ...], days: float, dry_run: bool, form: str
+) -> None:
+    """Remove disk images that no channel, history, class or lock needs.
+
+    Without --to the store is cleaned, with it the published directory.
+    """
     from goldnode.classdoc.load import load_catalog
     from goldnode.disks import gc as collecting
 
@@ -403,7 +439,7 @@ def gc(store: Path | None, to: Path | None, trust: tuple[Path, ...], days: float
         gone, stays = collecting.collect_place(
             _directory(to, kept, None), kept, keeps, keys, days=days, dry_run=dry_run
         )
-    shared.show_gone(gone, stays, dry_run)
+    shared.show_gone(gone, stays, dry_run, form)
 
 
 # Shared by the commands
@@ -417,7 +453,7 @@ def _store(named: Path | None) -> ChannelStore:
 
 
 def _find(kept: ChannelStore, text: str) -> Any:
-    """A build: a directory, a NAME, a CLASS (its newest), or CLASS:CHANNEL or CLASS:BUILDID of the store."""
+    """Return a build: a directory, a NAME, a CLASS (its newest), or CLASS:CHANNEL or CLASS:BUILDID of the store."""
     from goldnode.channels.history import CHANNELS
     from goldnode.disks.channels import standing
     from goldnode.disks.lines import line_of
@@ -485,7 +521,7 @@ def _known(kept: ChannelStore, place: str) -> list[str]:
 
 
 def _locks() -> dict[str, str]:
-    """Digests of the present disk locks, and whose they are. Raises GoldnodeError."""
+    """Return the digests of the current disk locks with their owners. Raises GoldnodeError."""
     from goldnode.catalog.load import LOCK_SUFFIX
     from goldnode.disks.definition import load_definition
     from goldnode.disks.locking import load_disk_lock, lock_directories

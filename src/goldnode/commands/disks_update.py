@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
+
+from goldnode.commands.output import BECOME, disk_store, emit, reports, say
 
 
 @click.command()
 @click.argument("node")
 @click.option(
-    "-i", "--inventory", help="Inventory that NODE is a name of; without it NODE is an ssh destination."
+    "-i",
+    "--inventory",
+    metavar="PATH",
+    help="Inventory that defines NODE. Without it, NODE is an SSH destination.",
 )
 @click.option(
     "--image",
-    help="Directory of a build, its disk.json or raw disk, its name, or a class; default: the newest of the node's class.",
+    metavar="IMAGE",
+    show_default="newest build of the node's class",
+    help="Image to write: a build directory, its disk.json or raw disk, a name in the store, or a class.",
 )
-@click.option(
-    "--store",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of disk images; default: $GOLDNODE_DISKS.",
-)
-@click.option(
-    "--back", is_flag=True, help="Have the other slot's last good image boot next, instead of writing one."
-)
+@disk_store()
+@click.option("--back", is_flag=True, help="Write nothing; boot the last good image of the other slot next.")
 @click.option(
     "--reboot",
     is_flag=True,
-    help="Boot it, drained as the inventory says (goldnode_drain), and wait until it is good.",
+    help="Drain the node as `goldnode_drain` of the inventory defines, reboot it, and wait until it is good.",
 )
 @click.option(
     "--unverified",
     metavar="REASON",
-    help="Why an image may be written that nobody has booted; it is recorded on the node.",
+    help="Allow an image that was never booted for verification. The reason is recorded on the node.",
 )
 @click.option(
     "--tries",
     type=click.IntRange(1, 9),
     default=3,
     show_default=True,
-    help="Boots that the image may take to be good.",
+    metavar="N",
+    help="Number of boots after which an image that is not good is given up.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=60),
     default=2400,
     show_default=True,
-    help="Seconds for the boot, all tries included.",
+    metavar="SECONDS",
+    help="Time limit for the reboot, including all tries.",
 )
-@click.option("-b", "--become", is_flag=True, help="Work as root on the node through sudo.")
-@click.option("--format", "shape", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@BECOME
+@reports("slots")
 def update(
     node: str,
     inventory: str | None,
@@ -62,13 +64,15 @@ def update(
     tries: int,
     timeout: float,
     become: bool,
-    shape: str,
+    form: str,
 ) -> None:
-    """Write an image to the inactive slot of NODE and boot it next; or go back. The active slot is not
-    touched, so it can always boot again.
+    """Write an image to the inactive slot of a node and boot it next.
 
-    Exit status: 0 if done and, with --reboot, the image is good; 2 if the update was refused or could not be
-    written, or the node fell back.
+    With --back, boot the image of the other slot instead. The active slot is not touched, so it can always boot
+    again.
+
+    Exit status: 0 done, and with --reboot the image is good; 2 the update was refused or failed, or the node fell
+    back.
     """
     from goldnode.core.errors import DiskError
     from goldnode.disks.model import find, store_directory
@@ -76,13 +80,10 @@ def update(
     from goldnode.inventory.selection import check_inventory
 
     if back and (image or unverified):
-        raise DiskError("--back writes no image", remedy="leave --image and --unverified out")
+        raise DiskError("--back writes no image", remedy="remove --image and --unverified")
     if inventory is not None:
         check_inventory(inventory)
     target = updating.node(node, inventory, become)
-
-    def say(text: str) -> None:
-        click.echo(text, err=True)
 
     chosen = None
     if not back:
@@ -95,6 +96,4 @@ def update(
         say(f"checking {image}")
         chosen = updating.open_image(find(image, store_directory(store)), unverified, tries)
     after = updating.run(target, updating.Wish(chosen, reboot, timeout), say)
-    click.echo(
-        json.dumps(after, indent=1, sort_keys=True) if shape == "json" else updating.text(after, target.name)
-    )
+    emit(form, after, lambda: updating.text(after, target.name))

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
+from goldnode.commands.output import disk_store, emit, reports
+
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="DIR|CLASS…")
-@click.option(
-    "--store",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where disk images are kept; default: $GOLDNODE_DISKS.",
-)
+@click.argument("names", nargs=-1, required=True, metavar="DIR|CLASS...")
+@disk_store()
 @click.option(
     "--clones/--no-clones",
     default=True,
     show_default=True,
-    help="Boot a second copy beside the first, and compare who they are.",
+    help="Also boot a copy of the image and compare the identities of both.",
 )
 @click.option(
-    "--simulated-gpu", is_flag=True, help="Two more boots with simulated GPUs: all of them, and one missing."
+    "--simulated-gpu",
+    is_flag=True,
+    help="Boot twice more with simulated GPUs: with all of them, and with one missing.",
 )
 @click.option(
     "--memory",
@@ -31,16 +30,18 @@ import click
     default=2048,
     show_default=True,
     metavar="MIB",
-    help="Of each guest.",
+    help="Memory of each guest.",
 )
 @click.option(
     "--work",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where overlays go while it runs; default: beside the image.",
+    metavar="DIR",
+    show_default="next to the image",
+    help="Directory for overlays and logs.",
 )
-@click.option("--keep", is_flag=True, help="Leave overlays, consoles and what the guests said there.")
-@click.option("--json", "as_json", is_flag=True, help="Print the reports as one JSON object by name.")
-@click.option("--all", "everything", is_flag=True, help="Show what passed, too.")
+@click.option("--keep", is_flag=True, help="Do not delete overlays, consoles and logs of the guests.")
+@click.option("--all", "everything", is_flag=True, help="Show passed checks, too.")
+@reports("disk-boots", json_flag=True)
 def verify(
     names: tuple[str, ...],
     store: Path | None,
@@ -49,19 +50,22 @@ def verify(
     memory: int,
     work: Path | None,
     keep: bool,
-    as_json: bool,
     everything: bool,
+    form: str,
 ) -> None:
-    """Boot disk images, twice each, and hold what comes up against their class.
+    """Boot disk images in QEMU and check them against their class.
 
-    DIR is a built image, CLASS a node class with one (its newest). The image is never changed. The report is written beside it as verified.json. Exit
-    code 0: every image is good as far as a virtual machine can show; 1: a check failed; 2: it could not be tried.
+    DIR is a build; CLASS selects the newest build of a node class. The image is not modified. The report is
+    written next to it as verified.json.
+
+    Exit status: 0 passed, as far as a virtual machine can show; 1 a check failed; 2 the image could not be
+    tried.
     """
     from goldnode.disks import verify as verification
     from goldnode.disks.model import find, store_directory
 
     found = [find(name, store_directory(store)) for name in names]
-    reports = {}
+    reports_of = {}
     for built in found:
         report = verification.verify(
             built,
@@ -72,12 +76,9 @@ def verify(
             keep=keep,
             say=lambda text, name=built.name: click.echo(f"{name}: {text}", err=True),  # type: ignore[misc]
         )
-        reports[built.name] = report
+        reports_of[built.name] = report
         verification.write(report)
-        if not as_json:
+        if form == "text":
             click.echo(report.table(everything=everything))
-    if as_json:
-        click.echo(
-            json.dumps({name: report.to_json() for name, report in reports.items()}, indent=1, sort_keys=True)
-        )
-    sys.exit(0 if all(report.outcome == "passed" for report in reports.values()) else 1)
+    emit(form, {"reports": {name: report.to_json() for name, report in reports_of.items()}})
+    sys.exit(0 if all(report.outcome == "passed" for report in reports_of.values()) else 1)

@@ -6,29 +6,33 @@ import click
 
 from goldnode.commands import LazyGroup
 
-_ELSEWHERE = {
-    "list": ("images_lock", "List the images of the matrix."),
-    "lock": ("images_lock", "Resolve images with apt and pip and write their locks."),
-    "build": ("images_build", "Build images from their locks, offline."),
-    "inspect": ("images_inspect", "Search an image, wheel, root or disk for what is foreign to its backend."),
-    "smoke": ("images_smoke", "Run the smoke tests of an image."),
-    "evidence": (
-        "images_evidence",
-        "Write and attach what proves an image: SBOM, provenance, report, signature.",
-    ),
-    "verify": ("images_evidence", "Check signatures, and that every document is about this image."),
-    "diff": ("images_evidence", "Show what differs between two images."),
-    "publish": ("images_publish", "Push images and their evidence to a registry."),
-    "pull": ("images_publish", "Bring an image back from a registry, every byte checked."),
-    "promote": ("images_publish", "Move a channel to an image whose gates have passed."),
-    "rollback": ("images_publish", "Move a channel back to what it was."),
-    "gc": ("images_publish", "Remove what no channel, history or catalog names."),
-    "status": ("images_publish", "Show channels and what stands in them."),
+_SECTIONS = {
+    "Build and test": {
+        "list": ("images_lock", "List the images of the matrix with their locks."),
+        "lock": ("images_lock", "Resolve the packages and wheels of images and write their locks."),
+        "build": ("images_build", "Build images from their locks, without a network."),
+        "inspect": ("images_inspect", "Inspect images for content of another backend and for wrong tags."),
+        "smoke": ("images_smoke", "Run the smoke tests inside images."),
+    },
+    "Evidence": {
+        "evidence": ("images_evidence", "Write and attach SBOMs, provenance, reports and a signature."),
+        "verify": ("images_evidence", "Verify the content, the evidence and the signatures of images."),
+        "diff": ("images_evidence", "Show the differences between two images."),
+    },
+    "Registry and channels": {
+        "publish": ("images_publish", "Push images and their evidence to a registry."),
+        "pull": ("images_publish", "Download an image from a registry into the store."),
+        "promote": ("images_publish", "Point a channel to an image that meets its requirements."),
+        "rollback": ("images_publish", "Point a channel back to its previous image."),
+        "status": ("images_publish", "Show the channels and verify them against their history."),
+        "gc": ("images_publish", "Remove images that no channel, history, class or lock needs."),
+    },
 }
 
 
-@click.group(cls=LazyGroup, elsewhere=_ELSEWHERE, no_args_is_help=True)
+@click.group(cls=LazyGroup, sections=_SECTIONS, no_args_is_help=True)
 def images() -> None:
-    """Container images: one per backend, version, flavour and OS, with tags that are verified against the
-    content.
+    """Lock, build, inspect, test and publish container images.
+
+    There is one image per backend, version, flavour and OS. Its tag is verified against its content.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from goldnode.commands.output import DRY_RUN, MATRIX, emit, image_store, reports, say
+
 if TYPE_CHECKING:
     from goldnode.lock.fetch import Progress
 
@@ -21,38 +22,32 @@ Say = Callable[[str, str, float], None]
 
 
 @click.command()
-@click.argument("patterns", nargs=-1, metavar="[NAME]…")
-@click.option(
-    "--matrix",
-    "matrix_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Matrix file; default: $GOLDNODE_MATRIX, else goldnode's own.",
-)
-@click.option(
-    "--store",
-    "store_path",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of images; default: $GOLDNODE_IMAGES, else .goldnode/images.",
-)
+@click.argument("patterns", nargs=-1, metavar="[NAME]...")
+@MATRIX
+@image_store("store_path")
 @click.option(
     "--engine",
     "engine_name",
-    metavar="NAME",
-    help="buildkit or buildah; default: $GOLDNODE_IMAGE_ENGINE, else what this machine has.",
+    type=click.Choice(["buildkit", "buildah"]),
+    show_default="$GOLDNODE_IMAGE_ENGINE, else the one that is installed",
+    help="Build engine.",
 )
 @click.option(
+    "-j",
     "--jobs",
     type=click.IntRange(1),
-    help="How many things are made at once; default: as many as there are processors.",
+    metavar="N",
+    show_default="number of processors",
+    help="Number of parallel downloads and build steps.",
 )
-@click.option("--offline", is_flag=True, help="Fetch nothing: every file has to be in the pool already.")
+@click.option("--offline", is_flag=True, help="Download nothing; all files must be in the pool already.")
 @click.option(
     "--twice",
     is_flag=True,
-    help="Build a second time, in another directory, from the pool alone, and compare the digests.",
+    help="Build a second time, in another directory from the pool alone, and compare the digests.",
 )
-@click.option("--dry-run", is_flag=True, help="Tell what would be built, and build nothing.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@DRY_RUN
+@reports("image-builds")
 def build(
     patterns: tuple[str, ...],
     matrix_file: Path | None,
@@ -64,11 +59,12 @@ def build(
     dry_run: bool,
     form: str,
 ) -> None:
-    """Build images from their locks into the store. NAME is an image, a backend, or a glob; without NAME, all
-    images of the matrix that are exercised.
+    """Build images from their locks, without a network.
 
-    Parents are built first, and existing builds are not built again. Files are fetched before the build,
-    which has no network. Exit status 1: two builds differ (--twice). Needs root.
+    NAME is an image of the matrix, a backend, or a glob; without it, all exercised images are built. Parents are
+    built first. Existing builds are not built again. Downloads come before the build. Requires root.
+
+    Exit status: 0 built, 1 two builds differ (with --twice), 2 an error.
     """
     from goldnode.core.files import second_build
     from goldnode.images import build as building
@@ -95,8 +91,20 @@ def build(
     pending = builder.pending(recipes)
     waiting = {item.image.name for item in pending}
     if dry_run:
-        for recipe in recipes:
-            click.echo(f"{recipe.ref}  {'to be built' if recipe.image.name in waiting else 'is there'}")
+        states = [
+            (recipe, "to be built" if recipe.image.name in waiting else "is there") for recipe in recipes
+        ]
+        emit(
+            form,
+            {
+                "dry_run": True,
+                "images": [
+                    {"image": recipe.image.name, "ref": recipe.ref, "built": recipe.image.name not in waiting}
+                    for recipe, _ in states
+                ],
+            },
+            "\n".join(f"{recipe.ref}  {state}" for recipe, state in states),
+        )
         return
     if pending and not offline:
         with _fetching() as progress:
@@ -108,35 +116,35 @@ def build(
             )
     if pending and offline:
         make_all([lock for row, lock in locks if row.name in waiting], store.pool, verify=False)
-    with _showing() as say:
-        builder.say = say
+    with _showing() as show:
+        builder.say = show
         built = builder.build(recipes)
     seconds = time.monotonic() - started
-    if form == "json":
-        document = [
-            {
-                "image": item.image,
-                "ref": recipe.ref,
-                "build_id": item.build_id,
-                "digest": item.digest,
-                "recipe": item.recipe,
-                "lock": item.lock,
-                "tools": item.tools,
-                "built": item.image in waiting,
-            }
+    results = [
+        {
+            "image": item.image,
+            "ref": recipe.ref,
+            "build_id": item.build_id,
+            "digest": item.digest,
+            "recipe": item.recipe,
+            "lock": item.lock,
+            "tools": item.tools,
+            "built": item.image in waiting,
+        }
+        for item, recipe in zip(built, recipes, strict=True)
+    ]
+    emit(
+        form,
+        {"dry_run": False, "images": results},
+        "\n".join(
+            f"{recipe.ref}  {item.digest}  {'built' if item.image in waiting else 'is there'}"
             for item, recipe in zip(built, recipes, strict=True)
-        ]
-        click.echo(json.dumps(document, indent=1, sort_keys=True))
-    else:
-        for item, recipe in zip(built, recipes, strict=True):
-            click.echo(f"{recipe.ref}  {item.digest}  {'built' if item.image in waiting else 'is there'}")
-        click.echo(
-            f"{len(waiting)} of {len(built)} images built in {seconds:.1f} s with {engine.name} {engine.version}",
-            err=True,
-        )
+        ),
+    )
+    say(f"{len(waiting)} of {len(built)} images built in {seconds:.1f} s with {engine.name} {engine.version}")
     if twice:
-        with second_build(store.cache / "twice") as place, _showing() as say:
-            differences = building.twice(store, recipes, engine, place, jobs=jobs, say=say)
+        with second_build(store.cache / "twice") as place, _showing() as show:
+            differences = building.twice(store, recipes, engine, place, jobs=jobs, say=show)
         for row in differences:
             click.echo(f"error: {row.image} is not the same when it is built twice: {row.what}", err=True)
         if differences:
@@ -147,7 +155,7 @@ def build(
 
 @contextmanager
 def _fetching() -> Iterator[Progress | None]:
-    """A bar over all bytes that are fetched, on a terminal; elsewhere nothing."""
+    """Show a progress bar of the download on a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

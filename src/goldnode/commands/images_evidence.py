@@ -7,28 +7,20 @@ from pathlib import Path
 import click
 
 from goldnode.commands import channel_moves as shared
-
-_STORE = click.option(
-    "--store",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Store; default: $GOLDNODE_IMAGES, else .goldnode/images.",
-)
+from goldnode.commands.output import MATRIX, emit, image_store, reports
 
 
 @click.command()
-@click.argument("patterns", nargs=-1, metavar="[NAME]…")
-@_STORE
-@click.option(
-    "--matrix",
-    "matrix_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Matrix file; default: $GOLDNODE_MATRIX, else goldnode's own.",
-)
+@click.argument("patterns", nargs=-1, metavar="[NAME]...")
+@image_store()
+@MATRIX
 @shared.MADE_WITH
 @click.option(
-    "--against", metavar="REF", help="Attach the difference to this earlier image too; for one NAME."
+    "--against",
+    metavar="IMAGE",
+    help="Attach the differences to this earlier image, too. Only for one image.",
 )
-@shared.FORM
+@reports("evidence")
 def evidence(
     patterns: tuple[str, ...],
     store: Path | None,
@@ -38,10 +30,10 @@ def evidence(
     against: str | None,
     form: str,
 ) -> None:
-    """Write and attach what proves built images: SBOMs, provenance, vulnerability and size report, and a signature over all of it.
+    """Write and attach SBOMs, provenance, reports and a signature.
 
-    NAME is an image of the matrix, a backend, or a glob; without one, every image that is built from its present lock. Run it last:
-    the signature covers what inspection and smoke tests have attached, too.
+    NAME is an image of the matrix, a backend, or a glob; without it, all images are used that are built from
+    their current lock. Run this last: the signature covers the results of inspection and smoke tests, too.
     """
     from goldnode.core.errors import ImageError
     from goldnode.evidence import SHORT
@@ -96,9 +88,8 @@ def evidence(
                 click.echo(f"{row.name} {item.build_id} {item.digest}")
                 for one in written:
                     click.echo(f"  {one.state:<8} {SHORT[one.type]:<16} {one.line}")
-    if form == "json":
-        shared.show_json(told)
-    elif not told:
+    emit(form, {"results": told})
+    if not told:
         click.echo("no image of the matrix is built from its present lock", err=True)
     if options.signer is None:
         click.echo(
@@ -107,45 +98,38 @@ def evidence(
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@_STORE
-@click.option(
-    "--trust",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Public keys, PEM; default: images.public_key of the site file.",
-)
-@click.option(
-    "--no-layers", is_flag=True, help="Take the layers' content on trust; only their sizes are looked at."
-)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@image_store()
+@shared.TRUST
+@click.option("--no-layers", is_flag=True, help="Check only the sizes of the layers, not their content.")
 @click.option(
     "--export",
     "export_to",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Also write the manifest and all documents below this directory, verified or not, for other programs.",
+    metavar="DIR",
+    help="Also write the manifest and all documents to this directory for other tools, verified or not.",
 )
-@shared.FORM
+@reports("verification")
 def verify(
     names: tuple[str, ...],
     store: Path | None,
-    trust: Path | None,
+    trust: tuple[Path, ...],
     no_layers: bool,
     export_to: Path | None,
     form: str,
 ) -> None:
-    """Check that images are whole, that everything attached is about them, and who signed it. Exit 1 where that is not so.
+    """Verify the content, the evidence and the signatures of images.
 
-    NAME is a reference of the store, a digest, or an image of the matrix.
+    NAME is a reference in the store, a digest, or an image of the matrix.
+
+    Exit status: 0 verified, 1 not verified.
     """
-    from goldnode.core.site import load_site
-    from goldnode.evidence import signatures
     from goldnode.evidence.verify import export
     from goldnode.evidence.verify import verify as check
     from goldnode.images.names import find, reference
     from goldnode.images.store import open_store
 
-    site, kept = load_site(), open_store(store)
-    file = trust or (site.resolve(site.images.public_key) if site.images.public_key else None)
-    keys = signatures.load_public(file) if file is not None else []
+    kept, keys = open_store(store), shared.trusted(trust)
     built = list(kept.built().values())
     results = [
         check(kept.layout, find(kept.layout, name, built), keys, layers=not no_layers) for name in names
@@ -159,16 +143,17 @@ def verify(
 @click.command()
 @click.argument("old")
 @click.argument("new")
-@_STORE
-@click.option("--files", is_flag=True, help="Name every file, not the first ones.")
+@image_store()
+@shared.FILES
 @click.option(
-    "--attach", is_flag=True, help="Attach the difference to NEW; an earlier signature does not cover it."
+    "--attach", is_flag=True, help="Attach the differences to NEW. An existing signature does not cover them."
 )
-@shared.FORM
+@reports("image-diff")
 def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, form: str) -> None:
-    """Show what differs between OLD and NEW: packages, files, libraries, settings, size. Exit 0 whether they differ or not.
+    """Show the differences between two images.
 
-    Both are references of the store, digests, or images of the matrix.
+    OLD and NEW are references in the store, digests, or images of the matrix. Packages, files, libraries,
+    settings and sizes are compared. The exit status is 0 whether they differ or not.
     """
     from goldnode import evidence as kinds
     from goldnode.evidence.diff import compare_images
@@ -182,10 +167,7 @@ def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, form
     was, now = (examine(kept.layout, digest, cache=kept.cache / "evidence") for digest in digests)
     shown = (reference(kept.layout, digests[0]), reference(kept.layout, digests[1]))
     difference = compare_images(was, now, shown)
-    if form == "json":
-        shared.show_json(difference.data())
-    else:
-        click.echo(difference.text(files=files))
+    emit(form, difference.data(), lambda: difference.text(files=files))
     if attach:
         kept.layout.attach(digests[1], kinds.DIFF, compare_images(was, now).document())
         click.echo(f"attached to {digests[1]}", err=True)

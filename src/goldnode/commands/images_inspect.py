@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from goldnode.commands.output import BACKEND, POLICY, emit, image_store, reports
+
 
 @click.command()
-@click.argument("targets", nargs=-1, required=True, metavar="PATH|IMAGE…")
-@click.option("--backend", help="Policy to hold it against; default: what the image says of itself.")
+@click.argument("targets", nargs=-1, required=True, metavar="PATH|IMAGE...")
+@BACKEND
+@POLICY
+@image_store()
 @click.option(
-    "--policy",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Another purity.yml, with a site's own waivers.",
-)
-@click.option(
-    "--store",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of images; default: $GOLDNODE_IMAGES, .goldnode/images.",
-)
-@click.option(
+    "-j",
     "--jobs",
     type=click.IntRange(0),
     default=0,
-    help="Processes that scan layers and wheels; default: one per processor, at most four.",
+    metavar="N",
+    show_default="number of processors, at most 4",
+    help="Number of processes that scan layers and wheels.",
 )
-@click.option("--fresh", is_flag=True, help="Scan layers again that were scanned before.")
+@click.option("--fresh", is_flag=True, help="Ignore cached scans of layers.")
 @click.option("--no-attach", is_flag=True, help="Do not attach the result to the image.")
-@click.option("--json", "as_json", is_flag=True, help="Print the documents instead of text.")
+@reports("inspections", json_flag=True)
 def inspect(
     targets: tuple[str, ...],
     backend: str | None,
@@ -40,13 +36,14 @@ def inspect(
     jobs: int,
     fresh: bool,
     no_attach: bool,
-    as_json: bool,
+    form: str,
 ) -> None:
-    """Search for content that is foreign to the backend, and validate an image's tag against its content.
+    """Inspect images for content of another backend and for wrong tags.
 
     PATH is a wheel, a directory of wheels, a root (directory or tar), an OCI layout, a saved image or a raw
-    disk; IMAGE is a name, reference or digest in the store. Nothing is unpacked or run. Exit status: 0
-    passed, 1 refused, 2 could not be judged.
+    disk. IMAGE is a name, a reference or a digest in the store. Nothing is unpacked or run.
+
+    Exit status: 0 passed, 1 refused, 2 could not be judged.
     """
     from goldnode.core.errors import ImageError
     from goldnode.images.locked_packages import locked
@@ -80,22 +77,20 @@ def inspect(
                 and found.backend
             ):
                 report.attach(target.image, found, truth)
-            if as_json:
-                results.append(
-                    {
-                        "name": found.name,
-                        "kind": target.kind,
-                        "inspection": report.inspection_document(found),
-                        "truth": None if truth is None else report.truth_document(truth),
-                    }
-                )
-            else:
+            results.append(
+                {
+                    "name": found.name,
+                    "kind": target.kind,
+                    "inspection": report.inspection_document(found),
+                    "truth": None if truth is None else report.truth_document(truth),
+                }
+            )
+            if form == "text":
                 click.echo("\n".join(report.text(found, truth)))
-    if as_json:
-        click.echo(json.dumps(results, indent=1, sort_keys=True))
+    emit(form, {"results": results})
     if not told:
         raise ImageError(
-            "of some of it the backend is not known, so that there is no verdict",
+            "the backend of some of the content is unknown, so there is no verdict",
             remedy="name it with --backend",
         )
     if not passed:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-_PATTERNS = click.argument("patterns", nargs=-1, metavar="[NAME]…")
-_MATRIX = click.option(
-    "--matrix",
-    "matrix_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Matrix file; default: $GOLDNODE_MATRIX, else goldnode's own.",
-)
+from goldnode.commands.output import MATRIX, emit, out_directory, reports, say, table
+
+_PATTERNS = click.argument("patterns", nargs=-1, metavar="[NAME]...")
 
 
 @click.command("list")
 @_PATTERNS
-@_MATRIX
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@MATRIX
+@reports("images")
 def list_(patterns: tuple[str, ...], matrix_file: Path | None, form: str) -> None:
-    """List the images of the matrix with their parents. NAME is an image, a backend, or a glob."""
+    """List the images of the matrix with their locks.
+
+    NAME is an image, a backend, or a glob.
+    """
     from goldnode.core.errors import ImageError
     from goldnode.images.imagelock import find_lock, lock_file
     from goldnode.images.matrix import load_matrix
@@ -35,60 +34,58 @@ def list_(patterns: tuple[str, ...], matrix_file: Path | None, form: str) -> Non
         except ImageError:
             state, size = ("stale" if lock_file(row) is not None else "no lock"), 0
         rows.append((row, state, size))
-    if form == "json":
-        document = [
-            {
-                "name": row.name,
-                "backend": row.image.backend,
-                "version": row.image.version,
-                "flavour": row.image.flavour,
-                "os": row.image.os,
-                "parent": row.image.parent,
-                "parts": dict(row.parts),
-                "min_driver": row.min_driver,
-                "redistribution": row.redistribution,
-                "licences": list(row.licences),
-                "exercised": row.exercised,
-                "lock": state,
-                "fetched_bytes": size,
-            }
-            for row, state, size in rows
-        ]
-        click.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
-        return
-    table = [("image", "stands on", "lock", "adds (MB)", "publish", "")]
-    for row, state, size in rows:
-        note = "" if row.exercised else "declared, not exercised"
-        table.append(
-            (row.name, row.image.parent or "-", state, f"{size / 1e6:.1f}", row.redistribution, note)
+    lines = [("image", "parent", "lock", "adds (MB)", "publish", "")]
+    lines += [
+        (
+            row.name,
+            row.image.parent or "-",
+            state,
+            f"{size / 1e6:.1f}",
+            row.redistribution,
+            "" if row.exercised else "declared, not exercised",
         )
-    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    for line in table:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        for row, state, size in rows
+    ]
+    document = [
+        {
+            "name": row.name,
+            "backend": row.image.backend,
+            "version": row.image.version,
+            "flavour": row.image.flavour,
+            "os": row.image.os,
+            "parent": row.image.parent,
+            "parts": dict(row.parts),
+            "min_driver": row.min_driver,
+            "redistribution": row.redistribution,
+            "licences": list(row.licences),
+            "exercised": row.exercised,
+            "lock": state,
+            "fetched_bytes": size,
+        }
+        for row, state, size in rows
+    ]
+    emit(form, {"images": document}, table(lines))
 
 
 @click.command()
 @_PATTERNS
-@_MATRIX
+@MATRIX
 @click.option(
     "--check",
     "only_check",
     is_flag=True,
-    help="Write nothing; tell what vanished or changed. Exit 1: a lock is not good as it is.",
+    help="Write nothing. Report vanished and changed packages; exit with 1 if a lock is unusable.",
 )
 @click.option(
-    "--upgrade", is_flag=True, help="Let the named images move to what archives and indexes have now."
+    "--upgrade", is_flag=True, help="Upgrade the named images to the newest versions in archives and indexes."
 )
 @click.option(
     "--offline",
     is_flag=True,
-    help="Use the archive indexes of the cache as they are, and keep wheels as they are locked.",
+    help="Use the cached archive indexes without refreshing them, and the locked wheels.",
 )
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory to write to; default: where each lock is searched first.",
-)
+@out_directory("where each lock is searched first")
+@reports("image-locks")
 def lock(
     patterns: tuple[str, ...],
     matrix_file: Path | None,
@@ -96,28 +93,31 @@ def lock(
     upgrade: bool,
     offline: bool,
     out: Path | None,
+    form: str,
 ) -> None:
-    """Resolve images with apt and pip and write NAME.lock.yml; without NAME, all that this project builds.
+    """Resolve the packages and wheels of images and write their locks.
 
-    A lock that is good is kept as it is. Versions move only where they left their archive, or with --upgrade.
+    NAME is an image, a backend, or a glob; without it, all exercised images are locked. A usable lock is not
+    changed. Versions change only where they have left their archive, or with --upgrade.
     """
-    from goldnode.images.locking import check_images, lock_images
+    from goldnode.images.locking import check_images, line, lock_images
 
     if only_check and upgrade:
         raise click.UsageError("--check and --upgrade exclude each other")
+    rows: list[dict[str, Any]] = []
     if only_check:
-        wrong = 0
         for name, problems in check_images(patterns, matrix_file=matrix_file, offline=offline):
-            for problem in problems:
-                click.echo(f"{name}: {problem}")
-            wrong += bool(problems)
-            if not problems:
-                click.echo(f"{name}: good")
+            rows.append({"image": name, "problems": problems})
+            if form == "text":
+                click.echo("\n".join(f"{name}: {problem}" for problem in problems or ["good"]))
+        emit(form, {"locks": rows})
+        wrong = sum(bool(row["problems"]) for row in rows)
         if wrong:
-            click.echo(
-                f"error: {wrong} locks are not good as they are. Run `goldnode images lock`.", err=True
-            )
+            say(f"error: {wrong} locks are unusable. Run `goldnode images lock`.")
             sys.exit(1)
         return
-    for line in lock_images(patterns, matrix_file=matrix_file, upgrade=upgrade, offline=offline, out=out):
-        click.echo(line)
+    for done in lock_images(patterns, matrix_file=matrix_file, upgrade=upgrade, offline=offline, out=out):
+        rows.append({"image": done.lock.image, "changed": done.changed, "digest": done.lock.digest})
+        if form == "text":
+            click.echo(line(done))
+    emit(form, {"locks": rows})

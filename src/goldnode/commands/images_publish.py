@@ -11,6 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from goldnode.commands import channel_moves as shared
+from goldnode.commands.output import (
+    CERTIFICATE,
+    DRY_RUN,
+    KEEP_DAYS,
+    emit,
+    image_store,
+    options,
+    reports,
+    say,
+)
 from goldnode.core.errors import ImageError
 
 if TYPE_CHECKING:
@@ -20,40 +30,32 @@ if TYPE_CHECKING:
 
 _BACKENDS = ("cpu", "cuda", "oneapi", "rocm")
 
-_STORE = click.option(
-    "--store",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of images; default: $GOLDNODE_IMAGES, else .goldnode/images.",
-)
-_CA = click.option(
-    "--ca",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificate of the registry's authority, PEM.",
-)
-_TO = shared.options(
+_TO = options(
     click.option(
         "--to",
         "to",
         metavar="HOST[:PORT][/PREFIX]",
         envvar="GOLDNODE_REGISTRY",
-        help="Registry; default: $GOLDNODE_REGISTRY.",
+        show_default="$GOLDNODE_REGISTRY",
+        help="Registry to use.",
     ),
-    _CA,
+    CERTIFICATE,
 )
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@_STORE
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@image_store()
 @_TO
 @shared.TRUST
 @shared.WAIVED
 @click.option(
     "--private",
     is_flag=True,
-    help="Publish parts whose licence forbids redistribution: the registry is read by us alone.",
+    help="Publish content whose licence forbids redistribution; the registry must be private.",
 )
-@click.option("--full", is_flag=True, help="Read every blob back, not the manifests and documents alone.")
+@click.option("--full", is_flag=True, help="Read back all blobs, not only manifests and documents.")
+@reports("published-images")
 def publish(
     names: tuple[str, ...],
     store: Path | None,
@@ -65,12 +67,13 @@ def publish(
     reason: str | None,
     private: bool,
     full: bool,
+    form: str,
 ) -> None:
-    """Push images with their evidence, then their immutable tags, and read them back.
+    """Push images and their evidence to a registry.
 
-    NAME is REPOSITORY:TAG of the store, or an image, a backend or a glob of the matrix, which mean the builds
-    from the current locks. Requires passed records of inspection, truth and smoke test, and a signature.
-    Content that the registry has is not sent again.
+    NAME is REPOSITORY:TAG of the store, or an image, a backend or a glob of the matrix, which select the builds
+    from the current locks. Requires passed inspections and smoke tests, and a signature. Evidence is pushed
+    before the immutable tags, and everything is read back. Content that the registry has is not sent again.
     """
     from goldnode.channels.requirements import ASKED
     from goldnode.evidence.size import human
@@ -81,6 +84,7 @@ def publish(
     refs = list(dict.fromkeys(ref for name in names for ref in _builds(store, layout, name)))
     waivers = shared.waivers_of(waive, by, reason)
     mounts: dict[str, str] = {}
+    rows = []
     with _registry(to, ca) as (where, registry):
         for ref in refs:
             with _moving(registry, f"publishing {ref}"):
@@ -97,23 +101,40 @@ def publish(
                 )
             listed = "Referrers API" if done.api else "tag sha256-…"
             said = "there already" if done.before else f"{done.sent} blobs sent ({human(done.size)})"
-            click.echo(
-                f"{done.name}@{done.digest}  {said}; {done.there} were there; {done.evidence} documents ({listed})"
-            )
-            shared.show_gates([gate for gate in done.gates if gate.state != "passed"])
+            if form == "text":
+                click.echo(
+                    f"{done.name}@{done.digest}  {said}; {done.there} were there; {done.evidence} documents ({listed})"
+                )
+                for line in shared.gate_lines(gate for gate in done.gates if gate.state != "passed"):
+                    click.echo(line)
+            rows.append({**vars(done), "gates": shared.gate_rows(done.gates)})
+    emit(form, {"images": rows})
 
 
 @click.command()
 @click.argument("reference")
-@_STORE
-@_CA
+@image_store()
+@CERTIFICATE
 @click.option(
-    "--platform", "system", metavar="OS/ARCH", help="Which image of an index; default: this machine's."
+    "--platform",
+    "system",
+    metavar="OS/ARCH",
+    show_default="that of this machine",
+    help="Platform to select from an index.",
 )
-@click.option("--no-evidence", is_flag=True, help="Leave what is attached to the image.")
-def pull(reference: str, store: Path | None, ca: Path | None, system: str | None, no_evidence: bool) -> None:
-    """Download HOST[:PORT]/NAME@DIGEST (or NAME:TAG) into the store. Every byte is validated against its
-    digest.
+@click.option("--no-evidence", is_flag=True, help="Do not download the attached evidence.")
+@reports("pulled-image")
+def pull(
+    reference: str,
+    store: Path | None,
+    ca: Path | None,
+    system: str | None,
+    no_evidence: bool,
+    form: str,
+) -> None:
+    """Download an image from a registry into the store.
+
+    REFERENCE is HOST[:PORT]/NAME@DIGEST or HOST[:PORT]/NAME:TAG. Every byte is verified against its digest.
     """
     from goldnode.compat.workloads import parse_reference
     from goldnode.images.publish import pull as pulling
@@ -130,20 +151,22 @@ def pull(reference: str, store: Path | None, ca: Path | None, system: str | None
     target = registry.repository(found.name)
     with _moving(registry, f"pulling {found.name}"):
         done = pulling(_layout(store), target, wanted, evidence=not no_evidence, system=system)
-    click.echo(
-        f"{done.ref}@{done.digest}  {done.fetched} blobs fetched, {done.there} were there; {done.evidence} documents"
+    emit(
+        form,
+        vars(done),
+        f"{done.ref}@{done.digest}  {done.fetched} blobs fetched, {done.there} were there; {done.evidence} documents",
     )
     if found.digest is None:
         click.echo(
-            f"{done.name} was this image now: a tag may move, so that machines should name the digest",
+            f"{done.name} is a tag, which may move: use the digest in scripts",
             err=True,
         )
 
 
 @click.command()
 @click.argument("channel")
-@click.argument("name")
-@_STORE
+@click.argument("name", metavar="NAME")
+@image_store()
 @_TO
 @shared.TRUST
 @shared.KEY
@@ -152,9 +175,10 @@ def pull(reference: str, store: Path | None, ca: Path | None, system: str | None
     "--approve-major",
     multiple=True,
     metavar="PART",
-    help="Approve a new major version of cudnn or nccl; needs --by and --reason.",
+    help="Approve a new major version of cudnn or nccl; requires --by and --reason. Repeatable.",
 )
 @shared.EXPECT
+@reports("channel-move")
 def promote(
     channel: str,
     name: str,
@@ -168,9 +192,12 @@ def promote(
     reason: str | None,
     approve_major: tuple[str, ...],
     expect: str | None,
+    form: str,
 ) -> None:
-    """Point CHANNEL (candidate, canary, stable, known-good) to the published image NAME. Without --to, in
-    this store only.
+    """Point a channel to an image that meets its requirements.
+
+    CHANNEL is candidate, canary, stable or known-good. NAME is a published image. Without --to, the channels of
+    this store are moved.
     """
     from goldnode.channels.requirements import ASKED, MAJORS
     from goldnode.images.channels import promote as promoting
@@ -202,30 +229,31 @@ def promote(
             waivers=waivers,
             approvals=approvals,
             expect=expect,
-            say=shared.say,
+            say=say,
         )
-    shared.show_gates(done.gates)
-    shared.show_moved(place.name, done)
+    shared.show_moved(place.name, done, form)
 
 
 @click.command()
 @click.argument("line")
-@_STORE
+@image_store()
 @_TO
 @shared.TRUST
 @shared.KEY
 @shared.SIGNED
-@click.option("--channel", default="stable", show_default=True)
+@shared.CHANNEL
 @click.option(
     "--to-image",
     metavar="IMAGE",
-    help="`known-good`, or a digest or immutable tag of the history; default: what it was before.",
+    show_default="the previous image",
+    help="Image to return to: `known-good`, or a digest or immutable tag of the history.",
 )
 @click.option(
     "--offline",
     is_flag=True,
-    help="Use and change this store alone; the registry gets it with the next move that reaches it.",
+    help="Change only this store. The next move that reaches the registry publishes the change.",
 )
+@reports("channel-move")
 def rollback(
     line: str,
     store: Path | None,
@@ -238,8 +266,12 @@ def rollback(
     channel: str,
     to_image: str | None,
     offline: bool,
+    form: str,
 ) -> None:
-    """Point a channel of LINE (cuda:12.4-runtime-debian12) to its previous image."""
+    """Point a channel back to its previous image.
+
+    LINE is a series of builds, for instance cuda:12.4-runtime-debian12.
+    """
     from goldnode.channels.history import read_line
     from goldnode.channels.moves import rollback as rolling
     from goldnode.channels.requirements import ASKED
@@ -263,7 +295,7 @@ def rollback(
                 channel=channel,
                 to=to_image,
                 trust=keys,
-                say=shared.say,
+                say=say,
             )
         else:
             with _place(to, ca, layout) as place:
@@ -277,30 +309,29 @@ def rollback(
                     channel=channel,
                     to=to_image,
                     trust=keys,
-                    say=shared.say,
+                    say=say,
                 )
     except UnreachableError as problem:
         problem.remedy = (
             f"roll back in this store alone with --offline, or {problem.remedy or 'run it again'}"
         )
         raise
-    shared.show_moved(place.name, done)
+    shared.show_moved(place.name, done, form)
 
 
 @click.command()
-@click.argument("lines", nargs=-1, metavar="[LINE]…")
-@_STORE
+@click.argument("lines", nargs=-1, metavar="[LINE]...")
+@image_store()
 @_TO
 @shared.TRUST
 @shared.HISTORY
-@click.option("--offline", is_flag=True, help="This store's copy of what the registry has.")
+@click.option("--offline", is_flag=True, help="Show this store's copy of the registry's channels.")
 @click.option(
     "--repair",
-    "mend",
     is_flag=True,
-    help="Give tags back to what the verified history says, and bring there what was decided offline.",
+    help="Restore tags from the verified history, and publish moves that were made offline.",
 )
-@shared.FORM
+@reports("channels")
 def status(
     lines: tuple[str, ...],
     store: Path | None,
@@ -309,11 +340,14 @@ def status(
     trust: tuple[Path, ...],
     with_history: bool,
     offline: bool,
-    mend: bool,
+    repair: bool,
     form: str,
 ) -> None:
-    """Show the channels, with their tags validated against the signed history. Exit status 1 if one differs
-    from it.
+    """Show the channels and verify them against their history.
+
+    LINE is a series of builds, for instance cuda:12.4-runtime-debian12; without it, all are shown.
+
+    Exit status: 0 all channels match their history, 1 one differs from it.
     """
     from goldnode.channels import moves
     from goldnode.channels.history import read_line
@@ -327,21 +361,27 @@ def status(
         wanted = [read_line(line) for line in lines] or [
             line for name in _BACKENDS for line in place.lines(name)
         ]
-        mending = (lambda line: moves.repair(place, layout, line, keys, say=shared.say)) if mend else None
+        repairing = (lambda line: moves.repair(place, layout, line, keys, say=say)) if repair else None
         shared.show_status(
-            place, layout, wanted, keys, mending, form, with_history, _lines if lines else None
+            place, layout, wanted, keys, repairing, form, with_history, _lines if lines else None
         )
 
 
 @click.command()
-@_STORE
+@image_store()
 @_TO
 @shared.TRUST
-@shared.DAYS
+@KEEP_DAYS
 @click.option(
-    "--repository", "repositories", multiple=True, help=f"With --to; default: {', '.join(_BACKENDS)}."
+    "--repository",
+    "repositories",
+    multiple=True,
+    metavar="NAME",
+    show_default=", ".join(_BACKENDS),
+    help="Repository of the registry to clean, with --to. Repeatable.",
 )
-@shared.DRY_RUN
+@DRY_RUN
+@reports("gc")
 def gc(
     store: Path | None,
     to: str | None,
@@ -350,8 +390,12 @@ def gc(
     days: float,
     repositories: tuple[str, ...],
     dry_run: bool,
+    form: str,
 ) -> None:
-    """Take out of the store, or with --to out of a registry, what no channel, history, class or lock names."""
+    """Remove images that no channel, history, class or lock needs.
+
+    Without --to the store is cleaned, with it the registry.
+    """
     from goldnode.classdoc.load import load_catalog
     from goldnode.images import gc as collecting
     from goldnode.images.channels import RegistryPlace
@@ -366,7 +410,7 @@ def gc(
             gone, stays = collecting.collect_registry(
                 place, layout, repositories or _BACKENDS, keeps, keys, days=days, dry_run=dry_run
             )
-    shared.show_gone(gone, stays, dry_run)
+    shared.show_gone(gone, stays, dry_run, form)
 
 
 # Shared by the commands
@@ -379,7 +423,7 @@ def _layout(store: Path | None) -> Layout:
 
 
 def _locks() -> dict[str, str]:
-    """Digests of the locks of the matrix's rows, stale ones too, and whose they are; rows without a lock keep nothing. Raises GoldnodeError."""
+    """Return the digests of the locks of the matrix, including stale ones, with their owners. Raises GoldnodeError."""
     from goldnode.images.imagelock import load_lock, lock_file
     from goldnode.images.matrix import load_matrix
 
@@ -388,7 +432,7 @@ def _locks() -> dict[str, str]:
 
 
 def _lines() -> list[str]:
-    """The lines of the matrix."""
+    """Return the lines of the matrix."""
     from goldnode.channels.history import line_of
     from goldnode.images.matrix import load_matrix
     from goldnode.oci.model import BUILD_ID_LENGTH
@@ -400,7 +444,7 @@ def _lines() -> list[str]:
 
 
 def _builds(store: Path | None, layout: Layout, name: str) -> list[str]:
-    """The refs that a name means: itself, the builds from the present locks of what it means in the matrix, else the only build there is."""
+    """Return the refs of a name: itself, the builds from the current locks of the rows it selects, else the only build."""
     from goldnode.images.imagelock import find_lock
     from goldnode.images.matrix import load_matrix
     from goldnode.images.publish import find
@@ -450,7 +494,7 @@ def _place(to: str | None, ca: Path | None, layout: Layout) -> Iterator[ImagePla
 
 @contextmanager
 def _moving(registry: Registry, what: str) -> Iterator[None]:
-    """A line that counts bytes on a terminal, nothing elsewhere."""
+    """Show a byte counter on a terminal."""
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from goldnode.commands.output import Option, emit, image_store, reports
 from goldnode.core.errors import GoldnodeError, ImageError
 
 if TYPE_CHECKING:
@@ -16,42 +16,54 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option(
-    "--store",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where images are kept; default: $GOLDNODE_IMAGES.",
-)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@image_store()
 @click.option(
     "--engine",
     type=click.Choice(["auto", "docker", "chroot"]),
     default="auto",
     show_default=True,
-    help="What runs the image.",
+    help="Program that runs the image.",
 )
 @click.option(
     "--runner",
     type=click.Choice(["image", "own"]),
     default="image",
     show_default=True,
-    help="Whose goldnode-smoke runs.",
+    help="Use goldnode-smoke of the image, or this version's own.",
 )
 @click.option(
-    "--gpus", metavar="all|N", help="Hand in NVIDIA GPUs, as docker's --gpus; the gpu tier is then required."
+    "--gpus",
+    metavar="all|N",
+    help="Pass NVIDIA GPUs to the container, as `docker run --gpus` does. The gpu tier is then required.",
 )
 @click.option(
     "--device",
     "devices",
     multiple=True,
     metavar="FILE",
-    help="Hand in a device file (/dev/kfd, /dev/dri/renderD128) and its group.",
+    help="Pass a device file and its group to the container (/dev/kfd, /dev/dri/renderD128). Repeatable.",
 )
-@click.option("--tier", type=click.Choice(["cpu", "gpu", "all"]), default="all", show_default=True)
 @click.option(
-    "--limit", type=click.FloatRange(1), default=1800, show_default=True, help="Seconds for one image."
+    "--tier",
+    type=click.Choice(["cpu", "gpu", "all"]),
+    default="all",
+    show_default=True,
+    help="Tests to run: those without a GPU, those with one, or both.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the records as one JSON object by name.")
-@click.option("--no-attach", is_flag=True, help="Attach nothing to the images.")
+@click.option(
+    "--timeout",
+    "limit",
+    cls=Option,
+    former={"--limit": None},
+    type=click.FloatRange(1),
+    default=1800,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit per image.",
+)
+@click.option("--no-attach", is_flag=True, help="Do not attach the results to the images.")
+@reports("smoke-records", json_flag=True)
 def smoke(
     names: tuple[str, ...],
     store: Path | None,
@@ -61,13 +73,15 @@ def smoke(
     devices: tuple[str, ...],
     tier: str,
     limit: float,
-    as_json: bool,
     no_attach: bool,
+    form: str,
 ) -> None:
-    """Run goldnode-smoke inside built images and attach what it says.
+    """Run the smoke tests inside images.
 
-    NAME is an image of the matrix, a name in the store (cuda:12.4.1-runtime-debian12-BUILDID) or a digest. Exit code 0: every tier that was
-    to be run passed. 2: a test failed. 3: something could not be run.
+    NAME is an image of the matrix, a name in the store (cuda:12.4.1-runtime-debian12-BUILDID) or a digest. The
+    results are attached to the images.
+
+    Exit status: 0 all requested tiers passed, 2 a test failed, 3 a test could not be run.
     """
     from goldnode.images.smoke import inside, record
     from goldnode.images.smoke.runner import report
@@ -93,17 +107,16 @@ def smoke(
         records[name] = result
         if not no_attach:
             record.attach(image, result)
-        if not as_json:
+        if form == "text":
             click.echo(f"{name} ({image.digest})")
             click.echo(report.text(result))
-    if as_json:
-        click.echo(json.dumps(records, indent=1, sort_keys=True))
+    emit(form, {"records": records})
     codes = {result["exit_code"] for result in records.values()}
     sys.exit(report.BAD if report.BAD in codes else report.UNKNOWN if codes != {report.OK} else report.OK)
 
 
 def digest_of(store: Store, name: str) -> str:
-    """The manifest's digest of an image of the matrix (its last build), of a name in the layout, or of a digest."""
+    """Return the manifest digest of an image of the matrix (its latest build), of a name in the layout, or of a digest."""
     if name.startswith("sha256:"):
         return name
     refs = store.layout.refs()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+
+from goldnode.commands.output import DRY_RUN, OFFLINE_INDEXES, emit, reports
 
 
 @click.command()
@@ -15,54 +16,52 @@ import click
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the lock to keep, write or check.",
+    metavar="DIR",
+    show_default="$GOLDNODE_LOCKS, else `locks` of the site file, else next to the stack",
+    help="Directory of the lock to update, write or check.",
 )
 @click.option(
     "--on",
     "status",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Resolve on top of this dpkg status file; default: an empty system.",
+    metavar="FILE",
+    show_default="an empty system",
+    help="Resolve on top of the packages in this dpkg status file.",
 )
-@click.option("--offline", is_flag=True, help="Use the archive indexes of the cache as they are.")
-@click.option("--upgrade", is_flag=True, help="Let everything move to what the archives have now.")
+@OFFLINE_INDEXES
+@click.option("--upgrade", is_flag=True, help="Upgrade all packages to the newest versions in the archives.")
 @click.option(
     "--upgrade-package",
     "packages",
     multiple=True,
     metavar="NAME",
-    help="Let this package move, and what is bound to it; repeatable.",
+    help="Upgrade this package, and those that depend on its version. Repeatable.",
 )
 @click.option(
     "--security",
     is_flag=True,
-    help="Move kernel and driver module as a pair to the newest security kernel it builds on.",
+    help="Upgrade kernel and driver module together to the newest security kernel that the driver builds on.",
 )
 @click.option(
     "--allow-unknown",
     is_flag=True,
-    help="With --security: take a pair of which nobody knows whether it builds.",
+    help="With --security, accept a kernel of which it is unknown whether the driver builds on it.",
 )
 @click.option(
     "--check",
     "only_check",
     is_flag=True,
-    help="Write nothing; tell what moved, vanished or waits. Exit 1: not good as it is.",
+    help="Write nothing. Report changed, vanished and upgradable packages; exit with 1 if the lock is unusable.",
 )
-@click.option("--dry-run", is_flag=True, help="Write nothing; show what would change.")
+@DRY_RUN
 @click.option(
     "--diff",
     "before",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Show what differs between this lock file and the lock in force; asks no archive.",
+    metavar="FILE",
+    help="Show the differences between this lock file and the current lock. Reads no archive.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How to tell it.",
-)
+@reports("lock-report")
 def lock(
     stack: str,
     out: Path | None,
@@ -77,16 +76,17 @@ def lock(
     before: Path | None,
     form: str,
 ) -> None:
-    """Resolve STACK with apt and write STACK.lock.yml.
+    """Resolve the packages of a stack and write its lock.
 
-    A lock that is there is kept: versions move only where they left the archives or the stack asks for something else, and a lock that
-    is good is not touched. --upgrade moves everything. Every change is shown for review: from, to, why, bytes, reboot.
+    An existing lock is changed only where a version has left the archives or the stack asks for something else.
+    --upgrade upgrades everything. Each change is listed for review: versions, reason, size, reboot.
 
-    Without --out it goes where a lock of STACK is searched first: $GOLDNODE_LOCKS, the site's `locks`, else beside the stack.
+    --check fails if a lock is unusable: edited, resolved for another intent, with vanished or changed packages,
+    or with a known vulnerability in the container toolkit. With --upgrade or --security it also fails if they
+    would change the lock.
 
-    Exit status: 0 done, nothing is wrong; 1 --check found something, or --security could not reach the newest kernel; 2 an error,
-    and the lock is as it was. --check fails on what makes a lock unusable (edited, another intent, vanished, other bytes, a known
-    hole in the container toolkit); with --upgrade or --security also on what those would move.
+    Exit status: 0 success, 1 --check found something or --security did not reach the newest kernel, 2 an error;
+    the lock is unchanged then.
     """
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
@@ -100,11 +100,7 @@ def lock(
     if before is not None:
         path = out / model.lock_name(stack) if out is not None else model.find_lock(entry, site)[1]
         diff = updates.compare_files(before, path)
-        _tell(
-            form,
-            {"schema": updates.REPORT, "stack": stack, "diff": diff.data()},
-            [diff.text() or "the two locks are the same"],
-        )
+        emit(form, {"stack": stack, "diff": diff.data()}, diff.text() or "the two locks are the same")
         return
     if only_check:
         _check(
@@ -137,7 +133,7 @@ def lock(
         if done.old is not None:
             lines.append(done.diff.text() or "no package moved")
         lines.append(f"{'would write ' if dry_run else ''}{done.file}: {_summary(done.lock)}")
-    _tell(form, done.data(), lines)
+    emit(form, done.data(), "\n".join(lines))
     if offline:
         click.echo("resolved from the indexes in the cache, which were not refreshed", err=True)
     if done.lane is not None and done.lane.state == "held-back":
@@ -154,7 +150,7 @@ def _refuse(
     before: Path | None,
     status: Path | None,
 ) -> None:
-    """Options that contradict each other. Raises click.UsageError."""
+    """Refuse options that contradict each other. Raises click.UsageError."""
     chosen = [
         name
         for name, given in (("--upgrade", upgrade), ("--upgrade-package", packages), ("--security", security))
@@ -184,7 +180,7 @@ def _check(found: Any, stack: str, mode: Any, form: str) -> None:
     count = len(found.lock.packages)
     if not any(problem.kind in ("vanished", "changed") for problem in found.problems):
         lines.append(f"{found.file}: all {count} packages are in the archives, unchanged")
-    _tell(form, found.data(), lines)
+    emit(form, found.data(), "\n".join(lines))
     if found.wrong:
         option = {"upgrade": " --upgrade", "security": " --security"}.get(mode.value, "")
         gone = len({problem.package for problem in found.wrong if problem.kind in ("vanished", "changed")})
@@ -206,11 +202,3 @@ def _summary(lock: Any) -> str:
     return (
         f"kernel {lock.kernel_release}{driver}; {held} packages in the stack set, {len(lock.packages)} in all"
     )
-
-
-def _tell(form: str, data: dict[str, Any], lines: list[str]) -> None:
-    if form == "json":
-        click.echo(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False))
-    else:
-        for line in lines:
-            click.echo(line)

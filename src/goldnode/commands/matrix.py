@@ -6,26 +6,36 @@ from pathlib import Path
 
 import click
 
+from goldnode.commands.output import document, reports
+
 
 @click.command()
+@reports("matrix", "markdown", "html")
 @click.option(
-    "--format", "form", type=click.Choice(["text", "markdown", "html"]), default="text", show_default=True
-)
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write; default: print it."
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    show_default="print it",
+    help="File to write.",
 )
 def matrix(form: str, out: Path | None) -> None:
-    """Print the blessed matrix: every stack and class with what runs on it, and what speaks against it.
+    """Show the compatibility matrix of all stacks and classes.
 
-    It is judged for the day of the compatibility facts: the same catalog, locks and facts give the same matrix.
+    The day of reference is the date of the compatibility facts, so the same catalog, locks and facts give the
+    same matrix.
     """
+    from dataclasses import asdict
+
     from goldnode.classdoc import blessed_combinations as tables
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
 
-    shown = {"text": tables.text, "markdown": tables.markdown, "html": tables.html}[form](
-        tables.matrix(load_catalog(), load_site())
-    )
+    found = tables.matrix(load_catalog(), load_site())
+    if form == "json":
+        content = {"date": found.date, "tables": [asdict(item) for item in found.tables]}
+        shown = document("matrix", content) + "\n"
+    else:
+        shown = {"text": tables.text, "markdown": tables.markdown, "html": tables.html}[form](found)
     if out is None:
         click.echo(shown, nl=False)
         return

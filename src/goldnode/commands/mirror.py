@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from goldnode.commands.output import (
+    DRY_RUN,
+    KEEP_DAYS,
+    WAIT,
+    Option,
+    emit,
+    reports,
+    table,
+)
+
 if TYPE_CHECKING:
     from goldnode.lock.fetch import Fault, Wanted
     from goldnode.lock.mirror import Mirror
@@ -23,33 +33,44 @@ class _Stacks(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Stacks, no_args_is_help=True, subcommand_metavar="STACK… | COMMAND [ARGS]…")
+@click.group(cls=_Stacks, no_args_is_help=True, subcommand_metavar="STACK... | COMMAND [ARGS]...")
 def mirror() -> None:
-    """Fetch what the locks of STACK… name, each file checked, and publish it as signed apt repositories.
+    """Fetch locked packages and publish them as signed apt repositories.
 
-    `goldnode mirror STACK` is `goldnode mirror fetch STACK`.
+    `goldnode mirror STACK` is short for `goldnode mirror fetch STACK`.
     """
 
 
 @mirror.command()
-@click.argument("stacks", nargs=-1, required=True, metavar="STACK…")
+@click.argument("stacks", nargs=-1, required=True, metavar="STACK...")
 @click.option(
-    "--parallel", type=click.IntRange(1, 32), default=4, show_default=True, help="Files fetched at once."
+    "-j",
+    "--jobs",
+    "parallel",
+    cls=Option,
+    former={"--parallel": None},
+    type=click.IntRange(1, 32),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Number of parallel downloads.",
 )
-@click.option(
-    "--wait",
-    type=click.FloatRange(0),
-    default=0,
-    help="Seconds to wait for another run on this mirror; default: refuse.",
-)
+@WAIT
 @click.option(
     "--on",
     "status",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The dpkg status file that the lock was resolved on, where it was.",
+    metavar="FILE",
+    help="The dpkg status file that the lock was resolved on, if it was resolved with --on.",
 )
-def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | None) -> None:
-    """Fetch and publish (the default command). Exit 1 where an archive does not give what is locked; nothing is published then."""
+@reports("mirror-fetch")
+def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | None, form: str) -> None:
+    """Fetch the packages of the locks of STACKs and publish them.
+
+    This is the default command. Every file is verified against the lock.
+
+    Exit status: 0 published, 1 an archive does not deliver what is locked; nothing is published then.
+    """
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.lock.mirror import Mirror, site_signer
@@ -62,14 +83,31 @@ def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | No
         progress = _progress()
         with progress:
             faults = place.fetch(list(locks.values()), catalog, site, progress, parallel=parallel)
+        failed = [{"kind": fault.kind, "file": fault.wanted.name, "why": fault.message} for fault in faults]
         if faults:
+            emit(form, {"published": [], "failed": failed})
             _tell(faults, list(locks))
             sys.exit(1)
-        for name, lock in locks.items():
-            found = place.publish(name, lock, signer=signer, status=status)
-            click.echo(
-                f"{name}: {len(found.packages)} packages in {found.directory}, signed by {found.fingerprint}"
-            )
+        published = [place.publish(name, lock, signer=signer, status=status) for name, lock in locks.items()]
+    emit(
+        form,
+        {
+            "published": [
+                {
+                    "stack": found.stack,
+                    "directory": found.directory,
+                    "packages": len(found.packages),
+                    "fingerprint": found.fingerprint,
+                }
+                for found in published
+            ],
+            "failed": failed,
+        },
+        "\n".join(
+            f"{found.stack}: {len(found.packages)} packages in {found.directory}, signed by {found.fingerprint}"
+            for found in published
+        ),
+    )
 
 
 @mirror.command()
@@ -77,35 +115,52 @@ def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | No
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="Directory for the two files.",
+    metavar="DIR",
+    help="Directory to write the two key files to.",
 )
-@click.option("--name", default="goldnode mirror", show_default=True, help="User id of the key.")
-@click.option("--algorithm", type=click.Choice(["ed25519", "rsa4096"]), default="ed25519", show_default=True)
+@click.option(
+    "--name", default="goldnode mirror", show_default=True, metavar="TEXT", help="User ID of the key."
+)
+@click.option(
+    "--algorithm",
+    type=click.Choice(["ed25519", "rsa4096"]),
+    default="ed25519",
+    show_default=True,
+    help="Algorithm of the key.",
+)
 @click.option(
     "--expire",
     default="never",
     show_default=True,
-    help="When it ends, as gpg writes it: never, 2y, 2030-01-31.",
+    metavar="WHEN",
+    help="Expiry of the key, as gpg writes it: never, 2y, 2030-01-31.",
 )
-def key(out: Path, name: str, algorithm: str, expire: str) -> None:
-    """Make a key to sign the mirror with, and keep it in --out."""
+@reports("mirror-key")
+def key(out: Path, name: str, algorithm: str, expire: str, form: str) -> None:
+    """Create the signing key of the mirror."""
     from goldnode.lock.signing import create
 
     fingerprint, secret, public = create(out, name, algorithm=algorithm, expire=expire)
-    click.echo(
-        f"{fingerprint}\n\nFor the site file:\nmirror:\n  key: {public.absolute()}\n  signing_key: {secret.absolute()}"
+    emit(
+        form,
+        {"fingerprint": fingerprint, "key": public.absolute(), "signing_key": secret.absolute()},
+        f"{fingerprint}\n\nFor the site file:\nmirror:\n  key: {public.absolute()}\n  signing_key: {secret.absolute()}",
     )
     click.echo(
-        "\nThe secret key has no passphrase: keep that file to yourself, with a copy in a safe place.",
+        "\nThe secret key has no passphrase: protect the file, and back it up in a safe place.",
         err=True,
     )
 
 
 @mirror.command()
-@click.argument("stacks", nargs=-1, metavar="[STACK…]")
-@click.option("--repair", "mend", is_flag=True, help="Fetch damaged and missing files anew.")
-def verify(stacks: tuple[str, ...], mend: bool) -> None:
-    """Hold every file against its name and every publication against its signature and its record; exit 1 where anything is wrong."""
+@click.argument("stacks", nargs=-1, metavar="[STACK]...")
+@click.option("--repair", is_flag=True, help="Fetch damaged and missing files again.")
+@reports("mirror-check")
+def verify(stacks: tuple[str, ...], repair: bool, form: str) -> None:
+    """Verify all files and the signatures of all publications.
+
+    Exit status: 0 no faults, 1 faults.
+    """
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.lock import upkeep
@@ -116,50 +171,59 @@ def verify(stacks: tuple[str, ...], mend: bool) -> None:
     public = upkeep.public_key(place, site)
     _known(place, stacks)
     found = upkeep.verify(place, public, stacks or None)
-    for damage in found:
-        click.echo(f"{damage.kind}: {damage}")
-    if found and mend:
+    lines = [f"{damage.kind}: {damage}" for damage in found]
+    if found and repair:
         progress = _progress()
         with progress:
             _, faults = upkeep.repair(place, found, site, progress, catalog=load_catalog())
         for fault in faults:
             click.echo(str(fault), err=True)
         found = upkeep.verify(place, public, stacks or None)
-        for damage in found:
-            click.echo(f"not mended: {damage}")
+        lines += [f"not repaired: {damage}" for damage in found]
+    stored, published = len(list(place.store.glob("*/*"))), len(_publications(place, stacks))
+    if not found:
+        size = "" if stacks else f", {stored} files"
+        lines.append(f"{place.directory}: {published} publications{size}: no faults")
+    emit(
+        form,
+        {
+            "directory": place.directory,
+            "publications": published,
+            "files": stored,
+            "faults": [
+                {"kind": damage.kind, "path": damage.path, "message": damage.message} for damage in found
+            ],
+        },
+        "\n".join(lines),
+    )
     if found:
-        again = "" if mend else " Bring damaged files back with --repair;"
+        again = "" if repair else " Fetch damaged files again with --repair;"
         click.echo(
-            f"error: {len(found)} faults.{again} indexes and signatures are made anew by `goldnode mirror STACK`.",
+            f"error: {len(found)} faults.{again} `goldnode mirror STACK` writes indexes and signatures again.",
             err=True,
         )
         sys.exit(1)
-    stored, published = len(list(place.store.glob("*/*"))), len(_publications(place, stacks))
-    click.echo(
-        f"{place.directory}: {published} publications{'' if stacks else f', {stored} files'}: no faults"
-    )
 
 
 @mirror.command()
-@click.option(
-    "--keep-days",
-    type=click.FloatRange(0),
-    default=30,
-    show_default=True,
-    help="What is younger stays in any case.",
-)
-@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@KEEP_DAYS
+@DRY_RUN
 @click.option(
     "--nodes",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Records of runs or of nodes (a JSON file, or a directory of them) whose locks stay; .goldnode/runs always counts.",
+    metavar="PATH",
+    show_default=".goldnode/runs, always included",
+    help="Run records or node records whose locks are retained: a JSON file, or a directory of them. Repeatable.",
 )
-def gc(keep_days: float, dry_run: bool, nodes: tuple[Path, ...]) -> None:
-    """Take away what no lock, no channel and no node's history needs any more."""
+@reports("gc")
+def gc(days: float, dry_run: bool, nodes: tuple[Path, ...], form: str) -> None:
+    """Remove files that no lock, channel or node history needs."""
     import os
 
+    from goldnode.channels.gc import Gone
     from goldnode.classdoc.load import load_catalog
+    from goldnode.commands.channel_moves import show_gone
     from goldnode.core.site import load_site
     from goldnode.lock import upkeep
     from goldnode.lock.mirror import Mirror
@@ -170,37 +234,51 @@ def gc(keep_days: float, dry_run: bool, nodes: tuple[Path, ...]) -> None:
     keep = upkeep.needed(
         place, catalog, site, upkeep.node_records([*nodes, *([own] if own.is_dir() else [])])
     )
-    gone, stays = upkeep.collect(place, keep, days=keep_days, dry_run=dry_run)
-    for path, why in stays.items():
-        click.echo(f"stays: {path.relative_to(place.directory)}: {why}")
-    for item in gone:
-        click.echo(
-            f"{'would go' if dry_run else 'gone'}: {item.path.relative_to(place.directory)} ({item.size / 1e6:.1f} MB): {item.why}"
-        )
-    click.echo(f"{'would free' if dry_run else 'freed'} {sum(item.size for item in gone) / 1e6:.1f} MB")
+    gone, stays = upkeep.collect(place, keep, days=days, dry_run=dry_run)
+    shown = [Gone(str(item.path.relative_to(place.directory)), item.why, item.size) for item in gone]
+    show_gone(
+        shown, {str(path.relative_to(place.directory)): why for path, why in stays.items()}, dry_run, form
+    )
 
 
 @mirror.command()
-def status() -> None:
-    """List what is published."""
+@reports("mirror-status")
+def status(form: str) -> None:
+    """List the published repositories."""
     from goldnode.core.site import load_site
     from goldnode.lock.mirror import Mirror
     from goldnode.lock.publication import CURRENT, Publication
 
     place = Mirror.of(load_site())
-    rows = [("stack", "publication", "", "published", "packages", "MB", "locks")]
+    rows: list[dict[str, Any]] = []
     for where in _publications(place, ()):
         found = Publication.read(where)
         link = where.parent / CURRENT
-        current = "current" if link.is_symlink() and link.readlink().name == found.id else ""
-        size = sum(row["size"] for row in found.packages) / 1e6
-        locks = ", ".join(digest.removeprefix("sha256:")[:12] for digest in found.locks)
         rows.append(
-            (found.stack, found.id, current, found.published, str(len(found.packages)), f"{size:.1f}", locks)
+            {
+                "stack": found.stack,
+                "publication": found.id,
+                "current": link.is_symlink() and link.readlink().name == found.id,
+                "published": found.published,
+                "packages": len(found.packages),
+                "size": sum(row["size"] for row in found.packages),
+                "locks": sorted(found.locks),
+            }
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    lines = [("stack", "publication", "", "published", "packages", "MB", "locks")]
+    lines += [
+        (
+            row["stack"],
+            row["publication"],
+            "current" if row["current"] else "",
+            row["published"],
+            str(row["packages"]),
+            f"{row['size'] / 1e6:.1f}",
+            ", ".join(digest.removeprefix("sha256:")[:12] for digest in row["locks"]),
+        )
+        for row in rows
+    ]
+    emit(form, {"directory": place.directory, "publications": rows}, table(lines))
 
 
 def _publications(place: Mirror, stacks: tuple[str, ...]) -> list[Path]:
@@ -229,7 +307,7 @@ def _progress() -> Any:
 
 
 class _Lines:
-    """A line for what is fetched, for logs."""
+    """One line per fetched file, for logs."""
 
     def __enter__(self) -> _Lines:
         return self
@@ -238,7 +316,7 @@ class _Lines:
         return None
 
     def start(self, files: int, size: int, there: int) -> None:
-        kept = f", {there / 1e6:.1f} MB of them kept from an earlier run" if there else ""
+        kept = f", {there / 1e6:.1f} MB of them from an earlier run" if there else ""
         click.echo(f"{files} files to fetch, {size / 1e6:.1f} MB{kept}", err=True)
 
     def advance(self, size: int) -> None:
@@ -305,15 +383,15 @@ def _tell(faults: list[Fault], stacks: list[str]) -> None:
     advice = []
     if kinds & {"vanished", "altered"}:
         advice.append(
-            f"point the site's archives at a mirror or snapshot that kept them, or lock again (`goldnode lock {stacks[0]}`)"
+            f"point the site's archives at a mirror or snapshot that still has them, or lock again (`goldnode lock {stacks[0]}`)"
         )
     if "altered" in kinds:
         advice.append("ask the archive's owner why a file changed under its version")
     if "refused" in kinds:
-        advice.append("look at the credentials in /etc/apt/auth.conf and the proxy")
+        advice.append("check the credentials in /etc/apt/auth.conf and the proxy")
     if "unreachable" in kinds:
-        advice.append("look at the network and run again, which goes on where this ended")
+        advice.append("check the network and run again; the download resumes")
     click.echo(
-        f"error: {len(faults)} files cannot be had; the others were fetched, nothing was published. {'; '.join(advice).capitalize()}.",
+        f"error: {len(faults)} files are not available; the others were fetched, nothing was published. {'; '.join(advice).capitalize()}.",
         err=True,
     )

@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from goldnode.commands.output import OFFLINE_INDEXES, WAIT, emit, out_directory, reports, say
+
 
 @click.group(no_args_is_help=True)
 def modules() -> None:
-    """Build kernel modules once, in a clean root, as a package for the site's mirror; and report which pairs
-    build.
-    """
+    """Build kernel modules once and package them for the mirror."""
 
 
 _ON = click.option(
     "--on",
     "base",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Tar of the root that the lock was resolved on (lock --on), with a compiler and DKMS in it; default: mmdebstrap makes one.",
+    metavar="FILE",
+    show_default="mmdebstrap creates one",
+    help="Tar archive of the root to build in, with a compiler and DKMS (see `goldnode lock --on`).",
 )
-_OFFLINE = click.option("--offline", is_flag=True, help="Use the archive indexes of the cache as they are.")
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
 
 
 @modules.command()
 @click.argument("stack")
 @_ON
-@_OFFLINE
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of STACK.modules.yml; default: beside the lock.",
-)
-@click.option(
-    "--wait",
-    type=click.FloatRange(0),
-    default=0,
-    help="Seconds to wait for another run on this mirror; default: refuse.",
-)
-def build(stack: str, base: Path | None, offline: bool, out: Path | None, wait: float) -> None:
-    """Build the modules of STACK's lock, put their package into the mirror, publish it, and write STACK.modules.yml.
+@OFFLINE_INDEXES
+@out_directory("next to the lock")
+@WAIT
+@reports("built-modules")
+def build(stack: str, base: Path | None, offline: bool, out: Path | None, wait: float, form: str) -> None:
+    """Build the kernel modules of a stack's lock and publish their package.
 
-    Only what is not in the cache is compiled. Needs root. With `secure_boot: true` in the stack they are signed with the site's
-    `module_signing` key, outside of the builder.
+    The package goes into the mirror, and STACK.modules.yml next to the lock. Cached modules are not built again.
+    With `secure_boot: true` in the stack, modules are signed outside of the build root with the key
+    `module_signing` of the site file. Requires root.
     """
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
@@ -57,38 +46,48 @@ def build(stack: str, base: Path | None, offline: bool, out: Path | None, wait: 
     catalog, site = load_catalog(), load_site()
     root = Base.read(base) if base is not None else None
     made = build_stack(
-        catalog.stack(stack), catalog, site, say=_say, base=root, offline=offline, out=out, wait=wait
+        catalog.stack(stack), catalog, site, say=say, base=root, offline=offline, out=out, wait=wait
     )
     row = made.modules.package
-    click.echo(f"{made.file}: {', '.join(made.modules.names)} for {made.result.kernel}")
-    click.echo(
-        f"{row.name} {row.version} in {made.publication}; {len(made.modules.replaces)} packages leave nodes with it"
+    emit(
+        form,
+        {
+            "stack": stack,
+            "file": made.file,
+            "modules": made.modules.names,
+            "kernel": made.result.kernel,
+            "package": {"name": row.name, "version": row.version},
+            "publication": made.publication,
+            "replaces": made.modules.replaces,
+        },
+        f"{made.file}: {', '.join(made.modules.names)} for {made.result.kernel}\n"
+        f"{row.name} {row.version} in {made.publication}; it replaces {len(made.modules.replaces)} packages on nodes",
     )
     if site.modules != "prebuilt":
-        click.echo("Nodes go on building their own until the site file says modules: prebuilt.", err=True)
+        say("Nodes still build their own modules: set `modules: prebuilt` in the site file.")
 
 
 @modules.command()
-@click.argument("stacks", nargs=-1, metavar="[STACK]…")
+@click.argument("stacks", nargs=-1, metavar="[STACK]...")
 @click.option(
     "--kernel",
     "kernels",
     multiple=True,
     metavar="RELEASE",
-    help="Build for this release instead of the locked one.",
+    show_default="the locked kernel",
+    help="Build for this kernel release. Repeatable.",
 )
 @click.option(
     "--flavour",
     "flavours",
     multiple=True,
     type=click.Choice(["open", "proprietary"]),
-    help="Instead of the stack's own.",
+    show_default="that of the stack",
+    help="Build this flavour of the driver's modules. Repeatable.",
 )
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True
-)
+@reports("module-matrix", "markdown")
 @_ON
-@_OFFLINE
+@OFFLINE_INDEXES
 def matrix(
     stacks: tuple[str, ...],
     kernels: tuple[str, ...],
@@ -97,11 +96,10 @@ def matrix(
     base: Path | None,
     offline: bool,
 ) -> None:
-    """Build every kernel x driver flavour, and print which pairs build and the compiler's error for those
-    that do not.
+    """Build all combinations of kernel and driver flavour, and report which ones build.
 
-    Without STACK: every stack that has a lock and builds a module. A pair that was built from the same inputs
-    is not built again.
+    Without STACK, all stacks are used that have a lock and build a module. Combinations that do not build are
+    listed with the compiler's error. Cached results are used where the inputs are the same.
     """
     from dataclasses import asdict
 
@@ -122,11 +120,9 @@ def matrix(
         everywhere=not stacks,
         base=root,
         offline=offline,
-        say=_say,
+        say=say,
     )
-    if form == "json":
-        click.echo(json.dumps([asdict(item) for item in results], indent=1))
-    elif form == "markdown":
+    if form == "markdown":
         click.echo(modulebuild.markdown(results), nl=False)
     else:
-        click.echo(modulebuild.table(results), nl=False)
+        emit(form, {"results": [asdict(item) for item in results]}, lambda: modulebuild.table(results))

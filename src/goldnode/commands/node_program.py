@@ -8,11 +8,18 @@ import click
 
 
 @click.command("node-program")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File to write.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="File to write.",
+)
 def node_program(out: Path) -> None:
-    """Write goldnode-node, the program of the nodes, to a file that can be run: for a look at records and captures away from a node.
+    """Write goldnode-node, the program that runs on nodes, to a file.
 
-    It is one file that needs Python 3.9 or newer and nothing else. Nodes get it from site.yml.
+    The file is executable and needs Python 3.9 or later, nothing else. Use it to judge captures on another
+    machine; on nodes, site.yml installs it.
     """
     from goldnode.core.program_file import build, payload
 

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
 
+from goldnode.commands.output import BECOME, LIMIT, emit, reports
+
 
 @click.command()
-@click.option("-i", "--inventory", required=True, help="Inventory, as for ansible-playbook.")
-@click.option("-l", "--limit", help="Ask only the hosts of this pattern.")
-@click.option("--format", "shape", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--full", is_flag=True, help="Print every line of every diff.")
-@click.option("--exit-code", "detailed", is_flag=True, help="End with 1 where anything is pending.")
+@click.option("-i", "--inventory", required=True, metavar="PATH", help="Inventory, as for ansible-playbook.")
+@LIMIT
+@reports("plans")
+@click.option("--full", is_flag=True, help="Show complete diffs.")
+@click.option("--exit-code", "detailed", is_flag=True, help="Exit with 1 if a change or a reboot is pending.")
 @click.option(
     "-f",
     "--forks",
     type=click.IntRange(min=1),
-    help="Nodes that are asked at once; default: what ansible.cfg says.",
+    metavar="N",
+    show_default="`forks` of ansible.cfg",
+    help="Number of hosts to query in parallel.",
 )
-@click.option("-b", "--become", is_flag=True, help="Ask as root through Ansible's become.")
+@BECOME
 def plan(
-    inventory: str, limit: str | None, shape: str, full: bool, detailed: bool, forks: int | None, become: bool
+    inventory: str, limit: str | None, form: str, full: bool, detailed: bool, forks: int | None, become: bool
 ) -> None:
-    """Show what site.yml would do to the hosts of an inventory, per class, and change nothing.
+    """Show what site.yml would change on the hosts of an inventory.
 
-    Exit code 0: every host gave its plan. 1, with --exit-code alone: one of them has something to do, or to be booted for. 2: an error, or a
-    host that could not be asked, or that refuses to be changed.
+    Nothing is changed. Hosts are grouped by class and by equal plans.
+
+    Exit status: 0 all hosts reported their plan; 1 a change or a reboot is pending, with --exit-code; 2 an error,
+    or a host that could not be reached or refuses changes.
     """
     from goldnode.classdoc.cache import ClassDocuments
     from goldnode.fleet import plan as planning
@@ -39,14 +44,9 @@ def plan(
         for host in hosts
         if host.node_class in classes.names()
     }
-    if shape == "json":
-        click.echo(
-            json.dumps(
-                planning.overview(hosts, {"inventory": inventory, "limit": limit}, documents),
-                indent=1,
-                ensure_ascii=False,
-            )
-        )
-    else:
-        click.echo(planning.text(hosts, documents, full))
+    emit(
+        form,
+        planning.overview(hosts, {"inventory": inventory, "limit": limit}, documents),
+        lambda: planning.text(hosts, documents, full),
+    )
     sys.exit(planning.exit_code(hosts, detailed))

@@ -18,6 +18,7 @@ from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
 from goldnode.documents.capture import Capture
 from goldnode.documents.class_document import ClassDocument
+from goldnode.documents.error import Error
 from goldnode.documents.gate import Gate
 from goldnode.documents.plan import Plan
 from goldnode.documents.run import Run
@@ -33,6 +34,7 @@ WRITTEN: Mapping[str, type[BaseModel]] = {
 EXCHANGED: Mapping[str, type[BaseModel]] = {
     "capture": Capture,
     "class-document": ClassDocument,
+    "error": Error,
     "gate": Gate,
     "plan": Plan,
     "run": Run,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import click
 
+from goldnode.commands.output import emit, reports
 from goldnode.core.errors import GoldnodeError
 
 _NODE = {
@@ -19,12 +19,13 @@ _NODE = {
 
 @click.command()
 @click.argument("what", nargs=-1, metavar="[CODE|TEXT]...")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def xid(what: tuple[str, ...], as_json: bool) -> None:
-    """Explain an Xid or SXid: a number, or lines of a kernel log (as arguments or on standard input).
+@reports("xid", json_flag=True)
+def xid(what: tuple[str, ...], form: str) -> None:
+    """Explain NVIDIA Xid and SXid errors.
 
-    Prints the action from the Xid catalogue, its blast radius, what a support ticket needs, the source, and
-    where other tools differ.
+    Give a CODE, or TEXT from a kernel log; without arguments the log is read from standard input. The
+    explanation has the action from the Xid catalog of NVIDIA, its blast radius, the data that a support ticket needs,
+    the sources, and where other tools differ.
     """
     from goldnode.facts import xid as table
 
@@ -41,10 +42,7 @@ def xid(what: tuple[str, ...], as_json: bool) -> None:
         raise GoldnodeError(
             "there is no Xid or SXid in that text", remedy="give a number, or the line as the kernel wrote it"
         )
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
-        return
-    click.echo("\n\n".join("\n".join(_lines(row)) for row in rows))
+    emit(form, {"errors": rows}, lambda: "\n\n".join("\n".join(_lines(row)) for row in rows))
 
 
 def _lines(row: dict[str, Any]) -> list[str]:

@@ -170,7 +170,7 @@ def plan() -> dict[str, Any]:
     """Return the changes that goldnode's program would make on this node."""
     if not Path(PROGRAM).exists():
         return {"rc": 127, "error": f"{PROGRAM} is not there", "plan": None}
-    rc, out, err = run(PROGRAM, "plan", "--json", limit=600)
+    rc, out, err = run(PROGRAM, "plan", "--format", "json", limit=600)
     try:
         return {"rc": rc, "error": err.strip()[-2000:], "plan": json.loads(out)}
     except ValueError:

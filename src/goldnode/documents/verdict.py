@@ -107,7 +107,7 @@ class Verdict(Part):
 
 
 class NoVerdict(Part):
-    """The answer of `check --cached --json` if no verdict is current."""
+    """The answer of `check --cached --format json` if no verdict is current."""
 
     schema_: Literal["goldnode.verdict/1"] = Field(alias="schema")
     status: Literal["could_not_check"]
@@ -117,4 +117,4 @@ class NoVerdict(Part):
 
 
 class Answer(RootModel[Verdict | NoVerdict]):
-    """What `goldnode-node check --json` prints, and the file of the verdict."""
+    """What `goldnode-node check --format json` prints, and the file of the verdict."""

@@ -350,14 +350,14 @@ class Program:
 
     def survey(self) -> dict[str, Any]:
         """Return the state of the node's slots. Raises DiskError if the node has no slots."""
-        return answer(self.node.run(*self.words("status", "--json")), self.node.name)
+        return answer(self.node.run(*self.words("status", "--format", "json")), self.node.name)
 
     def back(self) -> dict[str, Any]:
         """Boot the other slot's last good image next.
 
         Return the state afterwards. Raises DiskError with the node's reason.
         """
-        return answer(self.node.run(*self.words("back", "--json")), self.node.name)
+        return answer(self.node.run(*self.words("back", "--format", "json")), self.node.name)
 
 
 @contextlib.contextmanager
@@ -428,7 +428,9 @@ def write(there: Program, image: Image, say: Say) -> dict[str, Any]:
 
     Raises DiskError on failure; the running slot then stays the default.
     """
-    return answer(feed(there.node.words(*there.words("write", "--json")), image, say), there.node.name)
+    return answer(
+        feed(there.node.words(*there.words("write", "--format", "json")), image, say), there.node.name
+    )
 
 
 def feed(words: Sequence[str], image: Image, say: Say) -> subprocess.CompletedProcess[bytes]:
@@ -499,7 +501,7 @@ def spoils(target: Node) -> str | None:
     A node that cannot answer does not block the reboot: nothing is then known against it.
     """
     ask_installed(target, "policy", "apply", timeout=600)
-    done = ask_installed(target, "plan", "--json", timeout=300)
+    done = ask_installed(target, "plan", "--format", "json", timeout=300)
     try:
         found = json.loads(done.stdout)
     except ValueError:
@@ -529,7 +531,7 @@ def restart(
         now = boot_id(target)
         if now is None or now == before:
             continue
-        done = ask_installed(target, "slot", "status", "--json", timeout=120)
+        done = ask_installed(target, "slot", "status", "--format", "json", timeout=120)
         if done.returncode == OTHER:
             raise DiskError(
                 f"{target.name} boots {image}, where others than root can change goldnode's program, or it "

@@ -29,8 +29,8 @@ def lock_images(
     offline: bool = False,
     out: Path | None = None,
     site: Site | None = None,
-) -> Iterator[str]:
-    """Lock the images that `patterns` match and their ancestors, parents first; yield one line per image.
+) -> Iterator[Locked]:
+    """Lock the images that `patterns` match and their ancestors, parents first; yield the result of each.
 
     `upgrade` allows new versions for the images that the patterns name (all images without patterns). Their
     ancestors keep their locks. Raises GoldnodeError; locks written before the error remain.
@@ -67,7 +67,7 @@ def lock_images(
             # With `out`, unchanged locks are written too, so that the directory is complete.
             if result.changed or not (place / lock_name(row.name)).is_file():
                 write_lock(result.lock, place)
-            yield _line(result)
+            yield result
 
 
 def check_images(
@@ -169,7 +169,8 @@ def _place(row: Row) -> Path:
     return places[0]
 
 
-def _line(result: Locked) -> str:
+def line(result: Locked) -> str:
+    """Return a one-line summary."""
     lock = result.lock
     what = f"{len(lock.debs)} packages, {len(lock.wheels)} wheels, {lock.size / 1e6:.1f} MB"
     if not result.changed:

@@ -53,6 +53,11 @@ def explained(problem: BaseException) -> Tuple[str, str]:
     return brief(problem), OWN
 
 
+def document(error: str) -> Dict[str, object]:
+    """Return an expected error as the document that commands print with `--format json`."""
+    return {"schema": "goldnode.error/1", "error": error, "file": None, "line": None, "remedy": None}
+
+
 def report(problem: BaseException) -> None:
     """Print one line about `problem`, and its traceback where the user asked for it."""
     trace(problem)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # One of these exists on every node that site.yml has converged or begun to.
 MANAGED = ("/etc/goldnode", "/usr/lib/goldnode")
-FLAGS = ("json", "quiet", "no_write", "no_gate", "passive", "cached")
+FLAGS = ("quiet", "no_write", "no_gate", "passive", "cached")
 
 
 # What the parts of a class document are, so that one that is something else is refused before anything works with it.
@@ -58,11 +58,17 @@ def plain(given: Sequence[str]) -> Any:
     To import argparse and to describe every command to it takes as long as a probe of the node.
     """
     flags = {"--" + name.replace("_", "-"): name for name in FLAGS}
-    if given[:1] != ["check"] or not flags.keys() >= set(given[1:]):
+    form, rest = current.split(given)
+    if form is None or given[:1] != ["check"] or not flags.keys() >= set(rest[1:]):
         return None
-    said = {flags[word] for word in given[1:]}
+    said = {flags[word] for word in rest[1:]}
     return Flags(
-        command="check", document=CLASS, root="/", record=None, **{name: name in said for name in FLAGS}
+        command="check",
+        document=CLASS,
+        root="/",
+        record=None,
+        format=form,
+        **{name: name in said for name in FLAGS},
     )
 
 
@@ -77,6 +83,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
     try:
         return run(options)
     except NodeError as problem:
+        if getattr(options, "format", None) == "json":
+            from .fault import document  # no other start has anything to report
+
+            print(json.dumps(document(str(problem)), indent=1))
         print(f"goldnode-node: {problem}", file=sys.stderr)
     return checking.UNKNOWN
 
@@ -88,7 +98,7 @@ def run(options: Any) -> int:
         return int(options.run(host, options))
     if options.command == "check":
         if options.cached:
-            return current.answer(["--json"] * options.json + ["--quiet"] * options.quiet, options.root)
+            return current.answer(options.format, options.quiet, options.root)
         return run_check(host, options)
     if options.command == "policy":
         return run_policy(host, options)
@@ -105,7 +115,7 @@ def run(options: Any) -> int:
         )
         told = after.to_json()
         told["done"] = done
-    print(json.dumps(told, indent=1, sort_keys=True) if options.json else plan_text(told))
+    print(json.dumps(told, indent=1, sort_keys=True) if options.format == "json" else plan_text(told))
     return 0
 
 
@@ -119,7 +129,7 @@ def run_absent(host: Host, options: Any) -> int:
         done, _, after = applying.withdraw(host, lambda text: print(text, file=sys.stderr))
         told = after.to_json()
         told["done"] = done
-    print(json.dumps(told, indent=1, sort_keys=True) if options.json else plan_text(told))
+    print(json.dumps(told, indent=1, sort_keys=True) if options.format == "json" else plan_text(told))
     return 0
 
 
@@ -171,7 +181,7 @@ def run_check(host: Host, options: Any) -> int:
             with suppress(OSError):
                 host.remove(checking.VERDICT)  # an earlier verdict must not count in place of this one
     try:
-        if options.json:
+        if options.format == "json":
             print(text)
         else:
             table = verdict_table(verdict)
@@ -230,7 +240,7 @@ def run_recorded(host: Host, options: Any) -> int:
 
 def shown(verdict: Json, options: Any) -> int:
     """Print a verdict, and return its exit code."""
-    if options.json:
+    if options.format == "json":
         print(by_lines(verdict))
     else:
         text = verdict_table(verdict)
@@ -273,10 +283,11 @@ def run_policy(host: Host, options: Any) -> int:
         if MISMATCH in outcomes
         else checking.HEALTHY
     )
-    if options.json:
+    if options.format == "json":
         print(
             json.dumps(
                 {
+                    "schema": "goldnode.policy-report/1",
                     "exit_code": code,
                     "changed": [a.line() for a in changed],
                     "findings": [checking.as_json(f) for f in findings],
@@ -303,7 +314,10 @@ def export_policy(host: Host, options: Any) -> int:
     found = export.policy(answer)
     if not found:
         raise NodeError("no GPU answers, so there is no policy to print. Look at `goldnode-node check`.")
-    print(json.dumps(found, indent=1) if options.json else "\n".join(export.yaml(found)))
+    if options.format == "json":
+        print(json.dumps({"schema": "goldnode.policy-export/1", **found}, indent=1))
+    else:
+        print("\n".join(export.yaml(found)))
     return checking.HEALTHY
 
 

@@ -12,34 +12,36 @@ from .state.model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Optional
 
     from .host import Host, Json
 
-TEXT = """status: what each slot holds and which boots next. back: have the other slot's last good image boot next. write: write an image
-from standard input into the other slot. sync: have the entry of the slot that runs follow its kernel. good: judge the boot that tries an image
-(exit code 1: it is not good). failed: note why such a boot is given up."""
+VERBS = """status: show the image of each slot and which slot boots next. back: boot the last good image of the other slot next.
+write: write an image from standard input to the other slot. sync: update the boot entry of the running slot after a kernel change.
+good: judge the boot of an image on trial; exit status 1 if it is not good. failed: record why such a boot failed."""
 
 
 def arguments(parser: Any) -> None:
-    """The words of the command."""
-    parser.description = TEXT
-    parser.add_argument("verb", choices=("status", "good", "failed", "sync", "back", "write"))
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    """Add the arguments of the command."""
+    parser.epilog = VERBS
     parser.add_argument(
-        "--release", help="with sync: the kernel to boot; default: the one that the entry boots"
+        "verb", choices=("status", "good", "failed", "sync", "back", "write"), help="see below"
+    )
+    parser.add_argument(
+        "--release", metavar="RELEASE", help="with sync: kernel release to boot (default: that of the entry)"
     )
     parser.add_argument(
         "--tries",
         type=int,
         choices=range(1, 10),
         default=slots.TRIES,
-        help="with back: boots that it may take",
+        metavar="N",
+        help="with back: number of boots after which an image that is not good is given up (default: %(default)s)",
     )
     parser.add_argument(
         "--hook",
         action="store_true",
-        help="with sync: called by a hook of dpkg: do nothing elsewhere, and never fail",
+        help="with sync: run as a hook of dpkg, which never fails and does nothing on nodes without slots",
     )
 
 
@@ -48,19 +50,22 @@ def run(host: Host, options: Any) -> int:
     verb = options.verb
     if verb == "good":
         fine, text = slot_trial.good(host)
-        print(text)
+        show(options, {"good": fine, "message": text}, text)
         return 0 if fine else 1
     if verb == "failed":
-        print(slots.failed(host))
+        text = slots.failed(host)
+        show(options, {"message": text}, text)
         return 0
     if verb == "sync":
-        return sync(host, options.release, options.hook)
+        told = sync(host, options.release, options.hook)
+        show(options, {"message": told}, told)
+        return 0
     if verb == "write":
         try:
             from . import slotwrite
         except ImportError:
             raise NodeError(
-                "this file does not bring the writer. `goldnode disks update` sends one that does."
+                "this file does not contain the writer. `goldnode disks update` sends one that does."
             ) from None
         slotwrite.apart()
         found = slotwrite.write(host, sys.stdin.buffer, lambda text: print(text, file=sys.stderr, flush=True))
@@ -75,28 +80,36 @@ def run(host: Host, options: Any) -> int:
         from .state.observe import gpu_holders
 
         found = {**known, "holders": gpu_holders(host)}
-    print(json.dumps(found, indent=1, sort_keys=True) if options.json else table(found))
+    if options.format == "json":
+        print(json.dumps({"schema": "goldnode.slots/1", **found}, indent=1, sort_keys=True))
+    else:
+        print(table(found))
     return 0
 
 
-def sync(host: Host, release: Any, hook: bool) -> int:
-    """Make the running slot boot its current kernel. A hook never fails: the check reports unfinished work."""
+def show(options: Any, result: Json, text: Optional[str]) -> None:
+    """Print the result of a step, as JSON or as text."""
+    if options.format == "json":
+        print(json.dumps({"schema": "goldnode.slot-step/1", **result}, indent=1, sort_keys=True))
+    elif text:
+        print(text)
+
+
+def sync(host: Host, release: Any, hook: bool) -> Optional[str]:
+    """Make the running slot boot its current kernel; return a message. A hook never fails: the check reports unfinished work."""
     try:
         if hook and release:
             where, slot = slots.place(host), slots.running(host)
             if where is None or slot is None or slots.wanted_release(host, where, slot) != release:
-                return 0  # another kernel than the one that boots: site.yml decides which does
-        told = slots.sync(host, release)
+                return None  # another kernel than the one that boots: site.yml decides which does
+        return slots.sync(host, release)
     except (NodeError, OSError) as problem:
         if not hook:
             raise
         print(
             f"W: goldnode: the slot does not boot the new kernel or initramfs yet: {problem}", file=sys.stderr
         )
-        return 0
-    if told:
-        print(told)
-    return 0
+        return None
 
 
 def table(found: Json) -> str:

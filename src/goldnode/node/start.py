@@ -38,8 +38,9 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
     if "--cached" in arguments:
         from .verdict import current
 
-        if arguments[0] == "check" and current.FAST.issuperset(arguments):
-            return current.answer(arguments)
+        form, rest = current.split(arguments)
+        if form and rest[0] == "check" and current.FAST.issuperset(rest):
+            return current.answer(form, "--quiet" in rest)
     if arguments[:2] == ["plan", "--resident"]:
         from . import resident
 

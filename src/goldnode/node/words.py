@@ -8,127 +8,160 @@ import sys
 
 from .state.domains.program import CLASS
 from .state.model import PARTS
-from .verdict.current import UNKNOWN, VERDICT
+from .verdict.current import UNKNOWN, VERDICT, split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, NoReturn
+    from typing import Any, Callable, List, Mapping, NoReturn, Sequence
 
 
-POLICY = """apply: set what the class says and read it back. assert: read only. export: print the policy this node has, for a class file.
-Exit code 0 all as declared, 1 something differs, 3 something could not be set or read."""
+POLICY = """apply: set what the class declares and read it back. assert: only read. export: print the policy of this node,
+for a class file. Exit status: 0 as declared, 1 something differs, 3 something could not be set or read."""
+CHECK = "Exit status: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class."
 
 
 # Commands in modules of their own, each with `arguments(parser)` and `run(host, options)`: imported only where they are asked for.
 ELSEWHERE_RUN = {
-    "capture": (
-        "probe.command",
-        "print what this node says of itself, as JSON; with --from: what a record says",
-    ),
+    "capture": ("probe.command", "Print the state that this node reports, as JSON."),
     "diagnose": (
         "diagnose.command",
-        "five checks in order, two samples a second apart: which of the four bottlenecks it is",
+        "Find the bottleneck of the running work in two samples, one second apart.",
     ),
-    "ack": ("verdict.ack", "say that what was counted or seen until now is known and settled"),
-    "watch-log": (
-        "watch",
-        "start the passive check when the kernel tells of a fault (runs as goldnode-events.service)",
-    ),
-    "slot": ("slotcommand", "the two root partitions of a disk: what they hold, and which boots next"),
-    "serve": ("serve.command", "answer on the diagnostics endpoint (started by its socket)"),
+    "ack": ("verdict.ack", "Acknowledge the counters and findings up to now."),
+    "watch-log": ("watch", "Run the passive check when the kernel logs a fault (goldnode-events.service)."),
+    "slot": ("slotcommand", "Show or change the two root partitions of the disk, and which one boots next."),
+    "serve": ("serve.command", "Answer requests on the diagnostics endpoint (goldnode-serve.socket)."),
 }
+# Commands that report nothing that a program would read: `capture` prints JSON always.
+WITHOUT_FORMAT = ("capture", "watch-log", "serve")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse leaves with 2 on a wrong use, which here would say `drain`."""
+    """argparse exits with 2 on wrong usage, which here would mean `drain`."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        print(f"{self.prog}: {message}", file=sys.stderr)
-        raise SystemExit(UNKNOWN)
+        raise UsageError(self, message)
+
+
+class UsageError(Exception):
+    """A command line that is wrong."""
+
+    def __init__(self, parser: Parser, message: str) -> None:
+        super().__init__(message)
+        self.parser = parser
 
 
 def parse(given: List[str]) -> Any:
-    """The options that the words of a command line give; leaves with 3 on a wrong use."""
-    parser = Parser(
+    """Return the options of a command line. Exit with 3 if it is wrong."""
+    found = parser(given)
+    try:
+        options = found.parse_args(given)
+        if options.command == "apply" and bool(options.part) == options.absent:
+            found.error("apply needs either --part or --absent")
+        return options
+    except UsageError as problem:
+        if split(given)[0] == "json":
+            import json
+
+            from .fault import document
+
+            print(json.dumps(document(str(problem)), indent=1))
+        problem.parser.print_usage(sys.stderr)
+        print(f"{problem.parser.prog}: {problem}", file=sys.stderr)
+        raise SystemExit(UNKNOWN) from None
+
+
+def parser(given: Sequence[str]) -> Parser:
+    """Return the parser. Of a command in a module of its own it has the options only if `given` begins with the command."""
+    found = Parser(
         prog="goldnode-node",
-        description="Hold this node against its node class.",
+        description="Check this node against its node class.",
         epilog="goldnode-node --version prints the digest of this program, as `goldnode --version` does.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
-    for name, text in (
-        (
-            "check",
-            "judge the node; exit code 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class",
-        ),
-        ("plan", "show what would be changed to make the node what its class says, and why"),
-        ("apply", "apply one part of the plan"),
+    commands = found.add_subparsers(
+        dest="command", required=True, parser_class=Parser, metavar="COMMAND", title="commands"
+    )
+    for name, text, epilog in (
+        ("check", "Judge the state of the node.", CHECK),
+        ("plan", "Show the changes that would make the node match its class, and why.", None),
+        ("apply", "Apply one part of the plan.", None),
+        ("policy", "Set, check or print the settings of the GPUs and the host.", POLICY),
     ):
-        command = commands.add_parser(name, help=text, description=text)
+        command = commands.add_parser(name, help=text, description=text, epilog=epilog)
+        if name == "policy":
+            command.add_argument("verb", choices=("apply", "assert", "export"), help="see below")
         command.add_argument(
             "--class",
             dest="document",
             default=CLASS,
             metavar="FILE",
-            help=f"class document (default {CLASS})",
+            help="class document (default: %(default)s)",
         )
-        command.add_argument(
-            "--root", default="/", metavar="DIR", help="another root filesystem than the running one"
-        )
-        command.add_argument("--json", action="store_true", help="print JSON")
-        if name == "check":
-            command.add_argument("--quiet", action="store_true", help="print the summary only")
-            command.add_argument(
-                "--from",
-                dest="record",
-                metavar="FILE",
-                help="judge a recorded capture, or the output of nvidia-smi -q -x; nothing is written",
-            )
-            command.add_argument(
-                "--no-write", action="store_true", help=f"do not write {VERDICT}, and leave the gate as it is"
-            )
-            command.add_argument(
-                "--no-gate", action="store_true", help="write the verdict, and leave the gate as it is"
-            )
-            command.add_argument(
-                "--passive", action="store_true", help="as the timer does: put no load of its own on the node"
-            )
-            command.add_argument(
-                "--cached",
-                action="store_true",
-                help="tell the verdict that holds now, without looking at the node",
-            )
-        if name in ("plan", "apply"):
-            command.add_argument(
-                "--absent",
-                action="store_true",
-                help="take everything of goldnode's from the node, as its record says",
-            )
-        if name == "apply":
-            command.add_argument(
-                "--part",
-                choices=PARTS,
-                help="the part to apply; needed without --absent, which takes all away",
-            )
+        common(command, name)
+        OWN[name](command)
     for name, (module, text) in ELSEWHERE_RUN.items():
         command = commands.add_parser(name, help=text, description=text)
-        if given[:1] == [name]:
-            found = importlib.import_module(f"{__package__}.{module}")
-            command.add_argument(
-                "--root", default="/", metavar="DIR", help="another root filesystem than the running one"
-            )
-            found.arguments(command)
-            command.set_defaults(run=found.run)
-    policy = commands.add_parser(
-        "policy", help="set, judge or print what is set on the GPUs and the host", description=POLICY
+        if list(given[:1]) == [name]:
+            owner = importlib.import_module(f"{__package__}.{module}")
+            common(command, name)
+            owner.arguments(command)
+            command.set_defaults(run=owner.run)
+    return found
+
+
+def common(command: argparse.ArgumentParser, name: str) -> None:
+    """Add the options that all commands have."""
+    command.add_argument(
+        "--root", default="/", metavar="DIR", help="root file system of the node (default: %(default)s)"
     )
-    policy.add_argument("verb", choices=("apply", "assert", "export"))
-    policy.add_argument(
-        "--class", dest="document", default=CLASS, metavar="FILE", help=f"class document (default {CLASS})"
+    if name not in WITHOUT_FORMAT:
+        command.add_argument(
+            "--format", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
+        )
+        command.add_argument(  # the former spelling
+            "--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS
+        )
+
+
+def _check(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--quiet", action="store_true", help="print only the summary")
+    command.add_argument(
+        "--from",
+        dest="record",
+        metavar="FILE",
+        help="judge a recorded capture, or the output of `nvidia-smi -q -x`; nothing is written",
     )
-    policy.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
-    policy.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(given)
-    if options.command == "apply" and bool(options.part) == options.absent:
-        parser.error("apply wants one of --part and --absent")
-    return options
+    command.add_argument(
+        "--no-write", action="store_true", help=f"do not write {VERDICT}, and do not change the gate"
+    )
+    command.add_argument("--no-gate", action="store_true", help="do not change the gate")
+    command.add_argument("--passive", action="store_true", help="put no load on the node, as the timer does")
+    command.add_argument(
+        "--cached", action="store_true", help="print the current verdict without a new check"
+    )
+
+
+def _plan(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--absent",
+        action="store_true",
+        help="remove everything that goldnode installed, by the node's record",
+    )
+
+
+def _apply(command: argparse.ArgumentParser) -> None:
+    _plan(command)
+    command.add_argument(
+        "--part",
+        choices=PARTS,
+        metavar="PART",
+        help=f"part to apply, required without --absent: {', '.join(PARTS)}",
+    )
+
+
+OWN: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
+    "check": _check,
+    "plan": _plan,
+    "apply": _apply,
+    "policy": lambda command: None,
+}

@@ -215,7 +215,7 @@ def check(session: Session) -> Outcome:
     session.output.json("verdict.json", verdict)
     outcome = _judged(verdict, chosen)
     words = ["--class", str(session.temporary / "class.json")] if own is None else []
-    done = session.node("check", *words, "--no-write", "--no-gate", "--json")
+    done = session.node("check", *words, "--no-write", "--no-gate", "--format", "json")
     live = done.json("goldnode-node check")
     session.output.json("check.json", live)
     crash = [row["got"] for row in live.get("findings", []) if row["id"] == "check"]
@@ -293,7 +293,7 @@ def policy(session: Session) -> Outcome:
     found = _need(session)
     first = session.first = changes.read(session)
     session.output.json("settings.json", changes.plain(first))
-    exported = session.node("policy", "export", "--json").json("goldnode-node policy export")
+    exported = session.node("policy", "export", "--format", "json").json("goldnode-node policy export")
     chosen = session.chosen or classes.choose(found, session.carried.facts, None)
     alike = {key: value for key, value in exported.get("policy", {}).items() if key != "overrides"}
     other, left = _other(first)
@@ -370,7 +370,7 @@ def _plan(session: Session, document: Json) -> List[str]:
     place = session.temporary / "policy.json"
     place.write_text(json.dumps(document), encoding="utf-8")
     try:
-        told = session.node("plan", "--class", str(place), "--json").json("goldnode-node plan")
+        told = session.node("plan", "--class", str(place), "--format", "json").json("goldnode-node plan")
     except NotChecked as problem:
         return [f"no plan: {problem}"]
     rows = told.get("actions", [])
@@ -427,7 +427,7 @@ def timing(session: Session) -> Outcome:
     if session.chosen is None:
         raise NotChecked("there is no class document to check against")
     node, document = str(session.carried.node), str(session.temporary / "class.json")
-    words = ["check", "--class", document, "--no-write", "--no-gate", "--json"]
+    words = ["check", "--class", document, "--no-write", "--no-gate", "--format", "json"]
     cold = _fresh_copy(Path(node), session.temporary)
     unpacked = _kept_verdict(session, Path(node))
     runs: Dict[str, List[str]] = {
@@ -467,7 +467,7 @@ def timing(session: Session) -> Outcome:
 
 
 # Answers from the verdict kept below a root, as `check --cached` does once the program has unpacked itself.
-CACHED = "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.node.verdict import current; sys.exit(current.answer(['--json'], sys.argv[2]))"
+CACHED = "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.node.verdict import current; sys.exit(current.answer('json', False, sys.argv[2]))"
 
 
 def _fresh_copy(node: Path, temporary: Path) -> Path:
@@ -513,7 +513,7 @@ def load(session: Session) -> Outcome:
         time.sleep(0.2 if session.settings.short else 5)
         session.loaded = _capture(session, "capture-load.json")
         words = ["--class", str(session.temporary / "class.json")] if session.chosen is not None else []
-        diagnosed = session.node("diagnose", "--json", *words)
+        diagnosed = session.node("diagnose", "--format", "json", *words)
         report = diagnosed.json("goldnode-node diagnose")
         process.stdin.close() if process.stdin else None
         process.stdin = None

@@ -32,15 +32,15 @@ chmod 600 /swapfile
 mkswap -q /swapfile
 swapon /swapfile
 echo "/swapfile none swap sw 0 0" >>/etc/fstab
-{NODE} plan --json --class /run/payload/class.json >/root/before.json
-{NODE} apply --json --class /run/payload/class.json --part host_tuning >/root/applied.json
+{NODE} plan --format json --class /run/payload/class.json >/root/before.json
+{NODE} apply --format json --class /run/payload/class.json --part host_tuning >/root/applied.json
 cat /proc/swaps >/root/swaps
-{NODE} apply --json --class /run/payload/class.json --part host_tuning >/root/again.json
+{NODE} apply --format json --class /run/payload/class.json --part host_tuning >/root/again.json
 """
 # || true: the check tells its verdict by its exit status, which must not end this script (set -e). The test asserts the exact set of items
 # in what it wrote: a check that crashed has none of them.
-AFTER_A_BOOT = f"""{NODE} plan --json --class /run/payload/class.json >/root/after.json
-{NODE} check --json --no-write --class /run/payload/class.json >/root/verdict.json || true
+AFTER_A_BOOT = f"""{NODE} plan --format json --class /run/payload/class.json >/root/after.json
+{NODE} check --format json --no-write --class /run/payload/class.json >/root/verdict.json || true
 ulimit -l >/root/ulimit  # this script is a unit that started in this boot
 """
 # The watch of the kernel's log as systemd runs it, with all that its unit takes from it. What a program writes into the log is no reason to

@@ -149,8 +149,8 @@ def test_the_command_explains(arguments: list[str], said: list[str]) -> None:
 
 
 def test_the_command_reads_a_log() -> None:
-    done = CliRunner().invoke(main, ["xid", "--json"], input=f"hello\n{LINE}\n{LINE}\n")
-    (row,) = json.loads(done.output)
+    done = CliRunner().invoke(main, ["xid", "--format", "json"], input=f"hello\n{LINE}\n{LINE}\n")
+    (row,) = json.loads(done.stdout)["errors"]
     assert (row["code"], row["event"]["count"], row["node"]) == (95, 2, "drain")
 
 

@@ -313,12 +313,12 @@ def test_command(disk: Path, copy: Path) -> None:
     done = runner.invoke(command, [str(disk), str(copy)])
     assert (done.exit_code, done.output) == (0, "the disks are equal, bit by bit\n")
     debugfs(copy, f"sif {SHADOW} mode 0100666", f"sif {SHADOW} uid 33")
-    done = runner.invoke(command, [str(disk), str(copy), "--limit", "1"])
+    done = runner.invoke(command, [str(disk), str(copy), "--lines", "1"])
     assert done.exit_code == 1
     assert done.output.splitlines() == [
         "root-a:/etc/shadow: mode: 0640 / 0666",
-        "… and 1 more (--limit 0 shows all)",
+        "… and 1 more (--lines 0 shows all)",
         "2 differences",
     ]
-    done = runner.invoke(command, [str(disk), str(copy), "--json"])
-    assert [row["what"] for row in json.loads(done.output)] == ["mode", "owner"]
+    done = runner.invoke(command, [str(disk), str(copy), "--format", "json"])
+    assert [row["what"] for row in json.loads(done.stdout)["differences"]] == ["mode", "owner"]

@@ -756,11 +756,28 @@ def test_what_is_misspelt_is_told_before_keys_and_stores(world: World) -> None:
     assert 'Use "cpu_only".' in run("diff", "cpu_onyl", "b", *store, code=2)
     assert "Run `goldnode disks build l4`." in run("authenticate", "l4", *store, code=2)
     shown = run("status", "cpu_only", *store, *place, "--trust", str(world.keys[1]))
-    assert "no history: no channel ever stood for anything" in shown
+    assert "no history: no channel was ever set" in shown
     assert "verified" not in shown
     world.publish("a")  # a class that the catalog has lost is still one where it has a history
     world.promote("a", "candidate")
     assert "signatures verified" in run("status", CLASS, *store, *place, "--trust", str(world.keys[1]))
+
+
+def test_each_step_reports_as_json(world: World, tmp_path: Path) -> None:
+    store, place = ["--store", str(world.store.root)], ["--to", str(world.root)]
+    key, trust = ["--key", str(world.keys[0])], ["--trust", str(world.keys[1])]
+    disk = str(world.build("a").directory)
+    for words, schema, has in (
+        (("publish", disk, *store, *place, *key), "published-disks", "disks"),
+        (("promote", "candidate", f"{CLASS}:{BUILDS['a']}", *store, *place, *key), "channel-move", "requirements"),
+        (("status", *store, *place, *trust), "channels", "lines"),
+        (("pull", f"{CLASS}:candidate", "--from", str(world.root), *trust, "--store", str(tmp_path / "other")), "pulled-disk", "digest"),
+        (("authenticate", disk, *store, *trust), "verification", "results"),
+        (("gc", *store, *trust, "--dry-run"), "gc", "removed"),
+    ):  # fmt: skip
+        done = CliRunner().invoke(main, ["disks", *words, "--format", "json"])
+        document = json.loads(done.stdout)
+        assert (document["schema"], has in document) == (f"goldnode.{schema}/1", True), done.output
 
 
 def test_every_command_is_there() -> None:

@@ -388,8 +388,8 @@ def test_a_program_that_others_can_change_is_not_asked_after_the_boot(
         update.run(node, update.Wish(update.open_image(disk), reboot=True, limit=60), lambda text: None)
     assert [text.rpartition(f"exec {PROGRAM} ")[2] for text in asked] == [
         "policy apply",
-        "plan --json",
-        "slot status --json",
+        "plan --format json",
+        "slot status --format json",
     ]
     assert all("find" in text.partition(f"exec {PROGRAM} ")[0] for text in asked), "tested before it runs"
 

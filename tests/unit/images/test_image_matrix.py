@@ -296,8 +296,8 @@ def test_list_shows_every_image(own: Matrix) -> None:
     for name in own.images:
         assert name in done.output
     rows = json.loads(
-        CliRunner().invoke(main, ["images", "list", "cuda-11.8.0-base-debian12", "--format", "json"]).output
-    )
+        CliRunner().invoke(main, ["images", "list", "cuda-11.8.0-base-debian12", "--format", "json"]).stdout
+    )["images"]
     assert [row["name"] for row in rows] == ["cpu-1-base-debian12", "cuda-11.8.0-base-debian12"]
     assert rows[1]["redistribution"] == "private"
 

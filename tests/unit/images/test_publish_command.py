@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -101,7 +102,7 @@ def test_from_the_store_to_stable_and_back(desk: Desk, tmp_path: Path) -> None:
     assert "signatures verified" in said
     assert "rollback stable" in said
     assert "it is slow" in said
-    document = json.loads(desk.good("status", "--format", "json"))[0]
+    document = json.loads(desk.good("status", "--format", "json"))["lines"][0]
     assert {row["channel"]: row["digest"] for row in document["channels"]} == {
         "candidate": desk.digests["b"],
         "canary": desk.digests["b"],
@@ -145,7 +146,7 @@ def test_offline(desk: Desk) -> None:
     desk.server.rules = []
     done = desk.run("status")
     assert done.exit_code == 1
-    assert "wait for the registry" in done.output
+    assert "are not in the registry yet" in done.output
     desk.good("status", "--repair")
     assert desk.server.tag("gpu/cuda", "12.4-runtime-debian12-candidate") == desk.digests["a"]
 
@@ -224,7 +225,7 @@ def test_gc_keeps_what_a_lock_names_and_lets_nothing_go_where_one_cannot_be_read
     digest = load_lock(path).digest if said is None else lock.digest
     made, _ = make_image(desk.layout, build="c" * 12, content=b"c", labels={"lock": digest})
     before = set(desk.layout.refs())
-    done = desk.run("gc", "--days", "0")
+    done = desk.run("gc", "--keep-days", "0")
     if said is None:
         assert (done.exit_code, set(desk.layout.refs())) == (0, {made}), done.output
     else:
@@ -267,14 +268,51 @@ def test_only_what_the_matrix_has_can_be_built(desk: Desk, command: tuple[str, .
 
 def test_where_there_is_no_history_nothing_is_verified(desk: Desk) -> None:
     said = desk.good("status", LINE, "--here")
-    assert "no history: no channel ever stood for anything" in said
+    assert "no history: no channel was ever set" in said
     assert "verified" not in said
-    assert json.loads(desk.good("status", LINE, "--here", "--format", "json"))[0]["verified"] is False
+    assert (
+        json.loads(desk.good("status", LINE, "--here", "--format", "json"))["lines"][0]["verified"] is False
+    )
 
 
 def test_gc_tells_what_would_go(desk: Desk) -> None:
-    said = desk.good("gc", "--dry-run", "--days", "0")
+    said = desk.good("gc", "--dry-run", "--keep-days", "0")
     assert f"would go: {ref('a')}" in said
     desk.good("promote", "candidate", ref("a"), "--here")
-    desk.good("gc", "--days", "0")
+    desk.good("gc", "--keep-days", "0")
     assert set(desk.layout.refs()) == {ref("a"), "cuda:12.4-runtime-debian12-candidate"}
+
+
+def test_each_step_reports_as_json(desk: Desk, tmp_path: Path) -> None:
+    def document(*words: str) -> dict[str, Any]:
+        done = desk.run(*words, "--format", "json")
+        assert done.exit_code == 0, done.output
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    published = document("publish", ref("a"), ref("b"))
+    assert published["schema"] == "goldnode.published-images/1"
+    assert [row["digest"] for row in published["images"]] == list(desk.digests.values())
+    for name in "ab":
+        for channel in ("candidate", "canary", "stable"):
+            moved = document("promote", channel, ref(name))
+            assert (moved["schema"], moved["to"], moved["moved"]) == (
+                "goldnode.channel-move/1",
+                desk.digests[name],
+                True,
+            )
+            assert "passed" in {row["state"] for row in moved["requirements"]}
+    assert document("rollback", LINE, "--reason", "slow")["to"] == desk.digests["a"]
+    pulled = document("pull", f"{desk.server.host}/gpu/cuda@{desk.digests['a']}")
+    assert (pulled["schema"], pulled["ref"]) == ("goldnode.pulled-image/1", ref("a"))
+    collected = document("gc", "--dry-run", "--keep-days", "0")
+    assert (collected["schema"], collected["dry_run"]) == ("goldnode.gc/1", True)
+    verified = CliRunner().invoke(
+        main,
+        [
+            *("images", "verify", ref("a"), "--store", str(desk.layout.root)),
+            *("--trust", str(desk.public), "--format", "json"),
+        ],
+    )
+    found = json.loads(verified.stdout)
+    assert (found["schema"], found["results"][0]["subject"]) == ("goldnode.verification/1", desk.digests["a"])

@@ -124,7 +124,7 @@ def test_the_command_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"gpu.remap.pending {G3}" in out
     assert main([*arguments, "--quiet"]) == 2
     assert capsys.readouterr().out.startswith("verdict: drain (exit code 2): ")
-    assert main([*arguments, "--json"]) == 2
+    assert main([*arguments, "--format", "json"]) == 2
     assert json.loads(capsys.readouterr().out)["recorded"]["hostname"] == "node1"
     assert sorted(tmp_path.rglob("*")) == before
 

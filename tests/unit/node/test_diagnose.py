@@ -816,7 +816,7 @@ def test_recorded_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "\x1b" not in text
     assert "bottleneck: compute" in text
     assert "next: dmesg" in text
-    assert run("--from", str(first), "--json", "--class", str(tmp_path / "class.json")) == 3
+    assert run("--from", str(first), "--format", "json", "--class", str(tmp_path / "class.json")) == 3
     assert json.loads(capsys.readouterr().out)["schema"] == "goldnode.diagnosis/1"
 
 
@@ -847,7 +847,7 @@ def test_a_torn_capture_crashes_nothing(value: Any) -> None:
 def test_this_machine_is_diagnosed_without_a_crash() -> None:
     source = Path(command.__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-m", "goldnode.node", "diagnose", "--json"],
+        [sys.executable, "-m", "goldnode.node", "diagnose", "--format", "json"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(source)},

@@ -623,7 +623,9 @@ def test_the_line_at_login(node: Node) -> None:
 
 
 def cached(node: Node, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = current.answer(["check", "--cached", *arguments], node.root)
+    form, rest = current.split(arguments)
+    assert form is not None
+    code = current.answer(form, "--quiet" in rest, node.root)
     said = capsys.readouterr()
     return code, said.out, said.err
 
@@ -638,9 +640,9 @@ def test_the_cached_verdict(node: Node, capsys: pytest.CaptureFixture[str]) -> N
     code, out, err = cached(node, capsys, "--quiet")
     assert (code, out, err) == (2, "verdict: drain (exit code 2): 1 differs\n", "")
     assert "stack.lock" in cached(node, capsys)[1]
-    assert json.loads(cached(node, capsys, "--json")[1]) == written
+    assert json.loads(cached(node, capsys, "--format=json")[1]) == written
     node.at(991.0 + current.LIMIT)
-    code, out, err = cached(node, capsys, "--json")
+    code, out, err = cached(node, capsys, "--format=json")
     assert (code, documents.valid(out)["exit_code"], "s old" in err) == (3, 3, True)
     node.at(1000.0)
     node.write("/proc/1/stat", STAT.replace(" 22 ", " 23 ").encode())
@@ -655,7 +657,7 @@ def test_the_cached_verdict(node: Node, capsys: pytest.CaptureFixture[str]) -> N
     [
         ([], True),
         (["--quiet", "--passive"], True),
-        (["--json"], True),
+        (["--format", "json"], True),
         (["--no-gate"], False),
         (["--no-write"], False),
         (["--class", "/another/class.json"], False),

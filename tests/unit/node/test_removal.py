@@ -423,7 +423,7 @@ def test_the_program_plans_and_applies_it(root: Host, capsys: pytest.CaptureFixt
     assert told.index("sanity:") < told.index("gpu_driver:") < told.index("node_class:"), (
         "the parts are told in the order of the deed"
     )
-    assert program.main(["apply", "--absent", "--json", "--root", root.root]) == 0
+    assert program.main(["apply", "--absent", "--format", "json", "--root", root.root]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "absent"
     assert not root.path("/var/lib/goldnode").exists()
 

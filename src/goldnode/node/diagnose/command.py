@@ -34,7 +34,7 @@ def arguments(parser: Any) -> None:
         dest="document",
         default=CLASS,
         metavar="FILE",
-        help=f"class document (default {CLASS}); works without",
+        help=f"class document; may be missing (default: {CLASS})",
     )
     parser.add_argument(
         "--from",
@@ -42,9 +42,8 @@ def arguments(parser: Any) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a recorded capture instead of this node; given twice, the earlier one first",
+        help="judge this recorded capture instead of the node; give the option twice for two samples, the earlier first",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(host: Host, options: Any) -> int:
@@ -61,7 +60,7 @@ def run(host: Host, options: Any) -> int:
 
         first, second = sample.take(host, _document(host, options.document))
     report = checks.diagnose(first, second, _document(host, options.document))
-    print(json.dumps(report, indent=1, sort_keys=True) if options.json else text(report))
+    print(json.dumps(report, indent=1, sort_keys=True) if options.format == "json" else text(report))
     return int(report["exit_code"])
 
 

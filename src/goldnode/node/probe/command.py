@@ -32,25 +32,25 @@ GPU_OBJECTS = (
 
 
 def arguments(parser: Any) -> None:
-    """The options of `goldnode-node capture`."""
+    """Add the options of `goldnode-node capture`."""
     parser.add_argument(
         "--class",
         dest="document",
         metavar="FILE",
-        help=f"class document (default {CLASS}, where there is one)",
+        help=f"class document; may be missing (default: {CLASS})",
     )
     parser.add_argument(
         "--from",
         dest="record",
         metavar="FILE",
-        help="a recorded capture, or the output of nvidia-smi -q -x; - for stdin",
+        help="read a recorded capture, or the output of `nvidia-smi -q -x`; - is standard input",
     )
     parser.add_argument(
         "--anonymous",
         action="store_true",
-        help="without serials, UUIDs, addresses of networks and names of hosts",
+        help="replace serial numbers, UUIDs, network addresses and host names",
     )
-    parser.add_argument("--passive", action="store_true", help="put no load on the node")
+    parser.add_argument("--passive", action="store_true", help="put no load on the node, as the timer does")
 
 
 def run(host: Host, options: Any) -> int:

@@ -21,14 +21,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
         metavar="[ADDRESS:]PORT",
-        help="listen here, on the loopback without an address; else systemd's socket",
+        help="listen on this address (default: the socket that systemd passes; without ADDRESS: loopback)",
     )
     parser.add_argument(
         "--idle",
         type=float,
         default=endpoint.IDLE,
         metavar="SECONDS",
-        help="end when nobody has asked for so long",
+        help="exit after this time without a request (default: %(default)s)",
     )
 
 
@@ -37,7 +37,7 @@ def run(host: Host, options: Any) -> int:
     listening = endpoint.inherited()
     if listening is None and options.listen is None:
         print(
-            "goldnode-node: no socket was passed; start goldnode-serve.socket, or say --listen [ADDRESS:]PORT.",
+            "goldnode-node: no socket was passed; start goldnode-serve.socket, or give --listen [ADDRESS:]PORT.",
             file=sys.stderr,
         )
         return current.UNKNOWN

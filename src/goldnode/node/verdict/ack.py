@@ -31,16 +31,18 @@ ALL = "*"
 
 
 def arguments(parser: Any) -> None:
-    """The options of `goldnode-node ack`."""
+    """Add the options of `goldnode-node ack`."""
     parser.add_argument(
-        "--id", default=ALL, metavar="ID", help="finding, as the verdict calls it, with * and ?; default: all"
+        "--id", default=ALL, metavar="ID", help="id of the findings, as a pattern with * and ? (default: all)"
     )
     parser.add_argument(
-        "--subject", metavar="SUBJECT", help="what it is about, for instance a PCI address; default: all"
+        "--subject",
+        metavar="SUBJECT",
+        help="subject of the findings, as a pattern, for instance a PCI address (default: all)",
     )
-    parser.add_argument("--by", required=True, metavar="WHO", help="who says so")
+    parser.add_argument("--by", required=True, metavar="WHO", help="who acknowledges; recorded")
     parser.add_argument(
-        "--reason", required=True, metavar="TEXT", help="what was done, or why it is no fault"
+        "--reason", required=True, metavar="TEXT", help="what was done, or why it is no fault; recorded"
     )
 
 
@@ -73,7 +75,10 @@ def run(host: Host, options: Any) -> int:
         row.update({"subject": plain(options.subject, 80) if options.subject else None, "settled": done[:64]})
         memory["acks"] = [*as_list(memory.get("acks")), row][-100:]
         deltas.save(host, memory, None)
-    print("settled: " + (", ".join(done) if done else "nothing of that name was open"))
+    if options.format == "json":
+        print(json.dumps({"schema": "goldnode.ack/1", "settled": done}, indent=1))
+    else:
+        print("settled: " + (", ".join(done) if done else "nothing of that name was open"))
     print("Run `goldnode-node check` for the verdict that holds now.", file=sys.stderr)
     return 0
 

@@ -14,7 +14,7 @@ from ..quickjson import loads as loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional, Sequence, Tuple
+    from typing import Any, List, Optional, Sequence, Tuple
 
 SCHEMA = "goldnode.verdict/1"
 VERDICT = "/run/goldnode/verdict.json"
@@ -22,7 +22,7 @@ CLASS = "/etc/goldnode/class.json"
 PERIOD = 300  # seconds between two passive checks (goldnode-watch.timer)
 LIMIT = 3 * PERIOD  # two checks may be missed or late; after the third the node's state is unknown
 UNKNOWN = 3
-FAST = frozenset(("check", "--cached", "--json", "--quiet"))
+FAST = frozenset(("check", "--cached", "--quiet"))
 
 
 def fault(
@@ -62,14 +62,33 @@ def load(root: str = "/") -> Tuple[Any, Optional[str]]:
     return verdict, fault(verdict, identity, boot.uptime(_text(root, "/proc/uptime")), wanted)
 
 
-def answer(arguments: Sequence[str], root: str = "/") -> int:
-    """`check --cached`: print the verdict that holds now and return its exit code; else say why none does, and return 3."""
+def split(words: Sequence[str]) -> Tuple[Optional[str], List[str]]:
+    """Return the format that a command line asks for, and its other words. The format is None where argparse has to
+    report a mistake. `--json` is the former spelling of `--format json`.
+    """
+    form: Optional[str] = "text"
+    rest: List[str] = []
+    left = iter(words)
+    for word in left:
+        if word == "--json":
+            form = "json"
+        elif word == "--format" or word.startswith("--format="):
+            form = next(left, None) if word == "--format" else word[9:]
+            if form not in ("text", "json"):
+                return None, list(words)
+        else:
+            rest.append(word)
+    return form, rest
+
+
+def answer(form: str, quiet: bool, root: str = "/") -> int:
+    """Print the verdict that holds now and return its exit code (`check --cached`). Without one, print why and return 3."""
     verdict, why = load(root)
     if why is not None:
         import json
 
         remedy = "Run `goldnode-node check`, and see `systemctl status goldnode-watch.timer`."
-        if "--json" in arguments:
+        if form == "json":
             print(
                 json.dumps(
                     {
@@ -83,13 +102,13 @@ def answer(arguments: Sequence[str], root: str = "/") -> int:
             )
         print(f"goldnode-node: {why}. {remedy}", file=sys.stderr)
         return UNKNOWN
-    if "--json" in arguments:
+    if form == "json":
         print(_text(root, VERDICT))  # as the check wrote it
     else:
         from ..report import verdict_table
 
         text = verdict_table(verdict)
-        print(text.splitlines()[-1] if "--quiet" in arguments else text)
+        print(text.splitlines()[-1] if quiet else text)
     return int(verdict["exit_code"])
 
 

@@ -87,7 +87,7 @@ def test_evidence_then_verify_then_diff(site: Store) -> None:
     assert done.output.count("3 debs, 0 wheels") == 2
     assert "not checked: no vulnerability database was named" in done.output
     again = run("evidence", "--format", "json")
-    rows = json.loads(again.stdout)
+    rows = json.loads(again.stdout)["results"]
     assert {document["state"] for row in rows for document in row["documents"]} == {"kept"}
     verified = run("verify", BASE, f"cpu:1-runtime-debian12-{'r' * 12}")
     assert verified.exit_code == 0, verified.output

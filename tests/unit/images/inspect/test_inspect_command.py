@@ -81,8 +81,8 @@ def test_the_result_is_attached_once_and_is_the_same_every_time(store: Path) -> 
 
 
 def test_json(store: Path) -> None:
-    found = call(REF, CUDA, "--store", str(store), "--json", "--no-attach")
-    rows = json.loads(found.output)
+    found = call(REF, CUDA, "--store", str(store), "--format", "json", "--no-attach")
+    rows = json.loads(found.stdout)["results"]
     assert [(row["inspection"]["passed"], row["truth"]["passed"]) for row in rows] == [
         (True, True),
         (True, False),

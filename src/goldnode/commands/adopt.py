@@ -1,0 +1,93 @@
+"""`goldnode adopt`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from goldnode.commands.output import BECOME, Option, emit, out_directory, reports, say
+
+
+@click.command()
+@click.argument("host")
+@click.option(
+    "-i",
+    "--inventory",
+    metavar="PATH",
+    help="Inventory that defines HOST. Without it, HOST is an SSH destination.",
+)
+@click.option(
+    "--name",
+    metavar="CLASS",
+    show_default="from the GPU model or the OS release",
+    help="Name of the new class.",
+)
+@out_directory("print the files")
+@BECOME
+@click.option(
+    "--survey",
+    "from_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Use this saved survey instead of connecting to HOST.",
+)
+@click.option(
+    "--save-survey",
+    "save_to",
+    cls=Option,
+    former={"--keep": None},
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the survey of HOST to this file.",
+)
+@reports("class-proposal")
+def adopt(
+    host: str,
+    inventory: str | None,
+    name: str | None,
+    out: Path | None,
+    become: bool,
+    from_file: Path | None,
+    save_to: Path | None,
+    form: str,
+) -> None:
+    """Propose a class and a stack for a machine that runs already.
+
+    HOST is surveyed and not changed. Review the files before you use them.
+    """
+    from goldnode.classdoc.load import load_catalog
+    from goldnode.core.site import load_site
+    from goldnode.fleet import adopt as adopting
+
+    survey = (
+        adopting.read(from_file)
+        if from_file
+        else adopting.look(host, inventory, ["--become"] if become else [])
+    )
+    if save_to is not None:
+        save_to.write_text(json.dumps(survey, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    class_name = name or adopting.name_for(survey)
+    proposal = adopting.propose(survey, class_name, load_catalog(), load_site())
+    written = [str(path) for path in adopting.write(proposal, out)] if out is not None else []
+    emit(
+        form,
+        {
+            "host": host,
+            "class": class_name,
+            "stack": proposal.stack,
+            "files": proposal.files,
+            "written": written,
+            "notes": proposal.notes,
+        },
+        "\n".join(f"wrote {path}" for path in written)
+        if out is not None
+        else "\n".join(f"# {path}\n{text}" for path, text in proposal.files.items()),
+    )
+    for note in proposal.notes:
+        say(f"review: {note}")
+    say(
+        f"Nothing was changed on {host}. Next: review, then `goldnode lock {proposal.stack}` and `goldnode "
+        "check-catalog`."
+    )

@@ -1,0 +1,26 @@
+"""`goldnode completion`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    Add one line to the start-up file of your shell:
+
+    \b
+    bash, ~/.bashrc:                      eval "$(goldnode completion bash)"
+    zsh, ~/.zshrc:                        eval "$(goldnode completion zsh)"
+    fish, ~/.config/fish/config.fish:     goldnode completion fish | source
+    """
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    if script is None:
+        raise click.UsageError(f"click has no completion for {shell}")
+    click.echo(script(ctx.find_root().command, {}, "goldnode", "_GOLDNODE_COMPLETE").source())
