@@ -228,6 +228,7 @@ def open_archives(
         stores=[*site.lock_directories(to_write=True), stack.file.parent],
         cache=cache,
         offline=offline,
+        complete=True,
     )
     sources = archive_sources(archives_of(stack.item, options), places)
     with apt_root(sources, stack.item.os.architecture, cache) as root:
