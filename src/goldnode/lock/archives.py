@@ -1,7 +1,7 @@
 """Addresses and keys of package archives for one OS release at one site.
 
 A key is taken from the site, the OS's keyring, the directory `keys` beside a lock, the cache, or its public location,
-in this order. Whatever its origin, only keys with a pinned fingerprint get into apt.
+in this order. In every case only keys with a pinned fingerprint get into apt.
 """
 
 from __future__ import annotations
@@ -294,6 +294,11 @@ class ArchivePlaces:
             self._transport = self._transport or Transport(connections=1, timeout=20)
             proxy = self._transport.proxy(url)
         return Trouble(name, url, kind, detail).error(proxy)
+
+
+def key_stores(stack: Entry[models.Stack], site: Site) -> list[Path]:
+    """Return the directories of locks of a stack, beside which fetched keys are stored."""
+    return [*site.lock_directories(to_write=True), *site.lock_places(stack.file.parent, "stacks")]
 
 
 def wanted_options(stack: Entry[models.Stack], catalog: Catalog) -> list[str]:
