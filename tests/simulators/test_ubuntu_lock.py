@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from tests.simulators.apt_archive import publish
 
 from goldnode.classdoc.load import load_catalog
-from goldnode.core.errors import LockError, SiteError
-from goldnode.core.site import Site, archive_url, load_site
+from goldnode.core.errors import LockError
+from goldnode.core.site import Site, load_site
+from goldnode.lock.archives import ArchivePlaces
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import resolve
 
@@ -77,8 +79,9 @@ def test_a_kernel_without_its_modules_is_told(tmp_path: Path) -> None:
         resolved(tmp_path, "linux-modules-extra-*")
 
 
-def test_only_a_site_says_where_ubuntus_archives_are() -> None:
-    with pytest.raises(
-        SiteError, match=r'no address is known for archive "ubuntu": only the site can say where it is'
-    ):
-        archive_url(Site(), "ubuntu")
+def test_ubuntus_archives_have_public_addresses_by_architecture() -> None:
+    catalog = load_catalog()
+    system = catalog.stacks["ubuntu2404_r580"].item.os
+    for architecture, host in (("amd64", "archive"), ("arm64", "ports")):
+        places = ArchivePlaces(catalog, Site(), system.model_copy(update={"architecture": architecture}))
+        assert urlsplit(places.address("ubuntu")).hostname == f"{host}.ubuntu.com"

@@ -1,11 +1,12 @@
 """Addresses and keys of package archives for one OS release at one site.
 
 A key is taken from the site, the OS's keyring, the directory `keys` beside a lock, the cache, or its public location,
-in this order. Whatever its origin, only keys with a pinned fingerprint get into apt.
+in this order. In every case only keys with a pinned fingerprint get into apt.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -38,14 +39,18 @@ class ArchivePlaces:
         stores: Sequence[Path] = (),
         cache: Path | None = None,
         offline: bool = False,
+        complete: bool = False,
         transport: Transport | None = None,
     ) -> None:
-        """Raises SiteError for an archive of the site that the catalog lacks. `stores` are directories of locks."""
+        """Raises SiteError for an archive of the site that the catalog lacks.
+
+        `stores` are directories of locks. `complete`: fetch again where only some of several pinned keys are stored.
+        """
         check_archives(site, catalog.archives)
         self.catalog, self.site, self.os = catalog, site, os
         self._stores = [place / KEYS for place in stores]
         self._cache = (cache or cache_directory()) / KEYS
-        self._offline = offline
+        self._offline, self._complete = offline, complete
         self._transport = transport
         self._fetched: dict[str, bytes] = {}  # by fingerprint
 
@@ -184,6 +189,10 @@ class ArchivePlaces:
         }
         if not chosen:
             chosen = self._fetch(name, fingerprints)
+        elif self._complete and not self._offline and len(chosen) < len(fingerprints):
+            # A vendor that changes between pinned keys publishes the new one at the same place.
+            with contextlib.suppress(LockError, SigningKeyError):
+                chosen |= self._fetch(name, fingerprints)
         self._fetched |= chosen
         return b"".join(chosen.values())
 
@@ -285,6 +294,11 @@ class ArchivePlaces:
             self._transport = self._transport or Transport(connections=1, timeout=20)
             proxy = self._transport.proxy(url)
         return Trouble(name, url, kind, detail).error(proxy)
+
+
+def key_stores(stack: Entry[models.Stack], site: Site) -> list[Path]:
+    """Return the directories of locks of a stack, beside which fetched keys are stored."""
+    return [*site.lock_directories(to_write=True), *site.lock_places(stack.file.parent, "stacks")]
 
 
 def wanted_options(stack: Entry[models.Stack], catalog: Catalog) -> list[str]:

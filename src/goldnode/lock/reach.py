@@ -104,7 +104,7 @@ TABLE: dict[Kind, tuple[str, str]] = {
     "other": ("it cannot be read", f"check the address and the network; {_PROXY}, or {_MIRROR}"),
 }
 
-# What apt writes (apt 2.6 and 3.0, with gpgv and sqv). The first pattern that occurs decides.
+# Messages of apt 2.6 and 3.0, with gpgv and sqv. The first pattern that occurs decides.
 _APT: tuple[tuple[str, Kind], ...] = (
     (r"SHA1 is not considered secure|is not bound|uses weak algorithm", "weak-key"),
     (r"EXPKEYSIG|KEYEXPIRED|certificate (?:is|has) expired.*sqv|Expired on|key .* is expired", "expired-key"),
@@ -190,7 +190,7 @@ def kind_of_status(status: int) -> Kind | None:
 
 
 def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Trouble]:
-    """Return what apt's messages say of archives, one trouble per archive: the most specific one.
+    """Return the troubles in apt's messages, one per archive: the most specific one.
 
     `addresses` are (archive, address). Messages that name none of them are left out.
     """

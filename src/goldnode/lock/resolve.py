@@ -22,7 +22,7 @@ from goldnode.compat import rules
 from goldnode.core.errors import LockError, UnsolvableError, VanishedError, nearest
 from goldnode.core.site import Site
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
-from goldnode.lock.archives import ArchivePlaces, archives_of, wanted_options
+from goldnode.lock.archives import ArchivePlaces, archives_of, key_stores, wanted_options
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.family import kernel_packages, kernel_release
@@ -225,9 +225,10 @@ def open_archives(
         catalog,
         site,
         stack.item.os,
-        stores=[*site.lock_directories(to_write=True), stack.file.parent],
+        stores=key_stores(stack, site),
         cache=cache,
         offline=offline,
+        complete=True,
     )
     sources = archive_sources(archives_of(stack.item, options), places)
     with apt_root(sources, stack.item.os.architecture, cache) as root:
@@ -278,9 +279,9 @@ def apt_sources(stack: Entry[Stack], catalog: Catalog, site: Site) -> list[AptSo
 
     Raises SigningKeyError and SiteError, and LockError where a key cannot be fetched.
     """
-    stores = [*site.lock_directories(to_write=True), stack.file.parent]
     names = archives_of(stack.item, wanted_options(stack, catalog))
-    return archive_sources(names, ArchivePlaces(catalog, site, stack.item.os, stores=stores))
+    places = ArchivePlaces(catalog, site, stack.item.os, stores=key_stores(stack, site))
+    return archive_sources(names, places)
 
 
 def archive_sources(names: Sequence[str], places: ArchivePlaces) -> list[AptSource]:

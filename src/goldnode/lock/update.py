@@ -167,6 +167,8 @@ def update(
         if mode is Mode.SECURITY and old is not None:
             found = lane.security(stack, old, archives, site, day, allow_unknown=allow_unknown)
             why = _why(old, fault, stack, archives)
+            if write:
+                archives.places.store(target)
             return _written(found.lock, old, target, path, out, why, notes, write, found)
         why = _why(old, fault, stack, archives) if old is not None else Why()
         missing = [name for name in archives.options if old is not None and name not in old.options]

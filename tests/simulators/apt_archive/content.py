@@ -22,6 +22,7 @@ from tests.simulators.apt_archive.drivers import (
 from tests.simulators.apt_archive.engines import engine
 from tests.simulators.apt_archive.kernels import Kernel, packages
 from tests.simulators.apt_archive.modules import module_packages
+from tests.simulators.apt_archive.parts import dcgm, doca, subnet_manager
 from tests.simulators.apt_archive.toolkit import toolkit
 
 DEBIAN, SECURITY = "debian", "debian-security"
@@ -32,12 +33,14 @@ NVIDIA = {
     "noble": "nvidia-cuda/ubuntu2404/x86_64",
 }
 TOOLKIT = "nvidia-container-toolkit"
+DOCA = "nvidia-doca/ubuntu24.04/x86_64"
 SUITES = {
     DEBIAN: ("bookworm", "trixie"),
     SECURITY: ("bookworm-security", "trixie-security"),
     UBUNTU: ("noble", "noble-updates", "noble-security"),
     **dict.fromkeys(NVIDIA.values(), ("/",)),
     TOOLKIT: ("/",),
+    DOCA: ("/",),
 }
 
 # Optional parts, published only if requested:
@@ -104,6 +107,11 @@ def debs() -> Iterator[Deb]:
             yield pinning(repository, "580")
         else:  # from 590 on, Ubuntu's packages have other names, which no test requests
             yield from family(repository, "595.91.07", NEWER)
+    for repository in NVIDIA.values():
+        yield subnet_manager(repository)
+        yield from dcgm(repository, "4.5.3")
+        yield from dcgm(repository, "4.6.0")
+    yield from doca(DOCA)
     yield from toolkit(TOOLKIT, "1.17.7")
     yield from toolkit(TOOLKIT, "1.20.0", TOOLKIT_SAFE)
     yield from engines()

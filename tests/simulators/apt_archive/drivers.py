@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tests.simulators.apt_archive import elf
 from tests.simulators.apt_archive.debs import Content, Deb, Link, Program
+from tests.simulators.apt_archive.parts import imex
 
 TRIPLET = "x86_64-linux-gnu"
 MODULES = ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm", "nvidia-peermem")
@@ -546,6 +547,7 @@ def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterat
     yield _persistenced(place, version, f"libnvidia-cfg1 {same}, adduser, libc6")
     yield _modprobe(place, version)
     yield _fabric_manager(place)
+    yield imex(place)
     for name, module in (("nvidia-open", "nvidia-kernel-open-dkms"), ("cuda-drivers", "nvidia-kernel-dkms")):
         yield replace(
             place,
@@ -632,6 +634,7 @@ def ubuntu_repository(repository: str, upstream: str, group: str = "") -> Iterat
     yield _persistenced(place, version, f"libnvidia-cfg1-{branch} {same}, adduser, libc6")
     yield _modprobe(place, version)
     yield _fabric_manager(replace(place, version=f"{upstream}-1+standin1"))
+    yield imex(replace(place, version=f"{upstream}-1+standin1"))
     for name, flavour in ((f"nvidia-open-{branch}", "-open"), (f"cuda-drivers-{branch}", "")):
         yield replace(
             place,

@@ -33,6 +33,7 @@ _LABELS = {
     content.UBUNTU: ("Ubuntu", "Ubuntu"),
     **dict.fromkeys(content.NVIDIA.values(), ("NVIDIA", "NVIDIA CUDA")),
     content.TOOLKIT: ("NVIDIA", "NVIDIA container toolkit"),
+    content.DOCA: ("NVIDIA", "DOCA"),
 }
 
 
@@ -69,6 +70,7 @@ class Archive:
         places = {content.DEBIAN: content.DEBIAN, content.SECURITY: content.SECURITY}
         places |= dict.fromkeys(("ubuntu", "ubuntu-updates", "ubuntu-security"), content.UBUNTU)
         places |= {"nvidia-cuda": content.NVIDIA[release], "nvidia-container-toolkit": content.TOOLKIT}
+        places["nvidia-doca"] = content.DOCA
         archives = {name: self.entry(url, path) for name, path in places.items()}
         return {"archives": archives, **({"locks": locks} if locks else {})}
 

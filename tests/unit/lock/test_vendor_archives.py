@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import http.server
 import json
+import random
 import shutil
 import socket
 import ssl
@@ -34,6 +35,7 @@ from goldnode.lock.model import load_lock
 from goldnode.lock.reach import TABLE, apt_troubles
 from goldnode.lock.resolve import resolve
 from goldnode.lock.transport import Transport
+from goldnode.node import openpgp
 
 DAY = dt.date(2026, 11, 24)
 HOST = "https://vendor.invalid"
@@ -198,7 +200,7 @@ def test_a_binary_key_and_a_bundle_are_reduced_to_the_pinned_key(
     vendor.lock()
     kept = list((vendor.place.root / "cache/keys").iterdir())
     assert [path.stem for path in kept] == [vendor.place.key.fingerprint]
-    # What the others sign stays refused.
+    # Indexes signed by the dropped keys stay refused.
     vendor.archive.key = other_key
     vendor.archive.publish()
     assert "signed by a key that is not pinned" in vendor.refusal().message
@@ -212,6 +214,19 @@ def test_of_two_pinned_keys_one_may_have_expired(vendor: Vendor, server: Server,
         vendor.root / "e.asc"
     ).read_bytes()
     (vendor.archive.root / "vendor.pub").write_bytes(both)
+    vendor.lock()
+
+
+def test_a_change_to_the_other_pinned_key_is_followed(
+    vendor: Vendor, server: Server, other_key: SigningKey
+) -> None:
+    vendor.offer()
+    vendor.fingerprints.append(other_key.fingerprint)
+    vendor.catalog(suite="{codename}", components=["main"])
+    vendor.lock()
+    vendor.archive.key = other_key
+    vendor.archive.publish()
+    other_key.export(vendor.archive.root / "vendor.pub")
     vendor.lock()
 
 
@@ -304,6 +319,20 @@ def test_states_of_keys_are_those_that_gpg_shows(
     )
     assert end is not None
     assert int(end.timestamp()) == int(row.split(":")[6])
+
+
+def test_states_of_damaged_keys_are_an_error_or_a_state(key: SigningKey, tmp_path: Path) -> None:
+    whole = key.export(tmp_path / "key.gpg", armored=False).read_bytes()
+    generated = random.Random(20261124)  # noqa: S311 - noise for a parser
+    for _ in range(2000):
+        cut, length = generated.randrange(len(whole)), generated.randrange(60)
+        noise = generated.randbytes(length)
+        spoilt = generated.choice([noise, whole[:cut] + noise, whole[:cut] + noise + whole[cut + length :]])
+        try:
+            found = keys.states(spoilt)
+        except openpgp.OpenPGPError:
+            continue
+        assert all(len(state.fingerprint) == 40 for state in found), spoilt.hex()
 
 
 # -- archives that cannot be reached: cause, address, proxy and remedy
