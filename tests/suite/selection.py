@@ -24,6 +24,7 @@ LINT = "tests/unit/test_lint.py"
 TOOLS = f"{LINT}::test_tool_finds_nothing"
 # Reads every file, so it runs with every change. It does not count as coverage.
 EVERY_FILE = "tests/unit/test_hygiene.py"
+RELEASE = "tests/unit/test_release.py"
 
 # Pattern → targets. All matching rows apply. `*` also matches `/`.
 AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -32,12 +33,17 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("requirements/*", (EVERYTHING,)),
     ("tests/conftest.py", (EVERYTHING,)),
     # Playbooks and code that runs on nodes.
-    ("site.yml", (*NODES, "tests/unit/ansible", "tests/unit/lab", "tests/unit/fleet")),
-    ("rollback.yml", (*NODES, "tests/unit/ansible", "tests/unit/fleet")),
+    ("site.yml", (*NODES, "tests/unit/ansible", "tests/unit/lab", "tests/unit/fleet", RELEASE)),
+    ("rollback.yml", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
     ("ansible.cfg", (*NODES, "tests/unit/ansible", "tests/unit/lab", f"{TOOLS}[ansible-lint]")),
-    ("roles/*", (*NODES, "tests/unit/ansible", "tests/unit/fleet")),
+    ("roles/*", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
+    ("hatch_build.py", (RELEASE, "tests/e2e/test_collection.py")),
+    ("release/*", (RELEASE, "tests/e2e/test_collection.py")),
     ("src/goldnode/*.py", ("marker:lab",)),
-    ("src/goldnode/ansible/*", (*NODES, "tests/unit/ansible", "tests/unit/fleet", f"{TOOLS}[ansible-lint]")),
+    (
+        "src/goldnode/ansible/*",
+        (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE, f"{TOOLS}[ansible-lint]"),
+    ),
     ("src/goldnode/node/*", (*NODES, "tests/simulators", "tests/faults")),
     (
         "src/goldnode/testing/testinfra/*",

@@ -39,7 +39,6 @@ options:
 class VarsModule(BaseVarsPlugin):
     """Has each class compiled once per run, in Ansible's main process."""
 
-    REQUIRES_ENABLED = False
     _documents: ClassVar[ClassDocuments | None] = None
 
     def get_vars(self, loader: Any, path: str, entities: Any, cache: bool = True) -> dict[str, Any]:

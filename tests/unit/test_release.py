@@ -1,0 +1,221 @@
+"""A release: its bytes, and that wheel and collection work from an empty directory, offline and without an ansible.cfg."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from release.__main__ import build
+from tests.release_files import EPOCH, ROOT, Installed, export, install
+from tests.unit.ansible.test_blocked_class import THERE
+from tests.unit.ansible.test_cohorts import ELDER, YOUNGER
+from tests.unit.catalog.test_accept_reject import write
+
+from goldnode.core.data import data
+
+pytestmark = pytest.mark.xdist_group("release")
+COMMANDS = (
+    "--version",
+    "classes",
+    "check --class cpu_only",
+    "check-catalog",
+    "class export cpu_only",
+    "disks list",
+    "images list",
+    "lock debian12_cpu --diff {data}/catalog/stacks/debian12_cpu.lock.yml",
+    "matrix",
+    "node-program --out goldnode-node",
+    "schema site",
+    "schema",
+    "xid 79",
+)
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The tree twice, in different directories and with different modes, times and order."""
+    where = tmp_path_factory.mktemp("trees")
+    return export(where / "one"), export(where / "two", private=True)
+
+
+@pytest.fixture(scope="module")
+def release(trees: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("release") / "dist"
+    build(trees[0], out, EPOCH)
+    return out
+
+
+@pytest.fixture(scope="module")
+def installed(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return install(release, tmp_path_factory.mktemp("installed") / "goldnode")
+
+
+def tree(path: Path) -> dict[str, str]:
+    """Return path -> digest of every file."""
+    return {
+        str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in path.rglob("*") if file.is_file()
+    }
+
+
+def test_two_builds_have_the_same_bytes(release: Path, trees: tuple[Path, Path], tmp_path: Path) -> None:
+    build(trees[1], tmp_path / "again", EPOCH)
+    assert (tmp_path / "again/SHA256SUMS").read_text() == (release / "SHA256SUMS").read_text()
+    names = {path.name for path in release.iterdir()}
+    assert len(names) == 5
+    for line in (release / "SHA256SUMS").read_text().splitlines():
+        digest, _, name = line.partition("  ")
+        assert hashlib.sha256((release / name).read_bytes()).hexdigest() == digest
+        names.remove(name)
+    assert names == {"SHA256SUMS"}
+
+
+def test_the_bill_names_what_an_installation_needs(release: Path) -> None:
+    bill = json.loads(next(release.glob("*.cdx.json")).read_text())
+    scopes = {row["name"]: row["scope"] for row in bill["components"]}
+    assert scopes["click"] == scopes["pydantic-core"] == "required"
+    assert scopes["ansible-core"] == scopes["docker"] == scopes["pytest"] == "optional"
+    assert {row["name"] for row in bill["metadata"]["component"]["components"]} == {
+        path.name for path in release.iterdir() if path.suffix in (".whl", ".gz")
+    }
+
+
+def test_the_wheel_has_the_data_of_the_tree(release: Path) -> None:
+    with zipfile.ZipFile(next(release.glob("*.whl"))) as wheel:
+        packed = {
+            name.removeprefix("goldnode/_data/"): wheel.read(name)
+            for name in wheel.namelist()
+            if "/_data/" in name
+        }
+    for folder in ("catalog", "images", "integrations", "roles", "schemas"):
+        there = {
+            str(path.relative_to(ROOT)): path.read_bytes()
+            for path in data(folder).rglob("*")
+            if path.is_file()
+        }
+        assert there == {name: text for name, text in packed.items() if name.startswith(f"{folder}/")}
+    assert {"site.yml", "rollback.yml", "ansible.cfg"} <= packed.keys()
+
+
+def test_commands_run_in_an_empty_directory(installed: Installed) -> None:
+    before, faults = tree(installed.package), {}
+    for line in COMMANDS:
+        words = line.format(data=installed.package / "_data").split()
+        done = installed.run("goldnode", *words)
+        if done.returncode or "Traceback" in done.stderr:
+            faults[line] = done.stderr
+    assert faults == {}
+    assert tree(installed.package) == before, "a command wrote into the package"
+    assert (installed.directory / "empty/schemas/class.json").is_file()
+
+
+def test_a_plan_finds_the_plugins_of_the_wheel(installed: Installed, tmp_path: Path) -> None:
+    """Nothing listens where the host should be: it is reached for, with its class compiled from the wheel."""
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"cpu_only": {"hosts": {"n1": THERE}}}))
+    (tmp_path / "ansible.cfg").write_text(
+        "[defaults]\nvars_plugins = mine\n"
+    )  # a configuration that is the user's
+    done = installed.run("goldnode", "plan", "-i", "hosts.yml", "--format", "json", here=tmp_path)
+    assert json.loads(done.stdout)["hosts"]["n1"]["state"] == "unreachable", done.stdout + done.stderr
+
+
+def play(installed: Installed, where: Path, groups: dict[str, Any], *words: str, **environment: str) -> str:
+    """Run the playbook of the collection; return what it prints."""
+    write(where / "catalog", {"classes/younger.yml": YOUNGER, "classes/other.yml": ELDER})
+    (where / "hosts.yml").write_text(yaml.safe_dump(groups))
+    done = installed.run(
+        *("ansible-playbook", "-i", "hosts.yml", "goldnode.node.site", *words),
+        here=where,
+        GOLDNODE_CATALOG=str(where / "catalog"),
+        **environment,
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+    return re.sub(r"\s+", " ", done.stdout + done.stderr)
+
+
+def test_the_playbook_finds_the_class_of_each_host(installed: Installed, tmp_path: Path) -> None:
+    train = {**THERE, "goldnode_cohort": "train"}
+    groups = {
+        "cpu_only": {"hosts": {"c1": THERE, "both": THERE}},
+        "other": {"hosts": {"o1": train, "both": THERE}},
+        "younger": {"hosts": {"n1": train}},
+        "none_such": {"hosts": {"x1": THERE}},
+    }
+    output = play(installed, tmp_path, groups)
+    assert "fatal: [c1]: UNREACHABLE!" in output
+    assert output.count("class cpu_only, checked: warn: [os-support]") == 1
+    assert 'host "both" is in two classes: "other" here and "cpu_only" at' in output
+    assert "Host x1 is of no node class: none of its groups (none_such)" in output
+    assert output.count("cohort train is blocked, and nothing was touched") >= 2
+    assert 'UNREACHABLE! => {"changed": false, "msg": "Task failed: Failed to connect' in output
+
+
+def test_the_optional_plugins_of_the_collection_work(installed: Installed, tmp_path: Path) -> None:
+    output = play(
+        installed,
+        tmp_path,
+        {"cpu_only": {"hosts": {"c1": {**THERE, "goldnode_drian": "slurm"}}}},
+        ANSIBLE_CALLBACKS_ENABLED="goldnode.node.goldnode_report",
+        ANSIBLE_VARS_ENABLED="host_group_vars,goldnode.node.goldnode_class",
+    )
+    assert 'use "goldnode_drain"' in output
+    assert "goldnode: 1 host in" in output
+    assert list((tmp_path / ".goldnode/runs").glob("*-site.json"))
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [("9.9.9", "needs the Python package goldnode 9.9.9, and"), (None, "which is not installed")],
+)
+def test_another_package_is_an_error_that_names_the_command(
+    installed: Installed, tmp_path: Path, version: str | None, says: str
+) -> None:
+    source = installed.directory / "ansible/collections/ansible_collections/goldnode/node"
+    copy = tmp_path / "collections/ansible_collections/goldnode/node"
+    shutil.copytree(source, copy)
+    helper = copy / "plugins/plugin_utils/package.py"
+    text = helper.read_text()
+    changed = (
+        re.sub('^VERSION = ".*"', f'VERSION = "{version}"', text, flags=re.MULTILINE)
+        if version
+        else text.replace('version("goldnode")', 'version("goldnode-that-is-missing")')
+    )
+    assert changed != text
+    helper.write_text(changed)
+    output = play(
+        installed,
+        tmp_path,
+        {"cpu_only": {"hosts": {"c1": THERE}}},
+        ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
+    )
+    assert says in output
+    assert "-m pip install 'goldnode==" in output
+    assert "UNREACHABLE" not in output
+
+
+def test_tasks_of_the_collection_use_full_names(installed: Installed) -> None:
+    collection = installed.directory / "ansible/collections/ansible_collections/goldnode/node"
+    files = [*collection.glob("roles/*/tasks/*.yml"), *collection.glob("playbooks/*.yml")]
+    assert len(files) == 11
+    modules = set()
+    for path in files:
+        text = path.read_text()
+        for row in yaml.safe_load(text):
+            for task in row.get("tasks", [row]):
+                modules |= {key for key in task if "goldnode" in key}
+                role = task.get("ansible.builtin.import_role")
+                assert role is None or role["name"].startswith("goldnode.node."), path
+    assert modules == {"goldnode.node.goldnode_state", "goldnode.node.goldnode_drain"}
+
+
+def test_documentation_is_found(installed: Installed) -> None:
+    for kind, name in (("callback", "goldnode_report"), ("role", "sanity")):
+        done = installed.run("ansible-doc", "-t", kind, f"goldnode.node.{name}")
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout) > 400, done.stdout
