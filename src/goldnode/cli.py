@@ -274,7 +274,7 @@ def adopt(
 def schema(kind: str | None, form: str, out: Path | None) -> None:
     """Print the JSON Schema of one KIND of document, or write all schemas (default: to schemas/).
 
-    With --format markdown: print or write docs/reference.md, which documents every key of the files that you
+    With --format markdown: print or write docs/reference/configuration.md, which documents every key of the files that you
     write, or only the section about KIND.
     """
     from goldnode.commands import reference
