@@ -22,7 +22,7 @@ Make = Callable[..., tuple[Node, Site]]
 VICTIMS = r"goldnode-nod[e] answer|^apt-ge[t] |/usr/bin/apt-ge[t] |dpk[g] |dkm[s] |mkinitramf[s]|update-initramf[s]|/info/.*[.](pre|pos)|^make "
 KILL = f"pkill -KILL -f '{VICTIMS}'"
 
-# The steps of an apply in their order; docs/rollback.md tells what each leaves behind. A step is at work when a program is called with
+# The steps of an apply in their order; docs/how-to/rollback.md tells what each leaves behind. A step is at work when a program is called with
 # arguments that match a pattern of grep, when a test of the shell succeeds, or when a file is there.
 CALLED, SEEN, WRITTEN = "called", "seen", "written"
 STEPS = [

@@ -1,4 +1,4 @@
-"""python -m tests.faults: the page of the scoreboard (docs/faults.md), and single rows of it run."""
+"""python -m tests.faults: the page of the scoreboard (docs/reference/faults.md), and single rows of it run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults.run import Bases, run
 from tests.faults.table import MEASURED, MORE, ROWS, TRAPS, Row
 from tests.simulators.hardware import build
 
-PAGE = Path(__file__).parents[2] / "docs/faults.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/faults.md"
 CODES = {0: "healthy", 1: "degraded", 2: "drain", 3: "could not check", 4: "not this class"}
 TOLD = {".": "-", "W": "warning", "F": "fault"}
 HEAD = """# What the health check finds
@@ -40,7 +40,7 @@ def ours(row: Row) -> str:
 
 
 def page() -> str:
-    """The text of docs/faults.md."""
+    """The text of docs/reference/faults.md."""
     red = [row for row in ROWS if row.red]
     faults, traps = [row for row in ROWS if not row.trap], [row for row in ROWS if row.trap]
     lines = [HEAD, f"{len(faults)} faults, {len(faults) - sum(not row.trap for row in red)} of them found; {len(traps)} healthy nodes, "
@@ -86,7 +86,9 @@ def page() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("rows", nargs="*", help="names of rows to run; all of them by default")
-    parser.add_argument("--write", action="store_true", help="write docs/faults.md, and run nothing")
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/reference/faults.md, and run nothing"
+    )
     options = parser.parse_args()
     if options.write:
         PAGE.write_text(page(), encoding="utf-8")

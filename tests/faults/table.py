@@ -3,7 +3,7 @@
 
 F01 to F27 and H0 to H3 are the scenarios with which the public tools were measured (their marks are in peers.py); the rest is ours. What is
 expected follows from what the fault means for the work on the node: degraded where it can go on, drain where it must not, could not check
-where nobody knows. The names of findings are the program's own (docs/sanity.md).
+where nobody knows. The names of findings are the program's own (docs/reference/sanity.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 pip and apt fetch them, as they are set up on this machine. torch's own wheel is 900 MB, so that of it the metadata is real and one small
 library stands for the rest; the NVIDIA wheels of the set are real where they are small. The whole set was scanned by hand, see
-docs/image-inspection.md.
+docs/how-to/image-inspection.md.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def test_report_has_a_format(name: str) -> None:
 
 
 def test_the_page_lists_every_schema() -> None:
-    page = (Path(__file__).parents[2] / "docs/command-line.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text(encoding="utf-8")
     listed = {
         (schema, name)
         for schema, names in re.findall(

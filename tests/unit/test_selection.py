@@ -110,9 +110,9 @@ SLOTS, GPT = "src/goldnode/node/slots.py", "src/goldnode/disks/gpt.py"
             {"tests/lab/test_molecule.py"},
         ),
         ("molecule/shared/verify.yml", {"tests/lab/test_molecule.py"}, {"tests/e2e/test_gate.py"}),
-        ("docs/faults.md", {"tests/faults/test_scoreboard.py"}, {"tests/e2e/test_gate.py"}),
+        ("docs/reference/faults.md", {"tests/faults/test_scoreboard.py"}, {"tests/e2e/test_gate.py"}),
         (
-            "docs/images.md",
+            "docs/how-to/images.md",
             {"tests/unit/test_hygiene.py"},
             {"tests/e2e/test_gate.py", "tests/unit/test_lint.py"},
         ),

@@ -476,7 +476,7 @@ def is_finding(pattern: str) -> bool:
 
 
 def findings() -> list[str]:
-    """Return all fixed finding ids (docs/sanity.md)."""
+    """Return all fixed finding ids (docs/reference/sanity.md)."""
     return sorted(name for name in kinds.KINDS if "*" not in name)
 
 

@@ -1,4 +1,4 @@
-"""Generator of docs/reference.md: the keys of every file that a person writes, and environment variables.
+"""Generator of docs/reference/configuration.md: the keys of every file that a person writes, and environment variables.
 
 The keys come from the JSON Schemas.
 """
@@ -25,17 +25,17 @@ FILES: Mapping[str, tuple[str, str]] = {
     ),
     "stack": (
         "Stack",
-        "`stacks/NAME.yml` of a catalog. `goldnode lock NAME` makes it exact: [locks](locks.md).",
+        "`stacks/NAME.yml` of a catalog. `goldnode lock NAME` makes it exact: [locks](../how-to/locks.md).",
     ),
     "platform": ("Platform", "`platforms/NAME.yml` of a catalog."),
     "archives": ("Archives", "`archives.yml` of a catalog."),
     "images": (
         "Matrix of container images",
-        "`images/containers/matrix.yml`, or `--matrix`, `GOLDNODE_MATRIX`: [what it says](images.md).",
+        "`images/containers/matrix.yml`, or `--matrix`, `GOLDNODE_MATRIX`: [what it says](../how-to/images.md).",
     ),
     "disks": (
         "Definition of disk images",
-        "`images/disks/disks.yml`, or `--definition`, `GOLDNODE_DISK_DEFINITION`: [disk images](disks.md).",
+        "`images/disks/disks.yml`, or `--definition`, `GOLDNODE_DISK_DEFINITION`: [disk images](../how-to/disks.md).",
     ),
 }
 OWN_SECTION = 6  # keys below one that has more of them get a table of their own
@@ -43,7 +43,7 @@ LONG = 40  # longer regular expressions are left out: they do not help the reade
 
 _HEAD = """# Reference: the keys of every file, and environment variables
 
-<!-- Written by `goldnode schema --format markdown --out docs/reference.md`. Not to be edited: descriptions \
+<!-- Written by `goldnode schema --format markdown --out docs/reference/configuration.md`. Not to be edited: descriptions \
 are in the models, run it again. -->
 
 A key is written with its place: `gpu.model` is `model` below `gpu`, `images[].ref` is `ref` of each entry \
@@ -55,10 +55,10 @@ left out, and then its default holds.
 
 Files are YAML. An unknown key is an error, with file, line and the nearest right name. An editor completes \
 and checks by the JSON Schemas in
-[`schemas`](../schemas) (`goldnode schema` writes them), with `# yaml-language-server: \
+[`schemas`](../../schemas) (`goldnode schema` writes them), with `# yaml-language-server: \
 $schema=…` as the first line of a file.
 `goldnode check-catalog` tells more: whether values fit each other and the facts. The variables of \
-`site.yml` are in the [README](../README.md#your-first-node).
+`site.yml` are in the [README](../../README.md#your-first-node).
 """
 
 _VARIABLES = (
@@ -70,7 +70,7 @@ _VARIABLES = (
     (
         "On nodes",
         "Read by `goldnode-node`, and by the programs that `serve.slurm` and `serve.npd` of a class put on "
-        "nodes: [integrations](integrations.md).",
+        "nodes: [integrations](../how-to/integrations.md).",
         environment.ON_NODES,
     ),
     ("Of other programs", "Read by goldnode too, or handed to what it calls.", environment.FOREIGN),

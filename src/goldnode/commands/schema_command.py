@@ -27,7 +27,7 @@ def schema(kind: str | None, form: str, out: Path | None) -> None:
     """Print or write the JSON Schemas of all files and documents.
 
     With KIND, print the schema of that file or document. Without it, write all schemas to --out, or to schemas/
-    by default. With `--format markdown`, print or write docs/reference.md, which documents every key.
+    by default. With `--format markdown`, print or write docs/reference/configuration.md, which documents every key.
     """
     from goldnode.commands import reference
     from goldnode.commands.schema import KINDS, WRITTEN, schema_text, write_schemas

@@ -1,4 +1,4 @@
-"""Table of the environment variables that goldnode reads, rendered into docs/reference.md.
+"""Table of the environment variables that goldnode reads, rendered into docs/reference/configuration.md.
 
 Code that reads a variable defines its name again as a constant. Tests keep both in sync.
 """
@@ -187,7 +187,7 @@ FOR_TESTS = (
     Variable(
         "GOLDNODE_SIMULATOR",
         "none",
-        "Directory of a simulated machine: [how](../tests/simulators/hardware/README.md).",
+        "Directory of a simulated machine: [how](../../tests/simulators/hardware/README.md).",
     ),
     Variable(
         "GOLDNODE_ACCELERATOR",

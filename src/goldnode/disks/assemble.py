@@ -4,7 +4,7 @@ Reproducible, without loop devices, mounts or a clock.
 
 The file systems are made in place, inside the disk's file. The file gets its final name only when it is
 complete. Its bytes depend on the root, `Spec`, this code and the tools of `tools.versions()`.
-docs/disk-format.md describes the layout.
+docs/reference/disk-format.md describes the layout.
 
 Assembly needs root or fakeroot: the files on the disk get the owners of the files in the directory, and some
 of them are readable by root only.

@@ -5,7 +5,7 @@ asks systemd, dpkg, modprobe and /proc directly, so that goldnode does not verif
 the gate and the plan come from goldnode's own program.
 
 It needs Python 3.9 and the standard library, and changes nothing except that it loads modules.
-docs/disk-verification.md describes how the facts are judged.
+docs/explanation/disk-verification.md describes how the facts are judged.
 """
 
 from __future__ import annotations

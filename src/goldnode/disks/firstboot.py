@@ -1,7 +1,7 @@
 """Installer of the first-boot files, which turn each copy of a disk into a node of its own.
 
 It also removes what must not be shared between machines. The files are copied from `images/disks/files/` as
-they are; docs/disk-format.md describes the first boot. The boot check and its gate belong to the class and
+they are; docs/reference/disk-format.md describes the first boot. The boot check and its gate belong to the class and
 are not installed here.
 """
 

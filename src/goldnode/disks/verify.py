@@ -5,7 +5,7 @@ overlay. A temporary ssh key is passed as a systemd credential (`ssh.authorized_
 SMBIOS tables), so the image needs no change.
 
 Boots: 1. first boot of an overlay, 2. its reboot, 3. a clone alongside it. With simulated GPUs: 4. a boot
-with all of them, 5. a boot with one missing. `guest.py` judges the facts. docs/disk-verification.md lists the
+with all of them, 5. a boot with one missing. `guest.py` judges the facts. docs/explanation/disk-verification.md lists the
 checks.
 """
 

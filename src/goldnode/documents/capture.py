@@ -1,4 +1,4 @@
-"""The capture: what a node reports about itself at one moment (docs/capture.md describes each value).
+"""The capture: what a node reports about itself at one moment (docs/reference/capture.md describes each value).
 
 A value, or a whole object, may be a fault instead. A missing key was not read from this source: live nodes,
 images and the output of nvidia-smi have different ones.

@@ -23,13 +23,15 @@ _IDS = f"^({'|'.join(sorted(re.escape(name).replace(re.escape('*'), '.+') for na
 class Finding(Part):
     """One declared item and its comparison with the node."""
 
-    id: str = Field(pattern=_IDS, description="id of a row in the table of findings (docs/sanity.md)")
+    id: str = Field(
+        pattern=_IDS, description="id of a row in the table of findings (docs/reference/sanity.md)"
+    )
     outcome: Outcome
     severity: Severity
     expected: str | None
     got: str | None
     remedy: str | None
-    steps: list[str] = Field(description="the remedy as steps of docs/sanity.md")
+    steps: list[str] = Field(description="the remedy as steps of docs/reference/sanity.md")
     subject: str | None = Field(description="the object concerned, if that is not the whole node")
     evidence: list[str]
     blast: Literal["nothing", "process", "gpu", "node", "hardware"] | None = Field(

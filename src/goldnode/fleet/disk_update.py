@@ -388,7 +388,7 @@ def answer(done: subprocess.CompletedProcess[bytes], name: str) -> dict[str, Any
     ):
         raise DiskError(
             f"{name}: {last_line(done.stderr) or 'it does not tell its slots'}",
-            remedy="see docs/disk-slots.md",
+            remedy="see docs/how-to/disk-slots.md",
         )
     return found
 

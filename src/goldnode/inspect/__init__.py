@@ -1,7 +1,7 @@
 """Inspection of images, wheels, root file systems and disks.
 
 It reports which backends the GPU code is for, which packages are present, and whether the tag is true. See
-docs/image-inspection.md.
+docs/how-to/image-inspection.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ one loses its counter (systemd-bless-boot); one that has none left is passed ove
 
 Whatever is written on the ESP is written under a new name, flushed, renamed, flushed again and read back, and only then the old one is removed;
 the entry comes last. FAT has no journal: a power cut at any moment, whichever unflushed sectors reached the disk, leaves a whole entry of a slot
-whose files are whole (docs/disk-slots.md, "A power cut").
+whose files are whole (docs/how-to/disk-slots.md, "A power cut").
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def page(record: Mapping[str, Any]) -> str:
     ]
     lines += ["## Files", "", ", ".join(f"`{name}`" for name in record["files"]), ""]
     lines += [
-        "`scripts/prove-gpu import DIR` makes this directory a recorded capture of the tests (docs/prove-gpu.md).",
+        "`scripts/prove-gpu import DIR` makes this directory a recorded capture of the tests (docs/how-to/prove-gpu.md).",
         "",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""docs/reference.md: what it would be made as now, a meaning for every key, and a row for every environment variable that is read."""
+"""docs/reference/configuration.md: what it would be made as now, a meaning for every key, and a row for every environment variable that is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from goldnode.commands.schema import WRITTEN
 from goldnode.core import environment
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs/reference.md"
+PAGE = ROOT / "docs/reference/configuration.md"
 ROWS = {
     name: row
     for table in (environment.VARIABLES, environment.ON_NODES, environment.FOREIGN, environment.FOR_TESTS)
@@ -27,7 +27,7 @@ INNER = {"GOLDNODE_SLOT_MOUNTS", "GOLDNODE_STANDIN_TOOLKIT"}
 
 def test_the_page_is_what_the_models_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference.page(), (
-        "run `goldnode schema --format markdown --out docs/reference.md`"
+        "run `goldnode schema --format markdown --out docs/reference/configuration.md`"
     )
 
 

@@ -1,4 +1,4 @@
-"""`goldnode matrix`: what it says is what a check says, docs/matrix.md is true, and the page can be read by everybody."""
+"""`goldnode matrix`: what it says is what a check says, docs/reference/matrix.md is true, and the page can be read by everybody."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from goldnode.compat.model import Finding, Workload
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 
-PAGE = Path(__file__).parents[3] / "docs/matrix.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/matrix.md"
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_what_was_not_exercised_says_so(shown: matrices.Matrix, catalog: Catalog
 
 
 def test_the_page_of_the_documentation_is_true(shown: matrices.Matrix) -> None:
-    told = "run `goldnode matrix --format markdown --out docs/matrix.md` without a site of your own"
+    told = "run `goldnode matrix --format markdown --out docs/reference/matrix.md` without a site of your own"
     assert PAGE.read_text(encoding="utf-8") == matrices.markdown(shown), told
 
 

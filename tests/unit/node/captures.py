@@ -1,4 +1,4 @@
-"""Captures of a healthy node, and ways to spoil one: what the rules are tried on (docs/capture.md is the schema).
+"""Captures of a healthy node, and ways to spoil one: what the rules are tried on (docs/reference/capture.md is the schema).
 
 The node is an eight-way H100 of class `class_document()`; every value is as the readers write it. :func:`spoiled` gives a copy in which one
 place is another: ``spoiled(healthy(), "gpus.3.pcie.width.current", 8)``.

@@ -633,5 +633,5 @@ def test_the_names_of_parts_are_those_of_the_schema() -> None:
     told = {"address", "pci_id", "subsystem_id", *gpus.FROM_LIBRARY}
     for _, reader in collect.parts(False):
         assert callable(reader)
-    schema = (Path(__file__).parents[3] / "docs/capture.md").read_text()
+    schema = (Path(__file__).parents[3] / "docs/reference/capture.md").read_text()
     assert [key for key in told if key not in schema] == []

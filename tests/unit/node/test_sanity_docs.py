@@ -1,4 +1,4 @@
-"""The table of findings in docs/sanity.md is that of the program. `python -m tests.unit.node.test_sanity_docs` writes it."""
+"""The table of findings in docs/reference/sanity.md is that of the program. `python -m tests.unit.node.test_sanity_docs` writes it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from goldnode.node.state.kinds import KINDS, Kind
 from goldnode.node.state.remedy import STEPS
 
-PAGE = Path(__file__).parents[3] / "docs/sanity.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/sanity.md"
 BEGIN, END = "<!-- findings -->\n", "<!-- /findings -->"
 
 

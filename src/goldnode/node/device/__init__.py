@@ -34,7 +34,7 @@ A capture is asked for with the arguments `device capture`, and answered line by
 (:mod:`collect` writes the lines, :mod:`stream` reads them)::
 
     {"schema": …, "vendor": "nvidia", "driver": …, "nvml": …, "cuda": …, "count": 8}      or {"schema": …, "error": …, "rc": …}
-    {"i": 0, "next": "ecc", "set": {…}}       a part of GPU 0 as docs/capture.md has it, and the name of the part that is read next
+    {"i": 0, "next": "ecc", "set": {…}}       a part of GPU 0 as docs/reference/capture.md has it, and the name of the part that is read next
     {"done": true, "cpu_ms": …, "rss_kib": …, "init_ms": …}
 """
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs in a capture (docs/capture.md), read from NVML part by part. Runs only in the process that can
+"""NVIDIA GPUs in a capture (docs/reference/capture.md), read from NVML part by part. Runs only in the process that can
 be killed.
 
 Each part is written as soon as it is read. Return codes 3 and 13 mean that board or driver do not have it; 15
@@ -156,7 +156,7 @@ def bits(mask: int) -> List[str]:
     ]
 
 
-# -- parts. Each gives keys of docs/capture.md's GPU.
+# -- parts. Each gives keys of docs/reference/capture.md's GPU.
 
 
 def identity(gpu: Gpu) -> Json:

@@ -1,4 +1,4 @@
-"""Names for NVML's numbers and nvidia-smi's words in a capture (docs/capture.md). Imports nothing."""
+"""Names for NVML's numbers and nvidia-smi's words in a capture (docs/reference/capture.md). Imports nothing."""
 
 from __future__ import annotations
 

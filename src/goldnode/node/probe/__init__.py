@@ -1,4 +1,4 @@
-"""Readers of hardware and health: the state of a node at one moment, as one document (docs/capture.md).
+"""Readers of hardware and health: the state of a node at one moment, as one document (docs/reference/capture.md).
 
 Each module reads sections of it and judges nothing. The GPU library is called in a process of its own
 (:mod:`..device.stream`), which starts first, so that the host is read while the driver works.

@@ -30,7 +30,7 @@ FIELDS = "MESSAGE,SYSLOG_FACILITY,_TRANSPORT,_SOURCE_MONOTONIC_TIMESTAMP"
 
 
 def read(context: Context) -> Json:
-    """Section `events` of the capture (docs/capture.md)."""
+    """Section `events` of the capture (docs/reference/capture.md)."""
     files = context.files
     text = files.text("/proc/sys/kernel/random/boot_id")
     boot_id = text if isinstance(text, str) and text else None

@@ -216,7 +216,7 @@ class _Gpu:
         return _one(found)
 
     def read(self, index: Optional[int]) -> Json:
-        """The GPU as docs/capture.md has it."""
+        """The GPU as docs/reference/capture.md has it."""
         found: Json = {"index": index, "vendor": "nvidia"}
 
         def put(key: str, value: Any) -> None:

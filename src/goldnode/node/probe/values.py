@@ -1,4 +1,4 @@
-"""Values of readers: a value, or a fault with the reason for its absence (docs/capture.md). Also quick
+"""Values of readers: a value, or a fault with the reason for its absence (docs/reference/capture.md). Also quick
 reading of small files.
 
 This module imports only os: a capture reads thousands of sysfs files, and its program starts again each time.

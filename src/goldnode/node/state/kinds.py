@@ -2,7 +2,7 @@
 
 A row gives the id of a finding, its fault domain, the severity of a mismatch, the blast radius of the remedy,
 what is judged, and the remedy unless it is computed from the readings. :class:`.finding.Finding` takes these
-from here and refuses an id without a row. docs/sanity.md and `schemas/verdict.json` are generated from it.
+from here and refuses an id without a row. docs/reference/sanity.md and `schemas/verdict.json` are generated from it.
 A finding may override severity, blast radius and remedy: few retired pages degrade a node, many drain it.
 """
 

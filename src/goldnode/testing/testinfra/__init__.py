@@ -1,5 +1,5 @@
 """testinfra for GPU nodes: readers of GPUs, PCI, NUMA and kernel modules, as pytest fixtures
-(docs/testing-nodes.md).
+(docs/how-to/testing-nodes.md).
 
 Nothing here uses another part of goldnode: these are independent readers, so that one bug cannot pass twice.
 """

@@ -77,7 +77,7 @@ FailureAction=reboot-force
 """
 
 # After a rename, flushing the directory is not enough: the entry would be empty on the disk until the file
-# itself is flushed (docs/disk-slots.md).
+# itself is flushed (docs/how-to/disk-slots.md).
 BLESS_TEXT = f"""# goldnode: an entry that systemd-bless-boot has renamed is flushed to the disk
 [Service]
 ExecStartPost=-/bin/sh -c 'for esp in {" ".join(PLACES)}; do [ ! -d $$esp/loader/entries ] || \
