@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 POLICY = """apply: set what the class declares and read it back. assert: only read. export: print the policy of this node,
 for a class file. Exit status: 0 as declared, 1 something differs, 3 something could not be set or read."""
-CHECK = "Exit status: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class."
+CHECK = "A machine without a class is judged by the facts of its GPUs. Exit status: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class."
 
 
 # Commands in modules of their own, each with `arguments(parser)` and `run(host, options)`: imported only where they are asked for.

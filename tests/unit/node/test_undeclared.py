@@ -130,7 +130,7 @@ def test_what_this_user_may_not_read_is_named_and_not_judged(monkeypatch: pytest
 
 @pytest.mark.parametrize("file", sorted(SMI.glob("*.xml")), ids=lambda file: file.stem)
 def test_every_output_of_nvidia_smi_ends_in_a_verdict(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["check", "--from", str(file), "--json"])
+    code = main(["check", "--from", str(file), "--format", "json"])
     verdict = documents.valid(capsys.readouterr().out)
     assert code == verdict["exit_code"]
     assert code in (0, 1, 2, 3)
