@@ -40,7 +40,7 @@ def read(path: Path) -> Json:
             file=path,
             remedy="make one with `goldnode-node capture` on the node",
         )
-    if found.get("source") == "nvidia-smi-xml":
+    if found.get("source") in ("nvidia-smi-xml", "nvidia-smi-text"):
         raise CatalogError(
             "the output of nvidia-smi says too little of a node",
             file=path,

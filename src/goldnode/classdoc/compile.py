@@ -153,6 +153,34 @@ def class_document(
     return document
 
 
+def declaration(name: str, catalog: Catalog) -> dict[str, Any]:
+    """Return the parts of the class document of class `name` that need no lock: os, GPUs, platform, policy,
+    baseline and suppressions. Raises CatalogError for an unknown class.
+    """
+    item = catalog.node_class(name).item
+    platform = catalog.platforms[item.platform].item if item.platform is not None else None
+    gpu = facts.gpu(item.gpu.model) if item.gpu is not None else None
+    found: dict[str, Any] = {
+        "class": name,
+        "os": catalog.stacks[item.stack].item.os.model_dump(),
+        "simulated": item.simulated,
+        "gpu": None
+        if gpu is None or item.gpu is None
+        else {
+            "vendor": gpu.vendor,
+            "model": gpu.sku,
+            "count": item.gpu.count,
+            "pci_ids": list(gpu.pci_ids),
+        },
+        "platform": {"name": item.platform, "nvswitch": platform is not None and platform.nvswitch},
+        "policy": _policy(item.policy),
+        "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+        "suppressions": [row.model_dump(mode="json", exclude_none=True) for row in item.suppressions],
+    }
+    found["health"] = _health(item, found["baseline"])
+    return found
+
+
 def document_digest(document: Mapping[str, Any]) -> str:
     """Return the digest that a class document must have: of all keys except `digest` and `site`."""
     return digest_of({key: value for key, value in document.items() if key not in ("digest", "site")})

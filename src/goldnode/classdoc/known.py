@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.classdoc.compile import health_facts
+from goldnode.compat import known_bad
 from goldnode.core.errors import FactsError
 from goldnode.facts import health, xid
 from goldnode.facts import host as facts
 from goldnode.node import known
+from goldnode.node.verdict import driver_support
 
 MODULE = Path(known.__file__)
 
@@ -33,9 +35,10 @@ if TYPE_CHECKING:
 def facts() -> Dict[str, Any]:
     """Return the facts.
 
-    `compiled` is their date. `models` maps a PCI id to `models`, `vendor` and `health` (as in a class document).
-    `limits` and `xid` are as in a class document. `branches` maps an NVIDIA driver branch to `end_of_life`
-    and `security` (the first version with the fixes of the newest bulletin that covers it, and that bulletin).
+    `compiled` is their date. `models` maps a PCI id to `models`, `vendor`, `architecture` and `health` (as in a
+    class document). `known_bad` lists combinations of GPU, driver and OS, as facts/known_bad.yml does. `limits`
+    and `xid` are as in a class document. `branches` maps an NVIDIA driver branch to `end_of_life` and `security`
+    (the first version with the fixes of the newest bulletin that covers it, and that bulletin).
     """
     found: Dict[str, Any] = json.loads(TEXT)
     return found
@@ -55,13 +58,19 @@ def collect() -> dict[str, Any]:
         shared |= {key: value for key, value in found.items() if key not in ("gpu", "limits")}
         for pci_id in gpu.pci_ids:
             rows.setdefault(pci_id, []).append(
-                {"models": [sku], "vendor": gpu.vendor, "health": found.get("gpu", {})}
+                {
+                    "models": [sku],
+                    "vendor": gpu.vendor,
+                    "architecture": gpu.architecture,
+                    "health": found.get("gpu", {}),
+                }
             )
     return {
         "compiled": facts.compiled().isoformat(),
         "limits": {name: row.value for name, row in sorted(health.limits().items())},
         **shared,
         "branches": {name: _branch(name) for name in facts.branches()},
+        "known_bad": _known_bad(),
         "models": {pci_id: common(found) for pci_id, found in sorted(rows.items())},
         "xid": xid.table(),
     }
@@ -80,7 +89,27 @@ def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if memory and all(row["health"].get("memory_mib") for row in rows):
         agreed["memory_mib"] = memory
     models = [name for row in rows for name in row["models"]]
-    return {"models": models, "vendor": rows[0]["vendor"], "health": dict(sorted(agreed.items()))}
+    return {
+        "models": models,
+        "vendor": rows[0]["vendor"],
+        "architecture": rows[0].get("architecture"),
+        "health": dict(sorted(agreed.items())),
+    }
+
+
+def _known_bad() -> list[dict[str, Any]]:
+    """Return the known bad combinations of GPU, driver and OS.
+
+    Left out are those of modules that do not build, since a driver that runs was built, those that the
+    security floor reports, and those with a condition that a capture does not show.
+    """
+    return [
+        {"id": row.id, "symptom": row.symptom, "fix": row.fix, "match": [dict(part) for part in row.match]}
+        for row in known_bad.rows()
+        if row.rule not in ("kernel-driver", "security-floor")
+        and all(key in driver_support.CONDITIONS for part in row.match for key in part)
+        and all(set(part.get("features", ())) <= {"MIG"} for part in row.match)
+    ]
 
 
 def _branch(name: str) -> dict[str, Any]:
@@ -92,8 +121,8 @@ def _branch(name: str) -> dict[str, Any]:
     found["security"] = {
         "floor": floor.floor,
         "fixed": floor.fixed,
-        "bulletin": str(floor.bulletin),
-        "date": str(floor.bulletin_date),
+        "bulletin": None if floor.bulletin is None else str(floor.bulletin),
+        "date": None if floor.bulletin_date is None else str(floor.bulletin_date),
     }
     return found
 
@@ -106,6 +135,9 @@ def module() -> str:
         if isinstance(value, dict):
             inner = ",\n".join(f"  {json.dumps(name)}: {_line(item)}" for name, item in value.items())
             lines.append(f"{json.dumps(key)}: {{\n{inner}\n}}")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            inner = ",\n".join(f"  {_line(item)}" for item in value)
+            lines.append(f"{json.dumps(key)}: [\n{inner}\n]")
         else:
             lines.append(f"{json.dumps(key)}: {_line(value)}")
     return _HEAD + "{\n" + ",\n".join(lines) + '\n}\n"""\n'

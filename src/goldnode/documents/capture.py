@@ -150,6 +150,13 @@ class RemappedRows(Part):
     histogram: dict[str, int] | Fault | None = None
 
 
+class RemappedBanks(Part):
+    """Banks of memory that were replaced, on GPUs since Rubin. `none`: groups without a spare bank."""
+
+    pending: Flag = None
+    none: Number = None
+
+
 class RetiredPages(Part):
     """Pages of memory that are no longer used."""
 
@@ -178,11 +185,12 @@ class ClockSet(Part):
 
 
 class Clocks(Part):
-    """Clocks now, the highest possible, and those that are set."""
+    """Clocks now, the highest possible, those that are set, and the board's default for these."""
 
     current: ClockSet | Fault | None = None
     max: ClockSet | Fault | None = None
     application: ClockSet | Fault | None = None
+    application_default: ClockSet | Fault | None = None
 
 
 class Throttle(Part):
@@ -197,13 +205,17 @@ class Throttle(Part):
 
 
 class Temperature(Part):
-    """Temperatures in °C. `margin_c` is the distance to the slowdown."""
+    """Temperatures in °C. `margin_c` is the distance to the slowdown, `max_c` and `memory_max_c` the highest
+    temperatures for operation.
+    """
 
     gpu_c: Decimal = None
     memory_c: Decimal = None
     margin_c: Decimal = None
     slowdown_c: Decimal = None
     shutdown_c: Decimal = None
+    max_c: Decimal = None
+    memory_max_c: Decimal = None
 
 
 class Mig(Part):
@@ -267,6 +279,7 @@ class Gpu(Part):
     performance_level: Text = None
     ecc: Ecc | Fault | None = None
     remapped_rows: RemappedRows | Fault | None = None
+    remapped_banks: RemappedBanks | Fault | None = None
     retired_pages: RetiredPages | Fault | None = None
     repair: dict[Literal["channel_pending", "tpc_pending"], bool | Fault] | Fault | None = None
     unrepairable_memory: Flag = None
@@ -488,7 +501,7 @@ class Capture(Part):
     schema_: Literal["goldnode.capture/1"] = Field(alias="schema")
     time: str | None = None
     uptime: Decimal = Field(None, description="seconds since the kernel started")
-    source: Literal["live", "root", "nvidia-smi-xml"]
+    source: Literal["live", "root", "nvidia-smi-xml", "nvidia-smi-text"]
     simulated: bool
     recorded: str | None = Field(None, description="local time that nvidia-smi printed")
     gpu_count: int | None = None

@@ -63,11 +63,27 @@ class Recorded(Part):
 
 
 class Unjudged(Part):
-    """An item that this user may not read."""
+    """An item that this user may not read, or that the record does not state."""
 
     id: str
     subject: str | None
     got: str | None
+
+
+class Unread(Part):
+    """Items that could not be read for one reason."""
+
+    why: Literal["permission", "no_driver", "missing", "source", "other"]
+    got: str
+    items: list[str]
+
+
+class Detected(Part):
+    """GPUs by model, version of the NVIDIA driver, and the platform."""
+
+    gpus: list[str]
+    driver: str | None
+    platform: list[str]
 
 
 class Undeclared(Part):
@@ -101,6 +117,13 @@ class Verdict(Part):
     uptime: float | None
     recorded: Recorded | None = None
     unjudged: list[Unjudged] | None = Field(None, description="without a class: what needs root")
+    unread: list[Unread] | None = Field(
+        None, description="without a class: what could not be read, by reason"
+    )
+    detected: Detected | None = Field(None, description="without a class: what the check found")
+    driver: list[Finding] | None = Field(
+        None, description="without a class: the driver by the facts, without effect on the exit code"
+    )
     undeclared: list[Undeclared] | None = Field(None, description="without a class: what one would declare")
     advice: list[str] | None = Field(
         None, description="without a class: what the facts say of models and driver"

@@ -386,7 +386,15 @@ def read_document(host: Host, options: Any) -> Json:
         raise NodeError(
             f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`."
         )
-    wrong = [key for key, kinds in SHAPES.items() if key in document and not isinstance(document[key], kinds)]
+    wrong = not_a_document(document)
     if wrong:
-        raise NodeError(f"{name}: not a class document, its {', '.join(wrong)} cannot be that. {remedy}.")
+        raise NodeError(f"{name}: {wrong}. {remedy}.")
     return document
+
+
+def not_a_document(document: Any) -> Optional[str]:
+    """Return why a value is no class document; None if its parts have the right types."""
+    if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
+        return "not a class document of schema goldnode.class/1"
+    wrong = [key for key, kinds in SHAPES.items() if key in document and not isinstance(document[key], kinds)]
+    return f"not a class document, its {', '.join(wrong)} cannot be that" if wrong else None

@@ -37,8 +37,10 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     stack = (
         f"  stack {verdict['stack']} (exercised: {verdict['exercised']})" if "exercised" in verdict else ""
     )
-    if verdict["class"] is None and "undeclared" in verdict:
-        lines.append(f"no class  at {verdict['time']}  judged by the facts of {verdict['facts']}")
+    if "undeclared" in verdict:
+        name = f"class {verdict['class']}, without its stack" if verdict["class"] else "no class"
+        lines.append(f"{name}  at {verdict['time']}  judged by the facts of {verdict['facts']}")
+        lines.append(_detected(verdict["detected"]))
     else:
         lines.append(f"class {verdict['class'] or 'unknown'}  at {verdict['time']}{stack}")
     if verdict.get("recorded"):
@@ -59,7 +61,8 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
         lines += [f"  {_together(found)['id']}: {found[0]['remedy']}"]
         lines += _wrapped("    ", list(dict.fromkeys(str(finding["id"]) for finding in found)))
     fine = [f["id"] for f in verdict["findings"] if f["outcome"] == "match"]
-    lines += _wrapped(f"ok ({len(fine)}): ", list(dict.fromkeys(fine)))
+    head = "judged, and good" if "undeclared" in verdict else "ok"
+    lines += _wrapped(f"{head} ({len(fine)}): ", list(dict.fromkeys(fine)))
     lines += _undeclared(verdict)
     counts = verdict["counts"]
     said = ", ".join(
@@ -69,17 +72,41 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+# Reasons of a verdict without a class why something could not be read.
+REASONS = {
+    "permission": "no permission; root reads it (`sudo goldnode-node check`)",
+    "no_driver": "no GPU driver answers",
+    "missing": "not on this machine",
+    "source": "not shown here",
+    "other": "failed",
+}
+
+
+def _detected(found: Mapping[str, Any]) -> str:
+    """Return the line on GPUs and platform."""
+    gpus = ", ".join(found["gpus"]) or "no GPU"
+    driver = f", driver {found['driver']}" if found["driver"] else ""
+    return f"found: {gpus}{driver}" + "".join(f"; {text}" for text in found["platform"])
+
+
 def _undeclared(verdict: Mapping[str, Any]) -> List[str]:
-    """Return what a verdict without a class adds: what needs root, what no class declares, and advice."""
-    lines = []
-    if verdict.get("unjudged"):
-        names = list(dict.fromkeys(str(row["id"]) for row in verdict["unjudged"]))
-        lines += _wrapped(f"needs root, not judged ({len(names)}): ", names)
-    if verdict.get("undeclared"):
-        rows = [f"{row['item']} ({row['found']})" for row in verdict["undeclared"]]
+    """Return what a verdict without a class adds: what could not be read, what no class declares, and advice."""
+    if "undeclared" not in verdict:
+        return []
+    driver = [f["id"] for f in verdict["driver"] if f["outcome"] == "match"]
+    lines = _wrapped("driver, judged, and good: ", driver)
+    if verdict["unread"]:
+        lines.append("could not be read:")
+    for row in verdict["unread"]:
+        lines += _wrapped(f"  {REASONS[row['why']]} ({row['got']}): ", row["items"])
+    rows = [f"{row['item']} ({row['found']})" for row in verdict["undeclared"]]
+    if rows:
         lines += _wrapped("not declared, not judged: ", [f"{row}," for row in rows[:-1]] + rows[-1:])
-        lines.append("  `goldnode adopt` proposes a class that declares them.")
-    return lines + [f"advice: {text}" for text in verdict.get("advice", ())]
+        lines.append(
+            "  A class declares which of these values are right. `goldnode adopt` proposes one from running nodes, "
+            "`goldnode check-node FILE --class CLASS` judges a capture by one."
+        )
+    return lines + [f"advice: {text}" for text in verdict["advice"]]
 
 
 def _urgency(finding: Mapping[str, Any]) -> Tuple[int, bool]:

@@ -25,6 +25,9 @@ NAMED = {
     ("table.py", "row.id"): (),
     ("events.py", "name"): ("xid.79", "gpu.bus_lost", "driver.init_failed", "driver.probe_failed"),
     ("finding.py", "name"): (),
+    ("settings.py", "name"): (),  # of the table of rules
+    ("settings.py", "rule.name"): ("policy.persistence_mode",),
+    ("driver_support.py", "name"): ("driver.support", "driver.security", "driver.known_bad"),
 }
 
 

@@ -24,12 +24,18 @@ def test_every_model_of_the_facts_is_found_by_its_pci_id() -> None:
 
 def test_of_models_that_share_an_id_only_common_facts_count() -> None:
     rows = [
-        {"models": ["a"], "vendor": "nvidia", "health": {"mig": True, "memory_mib": [1], "ecc": True}},
+        {
+            "models": ["a"],
+            "vendor": "nvidia",
+            "architecture": "Hopper",
+            "health": {"mig": True, "memory_mib": [1], "ecc": True},
+        },
         {"models": ["b"], "vendor": "nvidia", "health": {"mig": False, "memory_mib": [2]}},
     ]
     assert built.common(rows) == {
         "models": ["a", "b"],
         "vendor": "nvidia",
+        "architecture": "Hopper",
         "health": {"memory_mib": [1, 2]},
     }
 

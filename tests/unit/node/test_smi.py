@@ -322,10 +322,10 @@ BOMB = (
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"==============NVSMI LOG==============\n\nTimestamp : x\n", "text output of nvidia-smi"),
+        (b"==============NVSMI LOG==============\n\nTimestamp : x\n", "names no GPU"),
         (
             b"Sun Nov 22\n| NVIDIA-SMI 550.127.05    Driver Version: 550.127.05 |\n",
-            "text output of nvidia-smi",
+            "the table of nvidia-smi",
         ),
         (b"", "neither JSON nor XML"),
         (b"\x7fELF", "neither JSON nor XML"),

@@ -39,7 +39,10 @@ def test_a_healthy_node_is_healthy_and_what_no_class_declares_is_listed() -> Non
     items = {row["item"]: row["found"] for row in verdict["undeclared"]}
     assert items["gpu.count"] == 8
     assert items["policy.persistence_mode"] == "on"
-    assert not any(finding["id"].startswith("policy.") for finding in verdict["findings"])
+    assert {row["outcome"] for row in verdict["driver"]} <= {"match", "mismatch"}
+    settings = {row["id"]: row["outcome"] for row in verdict["findings"] if row["id"].startswith("policy.")}
+    assert set(settings.values()) == {"match"}
+    assert {"policy.persistence_mode", "policy.power_limit_watts", "policy.ecc"} <= settings.keys()
 
 
 @pytest.mark.parametrize(
@@ -122,10 +125,10 @@ def test_what_this_user_may_not_read_is_named_and_not_judged(monkeypatch: pytest
         found: dict[str, Any] = documents.valid(json.dumps(verdict))
         return found
 
-    user, root = check(1000), check(0)
-    assert ([row["id"] for row in user["unjudged"]], user["exit_code"]) == (["events.log"], 0)
-    assert "needs root, not judged (1): events.log" in verdict_table(user)
-    assert (root["unjudged"], root["exit_code"]) == ([], 3)
+    for verdict in (check(1000), check(0)):
+        assert ([row["id"] for row in verdict["unjudged"]], verdict["exit_code"]) == (["events.log"], 0)
+        assert "no permission; root reads it (`sudo goldnode-node check`)" in verdict_table(verdict)
+        assert verdict["unread"] == [{"why": "permission", "got": DENIED["text"], "items": ["events.log"]}]
 
 
 @pytest.mark.parametrize("file", sorted(SMI.glob("*.xml")), ids=lambda file: file.stem)

@@ -26,7 +26,7 @@ SECTIONS = {
 }  # fmt: skip
 # Parts of a GPU that are objects where they are no fault.
 GPU_OBJECTS = (
-    "memory", "pcie", "utilization", "ecc", "remapped_rows", "retired_pages", "repair", "power", "clocks", "throttle", "temperature", "mig",
+    "memory", "pcie", "utilization", "ecc", "remapped_rows", "remapped_banks", "retired_pages", "repair", "power", "clocks", "throttle", "temperature", "mig",
     "nvlink", "fabric", "inforom", "settings",
 )  # fmt: skip
 
@@ -94,8 +94,8 @@ def _document(host: Host, name: Optional[str]) -> Optional[Json]:
 
 
 def load(name: str) -> Json:
-    """Return the capture of a file: a recorded one, or one made of the output of `nvidia-smi -q -x`. "-" is
-    standard input.
+    """Return the capture of a file: a recorded one, or one made of the output of `nvidia-smi -q -x` or
+    `nvidia-smi -q`. "-" is standard input.
 
     A value of another type than the schema's becomes a fault. Raises NodeError for a file that is neither.
     """
@@ -121,11 +121,11 @@ def load(name: str) -> Json:
         return smi.parse(data, name)
     if start in (b"{", b"["):
         return recorded(data, name)
-    what = (
-        "the text output of nvidia-smi"
-        if b"NVSMI LOG" in data[:400] or b"NVIDIA-SMI" in data[:400]
-        else "neither JSON nor XML"
-    )
+    if b"NVSMI LOG" in data[:400]:
+        from . import smitext
+
+        return smitext.parse(data, name)
+    what = "the table of nvidia-smi" if b"NVIDIA-SMI" in data[:400] else "neither JSON nor XML"
     raise NodeError(
         f"{name}: this is {what}. Give a capture (`goldnode-node capture`), or the output of `nvidia-smi -q -x`."
     )

@@ -65,6 +65,11 @@ def parse(data: bytes, name: str) -> Json:
         raise NodeError(
             f"{name}: its XML is <{root.tag[:40]}>, not <nvidia_smi_log>. Give the output of `nvidia-smi -q -x`."
         )
+    return captured(root)
+
+
+def captured(root: Element) -> Json:
+    """Return the capture of an <nvidia_smi_log> element."""
     elements = root.findall("gpu")
     attached = _text(root, "attached_gpus")
     # With -i it lists only some GPUs, and a position in the list is not the library's index.
@@ -72,8 +77,12 @@ def parse(data: bytes, name: str) -> Json:
     gpus = [_Gpu(element).read(index if whole else None) for index, element in enumerate(elements)]
     gpus.sort(key=lambda gpu: str(gpu.get("address")))
     driver: Json = {"vendor": "nvidia"}
-    for key, tag in (("reported", "driver_version"), ("cuda", "cuda_version")):
-        text = _text(root, tag)
+    # The first names are deprecated since 610, whose output has both; they end with CUDA 14.0.
+    for key, tags in (
+        ("reported", ("driver_version", "kmd_version")),
+        ("cuda", ("cuda_version", "cuda_umd_version")),
+    ):
+        text = next((text for text in (_text(root, tag) for tag in tags) if text is not None), None)
         if text is not None:
             driver[key] = text if not _absent(text) else not_exposed(text)
     return {
@@ -245,6 +254,7 @@ class _Gpu:
         put("utilization", self.object(_whole, gpu="utilization/gpu_util", memory="utilization/memory_util"))
         put("ecc", self.ecc())
         put("remapped_rows", self.remapped())
+        put("remapped_banks", self.banks())
         put("retired_pages", self.retired())
         put(
             "repair",
@@ -259,7 +269,8 @@ class _Gpu:
         put("clocks", self.clocks())
         put("throttle", self.throttle())
         degrees = {"gpu_c": "gpu_temp", "memory_c": "memory_temp", "margin_c": "gpu_temp_tlimit", "slowdown_c": "gpu_temp_slow_threshold",
-                   "shutdown_c": "gpu_temp_max_threshold"}  # fmt: skip
+                   "shutdown_c": "gpu_temp_max_threshold", "max_c": "gpu_temp_max_gpu_threshold",
+                   "memory_max_c": "gpu_temp_max_mem_threshold"}  # fmt: skip
         put("temperature", self.object(_whole, **{key: f"temperature/{tag}" for key, tag in degrees.items()}))
         put("mig", self.mig())
         put("fabric", self.fabric())
@@ -402,6 +413,14 @@ class _Gpu:
             )
         return {key: value for key, value in found.items() if value is not None}
 
+    def banks(self) -> Any:
+        """Return the remapped banks, which outputs of Rubin GPUs have (driver 615)."""
+        here = "remapped_banks/bank_remapper"
+        found = self.object(_whole, none=f"{here}_histogram/bank_remapper_histogram_none")
+        pending = self.get(f"{here}_pending", to=_flag)
+        rest = found if isinstance(found, dict) and not is_fault(found) else {}
+        return _one({**({"pending": pending} if pending is not None else {}), **rest}) or found
+
     def retired(self) -> Any:
         here = "retired_pages"
         counts = {
@@ -437,6 +456,7 @@ class _Gpu:
             ("current", "clocks"),
             ("max", "max_clocks"),
             ("application", "applications_clocks"),
+            ("application_default", "default_applications_clocks"),
         ):
             value = self.object(
                 _whole,

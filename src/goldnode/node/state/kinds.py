@@ -107,6 +107,12 @@ _ROWS: Tuple[Kind, ...] = (
         "the loaded module, /proc, the library and NVML agree on one version",
         Remedy("Reboot the node: the loaded driver is not the installed one, and CUDA will not start.", REBOOT),
     ),
+    Kind("driver.support", SOFTWARE, DEGRADED, NODE, "advice without a class: the driver branch has not reached its end of life"),
+    Kind("driver.security", SOFTWARE, DEGRADED, NODE, "advice without a class: the driver has the fixes of the newest bulletin"),
+    Kind(
+        "driver.known_bad", SOFTWARE, DEGRADED, NODE,
+        "advice without a class: GPU, driver and OS are no combination that is known to be bad",
+    ),
     Kind("driver.api_mismatch", DRIVER, DEGRADED, None, "the kernel's log reports no library of another version"),
     Kind("driver.init_failed", DRIVER, DRAIN, None, "the kernel's log reports no failed initialisation of a GPU"),
     Kind("driver.probe_failed", DRIVER, DRAIN, None, "the kernel's log reports no failed probe of a GPU"),
@@ -146,7 +152,10 @@ _ROWS: Tuple[Kind, ...] = (
     # Policy
     Kind("policy.host.*", SOFTWARE, DEGRADED, None, "the host has the declared setting"),
     Kind("policy.overrides", HARDWARE, DEGRADED, None, "every override of the policy matches a GPU"),
-    Kind("policy.*", HARDWARE, DEGRADED, None, "each GPU has the declared setting"),
+    Kind(
+        "policy.*", HARDWARE, DEGRADED, None,
+        "each GPU has the declared setting; without a class: one that its board takes, alike on all GPUs of a model",
+    ),
     # Events of the kernel's log
     Kind("events.log", HARDWARE, DEGRADED, None, "the kernel's log since boot is complete and readable"),
     Kind("events.acknowledged", HARDWARE, DEGRADED, None, "events were acknowledged by a person (information)"),

@@ -31,6 +31,7 @@ from ..state.names import digest
 from ..state.preflight import unread
 from ..state.remedy import COMMAND, PERSON, REBOOT, REPAIR, SITE, Remedy
 from . import current, deltas, rules, suppress, table
+from . import settings as recorded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def examine(
             boot_identity=identity.get("boot_identity"),
             uptime=captured.get("uptime"),
             recorded={
-                "time": captured.get("time"),
+                "time": captured.get("time") or captured.get("recorded"),
                 "source": captured.get("source"),
                 "hostname": identity.get("hostname"),
             },
@@ -266,9 +267,9 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
         )
         unseen |= set() if isinstance(loaded, str) else {"driver.loaded"}
     settings = {
-        str(row.get("index")): row["settings"]
+        str(row.get("index")): rules.as_map(row.get("settings")) or recorded.of_record(row)
         for row in node.gpus
-        if rules.as_map(row.get("settings")) and rules.is_number(row.get("index"))
+        if rules.is_number(row.get("index"))
     }
     if policy.declares(document):
         seen.gpu_settings = {
@@ -278,6 +279,13 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
             "record": {},
         }
         told = policy.findings({**document, "simulated": False}, seen)
+        # Where the driver has no getter, the results of the setters decide, which stay on the node.
+        told = [
+            replace(item, outcome=ELSEWHERE, got=here, remedy=None)
+            if item.outcome == MISMATCH and policy.UNRECORDED in str(item.got)
+            else item
+            for item in told
+        ]
         found += [replace(item, outcome=ELSEWHERE) for item in told] if not settings else told
     found = [
         replace(item, outcome=ELSEWHERE, got=here, remedy=None) if item.id in unseen else item

@@ -144,7 +144,7 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
     boot, uptime, time = (
         _text(identity.get("boot_identity")),
         capture.get("uptime"),
-        _text(capture.get("time")) or "?",
+        _text(capture.get("time") or capture.get("recorded")) or "?",
     )
     uptime = uptime if is_number(uptime) else None
     same = boot is not None and memory.get("boot") == boot

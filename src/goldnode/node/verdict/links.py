@@ -434,7 +434,7 @@ def fabric(node: Node, gpu: Any) -> Answer:
         return None
     status = fetch(gpu, "fabric.status")
     if state != "completed":
-        return bad("completed", state, f"status {status}")
+        return bad("completed", state, f"status {status['text'] if is_fault(status) else status}")
     if isinstance(status, str) and status.lower() not in ("success", "nvml_success", "0", ""):
         return bad("completed, Success", f"completed, {status}")
     ill = [

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 Json: TypeAlias = "Dict[str, Any]"
+# Sources that describe GPUs and no host.
+PARTIAL = ("nvidia-smi-xml", "nvidia-smi-text")
 
 
 class Said(NamedTuple):
@@ -145,9 +147,7 @@ class Node:
             for row in as_list(self.gpu_baseline.get("overrides"))
             if isinstance(row, dict)
         }
-        self.partial = (
-            capture.get("source") == "nvidia-smi-xml"
-        )  # one program's output does not describe the host
+        self.partial = capture.get("source") in PARTIAL  # one program's output does not describe the host
         identity = as_map(capture.get("identity"))
         self.container = bool(identity.get("container")) and not self.partial
         self.simulated = bool(capture.get("simulated"))

@@ -14,11 +14,11 @@ from .. import boot, probe
 from ..host import Host, Json
 from ..plain import NamedTuple, replace
 from ..probe.values import is_fault
-from ..state.debversion import compare
-from ..state.finding import UNREAD, Finding, ordered
+from ..state.domains import policy
+from ..state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
 from ..state.kinds import DEGRADED, NODE
 from ..state.remedy import PERSON, Remedy
-from . import check, deltas, rules, table
+from . import check, deltas, driver_support, rules, settings, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,25 @@ if TYPE_CHECKING:
 VENDORS = (("nvidia", "10de"), ("amd", "1002"), ("intel", "8086"))
 # Messages of files and of NVML (return code 4) that root would not get.
 DENIED = ("permission denied", "operation not permitted", "insufficient permissions", "no permission")
+# Kinds of reasons why something could not be read, by words of their texts.
+REASONS = (
+    ("permission", DENIED),
+    ("no_driver", ("driver is loaded", "driver not loaded", "library was not asked", "shared library")),
+    (
+        "missing",
+        ("not found", "not installed", "no such file", "systemd does not run", "no /sys", "no /proc"),
+    ),
+    (
+        "source",
+        (
+            "not in this capture",
+            "output of nvidia-smi",
+            "recorded capture",
+            "container shows",
+            "does not run",
+        ),
+    ),
+)
 # Findings that compare with the data sheet of the model. Nobody declared that this node must reach it.
 BY_FACTS = ("pcie.width", "pcie.gen", "gpu.memory", "nvlink.active")
 NO_GPU = Remedy(
@@ -52,29 +71,46 @@ def examine(
     passive: bool = False,
     captured: Optional[Mapping[str, Any]] = None,
     now: Optional[float] = None,
+    declared: Optional[Mapping[str, Any]] = None,
 ) -> Json:
     """Return the verdict (schema goldnode.verdict/1) about a node without a class.
 
-    `class` is None. Keys are added: `unjudged` lists what this user may not read, as {id, subject, got},
-    `undeclared` what a class would declare, as {item, found}, `advice` texts about models and driver, `facts`
-    the date of the facts.
+    `class` is None. Keys are added: `detected` describes GPUs and platform, `unjudged` lists what this user may
+    not read or what the record does not state, as {id, subject, got}, `unread` all that could not be read, by
+    reason, `undeclared` what a class would declare, as {item, found}, `driver` findings by the facts about
+    drivers, `advice` texts about models and driver, `facts` the date of the facts.
 
     :param facts: of :func:`goldnode.node.known.facts`.
     :param captured: a recorded capture, which is judged in place of the host.
+    :param declared: parts of a class document that need no lock; only for a recorded capture.
     """
     now = time.time() if now is None else now
     capture = probe.capture(host, None, passive) if captured is None else captured
     found = gpus(capture, facts)
-    document = implied(capture, facts, found)
+    document = {**implied(capture, facts, found), **(declared or {})}
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
+    today = time.strftime("%Y-%m-%d", time.gmtime(now))
     judged = table.judge(document, capture, counted) + check.events(document, capture, {})[0]
+    open_settings = settings.findings(capture, rules.as_map(document["health"].get("models")))
+    if declared is not None:
+        judged += _declared(document, capture)
+        open_settings = [item for item in open_settings if item.id not in {row.id for row in judged}]
+    judged += open_settings
+    driver = driver_support.findings(capture, facts, today)
+    if capture.get("source") in rules.PARTIAL:
+        # Its GPUs are those that the file lists; it has no second count to compare them with. With a class,
+        # `gpu.count` compares it.
+        judged = [item for item in judged if item.id != "gpu.visible"]
     if found.vendor is None:
         judged.append(_no_gpu(capture))
-    judged = [_milder(item) for item in judged]
     root = captured is not None or os.geteuid() == 0
-    mine = [item for item in judged if root or not _denied(item)]
-    verdict = check.summary(document, ordered(check.one_each(mine), sets_gpus=False), now, passive)
+    if declared is None:
+        judged = [_milder(item) for item in judged]
+        mine = [item for item in judged if not _left_out(item, capture, root)]
+    else:
+        mine = judged
+    verdict = check.summary(document, check.settled(document, check.one_each(mine), today), now, passive)
     verdict.update(
         simulated=bool(capture.get("simulated")),
         boot_identity=rules.as_map(capture.get("identity")).get("boot_identity"),
@@ -84,17 +120,38 @@ def examine(
         unjudged=[
             {"id": item.id, "subject": item.subject, "got": item.got} for item in judged if item not in mine
         ],
-        undeclared=undeclared(capture, found),
-        advice=advice(capture, facts, found, time.strftime("%Y-%m-%d", time.gmtime(now))),
+        undeclared=[row for row in undeclared(capture, found) if row["item"] not in _items(declared)],
+        unread=unread(judged, mine),
+        detected=detected(capture, facts, found),
+        driver=[check.as_json(item) for item in driver],
+        advice=advice(capture, facts, found, driver),
         facts=facts["compiled"],
     )
     if captured is not None:
         verdict["recorded"] = {
-            "time": capture.get("time"),
+            "time": capture.get("time") or capture.get("recorded"),
             "source": capture.get("source"),
             "hostname": rules.as_map(capture.get("identity")).get("hostname"),
         }
     return verdict
+
+
+# Findings about the stack, of which only a lock knows the versions.
+STACK = ("kernel.running", "driver.loaded", "stack.lock", "boot.next", "node.files")
+
+
+def _declared(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[Finding]:
+    """Return the findings about GPUs and policy of a class without its stack."""
+    whole = {**document, "kernel": {"release": None}, "driver": None, "packages": []}
+    return [item for item in check.of_record(whole, capture) if item.id not in STACK]
+
+
+def _items(declared: Optional[Mapping[str, Any]]) -> List[str]:
+    """Return the items of :func:`undeclared` that a class declares."""
+    if declared is None:
+        return []
+    names = policy.items(declared) if policy.declares(declared) else []
+    return ["os", "gpu.count", *(f"policy.{name}" for name in names)]
 
 
 def _milder(finding: Finding) -> Finding:
@@ -104,8 +161,64 @@ def _milder(finding: Finding) -> Finding:
     return finding
 
 
-def _denied(finding: Finding) -> bool:
-    return finding.outcome == UNREAD and any(text in str(finding.got).lower() for text in DENIED)
+def _left_out(finding: Finding, capture: Mapping[str, Any], root: bool) -> bool:
+    """Return whether an item is named and not judged: this user may not read it, the kernel's log is not whole,
+    or the output of nvidia-smi does not state it. Nobody declared any of these. What a log that has lost its
+    beginning still shows is judged.
+    """
+    if finding.id == "events.log" and finding.outcome == UNREAD:
+        return True
+    denied = finding.outcome == UNREAD and any(text in str(finding.got).lower() for text in DENIED)
+    partial = capture.get("source") in rules.PARTIAL
+    return (denied and not root) or (partial and finding.outcome == ELSEWHERE)
+
+
+def unread(judged: List[Finding], mine: List[Finding]) -> List[Json]:
+    """Return what could not be read, by reason: [{why, got, items}]. `mine`: the findings of the verdict."""
+    groups: Dict[Tuple[str, str], List[str]] = {}
+    for item in judged:
+        if item.id != "check" and (item not in mine or item.outcome in (UNREAD, ELSEWHERE)):
+            text = str(item.got)
+            groups.setdefault((why(text), text), []).append(item.id)
+    return [
+        {"why": reason, "got": text, "items": list(dict.fromkeys(items))}
+        for (reason, text), items in groups.items()
+    ]
+
+
+def why(text: str) -> str:
+    """Return the kind of reason for which something could not be read."""
+    lower = text.lower()
+    for kind, words in REASONS:
+        if any(word in lower for word in words):
+            return kind
+    return "other"
+
+
+def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: Found) -> Json:
+    """Return GPUs by model and the platform, as texts."""
+    rows = [row for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
+    ids = [str(row.get("pci_id")) for row in rows if row.get("vendor") == found.vendor]
+    names = {str(row.get("pci_id")): row["name"] for row in rows if isinstance(row.get("name"), str)}
+    models = [
+        " or ".join(facts["models"][name]["models"]) if name in facts["models"] else names.get(name, name)
+        for name in ids
+    ]
+    if not rows:
+        models = [" or ".join(name) for name in found.models.values()]
+    identity, system = rules.as_map(capture.get("identity")), rules.as_map(capture.get("os"))
+    virtual = identity.get("virtual")
+    place = [f"{system['id']} {system.get('version') or ''}".strip()] if system.get("id") else []
+    place += (
+        [f"kernel {rules.fetch(system, 'kernel.running')}"] if rules.fetch(system, "kernel.running") else []
+    )
+    place += ["a container"] if identity.get("container") else []
+    place += [f"virtual machine ({virtual})"] if isinstance(virtual, str) and virtual != "none" else []
+    return {
+        "gpus": [rules.plain(f"{models.count(name)} x {name}") for name in dict.fromkeys(models)],
+        "driver": driver_support.version_of(capture),
+        "platform": [rules.plain(text) for text in place],
+    }
 
 
 def _no_gpu(capture: Mapping[str, Any]) -> Finding:
@@ -162,7 +275,7 @@ def implied(capture: Mapping[str, Any], facts: Mapping[str, Any], found: Found) 
             "count": found.number,
             "pci_ids": sorted({*ids, *on_bus}),
         },
-        "platform": {"name": None, "nvswitch": bool(rules.as_list(capture.get("nvswitches")))},
+        "platform": {"name": None, "nvswitch": _joined(capture)},
         "health": {
             **health,
             "gpu": {},
@@ -174,42 +287,32 @@ def implied(capture: Mapping[str, Any], facts: Mapping[str, Any], found: Found) 
     }
 
 
-def advice(capture: Mapping[str, Any], facts: Mapping[str, Any], found: Found, today: str) -> List[str]:
-    """Return what the facts say of models and driver; it does not change the verdict."""
-    texts = []
+def _joined(capture: Mapping[str, Any]) -> bool:
+    """Return whether the GPUs belong to a fabric of NVSwitches: by the bus, or because a GPU has joined or
+    waits to join one.
+    """
+    states = [rules.fetch(gpu, "fabric.state") for gpu in rules.as_list(capture.get("gpus"))]
+    return bool(rules.as_list(capture.get("nvswitches"))) or any(
+        state in ("completed", "in_progress") for state in states
+    )
+
+
+def advice(
+    capture: Mapping[str, Any], facts: Mapping[str, Any], found: Found, driver: List[Finding]
+) -> List[str]:
+    """Return what is wrong with the driver by the facts, and what the facts lack. It does not change the exit
+    code: that is about the health of the node, and a security bulletin makes no GPU ill.
+    """
+    texts = [f"{item.got}. {item.remedy}" for item in driver if item.outcome == MISMATCH]
     if found.unknown:
         names = ", ".join(rules.plain(name, 60) for name in found.unknown[:4])
         texts.append(
-            f"{names}: not in the facts, so only what the GPU reports of itself is judged (link, memory and "
-            "features are not compared)."
+            f"{names}: not in the facts, so only what the GPU reports of itself is judged: memory size and NVLinks are "
+            "not compared with the data sheet, the link only with what GPU and slot can do."
         )
-    have = rules.as_map(capture.get("driver"))
-    version = have.get("reported") or have.get("loaded")
-    if found.vendor != "nvidia" or not isinstance(version, str):
-        return texts
-    branch = version.split(".")[0]
-    row = facts["branches"].get(branch)
-    if row is None:
-        return [*texts, f"Driver {rules.plain(version, 20)}: its branch is not in the facts."]
-    ends = row.get("end_of_life")
-    if ends and today[: len(ends)] > ends:
-        texts.append(
-            f"Driver branch {branch} reached its end of life on {ends}: plan the move to a supported branch."
-        )
-    security = row.get("security")
-    if security and not security["fixed"]:
-        newer = [
-            name for name in facts["branches"] if facts["branches"][name].get("security", {}).get("fixed")
-        ]
-        texts.append(
-            f"No version of driver branch {branch} has the fixes of the newest security bulletin; branches with them: "
-            f"{', '.join(newer)}."
-        )
-    elif security and compare(version, security["floor"]) < 0:
-        texts.append(
-            f"Driver {version} lacks security fixes of bulletin {security['bulletin']} ({security['date']}): "
-            f"update to {security['floor']} or newer."
-        )
+    version = driver_support.version_of(capture)
+    if found.vendor == "nvidia" and version is not None and version.split(".")[0] not in facts["branches"]:
+        texts.append(f"Driver {rules.plain(version, 20)}: its branch is not in the facts.")
     return texts
 
 
@@ -243,8 +346,14 @@ def undeclared(capture: Mapping[str, Any], found: Found) -> List[Json]:
     for section in ("network", "infiniband"):
         names = sorted(rules.as_map(capture.get(section)))
         rows.append((f"baseline.{section}", ", ".join(names[:8]) if names else None))
+    unusual = settings.unusual(capture)
     return [
-        {"item": name, "found": value if isinstance(value, int) else rules.plain(value)}
+        {
+            "item": name,
+            "found": value
+            if isinstance(value, int)
+            else rules.plain(f"{value}, {unusual[name]}" if name in unusual else value),
+        }
         for name, value in rows
         if value is not None and not is_fault(value)
     ]

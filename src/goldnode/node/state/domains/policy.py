@@ -43,6 +43,8 @@ RECORD = "/run/goldnode/policy.json"
 RECORD_SCHEMA = "goldnode.policy/1"
 MODULES = {"nvidia": "nvidia", "amd": "amdgpu"}
 SIMULATED_MEMORY = "/run/goldnode-simulator/state"
+# Of a setting without a getter, where no setter has run.
+UNRECORDED = "not set since the driver was loaded"
 # NVML_ERROR_NOT_SUPPORTED and NVML_ERROR_FUNCTION_NOT_FOUND: the driver does not support the setting.
 ABSENT = (3, 13)
 
@@ -369,7 +371,7 @@ def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[st
         or said["value"]["mode"] != mode
         or part not in said["parts"]
     ):
-        return Judged(MISMATCH, wanted, "not set since the driver was loaded")
+        return Judged(MISMATCH, wanted, UNRECORDED)
     result = said["parts"][part]
     told = f"set at {said['at']}" if result["rc"] == 0 else f"tried at {said['at']}: {_fault(result)}"
     # Success of the setter does not prove the current value, so this is never a match.

@@ -1,0 +1,59 @@
+"""Judge a record of a node at a desk: by the facts of its GPUs, and by a class where one is named."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from goldnode.classdoc import known
+from goldnode.classdoc.compile import class_document, declaration
+from goldnode.classdoc.load import load_catalog
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.site import load_site
+from goldnode.node import program
+from goldnode.node.host import Host
+from goldnode.node.probe import command
+from goldnode.node.verdict import check, undeclared
+
+
+def judge(record: str, name: str | None, now: float | None = None) -> dict[str, Any]:
+    """Return the verdict (schema goldnode.verdict/1) about the record in a file; "-" is standard input.
+
+    `name` is a class of the catalog, or a file with a class document. A class whose stack has no lock, or cannot
+    be used, is judged without its stack: GPUs, policy and baseline; `advice` gives the reason. `now` is in
+    seconds since 1970. Raises NodeError for a record that cannot be used, and GoldnodeError for the class.
+    """
+    capture = command.load(record)
+    now = time.time() if now is None else now
+    host = Host("/")  # of which nothing is read
+    if name is None:
+        return dict(undeclared.examine(host, known.collect(), captured=capture, now=now))
+    if Path(name).suffix == ".json" or "/" in name:
+        return check.check(host, _document(name), now=now, captured=capture)
+    catalog = load_catalog()
+    part = declaration(name, catalog)
+    try:
+        document = class_document(name, catalog, load_site())
+    except GoldnodeError as problem:
+        verdict = undeclared.examine(host, known.collect(), captured=capture, now=now, declared=part)
+        verdict["advice"].append(f"The stack of class {name} was not judged: {problem}")
+        return dict(verdict)
+    return check.check(host, document, now=now, captured=capture)
+
+
+def _document(name: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        text = problem.strerror if isinstance(problem, OSError) else f"not JSON ({problem})"
+        raise GoldnodeError(
+            f"{name}: {text}",
+            remedy="write it with `goldnode class export CLASS`, or name a class of the catalog",
+        ) from None
+    wrong = program.not_a_document(found)
+    if wrong is not None:
+        raise GoldnodeError(f"{name}: {wrong}", remedy="write it with `goldnode class export CLASS`")
+    return dict(found)

@@ -1,0 +1,331 @@
+"""Judge GPU settings that no class declares.
+
+Nobody has said which value is right. A setting is judged by what the capture itself states: the range of the
+board, the other GPUs of its model on the node, and the mode that is pending. A setting that several GPUs of
+one model have differently is a finding, and so is one that no program can work with.
+"""
+
+from __future__ import annotations
+
+from ..plain import replace
+from ..probe.values import is_fault
+from ..state.finding import DEFERRED, MATCH, MISMATCH, NOT_EXPOSED, Finding
+from ..state.kinds import DEGRADED, NOTHING
+from ..state.remedy import COMMAND, PERSON, REPAIR, Remedy
+from . import links, rules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+    from ..host import Json
+
+    Gpus = Sequence[Mapping[str, Any]]
+
+# Return codes of NVML: NVML_ERROR_NOT_SUPPORTED and NVML_ERROR_UNKNOWN.
+NOT_SUPPORTED, UNKNOWN_ERROR = 3, 999
+
+DECLARE = Remedy(
+    "Set the right value with `nvidia-smi -i SUBJECT`, or declare it in a class: `goldnode adopt` proposes one.",
+    PERSON,
+)
+COMPUTE = Remedy("Allow programs again: `nvidia-smi -i SUBJECT -c DEFAULT`.", COMMAND)
+RANGE = Remedy(
+    "Set a value that the board accepts: `nvidia-smi -q -d POWER,CLOCK -i SUBJECT` shows the range.", COMMAND
+)
+LINK = Remedy(
+    "Reseat SUBJECT and its riser, and check the slot's lanes and generation in the firmware. Declare the link in "
+    "the class if it is by design.",
+    REPAIR,
+)
+HEAT = Remedy("Check fans and air inlet of SUBJECT, and `nvidia-smi -q -d TEMPERATURE -i SUBJECT`.", PERSON)
+RESET = Remedy("Drain the node, then reset the GPU: `nvidia-smi --gpu-reset -i SUBJECT`.", PERSON)
+# Since generation 6 a link may rest with fewer lanes (PCI Express 6.0, L0p); seen as 2 of 16 lanes at rest.
+RESTS_NARROW = 6
+
+
+def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Finding]:
+    """Return the findings about settings of the GPUs of a capture. Pure.
+
+    :param models: facts by PCI id, as `health.models` of the implied class document; what they state, the
+        table of rules judges.
+    """
+    gpus = [
+        gpu
+        for gpu in rules.as_list(capture.get("gpus"))
+        if isinstance(gpu, dict) and not is_fault(gpu) and gpu.get("lost") is not True
+    ]
+    found: List[Finding] = []
+    for rule in RULES:
+        found += _rows(gpus, rule)
+    links_ = [row for gpu in gpus for row in _link(gpu, rules.as_map(models.get(str(gpu.get("pci_id")))))]
+    for name in ("pcie.width", "pcie.gen"):
+        own = [row for row in links_ if row.id == name]
+        wrong = [row for row in own if row.outcome != MATCH]
+        found += wrong or [replace(row, subject=None) for row in own[:1]]
+    for gpu in gpus:
+        found += _heat(gpu) + _banks(gpu)
+    return found
+
+
+class Setting:
+    """One setting: id of its findings, path in a GPU of the capture, value as text, and its own fault if any.
+
+    `elsewhere`: a difference is a finding of the table of rules (`gpu.modes`), and only a match is one here.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        text: Callable[[Any], str] = str,
+        fault: Optional[Callable[[Mapping[str, Any], Any], Optional[str]]] = None,
+        remedy: Remedy = DECLARE,
+        elsewhere: bool = False,
+    ) -> None:
+        self.name, self.path, self.text, self.fault, self.remedy = name, path, text, fault, remedy
+        self.elsewhere = elsewhere
+
+
+def _on(value: Any) -> str:
+    return "on" if value else "off"
+
+
+def _mhz(value: Any) -> str:
+    return f"{value} MHz"
+
+
+def _watts(value: Any) -> str:
+    return f"{value:g} W"
+
+
+def _mib(value: Any) -> str:
+    return f"{value} MiB"
+
+
+def _prohibited(gpu: Mapping[str, Any], value: Any) -> Optional[str]:
+    return "prohibited, so no CUDA program can use it" if value == "prohibited" else None
+
+
+def _power(gpu: Mapping[str, Any], value: Any) -> Optional[str]:
+    low, high = rules.fetch(gpu, "power.min_w"), rules.fetch(gpu, "power.max_w")
+    if rules.is_number(low) and rules.is_number(high) and not low <= value <= high:
+        return f"{value:g} W, and the board takes {low:g} to {high:g} W"
+    return None
+
+
+def _at_most(path: str) -> Callable[[Mapping[str, Any], Any], Optional[str]]:
+    def fault(gpu: Mapping[str, Any], value: Any) -> Optional[str]:
+        most = rules.fetch(gpu, path)
+        return (
+            f"{value} MHz, above the maximum of {most} MHz"
+            if rules.is_number(most) and value > most
+            else None
+        )
+
+    return fault
+
+
+def _pending(path: str, name: str) -> Callable[[Mapping[str, Any], Any], Optional[str]]:
+    def fault(gpu: Mapping[str, Any], value: Any) -> Optional[str]:
+        later = rules.fetch(gpu, path)
+        return (
+            f"{name} is {_on(value)}, and {_on(later)} after the next reset"
+            if isinstance(later, bool) and later != value
+            else None
+        )
+
+    return fault
+
+
+RULES = (
+    Setting("policy.persistence_mode", "persistence_mode", _on),
+    Setting("policy.compute_mode", "compute_mode", str, _prohibited, COMPUTE),
+    Setting("policy.power_limit_watts", "power.limit_w", _watts, _power, RANGE),
+    Setting(
+        "policy.clocks.graphics_mhz",
+        "clocks.application.graphics_mhz",
+        _mhz,
+        _at_most("clocks.max.graphics_mhz"),
+        RANGE,
+    ),
+    Setting(
+        "policy.clocks.memory_mhz",
+        "clocks.application.memory_mhz",
+        _mhz,
+        _at_most("clocks.max.memory_mhz"),
+        RANGE,
+    ),
+    Setting("gpu.max_clocks", "clocks.max.sm_mhz", _mhz),
+    Setting("gpu.bar1", "memory.bar1_mib", _mib),
+    Setting("policy.ecc", "ecc.current", _on, _pending("ecc.pending", "ECC"), elsewhere=True),
+    Setting("policy.mig", "mig.current", _on, _pending("mig.pending", "MIG"), elsewhere=True),
+)
+
+
+def _rows(gpus: Gpus, rule: Setting) -> List[Finding]:
+    """Return the findings about one setting: one match for all GPUs, or one mismatch for each that differs."""
+    values = [
+        (gpu, value)
+        for gpu in gpus
+        for value in [rules.fetch(gpu, rule.path)]
+        if isinstance(value, (bool, str)) or rules.is_number(value)
+    ]
+    wrong: List[Finding] = []
+    for model in dict.fromkeys(str(gpu.get("pci_id")) for gpu, _ in values):
+        own = [(gpu, value) for gpu, value in values if str(gpu.get("pci_id")) == model]
+        alike = [value for _, value in own]
+        usual = max(alike, key=alike.count)
+        for gpu, value in own:
+            fault = rule.fault(gpu, value) if rule.fault is not None else None
+            if fault is not None:
+                wrong.append(_finding(rule.name, gpu, "a value that fits the board", fault, rule.remedy))
+            elif value != usual:
+                expected = f"{rule.text(usual)}, as on others of this model"
+                wrong.append(_finding(rule.name, gpu, expected, rule.text(value), DECLARE))
+    if wrong or not values:
+        return [] if rule.elsewhere else wrong
+    texts = list(dict.fromkeys(rule.text(value) for _, value in values))
+    about = "alike on all GPUs of one model" if len(values) > 1 else "a value that fits the board"
+    return [Finding(rule.name, MATCH, about, ", ".join(texts), severity=DEGRADED)]
+
+
+def _finding(name: str, gpu: Mapping[str, Any], expected: str, got: str, remedy: Remedy) -> Finding:
+    subject = rules.plain(gpu.get("address") or gpu.get("index"), 80)
+    return Finding(
+        name,
+        MISMATCH,
+        rules.plain(expected),
+        rules.plain(got),
+        remedy.about(subject),
+        subject,
+        severity=DEGRADED,
+        blast=NOTHING,
+    )
+
+
+def _link(gpu: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield findings about the link where the facts state none, by what GPU and slot can do together."""
+    stated = rules.as_map(facts.get("pcie"))
+    rests, state = links.resting(gpu)
+    for name, key, mark in (("pcie.width", "width", "x"), ("pcie.gen", "gen", "generation ")):
+        now, most = rules.fetch(gpu, f"pcie.{key}.current"), rules.fetch(gpu, f"pcie.{key}.max")
+        if stated.get(key) is not None or not rules.is_number(now) or not rules.is_number(most):
+            continue
+        expected = f"{mark}{most}, which GPU and slot can do together"
+        generation = rules.fetch(gpu, "pcie.gen.current")
+        narrow = key == "gen" or (rules.is_number(generation) and generation >= RESTS_NARROW)
+        subject = rules.plain(gpu.get("address") or gpu.get("index"), 80)
+        if now >= most:
+            yield Finding(name, MATCH, expected, expected, None, subject, severity=DEGRADED)
+        elif rests and narrow:
+            got = f"{mark}{now} while the GPU rests"
+            yield Finding(name, DEFERRED, expected, got, links.LATER, subject, (state,), DEGRADED, NOTHING)
+        else:
+            yield _finding(name, gpu, expected, f"{mark}{now}", LINK)
+
+
+def _heat(gpu: Mapping[str, Any]) -> List[Finding]:
+    """Compare temperatures with the highest ones for operation, which lie below the slowdown."""
+    found = []
+    for name, now, most in (
+        ("GPU", "temperature.gpu_c", "temperature.max_c"),
+        ("memory", "temperature.memory_c", "temperature.memory_max_c"),
+    ):
+        have, limit = rules.fetch(gpu, now), rules.fetch(gpu, most)
+        if rules.is_number(have) and rules.is_number(limit) and have > limit:
+            text = f"{name} at {have} °C, above its highest temperature for operation"
+            found.append(_finding("gpu.temperature", gpu, f"at most {limit} °C", text, HEAT))
+    return found
+
+
+def _banks(gpu: Mapping[str, Any]) -> List[Finding]:
+    found = []
+    if rules.fetch(gpu, "remapped_banks.pending") is True:
+        text = "a bank remap is pending"
+        found.append(_finding("gpu.remap.pending", gpu, "no bank remap pending", text, RESET))
+    none = rules.fetch(gpu, "remapped_banks.none")
+    if rules.is_number(none) and none > 0:
+        text = f"{none} groups have none"
+        found.append(_finding("gpu.remap.spare", gpu, "spare banks in each group", text, DECLARE))
+    return found
+
+
+def of_record(gpu: Mapping[str, Any]) -> Json:
+    """Return the settings of a GPU as the policy domain compares them (:mod:`..device.nvidia`), from the other
+    values of its capture: for a record without a section `settings`, such as the output of nvidia-smi.
+    """
+
+    def value(path: str, right: Callable[[Any], bool]) -> Any:
+        found = rules.fetch(gpu, path)
+        if right(found):
+            return found
+        if is_fault(found):
+            code = NOT_SUPPORTED if found["fault"] == NOT_EXPOSED else UNKNOWN_ERROR
+            return {"rc": code, "text": str(found.get("text"))}
+        if found is None:
+            return {"rc": NOT_SUPPORTED, "text": "not in this record"}
+        return {"rc": UNKNOWN_ERROR, "text": f"not understood: {rules.plain(repr(found), 60)}"}
+
+    def flag(found: Any) -> bool:
+        return isinstance(found, bool)
+
+    def modes(name: str) -> Json:
+        now, later = value(f"{name}.current", flag), value(f"{name}.pending", flag)
+        wrong: Optional[Json] = next((mode for mode in (now, later) if not flag(mode)), None)
+        return {"current": now, "pending": later} if wrong is None else wrong
+
+    mig = modes("mig")
+    if "current" in mig:
+        there = rules.fetch(gpu, "mig.instances")
+        known = isinstance(there, list) or not mig["current"]
+        mig = (
+            {**mig, "instances": there if isinstance(there, list) else [], "profiles": []}
+            if known
+            else {"rc": UNKNOWN_ERROR, "text": "the record names no MIG profiles"}
+        )
+    return {
+        **{key: gpu.get(key) for key in ("uuid", "pci_id")},
+        "persistence_mode": value("persistence_mode", flag),
+        "compute_mode": value("compute_mode", lambda found: isinstance(found, str)),
+        "power": {
+            name: value(f"power.{name}_w", rules.is_number) for name in ("limit", "default", "min", "max")
+        },
+        "clocks": {
+            mode: {
+                name: value(f"clocks.{mode}.{name}_mhz", rules.is_number) for name in ("graphics", "memory")
+            }
+            for mode in ("application", "max")
+        },
+        "ecc": modes("ecc"),
+        "mig": mig,
+    }
+
+
+def unusual(capture: Mapping[str, Any]) -> Dict[str, str]:
+    """Return settings that differ from the board's default, by id: ``{"policy.power_limit_watts": "default 400 W"}``."""
+    found: Dict[str, str] = {}
+    rows: Tuple[Tuple[str, str, str, Callable[[Any], str]], ...] = (
+        ("policy.power_limit_watts", "power.limit_w", "power.default_w", _watts),
+        (
+            "policy.clocks.graphics_mhz",
+            "clocks.application.graphics_mhz",
+            "clocks.application_default.graphics_mhz",
+            _mhz,
+        ),
+        (
+            "policy.clocks.memory_mhz",
+            "clocks.application.memory_mhz",
+            "clocks.application_default.memory_mhz",
+            _mhz,
+        ),
+    )
+    for name, now, default, text in rows:
+        defaults = []
+        for gpu in rules.as_list(capture.get("gpus")):
+            have, usual = rules.fetch(gpu, now), rules.fetch(gpu, default)
+            if rules.is_number(have) and rules.is_number(usual) and have != usual:
+                defaults.append(text(usual))
+        if defaults:
+            found[name] = f"default {', '.join(dict.fromkeys(defaults))}"
+    return found
