@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+import yaml
 from tests.unit.test_hygiene import tracked
 
 ROOT = Path(__file__).parents[2]
@@ -82,3 +87,62 @@ def test_pages_that_code_and_messages_name_exist() -> None:
             if not (ROOT / name).exists():
                 wrong.append(f"{path.relative_to(ROOT)}: {name}")
     assert wrong == []
+
+
+def test_the_readme_fits_on_a_screen() -> None:
+    assert (ROOT / "README.md").stat().st_size <= 5000, "move details to docs/"
+
+
+def listed(nav: object) -> Iterator[str]:
+    """Return the pages that a navigation lists."""
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, dict):
+        for below in nav.values():
+            yield from listed(below)
+    elif isinstance(nav, list):
+        for below in nav:
+            yield from listed(below)
+
+
+def test_the_navigation_lists_every_page_once() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = yaml.safe_load(text[text.index("\nnav:") :])["nav"]
+    pages = sorted(
+        str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")
+    )
+    assert sorted(listed(nav)) == pages
+
+
+@pytest.mark.parametrize("text", [None, "[gone](gone.md)", "[gone](style.md#gone)"])
+def test_the_site_builds_without_a_warning(tmp_path: Path, text: str | None) -> None:
+    """A broken link and a broken anchor fail; pages refer to nothing outside the site."""
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install mkdocs-material")
+    pytest.importorskip("material", reason="MkDocs Material is not installed: pip install mkdocs-material")
+    tree = tmp_path / "tree"
+    for name in tracked():
+        inside = name.relative_to(ROOT)
+        if inside.parts[0] == "docs" or str(inside) in ("mkdocs.yml", "scripts/lib/site_hook.py"):
+            (tree / inside).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(name, tree / inside)
+    if text is not None:
+        page = tree / "docs/development.md"
+        page.write_text(page.read_text(encoding="utf-8") + f"\n{text}\n", encoding="utf-8")
+    argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(argv, cwd=tree, capture_output=True, text=True, check=False, env=env)
+    if text is not None:
+        assert done.returncode != 0
+        assert "gone" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    fetched = [
+        f"{path.relative_to(tmp_path)}: {match}"
+        for path in (tmp_path / "site").rglob("*.html")
+        for match in re.findall(
+            r"<(?:script|img|iframe)[^>]+src=[\"']?https?:[^\"' >]+|<link[^>]+stylesheet[^>]+https?:[^\"' >]+",
+            path.read_text(encoding="utf-8"),
+        )
+    ]
+    assert fetched == []

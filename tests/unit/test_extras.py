@@ -113,7 +113,7 @@ def test_a_command_names_the_extra_that_it_lacks(tmp_path: Path, line: str, extr
 def test_the_extras_are_those_of_the_project() -> None:
     """A module of an extra is listed in `goldnode.core.extras.EXTRAS`, which names the extra in messages."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert EXTRAS.keys() | {"all", "dev", "pins"} == declared.keys()
+    assert EXTRAS.keys() | {"all", "dev", "docs", "pins"} == declared.keys()
     owners = packages_distributions()
     for extra, modules in EXTRAS.items():
         names = {canonicalize_name(Requirement(line).name) for line in declared[extra]}

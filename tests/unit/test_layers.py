@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("fleet",),
     ("diagnostics", "prove", "ansible", "commands"),
     ("cli",),
+    ("manual",),
     ("testing",),
 )
 RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}

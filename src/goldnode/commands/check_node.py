@@ -22,6 +22,12 @@ class _Failed(click.ClickException):
         click.echo(f"error: {self.format_message()}", err=True)
 
 
+class _Misused(click.UsageError):
+    """A wrong use that ends with 3."""
+
+    exit_code = COULD_NOT_CHECK
+
+
 class _Command(click.Command):
     """A command whose wrong use and whose errors exit with 3, as those of goldnode-node do."""
 
@@ -29,8 +35,7 @@ class _Command(click.Command):
         try:
             return super().make_context(*given, **more)
         except click.UsageError as problem:
-            problem.exit_code = COULD_NOT_CHECK
-            raise
+            raise _Misused(problem.format_message(), problem.ctx) from problem
 
     def invoke(self, ctx: click.Context) -> Any:
         from goldnode.node.state.model import NodeError

@@ -120,11 +120,7 @@ def build(
         builder.say = show
         built = builder.build(recipes)
     seconds = time.monotonic() - started
-<<<<<<< HEAD
     results = [
-=======
-    document = [
->>>>>>> 27ffbbe (Type errors of the command line)
         {
             "image": item.image,
             "ref": recipe.ref,
@@ -139,11 +135,7 @@ def build(
     ]
     emit(
         form,
-<<<<<<< HEAD
         {"dry_run": False, "images": results},
-=======
-        {"dry_run": False, "images": document},
->>>>>>> 27ffbbe (Type errors of the command line)
         "\n".join(
             f"{recipe.ref}  {item.digest}  {'built' if item.image in waiting else 'is there'}"
             for item, recipe in zip(built, recipes, strict=True)

@@ -70,11 +70,7 @@ class _Forms(click.Choice[str]):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as problem:
-<<<<<<< HEAD
             raise click.BadParameter(problem.message + self.hint, ctx=ctx, param=param) from None
-=======
-            self.fail(problem.message + self.hint, param, ctx)
->>>>>>> 27ffbbe (Type errors of the command line)
 
 
 def reports(name: str, *more: str, json_flag: bool = False, hint: str = "") -> Decorator:

@@ -58,7 +58,7 @@ and checks by the JSON Schemas in
 [`schemas`](../../schemas) (`goldnode schema` writes them), with `# yaml-language-server: \
 $schema=…` as the first line of a file.
 `goldnode check-catalog` tells more: whether values fit each other and the facts. The variables of \
-`site.yml` are in the [README](../../README.md#your-first-node).
+`site.yml` are in [Variables of a run](variables.md).
 """
 
 _VARIABLES = (

@@ -24,7 +24,7 @@ def run(*words: object, text: str | None = None) -> Result:
 
 def verdict(*words: object) -> dict[str, Any]:
     result = run(*words, "--format", "json")
-    found = documents.valid(result.stdout)
+    found: dict[str, Any] = documents.valid(result.stdout)
     assert result.exit_code == found["exit_code"]
     return found
 

@@ -1,0 +1,55 @@
+"""The man pages and docs/reference/commands.md have every command and option of both programs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from goldnode import manual
+from goldnode.cli import main as program
+
+PAGE = Path(__file__).parents[2] / "docs/reference/commands.md"
+NODE = {"check", "plan", "apply", "capture", "diagnose", "ack", "watch-log", "slot", "serve", "policy"}
+
+
+def test_the_page_is_that_of_the_commands() -> None:
+    assert PAGE.read_text(encoding="utf-8") == manual.page(), (
+        "run `python -m goldnode.manual --markdown docs/reference/commands.md`"
+    )
+
+
+def test_every_command_is_listed_and_described() -> None:
+    mine = {entry.name: entry for entry in (*manual.of_goldnode(), *manual.of_node())}
+    for name in program.list_commands(click.Context(program)):
+        assert f"goldnode {name}" in mine
+    assert {f"goldnode-node {name}" for name in NODE} <= mine.keys()
+    assert [name for name, entry in mine.items() if not entry.text[0]] == []
+    assert "--from FILE" in dict(mine["goldnode-node check"].options)
+
+
+def test_sentences() -> None:
+    assert manual._sentence("print  JSON") == "Print JSON."
+    assert manual._sentence("nvidia-smi output; - for stdin") == "nvidia-smi output; - for stdin."
+    assert manual._sentence("") == ""
+
+
+def test_troff_escapes() -> None:
+    assert manual._roff(".TH of a-b\\c\n'x") == "\\&.TH of a\\-b\\ec\n\\&'x"
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
+@pytest.mark.parametrize("name", ["goldnode", "goldnode-node"])
+def test_man_reads_the_page_without_a_warning(name: str, tmp_path: Path) -> None:
+    entries = manual.of_goldnode() if name == "goldnode" else manual.of_node()
+    page = tmp_path / f"{name}.1"
+    page.write_text(manual.man(entries), encoding="utf-8")
+    argv = ["man", "--warnings", "-E", "UTF-8", "-l", str(page)]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin", "MANWIDTH": "100"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "SEE ALSO" in done.stdout
