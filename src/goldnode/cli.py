@@ -42,7 +42,7 @@ _SECTIONS = {
         "images": ("images", "Lock, build, inspect, test and publish container images."),
     },
     "Operate nodes": {
-        "check-node": ("check_node", "Judge a node by a capture or by the output of nvidia-smi."),
+        "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),
         "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),
         "xid": ("xid", "Explain NVIDIA Xid and SXid errors."),

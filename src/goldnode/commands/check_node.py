@@ -58,7 +58,7 @@ class _Command(click.Command):
 @click.option("--quiet", is_flag=True, help="Print the summary only.")
 @reports("verdict")
 def check_node(file: str, name: str | None, quiet: bool, form: str) -> None:
-    """Judge a node by a capture or by the output of nvidia-smi.
+    """Check a node by a capture or by the output of nvidia-smi.
 
     FILE is a capture of `goldnode-node capture`, or the output of `nvidia-smi -q -x` or `nvidia-smi -q`; - is
     standard input. Nothing of this machine is read, and nothing is written. Without a class, the facts about the GPU

@@ -114,8 +114,10 @@ def image_id(files: Files) -> Any:
 
 
 def release(files: Files) -> Dict[str, str]:
-    """os-release(5), unquoted."""
+    """os-release(5), unquoted: the file in /etc goes before the one in /usr/lib."""
     text = files.text("/etc/os-release")
+    if not isinstance(text, str):
+        text = files.text("/usr/lib/os-release")
     lines = text.splitlines() if isinstance(text, str) else []
     return {
         key: value.strip("\"' ") for key, found, value in (line.partition("=") for line in lines) if found

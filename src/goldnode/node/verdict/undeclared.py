@@ -85,7 +85,7 @@ def examine(
     :param declared: parts of a class document that need no lock; only for a recorded capture.
     """
     now = time.time() if now is None else now
-    capture = probe.capture(host, None, passive) if captured is None else captured
+    capture = live(host, passive) if captured is None else captured
     found = gpus(capture, facts)
     document = {**implied(capture, facts, found), **(declared or {})}
     counted, _ = deltas.step({}, capture)
@@ -98,9 +98,9 @@ def examine(
         open_settings = [item for item in open_settings if item.id not in {row.id for row in judged}]
     judged += open_settings
     driver = driver_support.findings(capture, facts, today)
-    if capture.get("source") in rules.PARTIAL:
-        # Its GPUs are those that the file lists; it has no second count to compare them with. With a class,
-        # `gpu.count` compares it.
+    if capture.get("source") in rules.PARTIAL or capture.get("gpu_error") is not None:
+        # A library that does not answer is `gpu.library`. An output of nvidia-smi has no second count of its GPUs;
+        # with a class, `gpu.count` compares it.
         judged = [item for item in judged if item.id != "gpu.visible"]
     if found.vendor is None:
         judged.append(_no_gpu(capture))
@@ -134,6 +134,28 @@ def examine(
             "hostname": rules.as_map(capture.get("identity")).get("hostname"),
         }
     return verdict
+
+
+# Files that engines put into their containers.
+MARKS = ("/.dockerenv", "/run/.containerenv")
+
+
+def live(host: Host, passive: bool) -> Json:
+    """Return the capture of this machine.
+
+    Docker and Kubernetes do not set the variable by which systemd detects a container. Their marks count here
+    and not for a node with a class: an image that was exported from a container has the files as well.
+    """
+    capture = probe.capture(host, None, passive)
+    identity = capture.get("identity")
+    if isinstance(identity, dict) and not is_fault(identity) and not identity.get("container"):
+        try:
+            environment = host.data("/proc/1/environ") or b""
+        except OSError:
+            environment = b""
+        pod = any(item.startswith(b"KUBERNETES_SERVICE_HOST=") for item in environment.split(b"\0"))
+        identity["container"] = pod or any(host.exists(name) for name in MARKS)
+    return capture
 
 
 # Findings about the stack, of which only a lock knows the versions.
