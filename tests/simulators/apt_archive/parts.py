@@ -41,10 +41,12 @@ def dcgm(repository: str, version: str) -> Iterator[Deb]:
 
 
 def doca(repository: str) -> Iterator[Deb]:
-    """Yield DOCA-OFED: its metapackage and one library of its own."""
+    """Yield DOCA-OFED: its metapackage, one library of its own, and a newer version of a package of the stack."""
     place = Deb("", "3.4.0-1+standin1", "part of DOCA-OFED", repository, "/", section="net")
     yield replace(place, name="doca-ofed", depends="libibverbs1, mlnx-ofed-kernel-dkms")
     yield replace(place, name="mlnx-ofed-kernel-dkms", source="mlnx-ofed-kernel", depends="dkms")
+    # Newer than the stack's own: the archive of a part must not change the stack.
+    yield replace(place, name="runc", version="99.0-1+standin1", depends="libc6")
     yield replace(
         place, name="libibverbs1", version="2604mlnx58-1+standin1", source="rdma-core", depends="libc6"
     )

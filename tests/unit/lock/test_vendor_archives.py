@@ -200,6 +200,7 @@ def test_a_binary_key_and_a_bundle_are_reduced_to_the_pinned_key(
     vendor.lock()
     kept = list((vendor.place.root / "cache/keys").iterdir())
     assert [path.stem for path in kept] == [vendor.place.key.fingerprint]
+    assert openpgp.primary_fingerprints(kept[0].read_bytes()) == [vendor.place.key.fingerprint]
     # Indexes signed by the dropped keys stay refused.
     vendor.archive.key = other_key
     vendor.archive.publish()
