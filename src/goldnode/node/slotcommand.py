@@ -1,5 +1,5 @@
 """`goldnode-node slot`: the two root partitions of a disk, for units, hooks, `goldnode disks update` and
-people.
+administrators.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
     from .host import Host, Json
 
-TEXT = """status: what each slot holds and which boots next. back: have the other slot's last good image boot next. write: write an image
-from standard input into the other slot. sync: have the entry of the slot that runs follow its kernel. good: judge the boot that tries an image
+TEXT = """status: what each slot holds and which boots next. \
+back: have the other slot's last good image boot next. write: write an image
+from standard input into the other slot. sync: have the entry of the slot that runs follow its kernel. \
+good: judge the boot that tries an image
 (exit code 1: it is not good). failed: note why such a boot is given up."""
 
 
 def arguments(parser: Any) -> None:
-    """The words of the command."""
+    """Add the arguments of the command."""
     parser.description = TEXT
     parser.add_argument("verb", choices=("status", "good", "failed", "sync", "back", "write"))
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -44,7 +46,7 @@ def arguments(parser: Any) -> None:
 
 
 def run(host: Host, options: Any) -> int:
-    """Run the command. A fault is a NodeError, reported with exit code 3."""
+    """Run the command. Return the exit code. Raises NodeError, which exits with 3."""
     verb = options.verb
     if verb == "good":
         fine, text = slot_trial.good(host)
@@ -80,12 +82,14 @@ def run(host: Host, options: Any) -> int:
 
 
 def sync(host: Host, release: Any, hook: bool) -> int:
-    """Make the running slot boot its current kernel. A hook never fails: the check reports unfinished work."""
+    """Make the running slot boot its current kernel. With `hook` it never fails: the check reports unfinished
+    work.
+    """
     try:
         if hook and release:
             where, slot = slots.place(host), slots.running(host)
             if where is None or slot is None or slots.wanted_release(host, where, slot) != release:
-                return 0  # another kernel than the one that boots: site.yml decides which does
+                return 0  # dpkg installed another kernel; only site.yml decides to boot it
         told = slots.sync(host, release)
     except (NodeError, OSError) as problem:
         if not hook:
@@ -100,7 +104,7 @@ def sync(host: Host, release: Any, hook: bool) -> int:
 
 
 def table(found: Json) -> str:
-    """The slots for a person."""
+    """Return the slots as text."""
     lines = []
     for name, row in found["slots"].items():
         marks = [

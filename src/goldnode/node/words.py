@@ -1,4 +1,4 @@
-"""The command line of the program, for argparse."""
+"""Command line of the program, for argparse."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from typing import Any, List, NoReturn
 
 
-POLICY = """apply: set what the class says and read it back. assert: read only. export: print the policy this node has, for a class file.
+POLICY = """apply: set what the class says and read it back. assert: read only. \
+export: print the policy this node has, for a class file.
 Exit code 0 all as declared, 1 something differs, 3 something could not be set or read."""
 
 
-# Commands in modules of their own, each with `arguments(parser)` and `run(host, options)`: imported only where they are asked for.
+# Commands in modules of their own, each with `arguments(parser)` and `run(host, options)`. A module is
+# imported only when its command is used.
 ELSEWHERE_RUN = {
     "capture": (
         "probe.command",
@@ -40,7 +42,7 @@ ELSEWHERE_RUN = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse leaves with 2 on a wrong use, which here would say `drain`."""
+    """An argument parser that exits with 3 on wrong usage. argparse's 2 would mean `drain` here."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -49,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(given: List[str]) -> Any:
-    """The options that the words of a command line give; leaves with 3 on a wrong use."""
+    """Return the options of a command line. Exits with 3 on wrong usage."""
     parser = Parser(
         prog="goldnode-node",
         description="Hold this node against its node class.",
