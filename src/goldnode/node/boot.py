@@ -1,5 +1,5 @@
-"""Identity and uptime of this boot, and the places where boots leave records: from texts of proc(5), without
-imports, to keep a quick answer quick.
+"""Identity and uptime of this boot, and where boots leave records. Parses texts of proc(5), without imports,
+to keep a quick answer quick.
 """
 
 from __future__ import annotations
@@ -10,27 +10,33 @@ if TYPE_CHECKING:
 
 
 VARIABLES = "/sys/firmware/efi/efivars"
-VENDOR = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"  # the namespace of a boot loader's variables (Boot Loader Interface)
-LAYOUT = "/usr/lib/goldnode/disk/layout"  # in the root of every disk image: `ab` where it was made for a disk with two slots
-PLACES = (
-    "/efi",
-    "/boot/efi",
-    "/boot",
-)  # where the ESP is mounted, in the order in which systemd looks for it
-TOLD = "/run/goldnode/slot"  # of slots: one line for the login, while there is something to tell
+# Namespace of a boot loader's EFI variables (Boot Loader Interface).
+VENDOR = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+# In the root of every disk image; contains `ab` if the image was made for a disk with two slots.
+LAYOUT = "/usr/lib/goldnode/disk/layout"
+# Mount points of the ESP, in the order in which systemd searches them.
+PLACES = ("/efi", "/boot/efi", "/boot")
+# One line for the login message, while a newer image in a slot has failed.
+TOLD = "/run/goldnode/slot"
 
 
 def identity(boot_id: str, stat: str) -> Optional[str]:
-    """A text that is new after each boot, from /proc/sys/kernel/random/boot_id and /proc/1/stat; None when either is not readable.
+    """Return a text that differs after each boot; None if one of the two sources is not readable.
 
-    A container keeps its host's boot_id over a restart, so the start time of PID 1 (field 22 of stat) is what changes there.
+    A container has its host's boot_id even after a restart. The start time of PID 1 (field 22 of stat)
+    changes there.
+
+    :param boot_id: content of /proc/sys/kernel/random/boot_id.
+    :param stat: content of /proc/1/stat.
     """
     fields = stat.rpartition(")")[2].split()
     return f"{boot_id.strip()}/{fields[19]}" if boot_id.strip() and len(fields) > 19 else None
 
 
 def uptime(text: str) -> Optional[float]:
-    """Seconds since the kernel started, from /proc/uptime. Unlike the clock it never jumps: the age of a verdict is measured with it."""
+    """Return the seconds since the kernel started, from /proc/uptime. Unlike the clock it never jumps, so the
+    age of a verdict is measured with it.
+    """
     try:
         return float(text.split()[0])
     except (IndexError, ValueError):
@@ -38,10 +44,10 @@ def uptime(text: str) -> Optional[float]:
 
 
 def seconds(stamp: Any) -> Optional[int]:
-    """Return a time of verdicts and captures (2026-11-22T10:00:00Z) as seconds since 1970; None if it is not
-    one.
+    """Return a time of verdicts and captures (2026-11-22T10:00:00Z) as seconds since 1970; None for any other
+    text.
     """
-    # By hand: calendar and strptime import more than the rest of a check does.
+    # Parsed by hand: calendar and strptime import more than the rest of a check does.
     text = str(stamp)
     if len(text) != 20 or text[4] + text[7] + text[10] + text[13] + text[16] + text[19] != "--T::Z":
         return None

@@ -1,7 +1,8 @@
-"""The drain of a goldnode run: the reason by which a scheduler shows it, and the file that records it on the node.
+"""The drain of a goldnode run: its reason in the scheduler, and the file that records it on the node.
 
-A reason: ``goldnode run ID.SUM of CONTROLLER at TIME: TEXT``. ID is the run's, SUM the beginning of a SHA-256 over the rest. A run writes it
-on a node in service only, so that a node that carries it was in service. A person who changes one letter of it has taken the node over.
+A reason has the form ``goldnode run ID.SUM of CONTROLLER at TIME: TEXT``. ID identifies the run; SUM is the
+beginning of a SHA-256 over the rest. A run drains only nodes in service, so a node with such a reason was in
+service before. A person who edits the reason, even by one letter, has taken the node over.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ if TYPE_CHECKING:
     from .host import Host
 
 
-FILE = "/var/lib/goldnode/drain.json"  # schema goldnode.drain/1 (goldnode.fleet.drain); there while a run has the node
-PREFIX = "goldnode run "  # no reason of the gate begins so: those begin with "goldnode:"
+# Schema goldnode.drain/1 (goldnode.fleet.drain). Exists while a run has the node out of service.
+FILE = "/var/lib/goldnode/drain.json"
+PREFIX = "goldnode run "  # distinct from reasons of the gate, which begin with "goldnode:"
 LONGEST = 240  # characters of the text
-# Seconds after which a run of which nothing is known counts as cut off: a day for jobs to end, four hours for changes, boot and check.
+# Seconds after which a run without news counts as cut off: a day for jobs to end, four hours for changes,
+# boot and check.
 LEASE = 28 * 3600
 
 
 class Mark(NamedTuple):
-    """The parts of such a reason: id of the run, name of the controller, time of the drain (UTC, ISO 8601), why."""
+    """The parts of a drain reason: id of the run, name of the controller, time of the drain (UTC, ISO 8601),
+    and text.
+    """
 
     run: str
     controller: str
@@ -45,7 +50,7 @@ def reason(run: str, controller: str, time: str, text: str) -> str:
 
 
 def mark(text: str) -> Optional[Mark]:
-    """Return the parts of a reason; None for one that no run wrote, or that was changed since."""
+    """Return the parts of a reason; None if no run wrote it, or if it was changed since."""
     if not text.startswith(PREFIX):
         return None
     found = re.match(r"([0-9a-f-]+)\.([0-9a-f]{6}) of (\S+) at (\S+): (.*)$", text[len(PREFIX) :])
@@ -65,8 +70,8 @@ def lasts(host: Host) -> bool:
 
 
 def text(host: Host) -> str:
-    """Return the node's record of a drain; empty without one. The record is small, so only the beginning of a
-    larger file is read.
+    """Return the node's record of a drain; empty without one. Reads only the beginning of the file: a valid
+    record is small.
     """
     if not host.live:
         return ""

@@ -1,4 +1,6 @@
-"""Failures of the program itself, in one line: what went wrong, and the command that fixes it. Exit status 3, whatever it was."""
+"""Failures of the program itself, reported in one line: what went wrong, and the command that fixes it. The
+exit status is always 3.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ if TYPE_CHECKING:
     from typing import Dict, Tuple
 
 DEBUG = "GOLDNODE_DEBUG"
-OWN = f"This is a fault of goldnode-node itself: run the command again with {DEBUG}=1 and report what it prints."
+OWN = (
+    f"This is a fault of goldnode-node itself: run the command again with {DEBUG}=1 "
+    "and report what it prints."
+)
 DAMAGED = (
     "The program is damaged, or its Python is not whole: run site.yml for this host, or fetch the file again."
 )
@@ -25,12 +30,14 @@ REMEDIES: Dict[int, str] = {
     errno.EPIPE: "Whatever read the output ended first: have it read all of it, or write it to a file.",
     errno.ENOMEM: "Free some memory, then run the command again.",
     errno.EMFILE: "Raise the limit of open files (`ulimit -n`), then run the command again.",
-    errno.ENFILE: "Raise the system's limit of open files (`sysctl fs.file-max`), then run the command again.",
+    errno.ENFILE: (
+        "Raise the system's limit of open files (`sysctl fs.file-max`), then run the command again."
+    ),
 }
 
 
 def brief(problem: BaseException) -> str:
-    """Return the kind of a failure, its text, and the line of code that it comes from."""
+    """Return the type of a failure, its text, and the line of code that raised it."""
     at = problem.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -59,16 +66,16 @@ def document(error: str) -> Dict[str, object]:
 
 
 def report(problem: BaseException) -> None:
-    """Print one line about `problem`, and its traceback where the user asked for it."""
+    """Print one line about `problem`, and its traceback if the user asked for it."""
     trace(problem)
-    # A NodeError carries its remedy. Known by its name: its module may be what cannot be imported.
+    # The text of a NodeError includes its remedy. Compared by name: importing its module may be what failed.
     text = str(problem) if type(problem).__name__ == "NodeError" else ". ".join(explained(problem))
     line = " ".join(f"goldnode-node: {text}".split())
     print("".join(letter if letter.isprintable() else "?" for letter in line), file=sys.stderr, flush=True)
 
 
 def trace(problem: BaseException) -> None:
-    """Print the traceback of `problem`, where the user asked for it."""
+    """Print the traceback of `problem` if the user asked for it (DEBUG in the environment)."""
     if os.environ.get(DEBUG):
         import traceback
 

@@ -1,6 +1,6 @@
 """Lazy imports of standard library modules that the check of a healthy node does not need.
 
-`re` imports enum, functools and collections: its import, and compiling its patterns, took an eighth of a
+`re` imports enum, functools and collections. That import, and compiling its patterns, took an eighth of a
 check.
 """
 

@@ -1,5 +1,6 @@
-"""Readable JSON at low cost: one line per key and per list item. The standard encoder cannot use its compiled
-part to indent, and is ten times slower then.
+"""Readable JSON at low cost: one line per key and per list item.
+
+With an indent, the standard encoder cannot use its compiled part and is ten times slower.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ if TYPE_CHECKING:
 
 
 def by_lines(document: Mapping[str, Any], *, ordered: bool = False) -> str:
-    """A JSON object as text, without a newline at its end; `ordered`: keys sorted, at every depth.
+    """Return a JSON object as text, without a trailing newline.
 
-    Keys stand at the beginning of their line behind one space, which the shell scripts of the integrations rely on.
+    Each key begins its line, after one space: the shell scripts of the integrations rely on that.
+
+    :param ordered: sort keys, at every depth.
     """
     rows = []
     for key, value in sorted(document.items()) if ordered else document.items():

@@ -1,7 +1,7 @@
 """The parts of :mod:`dataclasses` and `contextlib.suppress` that this program uses.
 
 The standard module imports inspect, with Python's parser and tokenizer, and compiles four functions for each
-class: that took longer than all reads of a check. Type checkers see the standard module, so classes are
+class. That took longer than all reads of a check. Type checkers see the standard module, so classes are
 written for it.
 """
 
@@ -21,7 +21,7 @@ else:
     MISSING = object()
 
     class suppress:  # noqa: N801 - named as the standard one
-        """With it, exceptions of these kinds end the block and nothing else."""
+        """Context manager that suppresses exceptions of these kinds."""
 
         def __init__(self, *kinds):
             self.kinds = kinds
@@ -33,15 +33,16 @@ else:
             return kind is not None and issubclass(kind, self.kinds)
 
     class field:  # noqa: N801 - named as the standard one
-        """A value that each instance gets one of its own of."""
+        """A field with a default that is created separately for each instance."""
 
         def __init__(self, default_factory):
             self.factory = default_factory
 
     def dataclass(cls=None, *, frozen=False):
-        """Give a class the constructor, comparison and text of its annotated fields; `frozen`: and a hash, and nothing is set afterwards.
+        """Give a class a constructor, comparison and repr over its annotated fields. With `frozen`, also a
+        hash, and no field can be set.
 
-        No field is inherited. Fields stand in ``vars()`` in the order in which they are written.
+        Fields are not inherited. ``vars()`` has them in the order in which they are written.
         """
         if cls is None:
             return lambda marked: dataclass(marked, frozen=frozen)
@@ -58,7 +59,8 @@ else:
             found = {**initial, **given}
             if len(found) != len(names) or len(given) != len(values) + len(named):
                 raise TypeError(
-                    f"{cls.__name__} has the fields {', '.join(names)}, each given once; got {values!r} and {named!r}"
+                    f"{cls.__name__} has the fields {', '.join(names)}, each given once; "
+                    f"got {values!r} and {named!r}"
                 )
             for name in needed:
                 if name not in given:
@@ -89,11 +91,11 @@ else:
         return cls
 
     def replace(value, **changes):
-        """The same with some fields changed."""
+        """Return a copy with some fields changed."""
         return type(value)(**{**vars(value), **changes})
 
     def asdict(value):
-        """The fields by name; values in them, and in their lists, tuples and dicts, likewise."""
+        """Return the fields by name, and convert values in lists, tuples and dicts likewise."""
         return {name: _plain(item) for name, item in vars(value).items()}
 
     def _plain(item):
@@ -120,15 +122,20 @@ else:
                 found = {**cls._defaults, **given}
                 if len(found) != len(cls._fields) or len(given) != len(values) + len(named):
                     raise TypeError(
-                        f"{cls.__name__} has the fields {', '.join(cls._fields)}; got {values!r} and {named!r}"
+                        f"{cls.__name__} has the fields {', '.join(cls._fields)}; "
+                        f"got {values!r} and {named!r}"
                     )
                 values = [found[name] for name in cls._fields]
             return tuple.__new__(cls, values)
 
         def __repr__(self):
-            return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in zip(self._fields, self))})"
+            return (
+                f"{type(self).__name__}"
+                f"({', '.join(f'{name}={value!r}' for name, value in zip(self._fields, self))})"
+            )
 
         def __getnewargs__(self):
+            # copy and pickle pass these to __new__; those of tuple are one tuple, not one argument per field.
             return tuple(self)
 
         def _replace(self, **changes):

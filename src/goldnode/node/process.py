@@ -1,4 +1,4 @@
-"""Child processes with a time limit. `subprocess` does more, and its import costs as much as the reads of a
+"""Child processes with a time limit. `subprocess` does more, but its import costs as much as the reads of a
 check.
 """
 
@@ -17,20 +17,23 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Sequence
 else:
     try:
-        import _signal as signal  # what `signal` is made of; that adds names of numbers, by way of enum
+        import _signal as signal  # the C part of `signal`, without the names of numbers, which need enum
     except ImportError:
         import signal
 
-# A process in the kernel's uninterruptible sleep takes no signal: it is left behind after this many seconds.
+# A process in uninterruptible sleep reacts to no signal: after this many seconds it is left behind.
 GRACE = 5.0
-# `status` of one whose end the kernel told nobody: no success, whatever it did.
+# `status` of a process whose exit status is lost. It must not count as success.
 LOST = 255
-UNTOLD = b"\nhow it ended is not known: the kernel tells it to nobody while SIGCHLD is ignored (goldnode's own start sets it back)\n"
+UNTOLD = (
+    b"\nhow it ended is not known: the kernel tells it to nobody while SIGCHLD is ignored "
+    b"(goldnode's own start sets it back)\n"
+)
 
 
 def found(name: str, path: str) -> str:
-    """Return the file of a program in the folders of `path`. Raises the OSError of execvp(3) if there is
-    none.
+    """Return the file of a program in the directories of `path`. Raises the OSError of execvp(3) if no
+    directory has it.
     """
     if "/" in name:
         return name
@@ -45,13 +48,14 @@ def found(name: str, path: str) -> str:
 
 
 class Process:
-    """A running program. Its output is read by :meth:`listen`, or from `out` and `err`, the ends of its
-    pipes; :meth:`close` must follow.
+    """A running program. :meth:`listen` reads its output; `out` and `err` are the ends of its pipes. Call
+    :meth:`close` when done.
 
-    :param stdin: its input; empty without it.
-    :param session: start a new session, so that :meth:`kill` ends all its children. Raises OSError if it
-        cannot be started. `status` is its exit status (a signal as a negative number), None while it runs,
-        and :data:`LOST` if it is unknown.
+    `status` is the exit status (a signal as a negative number), None while it runs, and :data:`LOST` if it is
+    unknown. Raises OSError if the program cannot be started.
+
+    :param stdin: its input; empty by default.
+    :param session: start a new session, so that :meth:`kill` ends all its children.
     """
 
     def __init__(
@@ -62,11 +66,8 @@ class Process:
         session: bool = False,
     ) -> None:
         file = found(argv[0], environment.get("PATH", os.defpath))
-        for handle in (
-            0,
-            1,
-            2,
-        ):  # of one that was started without, the next file would take the number, and be lost in the child
+        # If a standard stream is closed, a pipe below would get its number, and be overwritten in the child.
+        for handle in (0, 1, 2):
             try:
                 os.fstat(handle)
             except OSError:
@@ -87,7 +88,8 @@ class Process:
                     rest = rest[os.write(given, rest) :]
                 os.lseek(given, 0, os.SEEK_SET)
                 actions.append((os.POSIX_SPAWN_DUP2, given, 0))
-            # Python ignores these two for itself; a program expects them to end it.
+            # Python ignores these two signals and a child would inherit that; programs expect them to be
+            # fatal.
             default = [signal.SIGPIPE, signal.SIGXFSZ]
             self.pid = os.posix_spawn(
                 file, list(argv), environment, file_actions=actions, setsigdef=default, setsid=session
@@ -102,7 +104,9 @@ class Process:
         self.said: Dict[int, bytearray] = {self.out: bytearray(), self.err: bytearray()}
 
     def listen(self, limit: float) -> bool:
-        """Take what it writes (into `said`) until it has closed both pipes and ended; False when that took longer than `limit` seconds."""
+        """Collect the output (in `said`) until the program has closed both pipes and ended. Return False if
+        that took longer than `limit` seconds.
+        """
         end = time.monotonic() + limit
         poll = select.poll()
         opened = [self.out, self.err]
@@ -121,12 +125,12 @@ class Process:
         return self.wait(end - time.monotonic()) is not None
 
     def wait(self, limit: float) -> Optional[int]:
-        """Return the exit status; None if it has not ended within `limit` seconds."""
+        """Return the exit status; None if the program has not ended within `limit` seconds."""
         end, pause = time.monotonic() + limit, 0.0002
         while self.status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # SIGCHLD is ignored, or somebody else has taken note of its end
+            except ChildProcessError:  # SIGCHLD is ignored, or other code has reaped the child
                 self.status = LOST
                 self.said[self.err] += UNTOLD
                 break
@@ -141,19 +145,21 @@ class Process:
         return self.status
 
     def kill(self) -> bool:
-        """End it, and with `session` all that it started; whether it has gone within :data:`GRACE`."""
+        """Kill the program, and with `session` all processes that it started. Return whether it ended within
+        :data:`GRACE`.
+        """
         if self.status is None:
             with suppress(ProcessLookupError):  # it has ended between the two calls
                 (os.killpg if self.session else os.kill)(self.pid, signal.SIGKILL)
         return self.wait(GRACE) is not None
 
     def close(self) -> None:
-        """Close the ends of its pipes."""
+        """Close our ends of its pipes."""
         if not self.closed:
             self.closed = True
             os.close(self.out)
             os.close(self.err)
 
     def text(self, handle: int) -> str:
-        """Return its output on `out` or `err` as text with plain line ends."""
+        """Return its output on `out` or `err` as text with normalized line ends."""
         return self.said[handle].decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")

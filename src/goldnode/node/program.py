@@ -1,6 +1,7 @@
-"""goldnode-node: the program that stays on a node. One file, Python 3.9 or newer, nothing else.
+"""goldnode-node: the program installed on a node. One file, Python 3.9 or newer, no other dependencies.
 
-Exit codes of `check`: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class. A wrong use or a fault of this program is 3.
+Exit codes of `check`: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class. Wrong usage and
+faults of this program also exit with 3.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence
 
 
-# One of these exists on every node that site.yml has converged or begun to.
+# One of these exists on every node that site.yml has converged, or has begun to converge.
 MANAGED = ("/etc/goldnode", "/usr/lib/goldnode")
 FLAGS = ("quiet", "no_write", "no_gate", "passive", "cached")
 
 
-# What the parts of a class document are, so that one that is something else is refused before anything works with it.
+# Types of the parts of a class document. Other types are refused before any code works with the document.
 SHAPES: Dict[str, Any] = {
     **dict.fromkeys(("class", "digest"), str),
     **dict.fromkeys(
@@ -46,16 +47,17 @@ SHAPES: Dict[str, Any] = {
 
 
 class Flags:
-    """Parsed options of the quick path, in place of argparse's."""
+    """Parsed options of the quick path, in place of argparse's namespace."""
 
     def __init__(self, **values: Any) -> None:
         self.__dict__.update(values)
 
 
 def plain(given: Sequence[str]) -> Any:
-    """The options of a check of this node with flags alone, as its units start it; None for any other words: :mod:`.words` understands those.
+    """Return the options of a check of this node with flags alone, as its units start it; None for any other
+    arguments, which :mod:`.words` parses.
 
-    To import argparse and to describe every command to it takes as long as a probe of the node.
+    Importing argparse and declaring every command takes as long as a probe of the node.
     """
     flags = {"--" + name.replace("_", "-"): name for name in FLAGS}
     form, rest = current.split(given)
@@ -73,7 +75,11 @@ def plain(given: Sequence[str]) -> Any:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run one command; returns the exit code. Any failure but a NodeError is for the caller to report (__main__.py): it is exit code 3 as well."""
+    """Run one command. Return the exit code.
+
+    Reports a NodeError itself. The caller (__main__.py) reports any other failure, which is exit code 3 as
+    well.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = plain(given)
     if options is None:
@@ -92,7 +98,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def run(options: Any) -> int:
-    """The command that was asked for."""
+    """Run the command that the options name. Return the exit code."""
     host = Host(options.root)
     if hasattr(options, "run"):
         return int(options.run(host, options))
@@ -108,7 +114,7 @@ def run(options: Any) -> int:
     if options.command == "plan":
         told = plan(host, document).to_json()
     else:
-        from .state import apply as applying  # what only looks does not wait for the import of what writes
+        from .state import apply as applying  # imported here, to keep `plan` quick
 
         done, _, after = applying.apply(
             host, document, options.part, {}, lambda text: print(text, file=sys.stderr)
@@ -120,7 +126,9 @@ def run(options: Any) -> int:
 
 
 def run_absent(host: Host, options: Any) -> int:
-    """Show what would take goldnode from the node, or do it. The class named on the command line does not matter: the node's own does."""
+    """Show what removes goldnode from the node, or remove it. Ignores the class named on the command line:
+    the node's own class decides.
+    """
     if options.command == "plan":
         told = plan_absent(host).to_json()
     else:
@@ -134,9 +142,9 @@ def run_absent(host: Host, options: Any) -> int:
 
 
 def run_check(host: Host, options: Any) -> int:
-    """Judge the node, write and print the verdict, and let it act on the gate.
+    """Judge the node, write and print the verdict, and apply it to the gate.
 
-    Only the live machine has a gate, and only its own class decides it: not one named with --class.
+    Only the live machine has a gate, and only its own class decides it, not a class named with --class.
     """
     if options.record:
         return run_recorded(host, options)
@@ -155,10 +163,9 @@ def run_check(host: Host, options: Any) -> int:
             else "Name what `goldnode class export CLASS` has written."
         )
         verdict = unreadable(host, options.passive, str(problem), remedy)
-    except (
-        Exception
-    ) as problem:  # a failure of the check itself has to reach the gate too: the node's state is not known
-        from . import fault  # no other check needs it
+    except Exception as problem:
+        # The gate must act on a failed check too: the state of the node is unknown.
+        from . import fault  # imported only after a failure
 
         fault.trace(problem)
         verdict = unreadable(host, options.passive, *fault.explained(problem))
@@ -171,7 +178,8 @@ def run_check(host: Host, options: Any) -> int:
         except OSError as problem:
             verdict = checking.unkept(verdict, problem)
     text = by_lines(verdict)
-    # A full /run, or a reader of the output that has ended, must not keep a bad node from being drained.
+    # A full /run or a closed stdout must not keep the gate from draining a bad node: raise the error at the
+    # end.
     unwritten: List[OSError] = []
     # A user who names a class asks for the answer alone: only root can keep the node's verdict.
     asked = host.live and options.document != CLASS and os.geteuid() != 0
@@ -192,7 +200,7 @@ def run_check(host: Host, options: Any) -> int:
         unwritten.append(problem)
     told = gate.act(host, document, verdict) if own and not options.no_gate else []
     if own:
-        if any(row["id"] == "slot.fallback" for row in verdict["findings"]):  # a disk with two slots
+        if any(row["id"] == "slot.fallback" for row in verdict["findings"]):  # only on a disk with two slots
             from . import slots
 
             slots.tell(host, verdict)
@@ -209,14 +217,16 @@ def run_check(host: Host, options: Any) -> int:
 def managed(host: Host) -> bool:
     """Return whether goldnode manages this node, or whether it is an image.
 
-    A managed node that has lost its class document must not be judged as one that never had a class: the gate
-    would open.
+    A managed node that has lost its class document must not be judged like a node that never had a class:
+    that would open the gate.
     """
     return not host.live or any(host.exists(path) for path in MANAGED)
 
 
 def run_undeclared(host: Host, options: Any) -> int:
-    """Judge a node without a class, by the facts of its GPUs. Writes nothing, and has no gate."""
+    """Judge a node without a class, by the facts of its GPUs. Writes nothing, and applies nothing to the
+    gate.
+    """
     from .known import facts
     from .verdict import undeclared
 
@@ -229,8 +239,10 @@ def run_undeclared(host: Host, options: Any) -> int:
 
 
 def run_recorded(host: Host, options: Any) -> int:
-    """Judge a record at a desk: against the class named, or that of this machine, or else by the facts of its
-    GPUs. Writes nothing.
+    """Judge a recorded capture on any machine. Writes nothing.
+
+    Judges it against the class named on the command line or that of this machine, otherwise by the facts of
+    its GPUs.
     """
     if options.document == CLASS and not host.exists(CLASS):
         return run_undeclared(host, options)
@@ -251,7 +263,7 @@ def shown(verdict: Json, options: Any) -> int:
 
 
 def settled(host: Host, document: Json, verdict: Json, passive: bool) -> Json:
-    """Carry out the other effects of a verdict: keep the kernel on trial, and record a good class document.
+    """Apply the other effects of a verdict: finish the trial of a kernel, and record a good class document.
     Return the resulting verdict.
     """
     from .state import applied, trial
@@ -266,7 +278,7 @@ def settled(host: Host, document: Json, verdict: Json, passive: bool) -> Json:
 
 
 def run_policy(host: Host, options: Any) -> int:
-    """`policy apply`, `assert` and `export`."""
+    """Run `policy apply`, `assert` or `export`. Return the exit code."""
     if options.verb == "export":
         return export_policy(host, options)
     from .state import reapply
@@ -303,7 +315,7 @@ def run_policy(host: Host, options: Any) -> int:
 
 
 def export_policy(host: Host, options: Any) -> int:
-    """Print the settings of the GPUs: of AMD GPUs if amdgpu drives cards, else of NVIDIA GPUs."""
+    """Print the settings of the GPUs: of AMD GPUs if only amdgpu is loaded, otherwise of NVIDIA GPUs."""
     from .device import export
     from .device.child import ask
 
@@ -324,7 +336,7 @@ def export_policy(host: Host, options: Any) -> int:
 
 
 def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
-    """The verdict of a check that could not be made at all: exit code 3, never anything better."""
+    """Return the verdict of a check that failed as a whole: always exit code 3."""
     finding = Finding(
         "check",
         UNREAD,
@@ -350,7 +362,9 @@ def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
 
 
 def believe(host: Host) -> None:
-    """Refuse the class document of a machine that others than root can change: it names commands that the gate runs as root."""
+    """Raise NodeError if others than root can change the class document of this machine. It names commands
+    that the gate runs as root.
+    """
     found = host.lstat(CLASS) if host.live else None
     if found is None:
         return
@@ -358,16 +372,19 @@ def believe(host: Host) -> None:
     wrong = [f"it is {owners.kind(have)}"] if have["type"] != "file" else owners.exposed(have)
     if wrong:
         raise NodeError(
-            f"{CLASS} is not believed: {'; '.join(wrong)}. Find out who changed it, then run site.yml for this host."
+            f"{CLASS} is not believed: {'; '.join(wrong)}. "
+            "Find out who changed it, then run site.yml for this host."
         )
 
 
 def read_document(host: Host, options: Any) -> Json:
-    """The class document named on the command line (a path of this machine), or the node's own."""
+    """Return the class document named on the command line (a path of this machine), or the node's own. Raises
+    NodeError if it is missing or invalid.
+    """
     name = options.document
     where = host if name == CLASS else Host("/")
     text = where.text(name if name.startswith("/") else os.path.abspath(name))
-    # A file named with --class is not what a run leaves on the node.
+    # A run of site.yml writes only the node's own document, not a file named with --class.
     remedy = (
         "Run site.yml for this host"
         if name == CLASS
@@ -386,7 +403,8 @@ def read_document(host: Host, options: Any) -> Json:
         raise NodeError(f"{name}: not JSON ({problem}). {remedy}.") from None
     if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
         raise NodeError(
-            f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`."
+            f"{name}: not a class document of schema goldnode.class/1. "
+            "Export it with `goldnode class export`."
         )
     wrong = not_a_document(document)
     if wrong:

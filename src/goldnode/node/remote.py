@@ -1,9 +1,11 @@
-"""What a controller asks of the program in one call: a request as JSON on standard input, the answer as one line of JSON on standard output.
+"""Requests of a controller, one per call: JSON on standard input, and the answer as one line of JSON on
+standard output.
 
-The request: {operation: plan|apply|survey, state: present|absent|earlier, part, document, lock_timeout, to}. `earlier` takes the node back to a class
-document that it has had; `to` says to which (state/rollback.py). The answer is the result of Ansible's module
-goldnode_state, so {changed, plan, done, verdict, gate, rollback}, or {failed: true, msg, done, refusals}. The program that answers is the one that it
-puts on the node, so that nothing else has to travel for that.
+The request: {operation: plan|apply|survey, state: present|absent|earlier, part, document, lock_timeout, to}.
+`earlier` returns the node to a former class document, which `to` names (state/rollback.py). The answer is the
+result of the Ansible module goldnode_state: {changed, plan, done, verdict, gate, rollback}, or {failed: true,
+msg, done, refusals}. The program that answers is the file that it installs on the node, so the controller
+sends nothing else.
 """
 
 from __future__ import annotations
@@ -24,16 +26,20 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional
 
 
-COPIES = "/run/goldnode/program"  # of this program in byte code (__main__.py)
+COPIES = "/run/goldnode/program"  # compiled copies of this program (__main__.py)
 
 
 def answer(engine: Optional[str], archive: Optional[str]) -> int:
-    """Answer the request on standard input. `engine` and `archive` are digest and path of the file that runs. Returns the exit status."""
+    """Answer the request on standard input. Return the exit status.
+
+    :param engine: digest of the file that runs.
+    :param archive: path of the file that runs.
+    """
     request = json.load(sys.stdin)
     host = Host(request.get("root") or "/")
     try:
         if request["operation"] == "survey":
-            from .survey import survey  # a run of site.yml does not need it
+            from .survey import survey  # imported here: a run of site.yml does not need it
 
             told: Dict[str, Any] = {"changed": False, "survey": survey(host)}
             if not host.exists(PROGRAM):
@@ -57,7 +63,9 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
 
 
 def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Dict[str, Any]:
-    """The plan, as JSON has it, and for a way back what it is about: {plan, rollback}."""
+    """Return the plan as JSON, and for a return to an earlier class document also a description of it: {plan,
+    rollback}.
+    """
     timeout = float(request["lock_timeout"])
     payloads = {"program": {"sha256": engine}}
     if request["state"] == EARLIER:
@@ -70,26 +78,28 @@ def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Di
             forget_program(host)
         return {"plan": found.to_json()}
     told = plan(host, request["document"], payloads, lock_timeout=timeout).to_json()
-    if not host.exists(PROGRAM):  # a node that was only asked keeps nothing of whoever asked
+    if not host.exists(PROGRAM):  # a plan leaves no files on a node that goldnode does not manage
         host.remove(INITRAMFS_CACHE)
         forget_program(host)
     return {"plan": told}
 
 
 def forget_program(host: Host) -> None:
-    """Remove what the program has left to start quickly: a node that was only asked stays as it was. A process that runs keeps its open copy."""
+    """Remove the compiled copies of this program, so that a node that was only queried is unchanged. A
+    running process has its copy open.
+    """
     shutil.rmtree(host.located(COPIES), ignore_errors=True)
-    with contextlib.suppress(OSError):  # something else is in it, or it never was
+    with contextlib.suppress(OSError):  # the directory is not empty, or does not exist
         host.path(COPIES).parent.rmdir()
 
 
 def applied(
     host: Host, request: Mapping[str, Any], engine: Optional[str], archive: Optional[str]
 ) -> Dict[str, Any]:
-    """One part brought, or everything taken away."""
+    """Apply one part of a class document, or remove goldnode. Return the answer."""
     from . import gate
     from .state import applied as kept
-    from .state import apply as applying  # what only plans does not wait for the import of what writes
+    from .state import apply as applying  # imported here, to keep a plan quick
     from .verdict import check as checking
 
     timeout = float(request["lock_timeout"])
@@ -110,14 +120,15 @@ def applied(
     if request.get("sources"):
         payloads["sources"] = request["sources"]
     done, _, after = applying.apply(host, document, request["part"], payloads, applying.teller(host), timeout)
-    if not host.live:  # what does not run is not judged
+    if not host.live:  # there is nothing to check in an image
         return {"changed": bool(done), "done": done, "plan": after.to_json(), "gate": []}
-    # A verdict is of the node as it is: whatever was changed, it is judged anew.
+    # Always check again: the earlier verdict is about the node before these changes.
     verdict = checking.check(host, document)
     host.write(checking.VERDICT, by_lines(verdict).encode())
     if not after.actions and not gate.reasons(verdict):
         kept.mark(host, document, good=True)
-    # The gate acts once a run has brought everything, not on the states in between; the passive check acts on what a failed run leaves.
+    # The gate acts when the run has applied everything, not on states in between. After a failed run, the
+    # passive check acts.
     acted = [] if after.actions else gate.act(host, document, verdict)
     return {
         "changed": bool(done),

@@ -1,4 +1,4 @@
-"""Texts for people: a verdict as a table, a plan as a list."""
+"""Text output: a verdict as a table, a plan as a list."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ MARKS = {
     "deferred": "deferred",
     "suppressed": "accepted",
 }
-# What a person has to see first.
+# Outcomes by urgency; the table lists the first ones at the top.
 FIRST = ("mismatch", "could_not_read", "not_exposed", "not_verified_here", "deferred", "suppressed")
 WIDTH = 120
-SAME = 3  # so many items that could not be read for one reason have a row each; more share one
+SAME = 3  # up to this many items that could not be read for the same reason have a row each; more share one
 
 
 def verdict_table(verdict: Mapping[str, Any]) -> str:
-    """Return the mismatches, worst first and equal ones in one row, each with remedy, readings and blast
-    radius; then the matches in short.
+    """Return the verdict as text: mismatches first, worst at the top, then the matches in short.
 
-    The first line labels simulated hardware, the last one sums up.
+    Equal findings share a row. Each row has its remedy, readings and blast radius. The first line labels
+    simulated hardware, the last one sums up.
     """
     lines: List[str] = []
     if verdict["simulated"]:
         lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")
-    # A verdict of an older goldnode does not say what its stack was tested with.
+    # Verdicts of older versions lack the key `exercised`.
     stack = (
         f"  stack {verdict['stack']} (exercised: {verdict['exercised']})" if "exercised" in verdict else ""
     )
@@ -46,7 +46,8 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     if verdict.get("recorded"):
         record = verdict["recorded"]
         lines.append(
-            f"a record of {record['hostname'] or 'an unnamed node'}, made at {record['time'] or 'an unknown time'} "
+            f"a record of {record['hostname'] or 'an unnamed node'}, "
+            f"made at {record['time'] or 'an unknown time'} "
             f"({record['source']}); nothing of this machine was read"
         )
     rows = sorted((f for f in verdict["findings"] if f["outcome"] != "match"), key=_urgency)
@@ -115,7 +116,9 @@ def _urgency(finding: Mapping[str, Any]) -> Tuple[int, bool]:
 
 
 def _grouped(findings: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, Any]]]:
-    """Findings that differ in their subject only, together, in the order of the first of each."""
+    """Return groups of findings that differ only in their subject, in the order of the first finding of each
+    group.
+    """
     groups: Dict[Any, List[Mapping[str, Any]]] = {}
     for finding in findings:
         key = (finding["id"], finding["outcome"], finding["severity"], finding["expected"], finding["got"])
@@ -126,8 +129,10 @@ def _grouped(findings: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, An
 def _apart(
     groups: List[List[Mapping[str, Any]]],
 ) -> Tuple[List[List[Mapping[str, Any]]], List[List[Mapping[str, Any]]]]:
-    """Return the groups, with items that could not be read for the same reason joined: a hanging driver is
-    reported once.
+    """Separate the groups into those with rows of their own, and items that could not be read for the same
+    reason.
+
+    The latter share a row, so that a hanging driver is reported once.
     """
     alike: Dict[Any, List[Mapping[str, Any]]] = {}
     for found in groups:
@@ -143,7 +148,7 @@ def _apart(
 
 
 def _together(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The row of items that could not be read for one reason."""
+    """Return the shared row of items that could not be read for the same reason."""
     return {
         **found[0],
         "id": f"{len({finding['id'] for finding in found})} items",
@@ -152,7 +157,7 @@ def _together(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _named(found: Sequence[Mapping[str, Any]]) -> str:
-    """The id of findings with what they are about."""
+    """Return the id of the findings, with their subjects."""
     subjects = [str(finding.get("subject")) for finding in found if finding.get("subject")]
     if not subjects:
         return str(found[0]["id"])
@@ -185,7 +190,7 @@ def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
 
 
 def _wrapped(head: str, words: Sequence[str]) -> List[str]:
-    """Words after a head, in lines of bearable length."""
+    """Return words after a head, wrapped to lines of about WIDTH characters."""
     lines, line = [], head
     for word in words:
         if len(line) + len(word) > WIDTH and line.strip():
@@ -196,7 +201,7 @@ def _wrapped(head: str, words: Sequence[str]) -> List[str]:
 
 
 def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
-    """Findings as the rows of a table, under its head."""
+    """Return the findings as rows of a table, with a header."""
     rows = [("item", "outcome", "expected", "got")]
     for finding in findings:
         got = finding["got"] if finding["outcome"] != "match" else ""
@@ -214,7 +219,7 @@ def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """Return the planned changes, part by part, with reasons; then the refusals, and whether a reboot
+    """Return the planned changes, part by part, with reasons; then refusals, notes, and whether a reboot
     follows.
     """
     lines: List[str] = []

@@ -1,4 +1,6 @@
-"""Judgement of the boot that tries a new image: the check of the node, and the units that the class requires."""
+"""Judgement of a boot that tries a new image: the check of the node, and the units that the class
+requires.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Mapping, Tuple
 
-SETTLE = 90.0  # seconds that a unit may take, after all of the boot was started, to be up or to have failed
+SETTLE = 90.0  # seconds for units to become active or failed, after the boot has started all of them
 
 
 def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
-    """Units that the class brings or counts on and that have failed in this boot, or have not settled after SETTLE seconds.
+    """Return the units of goldnode, or required by the class, that failed in this boot or have not settled
+    after SETTLE seconds.
 
-    One that fails at once is started again a few times by systemd, and is `activating` in between: that is neither good nor bad yet.
+    systemd restarts a unit that fails at once a few times, and reports `activating` in between. That is
+    neither good nor bad yet.
     """
     stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
     named = {
@@ -74,12 +78,12 @@ def judge(host: Host) -> List[str]:
             return [f"{CLASS}: no class document"]
         verdict = checking.check(host, document, passive=True)
         return blame.against(verdict, OWN) + failed_units(host, document)
-    except Exception as problem:  # whatever it is: with this image the node cannot be judged
+    except Exception as problem:  # any failure: an image on which the check fails is not good
         return [f"the check failed: {type(problem).__name__}: {problem}"]
 
 
 def good(host: Host) -> Tuple[bool, str]:
-    """Return whether this boot is good, and a message. A boot that tries no image always is."""
+    """Return whether this boot is good, and a message. A boot that tries no image is always good."""
     if (
         running(host) is not None
         and loader.variable(host, "LoaderBootCountPath") is not None
@@ -98,7 +102,7 @@ def good(host: Host) -> Tuple[bool, str]:
         return False, f"image {about.get('name')} is not good: {text}"
     name = f"{where}/loader/entries/{entry.file}"
     text = host.text(name) or ""
-    # From the next boot on a hang is nobody's trial. In this one systemd goes on with what the command line said: nothing makes it let go.
+    # The trial is over, so later boots need no watchdog. In this boot it stays on: systemd cannot release it.
     put_entry(host, where, slot, entry.file, text.replace(f" {WATCHDOG}", ""))
     put(
         host,

@@ -1,5 +1,5 @@
 """`goldnode-node slot`: the two root partitions of a disk, for units, hooks, `goldnode disks update` and
-people.
+administrators.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def arguments(parser: Any) -> None:
 
 
 def run(host: Host, options: Any) -> int:
-    """Run the command. A fault is a NodeError, reported with exit code 3."""
+    """Run the command. Return the exit code. Raises NodeError, which exits with 3."""
     verb = options.verb
     if verb == "good":
         fine, text = slot_trial.good(host)
@@ -113,7 +113,7 @@ def sync(host: Host, release: Any, hook: bool) -> Optional[str]:
 
 
 def table(found: Json) -> str:
-    """The slots for a person."""
+    """Return the slots as text."""
     lines = []
     for name, row in found["slots"].items():
         marks = [

@@ -1,13 +1,19 @@
-"""Two root partitions on one disk: which one runs, which one boots next, and whether the image that boots is good.
+"""Two root partitions on one disk: which one runs, which one boots next, and whether the image that boots is
+good.
 
-The partitions are `root-a` and `root-b` (PARTLABEL), the boot loader is systemd-boot, and the ESP holds of each slot `goldnode/SLOT/slot.json`
-{name, class, build_id, sequence, kernel, good, unverified}, its kernel and initramfs, and one entry `goldnode-BUILDID-SLOT.conf`. A new image has a
-higher sequence, so it boots next, and a counter in its entry's name, so it boots only so often before a boot of it was good. A good
-one loses its counter (systemd-bless-boot); one that has none left is passed over, and the other slot's boots: nothing has to run for that.
+The partitions are `root-a` and `root-b` (PARTLABEL), and the boot loader is systemd-boot. For each slot the
+ESP holds `goldnode/SLOT/slot.json` {name, class, build_id, sequence, kernel, good, unverified}, a kernel and
+an initramfs, and one entry `goldnode-BUILDID-SLOT.conf`.
 
-Whatever is written on the ESP is written under a new name, flushed, renamed, flushed again and read back, and only then the old one is removed;
-the entry comes last. FAT has no journal: a power cut at any moment, whichever unflushed sectors reached the disk, leaves a whole entry of a slot
-whose files are whole (docs/how-to/disk-slots.md, "A power cut").
+A new image has a higher sequence, so it boots next. Its entry has a boot counter in its name, which limits
+the number of boots before one of them is good. systemd-bless-boot removes the counter of a good image.
+systemd-boot skips an entry without tries left and boots the other slot. No program of ours has to run for
+that.
+
+All writes to the ESP go to a new name, are flushed, renamed, flushed again and read back. Only then the old
+file is removed. The entry comes last. FAT has no journal: after a power cut at any moment, whichever
+unflushed sectors reached the disk, there is a complete entry of a slot with complete files
+(docs/how-to/disk-slots.md, "A power cut").
 """
 
 from __future__ import annotations
@@ -33,29 +39,30 @@ if TYPE_CHECKING:
 SLOTS = ("a", "b")
 LABELS = "/dev/disk/by-partlabel"
 FOLDER = "goldnode"  # on the ESP
-HISTORY = f"{FOLDER}/history"  # a JSON object per line, the oldest first: what became of images
-KEPT = 60  # lines of it
+HISTORY = f"{FOLDER}/history"  # results of images: a JSON object per line, oldest first
+KEPT = 60  # lines of the history
 TRIES = 3
 LOCK = "/run/goldnode/slots.lock"
-WATCHDOG = "systemd.watchdog_sec=60"  # of an entry that is tried: a machine that hangs is reset, where it has a watchdog
-# What a boot that is tried cannot have yet: the other slot's entry may boot next until this one is blessed.
+# In the entry of an image on trial: a hardware watchdog, if there is one, resets a machine that hangs.
+WATCHDOG = "systemd.watchdog_sec=60"
+# Findings that do not count against an image on trial: until it is blessed, the other slot may boot next.
 OWN = ("boot.next", "boot.pending", "boot.trial", "boot.copies")
 EMPTY, TRYING, GOOD, FAILED = "empty", "tried", "good", "failed"
-RESERVED = 3  # names of 200 letters for which a new directory of the ESP has room; the clusters of a small ESP hold one each
-FRESH, GONE = (
-    ".new",
-    ".old",
-)  # endings of files of the ESP that are not yet, or no longer, what their name says; systemd-boot reads neither
+# A new directory of the ESP gets room for this many names of 200 letters. On a small ESP, a cluster holds
+# one.
+RESERVED = 3
+# Suffixes of files of the ESP that are incomplete or about to be removed. systemd-boot reads neither.
+FRESH, GONE = ".new", ".old"
 
 
 def running(host: Host) -> Optional[str]:
-    """Return the running slot according to the kernel's command line; None for another root."""
+    """Return the running slot according to the kernel's command line; None if another root runs."""
     found = re.search(r"(?:^|\s)root=PARTLABEL=root-([ab])(?:\s|$)", host.text("/proc/cmdline") or "")
     return found.group(1) if found and host.live and not is_container(host) else None
 
 
 def place(host: Host) -> Optional[str]:
-    """Return the mount point of the ESP with the slots; None if there is none, or it is not mounted."""
+    """Return the mount point of the ESP with the slots; None without one, or if it is not mounted."""
     where = loader.partition(host)
     return where if where and host.is_dir(f"{where}/{FOLDER}") else None
 
@@ -74,7 +81,7 @@ def known(host: Host, where: str, slot: str) -> Json:
 
 
 def of_slot(entries: Sequence[loader.Entry], slot: str) -> List[loader.Entry]:
-    """The entries that boot a slot, as systemd-boot would take them. Pure."""
+    """Return the entries that boot a slot, in the order of systemd-boot. Pure."""
     return loader.ordered(
         [
             entry
@@ -85,7 +92,10 @@ def of_slot(entries: Sequence[loader.Entry], slot: str) -> List[loader.Entry]:
 
 
 def tried(host: Host, where: str) -> Optional[loader.Entry]:
-    """The entry that this boot tries: systemd-boot said which it counted, and it still has its counter; None for any other boot."""
+    """Return the entry that this boot tries; None for any other boot.
+
+    systemd-boot reports the entry whose counter it decremented. The entry is on trial while it has a counter.
+    """
     path = loader.variable(host, "LoaderBootCountPath")
     name = (path or "").replace("\\", "/").rpartition("/")[2]
     return next(
@@ -95,10 +105,12 @@ def tried(host: Host, where: str) -> Optional[loader.Entry]:
 
 
 def survey(host: Host) -> Optional[Json]:
-    """The slots of this node, as `goldnode-node slot status` tells them; None on a disk without slots.
+    """Return the slots of this node, as `goldnode-node slot status` reports them; None on a disk without
+    slots.
 
-    {place, running, tried: file of the entry that this boot tries or None, next: slot that boots next or None, why, slots: slot -> {image,
-    class, build_id, sequence, kernel, entry, left, done, state, device}, fallback: what to tell of a newer image that failed, or None}.
+    {place, running, tried: file of the entry that this boot tries or None, next: slot that boots next or
+    None, why, slots: slot -> {image, class, build_id, sequence, kernel, unverified, entry, left, done, state,
+    device}, fallback: message about a newer image that failed, or None}.
     """
     where, slot = place(host), running(host)
     if where is None or slot is None:
@@ -133,16 +145,16 @@ def survey(host: Host) -> Optional[Json]:
 
 
 def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
-    """Return why a partition found by its label is not this node's other slot: it, or the ESP, is on another
-    disk than `/`.
+    """Return why a partition with the right label is not this node's other slot: it, or the ESP, is on
+    another disk than `/`.
 
-    None if all are on one disk. A partition whose disk sysfs does not show (device-mapper, a container) is
-    not judged.
+    Return None if all are on one disk. A partition whose disk sysfs does not show (device-mapper, a
+    container) is not judged.
     """
     numbers = {}
     for line in (host.text("/proc/self/mountinfo") or "").splitlines():
         words = line.split()
-        if len(words) > 4 and words[4] in ("/", where):  # the last of a place is what is seen there
+        if len(words) > 4 and words[4] in ("/", where):  # the last mount at a path hides the earlier ones
             numbers[words[4]] = words[2]
     name = os.path.relpath(
         os.path.realpath(host.located(device)), os.path.realpath(host.located("/dev"))
@@ -156,20 +168,23 @@ def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
     if len(set(told.values())) < 2:
         return None
     return (
-        f"{'; '.join(f'{what} is on disk {found}' for what, found in told.items())}. All have to be on one disk, and labels of two are the same: "
-        "take the other disk out, or rename its partitions (`sfdisk --part-label`), and reboot. Nothing was written."
+        f"{'; '.join(f'{what} is on disk {found}' for what, found in told.items())}. "
+        "All have to be on one disk, and labels of two are the same: "
+        "take the other disk out, or rename its partitions (`sfdisk --part-label`), and reboot. "
+        "Nothing was written."
     )
 
 
 def disk(host: Host, link: str) -> Optional[str]:
-    """Return the disk of a partition by its link in sysfs; None if there is none."""
+    """Return the disk of a partition by its link in sysfs; None if the link is not that of a partition."""
     here = os.path.realpath(host.located(link))
     return os.path.basename(os.path.dirname(here)) if os.path.exists(f"{here}/partition") else None
 
 
 def state(entry: Optional[loader.Entry], about: Mapping[str, Any], now: bool) -> str:
-    """Return the state of a slot: empty, tried, good, or failed. `now`: this boot tries it, possibly for the
-    last time. Pure.
+    """Return the state of a slot: empty, tried, good, or failed. Pure.
+
+    :param now: whether this boot tries the slot, possibly with its last try.
     """
     if entry is None or not about:
         return EMPTY
@@ -179,7 +194,7 @@ def state(entry: Optional[loader.Entry], about: Mapping[str, Any], now: bool) ->
 
 
 def fallback(found: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> Optional[str]:
-    """Return the message about a newer image that has used up its tries; None if there is none. Pure.
+    """Return the message about a newer image that has used up its tries; None without such an image. Pure.
 
     :param found: the result of :func:`survey`.
     :param told: lines of the history.
@@ -203,7 +218,7 @@ def fallback(found: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> Opt
 
 
 def tell(host: Host, verdict: Mapping[str, Any]) -> None:
-    """Make logins report a newer image that failed, like the verdict."""
+    """Show a newer image that failed at logins, as the verdict does."""
     bad = [
         str(row["got"])
         for row in verdict["findings"]
@@ -220,7 +235,7 @@ def tell(host: Host, verdict: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def alone(host: Host) -> Iterator[None]:
-    """One change at a time. Raises NodeError where another is at work."""
+    """Lock the slots for one change. Raises NodeError if another process has the lock."""
     here = host.located(LOCK)
     os.makedirs(os.path.dirname(here), exist_ok=True)
     with open(here, "a") as opened:
@@ -232,22 +247,24 @@ def alone(host: Host) -> Iterator[None]:
 
 
 def spare(name: str) -> str:
-    """Return the name of the second copy of a file of the ESP, which exists only while the file is replaced. Pure.
+    """Return the name of the second copy of a file of the ESP, which exists only during a replacement. Pure.
 
-    The copy of an entry is an entry of the same slot, and comes before it in systemd-boot's order.
+    The copy of an entry is an entry of the same slot. It precedes the original in systemd-boot's order.
     """
     found = re.fullmatch(r"(.+)-([ab](?:\+\d+(?:-\d+)?)?\.conf)", name)
     return f"{found[1]}-new-{found[2]}" if found else f"{name}.next"
 
 
 def put(host: Host, name: str, content: bytes) -> None:
-    """Replace a file of the ESP. From the first write to the last, a whole copy of it lies on the disk, here or as :func:`spare`.
+    """Replace a file of the ESP. At any moment the disk has a complete copy of it, under its name or that of
+    :func:`spare`.
 
-    Linux's vfat renames over a name in several sectors, in any order, so that a power cut may leave neither file whole: hence the second copy.
+    Linux's vfat replaces a file by rename in several sectors, in any order. A power cut may thus destroy both
+    files, which is why there is a second copy.
     """
     second = spare(name)
     left = host.data(second)
-    if left:  # an earlier run was cut off: this copy is whole, and the file may not be
+    if left:  # an interrupted run left this complete copy; the file itself may be incomplete
         commit(host, name, left)
     if left is not None:
         take(host, second)
@@ -258,10 +275,12 @@ def put(host: Host, name: str, content: bytes) -> None:
 
 
 def commit(host: Host, name: str, content: bytes) -> None:
-    """Write a file of the ESP and prove that the disk holds it. Raises NodeError, with a file that is new removed again.
+    """Write a file of the ESP and verify that the disk holds it. Raises NodeError, and then removes the file
+    if it is new.
 
-    The data is flushed under another name first. After a rename vfat's directory entry is empty on the disk until the file itself is flushed
-    once more; its directory holds the rest. fsync also flushes the disk's own cache, which syncfs does not do on vfat.
+    The data is flushed under another name first. After a rename, vfat's directory entry is empty on the disk
+    until the file itself is flushed once more. The rest is in its directory. fsync also flushes the disk's
+    own cache; syncfs does not do that on vfat.
     """
     here = host.located(name)
     folder, fresh, new = os.path.dirname(here), here + FRESH, not host.exists(name)
@@ -282,22 +301,24 @@ def commit(host: Host, name: str, content: bytes) -> None:
             for left in (name + FRESH, *([name] if new else [])):
                 take(host, left)
         raise NodeError(
-            f"{name} cannot be written: {wrong}. What boots now still does. Look at `dmesg` and `df {os.path.dirname(name)}`."
+            f"{name} cannot be written: {wrong}. What boots now still does. "
+            f"Look at `dmesg` and `df {os.path.dirname(name)}`."
         )
 
 
 def reread(path: str) -> bytes:
-    """Return what the disk holds of a file: the kernel drops its pages first, and reads them again."""
+    """Return the content of a file on the disk: drop the kernel's cached pages first."""
     with open(path, "rb") as opened:
-        with contextlib.suppress(OSError):  # not every file system takes the advice
+        with contextlib.suppress(OSError):  # not every file system supports the advice
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return opened.read()
 
 
 def make(folder: str) -> None:
-    """Make a directory of the ESP with room for the names that come, and see it on the disk before anything is written into it.
+    """Make a directory of the ESP with room for later names, and flush it before anything is written into it.
 
-    A directory that grows later may have an end that the disk's table does not know yet, and firmware then reads none of its names.
+    If a directory grows later, the allocation table on the disk may lack its end. Firmware then reads none of
+    its names.
     """
     if os.path.isdir(folder):
         return
@@ -313,7 +334,7 @@ def make(folder: str) -> None:
 
 
 def settle(path: str) -> None:
-    """Flush a file or a directory, as it is now, to the disk."""
+    """Flush a file or directory to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -324,7 +345,8 @@ def settle(path: str) -> None:
 def take(host: Host, name: str) -> None:
     """Remove a file of the ESP for good.
 
-    It loses its name first. fsck.vfat shortens a file whose clusters are free already, and half of an entry still is one.
+    Rename it first: fsck.vfat truncates a file whose clusters are already free, and half an entry is still an
+    entry.
     """
     here = host.located(name)
     if not os.path.lexists(here):
@@ -332,7 +354,7 @@ def take(host: Host, name: str) -> None:
     gone = here + GONE
     try:
         os.replace(here, gone)
-    except OSError:  # no room for another name
+    except OSError:  # the directory has no room for another name
         gone = here
     settle(os.path.dirname(here))
     os.unlink(gone)
@@ -340,7 +362,9 @@ def take(host: Host, name: str) -> None:
 
 
 def put_entry(host: Host, where: str, slot: str, file: str, text: str) -> None:
-    """Make one file the only entry of a slot. The others go when it is on the disk, and what runs that were cut off have left."""
+    """Make one file the only entry of a slot. When the disk has it, remove the other entries and leftovers of
+    interrupted runs.
+    """
     folder = f"{where}/loader/entries"
     put(host, f"{folder}/{file}", text.encode())
     others = [
@@ -351,7 +375,10 @@ def put_entry(host: Host, where: str, slot: str, file: str, text: str) -> None:
 
 
 def leftovers(host: Host, where: str) -> List[str]:
-    """List what runs that were cut off have left among the entries; the last pattern is of a name of which only the short one was written."""
+    """List files that interrupted runs left among the entries.
+
+    The last pattern matches a name of which only the short form (8.3) was written.
+    """
     return [
         path
         for pattern in (f"goldnode-*{FRESH}", f"goldnode-*{GONE}", "GOLDNO~*")
@@ -360,7 +387,9 @@ def leftovers(host: Host, where: str) -> List[str]:
 
 
 def proved(host: Host, where: str, slot: str) -> None:
-    """See that all that boots a slot is on the disk, before anything that could be booted instead is removed. Raises NodeError."""
+    """Verify that the disk has everything needed to boot a slot, before a caller removes the alternative.
+    Raises NodeError.
+    """
     own = of_slot(loader.entries(host, where), slot)
     paths = [f"{where}/loader/entries/{own[0].file}"] if own else []
     paths += [
@@ -369,17 +398,17 @@ def proved(host: Host, where: str, slot: str) -> None:
         for word in (own[0].fields.get(key, "").split() if own else ())
     ]
     lost = [path for path in paths if not host.data(path)]
-    if len(paths) < 3 or lost:
+    if len(paths) < 3 or lost:  # entry, kernel and initramfs
         raise NodeError(
-            f"slot {slot}, which runs, could not boot again: {' and '.join(lost) or 'its entry'} is missing or empty on the ESP. "
-            "Run `goldnode-node slot sync`, then this again."
+            f"slot {slot}, which runs, could not boot again: {' and '.join(lost) or 'its entry'} "
+            "is missing or empty on the ESP. Run `goldnode-node slot sync`, then this again."
         )
     for path in (*paths, *sorted({os.path.dirname(path) for path in paths})):
         settle(host.located(path))
 
 
 def history(host: Host, where: str) -> List[Json]:
-    """Return the history of images on this node, oldest first, without torn lines."""
+    """Return the history of images on this node, oldest first. Skips torn lines."""
     found = []
     for line in (
         host.text(spare(f"{where}/{HISTORY}")) or host.text(f"{where}/{HISTORY}") or ""
@@ -394,7 +423,7 @@ def history(host: Host, where: str) -> List[Json]:
 
 
 def record(host: Host, where: str, event: str, slot: str, about: Mapping[str, Any], reason: str = "") -> None:
-    """Write a line of the history: {time, boot, event, slot, image, reason}."""
+    """Append a line to the history: {time, boot, event, slot, image, reason}."""
     row = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "boot": boot_identity(host),
@@ -410,7 +439,10 @@ def record(host: Host, where: str, event: str, slot: str, about: Mapping[str, An
 
 
 def entry_text(about: Mapping[str, Any], slot: str, linux: str, initrd: str, options: str) -> str:
-    """The entry of a slot. `options` is the command line without `root=`. Pure."""
+    """Return the text of a slot's entry. Pure.
+
+    :param options: the kernel command line without `root=`.
+    """
     rows = (
         ("title", f"goldnode {about['name']}"),
         ("sort-key", "goldnode"),
@@ -423,12 +455,12 @@ def entry_text(about: Mapping[str, Any], slot: str, linux: str, initrd: str, opt
 
 
 def without_root(options: str, *others: str) -> str:
-    """A command line without its root, and without some words. Pure."""
+    """Return a command line without `root=` and without the given words. Pure."""
     return " ".join(word for word in options.split() if not word.startswith("root=") and word not in others)
 
 
 def digest(path: str) -> str:
-    """SHA-256 of a file, in hex."""
+    """Return the SHA-256 of a file, in hex."""
     found = sha256()
     with open(path, "rb") as opened:
         for block in iter(lambda: opened.read(1 << 20), b""):
@@ -437,19 +469,21 @@ def digest(path: str) -> str:
 
 
 def bring(host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]]) -> List[str]:
-    """Copy kernel and initramfs of a slot to the ESP, each under a name of its content. Returns their paths on the ESP.
+    """Copy kernel and initramfs of a slot to the ESP, each under a name with its digest. Return their paths
+    on the ESP. Raises NodeError if the ESP has no room.
 
-    :param sources: (path on this machine, beginning of the name). Raises NodeError where the ESP has no room.
+    :param sources: (path on this machine, beginning of the name).
     """
     folder = f"{where}/{FOLDER}/{slot}"
     make(host.located(folder))
-    clean(host, where, slot)  # what a run that was cut off has left takes room
+    clean(host, where, slot)  # leftovers of an interrupted run take room
     names, missing = [], []
     for source, name in sources:
         with open(source, "rb") as opened:
             content = opened.read()
         path = free = f"{folder}/{name}-{sha256(content).hexdigest()[:12]}"
-        # A file that is damaged may be one that an entry names: it stays until no entry does.
+        # An entry may name a damaged file, so do not replace it: use another name until no entry refers to
+        # it.
         for number in itertools.count(1):
             if host.data(free) in (content, None):
                 break
@@ -461,19 +495,20 @@ def bring(host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]])
     room = stat.f_bavail * stat.f_frsize
     if missing and room < need:
         raise NodeError(
-            f"the ESP at {where} has {room >> 20} MiB free, and kernel and initramfs of slot {slot} need {need >> 20} MiB. "
+            f"the ESP at {where} has {room >> 20} MiB free, "
+            f"and kernel and initramfs of slot {slot} need {need >> 20} MiB. "
             f"Remove what else lies there; the entries are as they were."
         )
     for name, content in missing:
         commit(host, name, content)
-    for name in names:  # also of what was there already, whoever wrote it
+    for name in names:  # files that existed before may not have been flushed
         settle(host.located(name))
     settle(host.located(folder))
     return [name[len(where) :] for name in names]
 
 
 def clean(host: Host, where: str, slot: str) -> None:
-    """Take away kernels and initramfs of a slot that no entry names, and what runs that were cut off have left."""
+    """Remove kernels and initramfs of a slot that no entry names, and leftovers of interrupted runs."""
     named = {
         word
         for entry in loader.entries(host, where)
@@ -486,18 +521,20 @@ def clean(host: Host, where: str, slot: str) -> None:
             take(host, path)
 
 
-# -- the slot that runs follows its own kernel
+# -- the running slot follows its own kernel
 
 
 def wanted_release(host: Host, where: str, slot: str) -> Optional[str]:
-    """The kernel that the slot's entry boots."""
+    """Return the kernel release that the slot's entry boots."""
     own = of_slot(loader.entries(host, where), slot)
     return (own and loader.release(host, where, own[0])) or known(host, where, slot).get("kernel")
 
 
 def stale(host: Host, where: str, slot: str) -> Optional[str]:
-    """Return how the slot's kernel on the ESP differs from the one in its /boot; None if they are equal.
-    Digests are cached below /run by size and time.
+    """Return how the slot's kernel or initramfs on the ESP differs from the one in its /boot; None if they
+    are equal.
+
+    Digests are cached below /run by size, time and inode.
     """
     own = of_slot(loader.entries(host, where), slot)
     release = wanted_release(host, where, slot)
@@ -531,9 +568,10 @@ def stale(host: Host, where: str, slot: str) -> Optional[str]:
 
 
 def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
-    """Have the entry of the slot that runs boot a kernel of its root, with its initramfs as it is now. Returns what was done.
+    """Have the entry of the running slot boot a kernel of its root, with its current initramfs. Return a
+    message, or None if nothing changed. Raises NodeError.
 
-    :param release: None: the one that it boots already. Raises NodeError.
+    :param release: the kernel to boot; None for the one that the entry boots already.
     """
     where, slot = place(host), running(host)
     if where is None or slot is None:
@@ -543,7 +581,8 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
         own = of_slot(loader.entries(host, where), slot)
         if not own or not release:
             raise NodeError(
-                f"slot {slot}, which runs, has no entry on the ESP at {where}. Look at {where}/loader/entries."
+                f"slot {slot}, which runs, has no entry on the ESP at {where}. "
+                f"Look at {where}/loader/entries."
             )
         names = (f"/boot/vmlinuz-{release}", f"/boot/initrd.img-{release}")
         lost = [name for name in names if not host.exists(name)]
@@ -567,12 +606,15 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
 
 
 def settled(entry: loader.Entry) -> str:
-    """Return the name that an entry is to have: without the mark of a second copy, unless it is counted and systemd-bless-boot looks for it. Pure."""
+    """Return the name that an entry should have: without the marker of a second copy. Pure.
+
+    An entry with a counter retains its name, because systemd-bless-boot looks for it.
+    """
     return entry.file if entry.left is not None else re.sub(r"(?:-new)+(-[ab]\.conf)$", r"\1", entry.file)
 
 
 def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
-    """Add words to the command line of the slot that runs, and take words away. Raises NodeError."""
+    """Add words to the command line of the running slot, and remove words from it. Raises NodeError."""
     where, slot = place(host), running(host)
     own = of_slot(loader.entries(host, where), slot) if where and slot else []
     if where is None or slot is None or not own:
@@ -593,7 +635,9 @@ def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
 
 
 def failed(host: Host) -> str:
-    """Record why a boot that tries an image is given up, unless the check has done so in this boot."""
+    """Record why a boot that tries an image is given up, unless the check has done so in this boot. Return
+    the reason.
+    """
     found = survey(host)
     if found is None or found["tried"] is None:
         return "this boot tries no image"
@@ -623,27 +667,33 @@ def failed(host: Host) -> str:
     return text
 
 
-# -- what boots next
+# -- the next boot
 
 
 def boots_next(host: Host, slot: str, done: str) -> Json:
-    """The survey, where a slot boots next to which something was done. Raises NodeError where a wish of systemd-boot's says otherwise."""
+    """Return the survey after a change, if the slot boots next. Raises NodeError if systemd-boot's settings
+    select another entry.
+
+    :param done: the change, as part of an error message.
+    """
     after = survey(host) or {}
     if after.get("next") != slot:
         raise NodeError(
             f"slot {slot} {done}, and does not boot next: {after.get('why')}. "
-            "Take the wish back (`bootctl set-default ''`, `bootctl set-oneshot ''`) or correct `default` in loader.conf."
+            "Take the wish back (`bootctl set-default ''`, `bootctl set-oneshot ''`) "
+            "or correct `default` in loader.conf."
         )
     return after
 
 
-# -- the way back
+# -- rollback
 
 
 def back(host: Host, tries: int = TRIES) -> Json:
-    """Have the other slot's last good image boot next. It is tried as a new one is: where it fails, the slot that runs now boots again.
+    """Have the other slot's last good image boot next. Like a new image it is on trial: if it fails, the slot
+    that runs now boots again.
 
-    Raises NodeError where the other slot holds none.
+    Raises NodeError if the other slot has no good image.
     """
     found = survey(host)
     if found is None:
@@ -662,11 +712,13 @@ def back(host: Host, tries: int = TRIES) -> Json:
             )
         if row["state"] != GOOD and not about.get("good"):
             raise NodeError(
-                f"image {about.get('name')} in slot {other} was never good (it is {row['state']}). Write another image."
+                f"image {about.get('name')} in slot {other} was never good (it is {row['state']}). "
+                "Write another image."
             )
         if found["tried"]:
             raise NodeError(
-                f"the image that runs is still tried ({found['tried']}). Wait until it is good, or reboot: it falls back by itself."
+                f"the image that runs is still tried ({found['tried']}). "
+                "Wait until it is good, or reboot: it falls back by itself."
             )
         entry = own[0]
         about = {
@@ -678,7 +730,8 @@ def back(host: Host, tries: int = TRIES) -> Json:
         text = entry_text(
             about, other, fields.get("linux", ""), fields.get("initrd", ""), f"{options} {WATCHDOG}"
         )
-        # That it was good, which changes nothing of what boots next; then the entry that makes it the one that does.
+        # First record that it was good, which does not affect the boot order; then write the entry, which
+        # does.
         put(
             host,
             f"{where}/{FOLDER}/{other}/slot.json",

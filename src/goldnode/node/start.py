@@ -1,4 +1,4 @@
-"""Start of the program: a question that the last check has answered is answered before anything else is
+"""Start of the program. A question that the last check has answered is answered before other modules are
 imported.
 """
 
@@ -13,18 +13,22 @@ WATCH = "import sys; sys.path[:0] = sys.argv[1:]; from goldnode.node.watch impor
 
 
 def main(engine: str | None = None, archive: str | None = None) -> int:
-    """Run the command of `sys.argv`; returns the exit code. `engine` and `archive` are digest and path of the program's file, where it is one."""
+    """Run the command of `sys.argv`. Return the exit code.
+
+    :param engine: digest of the program's file; None if it runs from its sources.
+    :param archive: path of that file.
+    """
     arguments = sys.argv[1:]
     if arguments[:1] == ["check"]:
-        gc.disable()  # it looks once and ends: what it would find unused meanwhile is little, and looking for it is a tenth of its time
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # in a locale that lacks a character of a reason, the reason is still told
+        # A check is short and leaves little garbage, and collecting it takes a tenth of its time.
+        gc.disable()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Print a reason even in a locale that lacks one of its characters.
         sys.stdout.reconfigure(errors="backslashreplace")
     if arguments == ["--version"]:
         print("goldnode-node " + (engine or "(its sources, not its file)"))
         return 0
-    if arguments == ["device"]:  # asked by goldnode itself, in a process of its own each time
+    if arguments == ["device"]:  # internal: goldnode reads the GPUs in a process of its own each time
         from .device.reader import main as reader
 
         return reader()
@@ -33,8 +37,10 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
 
         return stream(arguments[2:])
     if arguments == ["watch-log"] and archive:
-        # It stays for as long as the node runs: in an interpreter that has loaded nothing but what it needs.
-        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", WATCH, archive])  # noqa: S606 - the program itself
+        # It runs as long as the node. A new interpreter has loaded only what it needs.
+        os.execv(  # noqa: S606 - the program itself
+            sys.executable, [sys.executable, "-I", "-S", "-c", WATCH, archive]
+        )
     if "--cached" in arguments:
         from .verdict import current
 
@@ -55,9 +61,11 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
 
 
 def leave(status: int) -> int:
-    """Write out what was printed, and end a check with `status`. Return that where the ordinary end is wanted: of any other command.
+    """Flush the output and end the process of a check with `status`. For any other command return `status`,
+    for an ordinary exit.
 
-    Raises OSError where something cannot be written: a caller that cannot read the verdict must not take the status for one.
+    Raises OSError if a stream cannot be written. A caller that cannot read the verdict must not take the
+    status for one.
     """
     for stream, name in ((sys.stdout, "standard output"), (sys.stderr, "standard error")):
         try:
@@ -66,7 +74,6 @@ def leave(status: int) -> int:
         except OSError as problem:
             raise OSError(problem.errno, problem.strerror, name) from None
     if sys.argv[1:2] == ["check"]:
-        os._exit(
-            status
-        )  # the system takes back all memory at once; the interpreter would free each object, for a tenth of the time of a check
+        # The interpreter would free each object, which takes a tenth of the time of a check.
+        os._exit(status)
     return status

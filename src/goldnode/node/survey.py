@@ -1,5 +1,5 @@
-"""survey(host): the state of a node without a class. Reads only; `goldnode adopt` makes a class and a stack
-of it for review.
+"""survey(host): the state of a node without a class. Only reads. `goldnode adopt` derives a class and a stack
+from it, for review.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ NAMES = (
     "nvidia-container-toolkit",
     "amd-container-toolkit",
 )
-# nvidia-smi's own names of what a policy can say; [N/A] is its word for "this GPU has none".
-QUERY = ("pci.bus_id,name,uuid,persistence_mode,power.limit,clocks.applications.graphics,clocks.applications.memory,ecc.mode.current,"
-         "compute_mode,mig.mode.current,vbios_version")  # fmt: skip
+# nvidia-smi's names of settings that a policy can have. It prints [N/A] if a GPU lacks a setting.
+QUERY = (
+    "pci.bus_id,name,uuid,persistence_mode,power.limit,clocks.applications.graphics,"
+    "clocks.applications.memory,ecc.mode.current,compute_mode,mig.mode.current,vbios_version"
+)
 
 
 def survey(host: Host) -> Json:
-    """Everything `goldnode adopt` asks of a node, as plain data (schema goldnode.survey/1). None: could not be read here."""
+    """Return everything that `goldnode adopt` needs to know about a node, as plain data (schema
+    goldnode.survey/1). None: could not be read here.
+    """
     container = is_container(host)
     own = host.live and not container
     release = platform.release() if own else None
@@ -75,24 +79,27 @@ def survey(host: Host) -> Json:
 
 
 def architecture(host: Host) -> str:
-    """dpkg's word for the architecture of the root."""
+    """Return dpkg's name for the architecture of the root."""
     return host.run("dpkg", "--print-architecture").out.strip()
 
 
 def drivers(host: Host, release: Optional[str]) -> List[Json]:
-    """GPU driver modules that modprobe would find for a kernel: [{module, version, license, vermagic, signer, file}]."""
+    """Return the GPU driver modules that modprobe would find for a kernel: [{module, version, license,
+    vermagic, signer, file}].
+    """
     found = []
     for module in DRIVERS if release else ():
         info = observe.modinfo(host, str(release), module)
-        if info is not None and (
-            module != "amdgpu" or info["version"]
-        ):  # the kernel's own amdgpu has no version of its own
+        # The amdgpu module of the kernel itself has no version.
+        if info is not None and (module != "amdgpu" or info["version"]):
             found.append({"module": module, **info})
     return found
 
 
 def loaded(host: Host) -> List[Json]:
-    """Out-of-tree modules that the kernel holds, by the letter O of their taint (Linux admin guide, tainted kernels)."""
+    """Return the loaded out-of-tree modules, by the letter O of their taint (Linux admin guide, tainted
+    kernels).
+    """
     found = []
     for name in host.glob("/sys/module", "*"):
         taint = (host.text(f"{name}/taint") or "").strip()
@@ -107,8 +114,8 @@ def loaded(host: Host) -> List[Json]:
 
 
 def dkms(host: Host) -> List[Json]:
-    """Return the DKMS tree: [{name, version, kernels, package}]. `package` owns the source; None without an
-    owner.
+    """Return the DKMS tree: [{name, version, kernels, package}]. `package` owns the source; None if no
+    package does.
     """
     owners: Dict[str, str] = {}
     for listing in host.glob("/var/lib/dpkg/info", "*.list"):
@@ -135,7 +142,9 @@ def dkms(host: Host) -> List[Json]:
 
 
 def nvswitch(host: Host) -> bool:
-    """Whether the PCI bus has an NVSwitch: NVIDIA's bridges of class 0680. Read by class, not from a list of ids."""
+    """Return whether the PCI bus has an NVSwitch: an NVIDIA bridge of class 0680. The class covers models
+    that a list of ids would miss.
+    """
     devices = host.glob("/sys/bus/pci/devices", "*")
     rows = [
         ((host.text(f"{name}/vendor") or "").strip(), (host.text(f"{name}/class") or "").strip())
@@ -145,7 +154,7 @@ def nvswitch(host: Host) -> bool:
 
 
 def settings(host: Host) -> Optional[List[Dict[str, str]]]:
-    """Return nvidia-smi's settings of each GPU, unparsed; None without it, or without its driver."""
+    """Return nvidia-smi's settings of each GPU, unparsed; None without nvidia-smi or its driver."""
     told = host.run("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", timeout=60)
     if told.rc != 0:
         return None

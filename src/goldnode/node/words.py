@@ -1,4 +1,4 @@
-"""The command line of the program, for argparse."""
+"""Command line of the program, for argparse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ for a class file. Exit status: 0 as declared, 1 something differs, 3 something c
 CHECK = "A machine without a class is judged by the facts of its GPUs. Exit status: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class."
 
 
-# Commands in modules of their own, each with `arguments(parser)` and `run(host, options)`: imported only where they are asked for.
+# Commands in modules of their own, each with `arguments(parser)` and `run(host, options)`. A module is
+# imported only when its command is used.
 ELSEWHERE_RUN = {
     "capture": ("probe.command", "Print the state that this node reports, as JSON."),
     "diagnose": (
@@ -37,7 +38,7 @@ WITHOUT_FORMAT = ("capture", "watch-log", "serve")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse exits with 2 on wrong usage, which here would mean `drain`."""
+    """An argument parser that reports wrong usage as an error: argparse exits with 2, which would mean `drain`."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(self, message)

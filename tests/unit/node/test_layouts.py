@@ -100,7 +100,8 @@ def machine(where: Path, layout: str, more: dict[str, str] | None = None) -> Hos
 
 
 def check(host: Host) -> dict[str, Any]:
-    return documents.valid(json.dumps(undeclared.examine(host, known.facts(), now=NOW)))
+    found: dict[str, Any] = documents.valid(json.dumps(undeclared.examine(host, known.facts(), now=NOW)))
+    return found
 
 
 def outcomes(verdict: dict[str, Any]) -> dict[str, str]:
