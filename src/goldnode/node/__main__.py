@@ -1,16 +1,21 @@
-"""Start goldnode-node: as `python -m goldnode.node`, and as `__main__` of the self-contained file.
+"""Entry point of goldnode-node: `python -m goldnode.node`, and `__main__` of the self-contained file.
 
-Python caches no byte code of modules in a zip archive. It would compile each module again at every start. So the first start by root after a
-boot compiles the whole archive into one file below PLACE: a zip archive of byte code, from which Python imports like from any other.
+Python caches no byte code of modules in a zip archive, so it would compile each module again at every start.
+The first start by root after a boot therefore compiles the whole archive into one file below PLACE. That file
+is a zip archive of byte code, from which Python imports as from any other.
 
-* One process makes the copy: it holds a lock. Another one that starts meanwhile runs from the archive, and waits for nothing.
-* The copy appears in one step, by a rename, and nothing is added to it later.
-* Every start verifies the checksum of the copy before it imports from it. A damaged copy is made again.
-* A process imports through its own open file of the copy. Deleting or replacing the copy takes nothing from a process that runs.
+* One process makes the copy and holds a lock. Others that start meanwhile run from the archive without
+  waiting.
+* A rename publishes the copy in one step. Nothing is added to it later.
+* Every start verifies the checksum of the copy before it imports from it, and replaces a damaged copy.
+* A process imports through its own open file of the copy. Deleting or replacing the copy does not affect
+  running processes.
 
-Where no sound copy can be had (another user, no room, a directory that others can write to), the program runs from its archive.
+The program runs from its archive where no sound copy is possible: as another user, on a full file system, or
+below a directory that others can write to.
 
-Every failure of the program, in its imports too, ends here: exit status 3, "could not check", and one line with the reason and the fix.
+Every failure of the program, import errors included, ends here: exit status 3, "could not check", and one
+line with the reason and the fix.
 """
 
 import os
@@ -21,31 +26,35 @@ if TYPE_CHECKING:
     import signal as signal
 else:
     try:
-        import _signal as signal  # what `signal` is made of; see process.py
+        import _signal as signal  # the compiled part of `signal`; see process.py
     except ImportError:
         import signal
 
-# In /run: gone at the next boot, so that no power cut can leave half of it.
+# /run is empty after a boot, so a power cut cannot leave half a copy.
 PLACE = "/run/goldnode/program"
 STAMP, LOCK = "stamp", "lock"
 DAY = 86400.0
-SEAL = 8  # hexadecimal digits of a CRC-32: the end of the archive, of all bytes before; the head of a copy, of all bytes after
+# Hexadecimal digits of a CRC-32. An archive ends with the checksum of all bytes before; a copy begins with
+# that of all bytes after.
+SEAL = 8
 COULD_NOT_CHECK = 3
 DAMAGED = "Run site.yml for this host, or fetch the file again."
 
 
 def ordinary() -> None:
-    """Reset inherited process settings. With SIGCHLD ignored the kernel reports no exit status; and the umask
-    of the caller must not decide who can read our files: secret files get a mode of their own.
+    """Reset inherited process settings.
+
+    If SIGCHLD is ignored, the kernel reports no exit statuses. The caller's umask must not decide who can
+    read our files; secret files get an explicit mode.
     """
     os.umask(0o022)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def settle(archive: str) -> str:
-    """Let modules come from the compiled copy of `archive`, where root has one or can make one. Return the digest of the file.
+    """Make modules importable from the compiled copy of `archive`, if root has one or can make one.
 
-    Raises ImportError where the file is not what was built.
+    Return the digest of the archive. Raises ImportError if the file is not the one that was built.
     """
     root = os.geteuid() == 0
     digest = known(archive) if root else None
@@ -63,7 +72,7 @@ def settle(archive: str) -> str:
                 copy = compiled(digest) or make(data, digest)
             if copy:
                 stamp(mark, digest)
-        except Exception:  # noqa: S110 - no copy can be made, or none be found quickly: only time is lost
+        except Exception:  # noqa: S110 - without a copy or a stamp the program still works, only slower
             pass
     if copy:
         sys.path[0] = copy
@@ -71,7 +80,10 @@ def settle(archive: str) -> str:
 
 
 def verify(archive: str, data: bytes) -> None:
-    """Raise ImportError unless `archive`, whose bytes are `data`, ends with its own checksum: Python verifies none of what it imports."""
+    """Raise ImportError unless `archive`, whose bytes are `data`, ends with its own checksum.
+
+    Python itself verifies nothing that it imports from a zip archive.
+    """
     import zlib
 
     if b"%0*x" % (SEAL, zlib.crc32(data[:-SEAL])) != data[-SEAL:]:
@@ -79,13 +91,19 @@ def verify(archive: str, data: bytes) -> None:
 
 
 def marked(status: os.stat_result) -> str:
-    """Return what differs after every change of a file: its change time cannot be set, and a file in another's place is another inode."""
+    """Return the identity of a file's content: device, inode, size and ctime.
+
+    Nothing can set a ctime, and a replaced file is another inode.
+    """
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_ctime_ns}"
 
 
 def known(archive: str) -> "str | None":
-    """Return the digest of the file as an earlier start of this boot took it, if it is still that file. Reading and hashing it takes as
-    long as the rest of a cached answer."""
+    """Return the digest that an earlier start of this boot recorded for the file, if the file has not changed
+    since.
+
+    Reading and hashing the file takes as long as the rest of a cached answer.
+    """
     try:
         if not trusted():
             return None
@@ -97,7 +115,10 @@ def known(archive: str) -> "str | None":
 
 
 def stamp(mark: str, digest: str) -> None:
-    """Write what `known` reads. A file changed in the last moments is left out: a second change could come within the same tick."""
+    """Record the digest for `known`.
+
+    Skip a file changed within the last two seconds: a second change could fall into the same clock tick.
+    """
     import time
 
     if time.time_ns() - int(mark.rpartition(" ")[2]) < 2_000_000_000:
@@ -109,7 +130,7 @@ def stamp(mark: str, digest: str) -> None:
 
 
 def safe(directory: str) -> bool:
-    """Whether it is a directory, no link, that only root can write to."""
+    """Return whether it is a directory (not a link) that only root can write to."""
     try:
         found = os.lstat(directory)
     except FileNotFoundError:
@@ -123,14 +144,17 @@ def trusted() -> bool:
 
 
 def named(digest: str) -> str:
-    """Return the name of the copy for this very Python: byte code of another may differ."""
+    """Return the name of the copy for exactly this Python. Byte code differs between versions."""
     import zlib
 
     return os.path.join(PLACE, f"{digest}-{zlib.crc32(sys.version.encode()):08x}")
 
 
 def compiled(digest: str) -> "str | None":
-    """Open and verify the copy of the archive with this digest. Return the path to import from, None where there is no sound copy."""
+    """Open and verify the copy of the archive with this digest.
+
+    Return the path to import from; None if there is no sound copy.
+    """
     import zlib
 
     if not trusted():
@@ -141,7 +165,7 @@ def compiled(digest: str) -> "str | None":
         return None
     try:
         status = os.fstat(handle)
-        # With the number of the process, so that its children can import from there too.
+        # By process number and not /proc/self, so that child processes can import from it too.
         path = f"/proc/{os.getpid()}/fd/{handle}"
         if (
             status.st_mode & 0o170022 == 0o100000
@@ -154,15 +178,17 @@ def compiled(digest: str) -> "str | None":
                 checksum = zlib.crc32(memoryview(buffer)[:size], checksum)
             if seal == b"%0*x" % (SEAL, checksum):
                 return path
-    except OSError:  # without /proc, or a medium that cannot be read
+    except OSError:  # no /proc, or an unreadable medium
         pass
     os.close(handle)
     return None
 
 
 def make(data: bytes, digest: str) -> "str | None":
-    """Compile the archive into its copy, unless another process is doing that, and remove copies of earlier versions. Return what `compiled`
-    returns of it."""
+    """Compile the archive into its copy, and remove copies of earlier versions.
+
+    Return the same as `compiled`; None also if another process is compiling.
+    """
     import fcntl
     import importlib.util
     import io
@@ -183,9 +209,10 @@ def make(data: bytes, digest: str) -> "str | None":
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
-        if copy := compiled(digest):  # made between the caller's look and the lock
+        if copy := compiled(digest):  # another process finished it before this one got the lock
             return copy
-        for entry in os.scandir(PLACE):  # younger ones may be of a program that is installed beside this one
+        # Spare younger files: another version of the program may be installed at the same time.
+        for entry in os.scandir(PLACE):
             if (
                 entry.name not in (STAMP, LOCK)
                 and time.time() - entry.stat(follow_symlinks=False).st_mtime > DAY
@@ -197,7 +224,8 @@ def make(data: bytes, digest: str) -> "str | None":
             for name in sources.namelist():
                 if name.endswith(".py"):
                     code = compile(sources.read(name), f"goldnode-node/{name}", "exec", dont_inherit=True)
-                    # PEP 552: the magic number, the flag of byte code that is compared with no source, and no hash of one.
+                    # PEP 552: the magic number, the flag for unchecked byte code, and eight zero bytes where
+                    # a source hash would be.
                     head = importlib.util.MAGIC_NUMBER + b"\x01\0\0\0" + bytes(8)
                     copies.writestr(zipfile.ZipInfo(name + "c"), head + marshal.dumps(code))
         content = out.getvalue()
@@ -213,15 +241,18 @@ def make(data: bytes, digest: str) -> "str | None":
 
 
 def load_once() -> None:
-    """Have modules of zip archives loaded once. `get_filename` of zipimport reads and compiles the whole module to find its name, and Python asks
-    for that before it loads the module: a check would spend as long on that as on all it reads."""
+    """Load modules of zip archives once.
+
+    `zipimporter.get_filename` reads and compiles the whole module to find its name, and Python calls it
+    before it loads the module. That would double the cost of every import.
+    """
     import zipimport
 
     class Importer(zipimport.zipimporter):
-        """The standard importer, which names a file by looking into the archive's directory alone."""
+        """zipimporter that derives file names from the directory of the archive alone."""
 
         def get_filename(self, fullname: str) -> str:
-            """Return the path of a module's file, in the archive."""
+            """Return the path of a module's file in the archive."""
             path = f"{self.archive}/{self.prefix}{fullname.rpartition('.')[2]}"
             return f"{path}/__init__.py" if self.is_package(fullname) else f"{path}.py"
 
@@ -230,12 +261,12 @@ def load_once() -> None:
 
 
 def begin() -> int:
-    """Run the command of `sys.argv`. Return the exit status."""
+    """Run the command in `sys.argv`. Return the exit status."""
     ordinary()
     archive = getattr(getattr(__spec__, "loader", None), "archive", None)
     engine = None
     if archive:
-        # Started from its copy, by a process that has verified it, it does not look for one.
+        # A process started from the copy needs no other: its parent has verified the copy.
         engine = None if __file__.endswith(".pyc") else settle(archive)
         load_once()
 
@@ -243,22 +274,25 @@ def begin() -> int:
 
     try:
         status = main(engine, archive)
-    except SystemExit as ended:  # argparse
+    except SystemExit as ended:  # argparse exits by itself
         status = ended.code if isinstance(ended.code, int) else COULD_NOT_CHECK if ended.code else 0
     return leave(status)
 
 
 def crashed(problem: BaseException) -> int:
-    """Report in one line why the program failed. Return the exit status: a crash is no verdict. Never raises."""
+    """Report in one line why the program failed. Never raises.
+
+    Return the exit status "could not check": a crash is no verdict.
+    """
     try:
-        from goldnode.node.fault import report  # no other start has anything to report
+        from goldnode.node.fault import report  # imported here: a healthy start does not need it
 
         report(problem)
-    except BaseException:  # also this module may be damaged
+    except BaseException:  # fault.py may be damaged itself
         line = f"goldnode-node: {type(problem).__name__}: {problem}. {DAMAGED}\n"
         try:  # noqa: SIM105 - contextlib would be one more module that may be damaged
             os.write(2, line.encode("ascii", "backslashreplace"))
-        except OSError:  # nobody reads it
+        except OSError:  # stderr is closed
             pass
     return COULD_NOT_CHECK
 
@@ -267,7 +301,8 @@ if __name__ == "__main__":
     try:
         status = begin()
     except BaseException as problem:
+        # Skip the interpreter's shutdown: it would flush the failed output again, and exit with 120.
         os._exit(
             crashed(problem)
-        )  # the interpreter's own end would write what could not be written once more, and return 120
+        )
     sys.exit(status)

@@ -1,5 +1,6 @@
-"""Identity and uptime of this boot, and the places where boots leave records: from texts of proc(5), without
-imports, to keep a quick answer quick.
+"""Identity and uptime of this boot from texts of proc(5), and the locations of boot records.
+
+Imports nothing, so that a cached answer stays fast.
 """
 
 from __future__ import annotations
@@ -10,27 +11,37 @@ if TYPE_CHECKING:
 
 
 VARIABLES = "/sys/firmware/efi/efivars"
-VENDOR = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"  # the namespace of a boot loader's variables (Boot Loader Interface)
-LAYOUT = "/usr/lib/goldnode/disk/layout"  # in the root of every disk image: `ab` where it was made for a disk with two slots
+# Namespace of the variables of a boot loader (Boot Loader Interface).
+VENDOR = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+# In the root of every disk image; contains `ab` if the image is for a disk with two slots.
+LAYOUT = "/usr/lib/goldnode/disk/layout"
+# Mount points of the ESP, in systemd's search order.
 PLACES = (
     "/efi",
     "/boot/efi",
     "/boot",
-)  # where the ESP is mounted, in the order in which systemd looks for it
-TOLD = "/run/goldnode/slot"  # of slots: one line for the login, while there is something to tell
+)
+# written by slots: one line for the login message, while there is something to report
+TOLD = "/run/goldnode/slot"
 
 
 def identity(boot_id: str, stat: str) -> Optional[str]:
-    """A text that is new after each boot, from /proc/sys/kernel/random/boot_id and /proc/1/stat; None when either is not readable.
+    """Return a text that changes with every boot; None if either source is unreadable.
 
-    A container keeps its host's boot_id over a restart, so the start time of PID 1 (field 22 of stat) is what changes there.
+    A restarted container keeps the boot_id of its host, so the text includes the start time of PID 1.
+
+    :param boot_id: content of /proc/sys/kernel/random/boot_id.
+    :param stat: content of /proc/1/stat; field 22 is the start time.
     """
     fields = stat.rpartition(")")[2].split()
     return f"{boot_id.strip()}/{fields[19]}" if boot_id.strip() and len(fields) > 19 else None
 
 
 def uptime(text: str) -> Optional[float]:
-    """Seconds since the kernel started, from /proc/uptime. Unlike the clock it never jumps: the age of a verdict is measured with it."""
+    """Return the seconds since the kernel started, from the content of /proc/uptime; None if it is malformed.
+
+    Unlike the clock, the uptime never jumps, so it measures the age of verdicts.
+    """
     try:
         return float(text.split()[0])
     except (IndexError, ValueError):
@@ -38,10 +49,11 @@ def uptime(text: str) -> Optional[float]:
 
 
 def seconds(stamp: Any) -> Optional[int]:
-    """Return a time of verdicts and captures (2026-11-22T10:00:00Z) as seconds since 1970; None if it is not
-    one.
+    """Return a timestamp of a verdict or capture (2026-11-22T10:00:00Z) as seconds since 1970.
+
+    Return None for any other text.
     """
-    # By hand: calendar and strptime import more than the rest of a check does.
+    # By hand: calendar and strptime import more modules than the rest of a check.
     text = str(stamp)
     if len(text) != 20 or text[4] + text[7] + text[10] + text[13] + text[16] + text[19] != "--T::Z":
         return None
@@ -49,7 +61,7 @@ def seconds(stamp: Any) -> Optional[int]:
     if not all(part.isascii() and part.isdigit() for part in parts):
         return None
     year, month, day, hour, minute, second = (int(part) for part in parts)
-    # Years that begin in March have their leap day last; day 719468 of that count is 1970-01-01.
+    # Count years from March, so that the leap day is the last day. Day 719468 of that count is 1970-01-01.
     year -= month < 3
     days = (
         365 * year

@@ -1,7 +1,8 @@
-"""The drain of a goldnode run: the reason by which a scheduler shows it, and the file that records it on the node.
+"""Drain of a node by a goldnode run: the reason that a scheduler displays, and the record on the node.
 
-A reason: ``goldnode run ID.SUM of CONTROLLER at TIME: TEXT``. ID is the run's, SUM the beginning of a SHA-256 over the rest. A run writes it
-on a node in service only, so that a node that carries it was in service. A person who changes one letter of it has taken the node over.
+Format of the reason: ``goldnode run ID.SUM of CONTROLLER at TIME: TEXT``. ID identifies the run. SUM is the
+beginning of a SHA-256 over the other parts. A run writes it only on a node in service, so a node with an
+intact reason was in service before. A person who edits the reason takes the node over.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ if TYPE_CHECKING:
     from .host import Host
 
 
-FILE = "/var/lib/goldnode/drain.json"  # schema goldnode.drain/1 (goldnode.fleet.drain); there while a run has the node
-PREFIX = "goldnode run "  # no reason of the gate begins so: those begin with "goldnode:"
-LONGEST = 240  # characters of the text
-# Seconds after which a run of which nothing is known counts as cut off: a day for jobs to end, four hours for changes, boot and check.
+# Schema goldnode.drain/1 (goldnode.fleet.drain). Exists while a run has the node out of service.
+FILE = "/var/lib/goldnode/drain.json"
+PREFIX = "goldnode run "  # distinct from reasons of the gate, which begin with "goldnode:"
+LONGEST = 240  # maximum length of the text
+# A run without news counts as aborted after these seconds: one day for jobs to end, four hours for changes,
+# boot and check.
 LEASE = 28 * 3600
 
 
 class Mark(NamedTuple):
-    """The parts of such a reason: id of the run, name of the controller, time of the drain (UTC, ISO 8601), why."""
+    """Parts of such a reason: id of the run, name of the controller, time of the drain (UTC, ISO 8601), text.
+    """
 
     run: str
     controller: str
@@ -37,7 +41,7 @@ class Mark(NamedTuple):
 
 
 def reason(run: str, controller: str, time: str, text: str) -> str:
-    """Return the reason of a drain, in one line."""
+    """Return the one-line reason of a drain."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     line = line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
     found = Mark(run, controller, time, line)
@@ -45,7 +49,7 @@ def reason(run: str, controller: str, time: str, text: str) -> str:
 
 
 def mark(text: str) -> Optional[Mark]:
-    """Return the parts of a reason; None for one that no run wrote, or that was changed since."""
+    """Return the parts of a reason; None if no run wrote it, or if it has been edited since."""
     if not text.startswith(PREFIX):
         return None
     found = re.match(r"([0-9a-f-]+)\.([0-9a-f]{6}) of (\S+) at (\S+): (.*)$", text[len(PREFIX) :])
@@ -65,8 +69,9 @@ def lasts(host: Host) -> bool:
 
 
 def text(host: Host) -> str:
-    """Return the node's record of a drain; empty without one. The record is small, so only the beginning of a
-    larger file is read.
+    """Return the node's record of a drain; empty if there is none.
+
+    The record is small; of a larger file only the beginning counts.
     """
     if not host.live:
         return ""

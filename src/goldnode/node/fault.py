@@ -1,4 +1,7 @@
-"""Failures of the program itself, in one line: what went wrong, and the command that fixes it. Exit status 3, whatever it was."""
+"""One-line reports of the program's own failures: the cause, and the command that fixes it.
+
+The exit status is 3 for all of them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ REMEDIES: Dict[int, str] = {
 
 
 def brief(problem: BaseException) -> str:
-    """Return the kind of a failure, its text, and the line of code that it comes from."""
+    """Return type and text of an exception, and the line of code that raised it."""
     at = problem.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -40,7 +43,7 @@ def brief(problem: BaseException) -> str:
 
 
 def explained(problem: BaseException) -> Tuple[str, str]:
-    """Return what went wrong, and how to fix it."""
+    """Return the cause of a failure, and how to fix it."""
     if isinstance(problem, KeyboardInterrupt):
         return "it was interrupted, and has not finished", "Run the command again."
     if isinstance(problem, MemoryError):
@@ -54,16 +57,16 @@ def explained(problem: BaseException) -> Tuple[str, str]:
 
 
 def report(problem: BaseException) -> None:
-    """Print one line about `problem`, and its traceback where the user asked for it."""
+    """Print one line about `problem`; with GOLDNODE_DEBUG also its traceback."""
     trace(problem)
-    # A NodeError carries its remedy. Known by its name: its module may be what cannot be imported.
+    # A NodeError contains its remedy. Compare by name: importing its module may be what failed.
     text = str(problem) if type(problem).__name__ == "NodeError" else ". ".join(explained(problem))
     line = " ".join(f"goldnode-node: {text}".split())
     print("".join(letter if letter.isprintable() else "?" for letter in line), file=sys.stderr, flush=True)
 
 
 def trace(problem: BaseException) -> None:
-    """Print the traceback of `problem`, where the user asked for it."""
+    """Print the traceback of `problem` if GOLDNODE_DEBUG is set."""
     if os.environ.get(DEBUG):
         import traceback
 

@@ -1,7 +1,8 @@
-"""The parts of :mod:`dataclasses` and `contextlib.suppress` that this program uses.
+"""Lightweight replacements of `contextlib.suppress` and the parts of :mod:`dataclasses` that this program
+uses.
 
-The standard module imports inspect, with Python's parser and tokenizer, and compiles four functions for each
-class: that took longer than all reads of a check. Type checkers see the standard module, so classes are
+The standard module imports inspect, with Python's parser and tokenizer, and compiles four functions per
+class. That took longer than all reads of a check. Type checkers see the standard module, so classes are
 written for it.
 """
 
@@ -21,7 +22,7 @@ else:
     MISSING = object()
 
     class suppress:  # noqa: N801 - named as the standard one
-        """With it, exceptions of these kinds end the block and nothing else."""
+        """Context manager that suppresses exceptions of these kinds."""
 
         def __init__(self, *kinds):
             self.kinds = kinds
@@ -33,15 +34,16 @@ else:
             return kind is not None and issubclass(kind, self.kinds)
 
     class field:  # noqa: N801 - named as the standard one
-        """A value that each instance gets one of its own of."""
+        """Field whose default comes from a factory, once per instance."""
 
         def __init__(self, default_factory):
             self.factory = default_factory
 
     def dataclass(cls=None, *, frozen=False):
-        """Give a class the constructor, comparison and text of its annotated fields; `frozen`: and a hash, and nothing is set afterwards.
+        """Generate constructor, comparison and repr from the annotated fields of a class.
 
-        No field is inherited. Fields stand in ``vars()`` in the order in which they are written.
+        `frozen` adds a hash and makes instances immutable. Fields are not inherited. ``vars()`` lists the
+        fields in the order of their definition.
         """
         if cls is None:
             return lambda marked: dataclass(marked, frozen=frozen)
@@ -86,11 +88,11 @@ else:
         return cls
 
     def replace(value, **changes):
-        """The same with some fields changed."""
+        """Return a copy with some fields changed."""
         return type(value)(**{**vars(value), **changes})
 
     def asdict(value):
-        """The fields by name; values in them, and in their lists, tuples and dicts, likewise."""
+        """Return the fields by name. Convert nested instances in lists, tuples and dicts too."""
         return {name: _plain(item) for name, item in vars(value).items()}
 
     def _plain(item):

@@ -1,5 +1,6 @@
-"""Child processes with a time limit. `subprocess` does more, and its import costs as much as the reads of a
-check.
+"""Child processes with a time limit.
+
+`subprocess` does more, but its import costs as much as all reads of a check.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Sequence
 else:
     try:
-        import _signal as signal  # what `signal` is made of; that adds names of numbers, by way of enum
+        # the compiled part; `signal` itself adds names of numbers and imports enum for them
+        import _signal as signal
     except ImportError:
         import signal
 
-# A process in the kernel's uninterruptible sleep takes no signal: it is left behind after this many seconds.
+# A process in uninterruptible sleep ignores signals. Leave it behind after these seconds.
 GRACE = 5.0
-# `status` of one whose end the kernel told nobody: no success, whatever it did.
+# Exit status if the kernel has discarded it. Counts as a failure.
 LOST = 255
 UNTOLD = b"\nhow it ended is not known: the kernel tells it to nobody while SIGCHLD is ignored (goldnode's own start sets it back)\n"
 
 
 def found(name: str, path: str) -> str:
-    """Return the file of a program in the folders of `path`. Raises the OSError of execvp(3) if there is
-    none.
+    """Return the file of a program in the directories of `path`.
+
+    Raises the same OSError as execvp(3) if there is none.
     """
     if "/" in name:
         return name
@@ -45,13 +48,14 @@ def found(name: str, path: str) -> str:
 
 
 class Process:
-    """A running program. Its output is read by :meth:`listen`, or from `out` and `err`, the ends of its
-    pipes; :meth:`close` must follow.
+    """A running program.
 
-    :param stdin: its input; empty without it.
-    :param session: start a new session, so that :meth:`kill` ends all its children. Raises OSError if it
-        cannot be started. `status` is its exit status (a signal as a negative number), None while it runs,
-        and :data:`LOST` if it is unknown.
+    Read its output with :meth:`listen`, or from the pipes `out` and `err`. Call :meth:`close` in any case.
+    `status` is the exit status (negative for a signal), None while the program runs, and :data:`LOST` if
+    unknown. Raises OSError if the program cannot be started.
+
+    :param stdin: input of the program; empty by default.
+    :param session: start a new session, so that :meth:`kill` ends all child processes too.
     """
 
     def __init__(
@@ -62,11 +66,13 @@ class Process:
         session: bool = False,
     ) -> None:
         file = found(argv[0], environment.get("PATH", os.defpath))
+        # Open missing standard streams. Otherwise the next file would get such a number, and the child would
+        # replace it.
         for handle in (
             0,
             1,
             2,
-        ):  # of one that was started without, the next file would take the number, and be lost in the child
+        ):
             try:
                 os.fstat(handle)
             except OSError:
@@ -87,7 +93,7 @@ class Process:
                     rest = rest[os.write(given, rest) :]
                 os.lseek(given, 0, os.SEEK_SET)
                 actions.append((os.POSIX_SPAWN_DUP2, given, 0))
-            # Python ignores these two for itself; a program expects them to end it.
+            # Python ignores these signals; other programs expect the default action.
             default = [signal.SIGPIPE, signal.SIGXFSZ]
             self.pid = os.posix_spawn(
                 file, list(argv), environment, file_actions=actions, setsigdef=default, setsid=session
@@ -102,7 +108,10 @@ class Process:
         self.said: Dict[int, bytearray] = {self.out: bytearray(), self.err: bytearray()}
 
     def listen(self, limit: float) -> bool:
-        """Take what it writes (into `said`) until it has closed both pipes and ended; False when that took longer than `limit` seconds."""
+        """Collect the output in `said` until the program has closed both pipes and ended.
+
+        Return False if that takes longer than `limit` seconds.
+        """
         end = time.monotonic() + limit
         poll = select.poll()
         opened = [self.out, self.err]
@@ -121,12 +130,12 @@ class Process:
         return self.wait(end - time.monotonic()) is not None
 
     def wait(self, limit: float) -> Optional[int]:
-        """Return the exit status; None if it has not ended within `limit` seconds."""
+        """Return the exit status; None if the program has not ended within `limit` seconds."""
         end, pause = time.monotonic() + limit, 0.0002
         while self.status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # SIGCHLD is ignored, or somebody else has taken note of its end
+            except ChildProcessError:  # SIGCHLD is ignored, or other code has reaped the process
                 self.status = LOST
                 self.said[self.err] += UNTOLD
                 break
@@ -141,19 +150,21 @@ class Process:
         return self.status
 
     def kill(self) -> bool:
-        """End it, and with `session` all that it started; whether it has gone within :data:`GRACE`."""
+        """Kill the program, and with `session` all its children. Return whether it ended within
+        :data:`GRACE`.
+        """
         if self.status is None:
-            with suppress(ProcessLookupError):  # it has ended between the two calls
+            with suppress(ProcessLookupError):  # it may have ended already
                 (os.killpg if self.session else os.kill)(self.pid, signal.SIGKILL)
         return self.wait(GRACE) is not None
 
     def close(self) -> None:
-        """Close the ends of its pipes."""
+        """Close the pipes."""
         if not self.closed:
             self.closed = True
             os.close(self.out)
             os.close(self.err)
 
     def text(self, handle: int) -> str:
-        """Return its output on `out` or `err` as text with plain line ends."""
+        """Return the output on `out` or `err` as text with plain line ends."""
         return self.said[handle].decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
