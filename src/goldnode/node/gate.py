@@ -1,21 +1,26 @@
-"""The gate: what a verdict does, by the class's `gate`: `report` tells, `drain` also tells the scheduler, `block` also keeps container
-runtimes from starting.
+"""The gate: the effect of a verdict, according to the class's `gate`.
 
-A node is **bad for the gate** when one of these holds (:func:`reasons`):
+`report` only reports. `drain` also drains the node in the scheduler. `block` also prevents container runtimes
+from starting.
 
-* there is no verdict that counts: it is missing, not readable, of another boot or class, or older than its limit;
-* it says `not this class` (exit code 4), or it holds no finding at all;
-* a finding of severity `drain` is a mismatch, could not be read, or has an outcome that this program does not know.
+A node is **bad for the gate** in these cases (:func:`reasons`):
 
-`not_verified_here` does not make a node bad: a container or simulated hardware cannot show the item, which keeps the exit code at 3 and is
-no reason to stop work. Neither do `not_exposed`, `deferred` and `suppressed`, nor anything of severity `degraded`.
+* No verdict counts: it is missing, unreadable, from another boot or class, or older than its limit.
+* The verdict is `not this class` (exit code 4), or contains no finding.
+* A finding of severity `drain` is a mismatch, could not be read, or has an outcome unknown to this program.
 
-Nothing here ever stops what runs. A runtime that runs when a node becomes bad goes on running; a later start of it is refused by an
-`ExecCondition=` in plain shell (:func:`drop_in`), which works without this program. Slurm's and Kubernetes' daemons always start.
+`not_verified_here` does not make a node bad. A container or simulated hardware cannot show the item; the exit
+code stays 3, but that is no reason to stop work. Neither do `not_exposed`, `deferred`, `suppressed`, and
+findings of severity `degraded`.
 
-Files: `PASS` exists exactly while the gate lets work start, and holds the uptime of its verdict and for how many seconds that counts;
-`STATE` says so in JSON (schema goldnode.gate/1: mode, open, reasons, since, verdict_time, told, error); `REASON` is one line of text.
-`MEMORY` outlives a boot: whom this gate has told that the node is drained, so that it takes back only that.
+The gate never stops anything that runs. A container runtime continues to run when its node becomes bad. An
+`ExecCondition=` in plain shell (:func:`drop_in`), which works without this program, refuses a later start.
+The daemons of Slurm and Kubernetes always start.
+
+Files: `PASS` exists exactly while the gate lets work start. It contains the uptime of its verdict and the
+seconds for which it is valid. `STATE` is the state as JSON (schema goldnode.gate/1: mode, open, reasons,
+since, verdict_time, told, error). `REASON` is one line of text. `MEMORY` survives a boot: it records the
+drain that the gate has requested, so that the gate undoes no other.
 """
 
 from __future__ import annotations
@@ -44,11 +49,13 @@ PASS = "/run/goldnode/pass"  # noqa: S105 - a file whose presence lets work star
 STATE = "/run/goldnode/gate.json"
 REASON = "/run/goldnode/gate.reason"
 KEPT = (
-    "/run/goldnode/kept"  # one empty file per unit that the drop-in has refused; the drop-in itself makes it
+    # One empty file per unit whose start the drop-in has refused. The drop-in creates them.
+    "/run/goldnode/kept"
 )
 GUARD = "/run/goldnode/gate.lock"
 ENGINE = "/run/goldnode/engine.lock"
 MEMORY = "/var/lib/goldnode/gate.json"
+# States in which `systemctl is-enabled` succeeds.
 ENABLED = (
     "enabled",
     "enabled-runtime",
@@ -56,14 +63,14 @@ ENABLED = (
     "alias",
     "indirect",
     "generated",
-)  # where `systemctl is-enabled` says yes
-DROP_IN = "goldnode-gate.conf"  # in the drop-in directory of a runtime
+)
+DROP_IN = "goldnode-gate.conf"  # file name in the drop-in directory of a runtime
 RUNTIMES = ("docker.service", "containerd.service")
 SLURM = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol")
-OWN = "goldnode:"  # what a reason of ours begins with
+OWN = "goldnode:"  # prefix of the gate's own reasons
 NOBODY = "drain has nobody to tell: the node is not of a Slurm cluster, and the site file names no commands"
-HOOK_TIME = 45.0  # seconds for one call; two of them and the check fit into the time limit of the unit
-LONGEST = 240  # characters of a reason: one line in `systemctl status`, in sinfo, at login
+HOOK_TIME = 45.0  # seconds for one call; the time limit of the unit allows two of them and the check
+LONGEST = 240  # maximum length of a reason: one line in `systemctl status`, in sinfo, at login
 
 Document: TypeAlias = "Mapping[str, Any]"
 
@@ -76,12 +83,13 @@ class Reason(NamedTuple):
 
 
 class HookError(Exception):
-    """A hook failed; it is tried again at the next check."""
+    """A hook failed. The next check tries again."""
 
 
 def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
-    """Return why a node is bad for the gate; empty if it is not. The rule is in the docstring of this module.
-    Pure.
+    """Return why a node is bad for the gate; empty if it is not. Pure.
+
+    The module docstring has the rules.
 
     :param fault: why the verdict does not count (:func:`verdict.current.fault`).
     """
@@ -101,7 +109,10 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
 
 
 def plain(text: str) -> str:
-    """One line without control characters, of at most :data:`LONGEST` characters: it goes to terminals and to other programs."""
+    """Return the text as one line without control characters, of at most :data:`LONGEST` characters.
+
+    It goes to terminals and to other programs.
+    """
     line = " ".join(
         (
             text
@@ -113,19 +124,21 @@ def plain(text: str) -> str:
 
 
 def sentence(found: Sequence[Reason]) -> str:
-    """All reasons in one line."""
+    """Return all reasons in one line."""
     more = f" (and {len(found) - 2} more)" if len(found) > 2 else ""
     return plain("; ".join(reason.text for reason in found[:2]))[: LONGEST - len(more)] + more
 
 
 def drop_in() -> str:
-    """The drop-in that keeps a container runtime from starting while there is no pass, or one that counts no more.
+    """Return the systemd drop-in that refuses to start a container runtime without a valid pass.
 
-    Once its file has gone (another mode, or the node has left goldnode) it lets everything start, whether systemd has been reloaded or not.
-    Plain shell, so that it refuses as well when the program is broken. What it prints is what `systemctl status` shows. The age of the
-    pass is taken from /proc/uptime, which does not jump when the clock is set. `$$` and `%%` are systemd's for `$` and `%`. It waits a
-    moment before it refuses: journald asks a process that is still there which start of the unit its line belongs to, and only then
-    does `systemctl status` show the line.
+    It allows every start once its own file is gone (another mode, or goldnode removed), even before systemd
+    reloads. It is plain shell, so it also refuses if this program is broken. `systemctl status` shows its
+    output. The age of the pass comes from /proc/uptime, which does not jump when the clock is set. `$$` and
+    `%%` are systemd's escapes of `$` and `%`.
+
+    It sleeps for a moment before it refuses. journald assigns a line to the current start of a unit only
+    while the process exists, and otherwise `systemctl status` would not show it.
     """
     return f"""# goldnode: this node's class says `gate: block`
 [Unit]
@@ -143,10 +156,13 @@ ExecCondition=/bin/sh -c '[ -e /etc/systemd/system/%n.d/{DROP_IN} ] || exit 0; \
 
 
 def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
-    """Let a verdict act. Returns what there is to tell, line by line; what fails is told, kept in STATE, and tried again next time.
+    """Let a verdict take effect. Return messages about it, one per line.
 
-    :param document: the node's class document; None where it cannot be read, and then the gate stays in the mode it was in.
-    :param verdict: the verdict as it was just written.
+    A failed hook is reported and recorded in STATE. The next check tries again.
+
+    :param document: class document of the node; None if it is unreadable, then the gate's mode does not
+        change.
+    :param verdict: the verdict just written.
     """
     with _alone(host):
         memory = _load(host, MEMORY)
@@ -156,7 +172,7 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
         found = reasons(verdict, current.fault(verdict, boot_identity(host), now))
         opened = mode == REPORT or not found
         if before.get("open") and _busy(host):
-            # The run that changes the node judges it when it has finished; until then what may start still may.
+            # A run that changes the node judges it at its end. Until then the gate stays open.
             host.write(PASS, _pass(now))
             return ["gate: a goldnode run changes this node; the gate stays open until it is through"]
         told: List[str] = []
@@ -173,7 +189,7 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
             told.append(
                 f"gate ({mode}): {'open' if opened else 'closed'}" + (f": {sentence(found)}" if found else "")
             )
-        # The pass goes before anything slow is asked, and comes back only after the reason has gone.
+        # Remove the pass before any slow call, and write it only after the reason is gone.
         if not opened:
             host.remove(PASS)
         host.write(REASON, (f"goldnode gate: {sentence(found)}\n" if found else "").encode())
@@ -195,9 +211,11 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
 
 
 def release(host: Host) -> List[str]:
-    """Take the gate away (the node leaves goldnode): what it has drained is resumed, what it keeps down may start, its files go.
+    """Remove the gate when the node leaves goldnode.
 
-    :raises HookError: when the node cannot be resumed; then nothing has been removed.
+    Resume the node if the gate drained it, start the refused runtimes, and remove the gate's files.
+
+    :raises HookError: if the node cannot be resumed; then nothing has been removed.
     """
     with _alone(host):
         memory = _load(host, MEMORY)
@@ -213,27 +231,27 @@ def _pass(now: Optional[float]) -> bytes:
     return f"{now or 0:.0f} {current.LIMIT}\n".encode()
 
 
-# -- telling the scheduler
+# -- scheduler
 
 
 def hook(host: Host, document: Document) -> Optional[str]:
     """Return who is notified of a drain: `command` (the site's own commands), `slurm`, or None."""
     if (document.get("site") or {}).get("gate"):
-        return "command"  # what a site says itself goes before what is found on the node
+        return "command"  # explicit commands of the site take precedence over detection
     return "slurm" if _scontrol(host) else None
 
 
 def _tell(
     host: Host, document: Document, mode: str, found: Sequence[Reason], memory: Json, run: bool
 ) -> List[str]:
-    """Drain or resume, when that has not been done yet; `memory["drained"]` is what was told: {by, ours, ids, commands, since}.
+    """Drain or resume the node, unless that is already done.
 
-    A node that is drained already is somebody else's to resume. One that a person resumes while it is bad stays so until it is bad in
-    another way.
+    `memory["drained"]` records the request: {by, ours, ids, commands, since}. A node that was drained already
+    is not the gate's to resume. A bad node that a person resumes stays in service until it has another fault.
 
-    :param run: whether a run has the node out of service, or has left it so. Until the run has ended nothing is resumed, for it may be
-        about to boot the node. What Slurm shows of the run's drain the gate takes over, so that the run does not return a bad node; a
-        command of the site is called after the run.
+    :param run: whether a run has, or has left, the node out of service. The gate resumes nothing until the
+        run has ended, because the run may be about to boot the node. The gate takes over a run's drain in
+        Slurm, so that the run does not return a bad node. Commands of the site wait for the end of the run.
     """
     before = memory.get("drained")
     ids = {reason.id for reason in found}
@@ -288,7 +306,10 @@ def _tell(
 
 
 def _command(host: Host, words: Sequence[str], text: str) -> bool:
-    """A command of the site with the reason as its last word; status 0 is done, 3 that there was nothing to do (drained already)."""
+    """Call a command of the site with the reason as its last argument. Return whether it changed anything.
+
+    Status 0 means done, 3 nothing to do (drained already).
+    """
     done = host.run(*words, text, timeout=HOOK_TIME)
     if done.rc not in (0, 3):
         raise HookError(plain(f"{words[0]} ended with {done.rc}: {done.tail(2)}"))
@@ -312,10 +333,12 @@ def _scontrol_run(host: Host, *arguments: str) -> str:
 
 
 def _slurm_row(host: Host) -> Optional[Dict[str, str]]:
-    """Return Slurm's record of this node: {name, state, reason}; None without one. Slurm's name of the node
-    may differ from its hostname.
+    """Return Slurm's record of this node: {name, state, reason}; None without one.
+
+    The node's name in Slurm may differ from its hostname.
     """
     own = (host.text("/proc/sys/kernel/hostname") or "").strip().partition(".")[0]
+    # Ask for one node first: a list of all nodes of a large cluster is slow.
     for asked in ((own,), ()):
         for line in _scontrol_run(host, "show", "node", *asked, "--oneliner").splitlines():
             fields = dict(re.findall(r"\b(NodeName|NodeHostName|State)=(\S+)", line))
@@ -333,15 +356,16 @@ def _slurm_row(host: Host) -> Optional[Dict[str, str]]:
 
 
 def _is_drained(row: Mapping[str, str]) -> bool:
-    """Slurm shows a drained node with flags, as in IDLE+DRAIN or DOWN*+DRAIN."""
+    """Return whether the node is drained. Slurm shows it as a flag, as in IDLE+DRAIN or DOWN*+DRAIN."""
     return any(
         flag.rstrip("*~#!%$@^-") in ("DRAIN", "DRAINED", "DRAINING") for flag in row["state"].split("+")
     )
 
 
 def _slurm_drain(host: Host, row: Mapping[str, str], text: str, ours: bool) -> bool:
-    """Drain the node unless it is drained; return whether the drain is ours. A drain of ours, or of a
-    goldnode run, gets the new reason.
+    """Drain the node unless it is drained already. Return whether the drain is ours.
+
+    A drain of the gate or of a goldnode run gets the new reason.
     """
     if (
         _is_drained(row)
@@ -354,13 +378,13 @@ def _slurm_drain(host: Host, row: Mapping[str, str], text: str, ours: bool) -> b
 
 
 def _without_author(reason: str) -> str:
-    """The reason without Slurm's note of who gave it and when."""
+    """Return the reason without the author and time that Slurm appends."""
     text, bracket, rest = reason.strip().rpartition(" [")
     return text if bracket and rest.endswith("]") and "@" in rest else reason.strip()
 
 
 def _slurm_resume(host: Host) -> bool:
-    """Resume the node when it is drained for a reason of ours; whether that was so."""
+    """Resume the node if the gate has drained it. Return whether it had."""
     row = _slurm_row(host)
     if row is None or not _is_drained(row) or not row["reason"].startswith(OWN):
         return False
@@ -369,9 +393,9 @@ def _slurm_resume(host: Host) -> bool:
 
 
 def resume(host: Host, text: str) -> bool:
-    """Resume the node where Slurm has it drained for a reason that begins with `text`; whether that was so.
+    """Resume the node if Slurm has it drained for a reason that begins with `text`. Return whether it had.
 
-    :raises HookError: when Slurm does not answer.
+    :raises HookError: if Slurm does not answer.
     """
     row = _slurm_row(host) if _scontrol(host) else None
     if row is None or not _is_drained(row) or not row["reason"].startswith(text):
@@ -384,7 +408,10 @@ def resume(host: Host, text: str) -> bool:
 
 
 def _start(host: Host) -> List[str]:
-    """Start what the drop-in has refused, unless a person has disabled or masked it meanwhile. Asks systemd nothing when it refused none."""
+    """Start the units that the drop-in has refused, except those disabled or masked since.
+
+    Does not call systemd if it refused none.
+    """
     names = [name.rpartition("/")[2] for name in host.glob(KEPT, "*.service")]
     if not names:
         return []
@@ -396,9 +423,9 @@ def _start(host: Host) -> List[str]:
                 f"gate: {name} stays down: it is {unit['UnitFileState'] or unit['LoadState']}, which is somebody's decision"
             )
         elif unit["ActiveState"] in ("inactive", "failed"):
-            # Refused starts in a row are a start limit hit, of the unit and of the socket through which somebody asked for it.
+            # Repeated refusals hit the start limit of the unit and of the socket that triggers it.
             host.run("systemctl", "reset-failed", name, *unit["TriggeredBy"].split())
-            # Not waited for: the boot check runs before the runtimes, and would wait for itself.
+            # Do not wait: the boot check runs before the runtimes, and would wait for itself.
             done = host.run("systemctl", "start", "--no-block", name)
             told.append(
                 f"gate: starts {name}, which it had kept out"
@@ -420,7 +447,8 @@ PROPERTIES = (
     "TriggeredBy",
     "Listen",
 ) + (
-    "SubState",  # this and the rest for the capture (probe/software.py), which then asks nothing of its own
+    # From here on for the capture (probe/software.py), which then needs no call of its own.
+    "SubState",
     "Result",
     "NRestarts",
     "StateChangeTimestampMonotonic",
@@ -428,8 +456,9 @@ PROPERTIES = (
 
 
 def units(host: Host, names: Sequence[str]) -> Dict[str, Dict[str, str]]:
-    """Return the state of units in systemd, from one call: name -> :data:`PROPERTIES`. An unknown unit is
-    `not-found`.
+    """Return the state of units from one call of systemctl: name -> :data:`PROPERTIES`.
+
+    An unknown unit has the state `not-found`.
     """
     shown = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), *names).out
     blocks = [
@@ -445,7 +474,7 @@ def units(host: Host, names: Sequence[str]) -> Dict[str, Dict[str, str]]:
 
 
 def _load(host: Host, name: str) -> Json:
-    """A record of the gate's own; empty when it is absent or torn."""
+    """Return a record of the gate; empty if it is missing or damaged."""
     try:
         found = json.loads(host.text(name) or "{}")
     except ValueError:
@@ -454,23 +483,23 @@ def _load(host: Host, name: str) -> Json:
 
 
 def _keep(host: Host, name: str, value: Json) -> None:
-    """Write a record unless it is unchanged: a passive check of an unchanged node writes nothing to its disk."""
+    """Write a record if it has changed. A passive check of an unchanged node writes nothing to its disk."""
     text = by_lines(value, ordered=True) + "\n"
     if host.text(name) != text:
         host.write(name, text.encode())
 
 
 def _alone(host: Host) -> IO[str]:
-    """One check at a time acts: the boot's, the timer's and a person's may meet. To be used with ``with``, whose end lets the next one act."""
+    """Lock the gate; use with ``with``. The checks of the boot, of the timer and of a person may coincide."""
     here = host.located(GUARD)
     os.makedirs(os.path.dirname(here), exist_ok=True)
-    opened = open(here, "a")  # noqa: SIM115 - closed by whoever is given it
+    opened = open(here, "a")  # noqa: SIM115 - the caller closes it
     fcntl.flock(opened, fcntl.LOCK_EX)
     return opened
 
 
 def _busy(host: Host) -> bool:
-    """Whether a goldnode run is changing the node right now: it holds the engine's lock."""
+    """Return whether a goldnode run is changing the node: it holds the lock of the engine."""
     if not host.exists(ENGINE):
         return False
     with open(host.located(ENGINE), "a") as opened:

@@ -1,5 +1,6 @@
-"""SHA-256 and SHA-1 from Python itself if it has them: hashlib loads OpenSSL first, which takes longer than
-all hashing of a check.
+"""SHA-256 and SHA-1 from Python's own implementation, if it has one.
+
+hashlib loads OpenSSL first, which takes longer than all hashing of a check.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ else:
                 continue
         raise ImportError(wanted)
 
-    sha256 = _first("sha256", "_sha2", "_sha256")  # since 3.12, and before
+    sha256 = _first("sha256", "_sha2", "_sha256")  # names of the module since Python 3.12, and before
 
     def sha1(data):
-        """Return a SHA-1 object; only fingerprints of keys need it."""
+        """Return a SHA-1 object. Only fingerprints of keys need one."""
         return _first("sha1", "_sha1")(data)

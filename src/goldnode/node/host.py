@@ -1,7 +1,8 @@
-"""The one door to a machine: its files under a root, and the programs run there.
+"""Access to a machine: its files under a root, and the programs run there.
 
-Everything that runs on a node is written against :class:`Host`, so that the same code serves the live machine
-(``root="/"``), the root filesystem of an image, and a directory made by a test. Standard library only, Python 3.9.
+All code that runs on a node uses :class:`Host`. The same code therefore works on the live machine
+(``root="/"``), on the root filesystem of an image, and on a directory made by a test. Standard library only,
+Python 3.9.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, Dict, List, Optional, Sequence, Tuple, TypeAlias
 
-# The program that stays on a node: the same code, started by itself at boot, by units, and where a call may have to be killed.
+# The program installed on a node. The boot check, units, and calls that may have to be killed run it.
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
 
-# Programs answer in English and ask nothing: their text is parsed, and nobody is there to answer.
+# Force English output, which callers parse, and suppress prompts.
 ENVIRONMENT = {
     "LC_ALL": "C",
     "DEBIAN_FRONTEND": "noninteractive",
@@ -32,13 +33,14 @@ ENVIRONMENT = {
 }
 
 
-SUPERUSER = (0, 0)  # numbers of the user and the group root; tests that another user runs put their own here
+SUPERUSER = (0, 0)  # numeric user and group of root; tests without root privileges replace them
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a program: exit status (127: not found, 126: not executable, 124: timed out), standard output
-    and error as text.
+    """Result of a program: standard output and error as text, and the exit status.
+
+    Special values of the status are 127 (not found), 126 (not executable) and 124 (timed out).
     """
 
     argv: Tuple[str, ...]
@@ -47,93 +49,102 @@ class Result:
     err: str
 
     def tail(self, lines: int = 15) -> str:
-        """The last lines of both streams, for an error message."""
+        """Return the last lines of both streams, for an error message."""
         return "\n".join((self.out + "\n" + self.err).strip().splitlines()[-lines:])
 
 
 class Host:
     """A root directory and a way to run programs in it.
 
-    :param root: absolute path; ``/`` is the live machine; programs run in any other root by chroot.
-    :param live: whether the root belongs to a running machine; only given for a directory that plays one.
+    :param root: absolute path; ``/`` is the live machine. Programs run in any other root by chroot.
+    :param live: whether the root belongs to a running machine; only for a directory that simulates one.
     """
 
     def __init__(self, root: str = "/", live: Optional[bool] = None) -> None:
         self.root = os.path.abspath(root)
-        self.live = self.root == "/" if live is None else live  # and not the root filesystem of an image
-        # User and group that own what is goldnode's. In an image these are numbers too; a directory that plays a machine has a root of its own.
+        self.live = self.root == "/" if live is None else live  # False for the root filesystem of an image
+        # Owner of goldnode's own files. It is numeric in an image too. A directory that simulates a machine
+        # has its own superuser.
         self.superuser = owner_of(self.root) if live and self.root != "/" else SUPERUSER
-        self.program = PROGRAM  # what is run to ask for GPUs
+        self.program = PROGRAM  # the program that queries the GPUs
         self.pending: Any = (
-            None  # a capture's question to the GPU library, while it is open (device/stream.py)
+            # The open query of a capture to the GPU library (device/stream.py).
+            None
         )
         self.commands: List[
             Tuple[str, ...]
-        ] = []  # every program run, in order: tests and the run record read it
+        ] = []  # Every program run, in order. Tests and the run record read it.
 
     def located(self, name: str) -> str:
-        """Where the absolute path `name` of the node lies on the machine this code runs on."""
+        """Return the path on this machine of the node's absolute path `name`."""
         return f"{self.root.rstrip('/')}/{name.lstrip('/')}"
 
     def path(self, name: str) -> Path:
-        """Like :meth:`located`, as a Path. Not used by a check, whose start must not import pathlib."""
+        """Like :meth:`located`, as a Path. Not for code of a check, whose start must not import pathlib."""
         from pathlib import Path
 
         return Path(self.located(name))
 
     def exists(self, name: str) -> bool:
-        """Return whether the target of all links exists. Raises OSError if that is unknown."""
+        """Return whether the file exists, after following all links. Raises OSError if that is unknown."""
         try:
             os.stat(self.located(name))
         except OSError as problem:
             if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP):
                 return False
             raise
-        except ValueError:  # no name at all: with a NUL in it
+        except ValueError:  # the name contains NUL
             return False
         return True
 
     def is_link(self, name: str) -> bool:
-        """Whether it is a symbolic link."""
+        """Return whether it is a symbolic link."""
         return os.path.islink(self.located(name))
 
     def is_dir(self, name: str) -> bool:
-        """Whether it is a directory, or a link to one."""
+        """Return whether it is a directory, or a link to one."""
         return os.path.isdir(self.located(name))
 
     def real(self, name: str) -> str:
-        """Like :meth:`located`, with symbolic links followed inside the root (an absolute link must not lead out)."""
+        """Like :meth:`located`, with symbolic links resolved inside the root.
+
+        An absolute link must not lead out of it.
+        """
         current = name
         for _ in range(40):
             here = self.located(current)
             try:
                 target = os.readlink(here)
-            except OSError:  # no link; whatever else is wrong with it shows to whoever opens it
+            except OSError:  # not a link; opening the file reports any other problem
                 return here
+            # As in a chroot, the parent of / is /.
             current = os.path.normpath(
                 os.path.join("/", os.path.dirname(current), target)
-            )  # as in a chroot, .. of / is /
+            )
         raise OSError(f"{name}: too many levels of symbolic links")
 
     def lstat(self, name: str) -> Optional[os.stat_result]:
-        """Return the status of what lies at `name` itself, following no link; None where nothing does."""
+        """Return the status of `name` itself without following a link; None if it does not exist."""
         try:
             return os.lstat(self.located(name))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def plain_file(self, name: str) -> Tuple[Optional[os.stat_result], Optional[bytes]]:
-        """Return status and content of what lies at `name` itself. The content is None of anything but a regular file, which is not opened."""
+        """Return status and content of `name` itself.
+
+        The content of anything but a regular file is None, and such a file is not opened.
+        """
         found = self.lstat(name)
         if found is None or not stat.S_ISREG(found.st_mode):
             return found, None
-        # Not to wait, should a user put a pipe there meanwhile.
+        # O_NONBLOCK: do not hang if a user replaces the file with a pipe meanwhile.
         try:
             handle = os.open(self.located(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return None, None
         except OSError as problem:
-            if problem.errno != errno.ELOOP:  # a link by now
+            if problem.errno != errno.ELOOP:  # a link has replaced it
                 raise
             return self.lstat(name), None
         with open(handle, "rb") as opened:
@@ -141,8 +152,9 @@ class Host:
             return found, opened.read() if stat.S_ISREG(found.st_mode) else None
 
     def data(self, name: str) -> Optional[bytes]:
-        """Return the content of a file, or None if it does not exist (in /proc also if its process ends
-        during the read).
+        """Return the content of a file; None if it does not exist.
+
+        A file in /proc also counts as missing if its process ends during the read.
         """
         try:
             with open(self.real(name), "rb") as opened:
@@ -156,7 +168,7 @@ class Host:
         return None if data is None else data.decode("utf-8", "replace")
 
     def glob(self, directory: str, pattern: str) -> List[str]:
-        """Node paths in `directory` that match `pattern`, sorted."""
+        """Return the node paths in `directory` that match `pattern`, sorted."""
         if not set(pattern) & set("*?["):
             found = [pattern] if self.exists(f"{directory}/{pattern}") else []
         else:
@@ -167,7 +179,7 @@ class Host:
         return sorted(f"{directory.rstrip('/')}/{name}" for name in found)
 
     def run(self, *argv: str, timeout: float = 60, stdin: Optional[str] = None) -> Result:
-        """Run a program and wait. Never raises for what the program does: the result says it."""
+        """Run a program and wait. Failures of the program do not raise: the result reports them."""
         self.commands.append(argv)
         command: Sequence[str] = argv if self.root == "/" else ("chroot", self.root, *argv)
         try:
@@ -178,13 +190,13 @@ class Host:
             )
         except FileNotFoundError:
             return Result(argv, 127, "", f"{argv[0]}: not found")
-        except OSError as problem:  # there, and not to be run: not executable, or no program
+        except OSError as problem:  # it exists but cannot be executed
             return Result(argv, 126, "", f"{argv[0]}: {problem.strerror}")
         try:
             whole = process.listen(timeout)
             if not whole:
                 process.kill()
-        except BaseException:  # whoever waits is interrupted
+        except BaseException:  # the wait was interrupted
             process.kill()
             raise
         finally:
@@ -197,7 +209,7 @@ class Host:
     def write(
         self, name: str, content: bytes, mode: int = 0o644, owner: Optional[Tuple[int, int]] = None
     ) -> None:
-        """Write a file atomically: readers see the old content or the new, also after a crash.
+        """Write a file atomically: readers see the old or the new content, also after a crash.
 
         :param owner: numeric user and group; None for those of this process.
         """
@@ -212,10 +224,11 @@ class Host:
             with os.fdopen(handle, "wb") as out:
                 out.write(content)
                 out.flush()
-                if owner:  # before the mode, of which it takes setuid away
+                if owner:  # before the mode, because chown clears setuid
                     os.fchown(out.fileno(), *owner)
                 os.fchmod(out.fileno(), mode)
-                if not name.startswith("/run/"):  # in memory: it does not outlast the power
+                # /run is in memory, and fsync would not make it survive a power cut
+                if not name.startswith("/run/"):
                     os.fsync(out.fileno())
             os.replace(temporary, target)
         except BaseException:
@@ -223,7 +236,10 @@ class Host:
             raise
 
     def secure(self, name: str) -> None:
-        """Give a directory to root, and take from all others the right to write to it. Anything else that lies there makes way for one."""
+        """Give a directory to root, and remove write permission of all others.
+
+        Anything else at this path is replaced with a directory.
+        """
         here = self.located(name)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -235,18 +251,21 @@ class Host:
             os.mkdir(here, 0o755)
             handle = os.open(here, flags)
         try:
-            os.fchown(handle, *self.superuser)  # first: until then its owner could take back what follows
+            os.fchown(handle, *self.superuser)  # first, because the owner could revert a new mode
             os.fchmod(handle, os.fstat(handle).st_mode & 0o7777 & ~0o022)
         finally:
             os.close(handle)
 
     def lines(self, name: str) -> List[str]:
-        """Return the lines of a foreign file for :meth:`write_lines`. Bytes that are not UTF-8 are preserved."""
+        """Return the lines of a file we do not own, for :meth:`write_lines`. Preserves bytes that are not
+        UTF-8.
+        """
         return (self.data(name) or b"").decode("utf-8", "surrogateescape").splitlines(True)
 
     def write_lines(self, name: str, lines: Sequence[str]) -> None:
-        """Write changed lines to a foreign file, with its mode and owner. The target of a link is changed,
-        not the link.
+        """Write changed lines to a file we do not own, and preserve its mode and owner.
+
+        Changes the target of a link, not the link.
         """
         here = self.real(name)
         content, own = "".join(lines).encode("utf-8", "surrogateescape"), os.stat(here)
@@ -255,7 +274,7 @@ class Host:
         )
 
     def remove(self, name: str) -> None:
-        """Take a file away; that it is not there is no error."""
+        """Remove a file, if it exists."""
         try:
             os.unlink(self.located(name))
         except FileNotFoundError:
@@ -263,7 +282,7 @@ class Host:
 
 
 def owner_of(root: str) -> Tuple[int, int]:
-    """Return the numbers of user and group that own a directory; root's where it is not there yet."""
+    """Return the numeric user and group that own a directory; those of root if it does not exist."""
     try:
         found = os.stat(root)
     except OSError:
@@ -272,7 +291,10 @@ def owner_of(root: str) -> Tuple[int, int]:
 
 
 def matching(names: Sequence[str], pattern: str) -> List[str]:
-    """The names that match a shell pattern, as :func:`like` says; most have a single star and no `?`."""
+    """Return the names that match a shell pattern, as :func:`like` does.
+
+    Most patterns have a single star and no `?`, which needs no call per name.
+    """
     before, star, after = pattern.partition("*")
     if star and not set(before + after) & set("*?["):
         least = len(before) + len(after)
@@ -286,8 +308,11 @@ DIGITS = frozenset("0123456789")
 
 
 def like(name: str, pattern: str) -> bool:
-    """Whether a name matches a shell pattern (fnmatch's). One of letters, `?`, `[0-9]` and at most one star needs no regular expression."""
-    plain = pattern.replace("[0-9]", "\0")  # which no name holds
+    """Return whether a name matches a shell pattern, with the rules of fnmatch.
+
+    Patterns of letters, `?`, `[0-9]` and at most one star need no regular expression.
+    """
+    plain = pattern.replace("[0-9]", "\0")  # NUL cannot occur in a name
     if plain.count("*") > 1 or "[" in plain:
         from fnmatch import fnmatchcase
 
@@ -303,9 +328,11 @@ def like(name: str, pattern: str) -> bool:
 
 
 def is_container(host: Host) -> bool:
-    """Whether the live host is a container: it shares the kernel, and shows devices, of another machine.
+    """Return whether the live host is a container: it shares the kernel, and shows the devices, of another
+    machine.
 
-    systemd writes /run/systemd/container; engines set `container=` for PID 1 (systemd's container interface).
+    systemd writes /run/systemd/container; container engines set `container=` for PID 1 (systemd's container
+    interface).
     """
     if not host.live:
         return False
@@ -319,7 +346,7 @@ def is_container(host: Host) -> bool:
 
 
 def boot_identity(host: Host) -> Optional[str]:
-    """A text that is new after each boot (see :func:`boot.identity`); None where nothing has booted."""
+    """Return a text that changes with every boot (:func:`boot.identity`); None if the host is not live."""
     if not host.live:
         return None
     return boot.identity(host.text("/proc/sys/kernel/random/boot_id") or "", host.text("/proc/1/stat") or "")

@@ -1,7 +1,7 @@
 """Lazy imports of standard library modules that the check of a healthy node does not need.
 
-`re` imports enum, functools and collections: its import, and compiling its patterns, took an eighth of a
-check.
+`re` imports enum, functools and collections. Its import, with the compilation of its patterns, took one
+eighth of a check.
 """
 
 from __future__ import annotations

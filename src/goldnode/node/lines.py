@@ -1,5 +1,6 @@
-"""Readable JSON at low cost: one line per key and per list item. The standard encoder cannot use its compiled
-part to indent, and is ten times slower then.
+"""Fast encoder for readable JSON: one line per key and per list item.
+
+The standard encoder cannot use its compiled part with an indent, which makes it ten times slower.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def by_lines(document: Mapping[str, Any], *, ordered: bool = False) -> str:
-    """A JSON object as text, without a newline at its end; `ordered`: keys sorted, at every depth.
+    """Return a JSON object as text, without a final newline. `ordered` sorts the keys at every depth.
 
-    Keys stand at the beginning of their line behind one space, which the shell scripts of the integrations rely on.
+    Each top-level key begins a line after one space. The shell scripts of the integrations rely on that.
     """
     rows = []
     for key, value in sorted(document.items()) if ordered else document.items():

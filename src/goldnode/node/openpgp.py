@@ -1,7 +1,7 @@
-"""Fingerprints of OpenPGP public keys (RFC 4880), without gpg: armoured or binary, one key or a whole keyring.
+"""Fingerprints of OpenPGP public keys (RFC 4880) without gpg: armoured or binary, one key or a keyring.
 
-Only what is needed to decide whether a key file is the one a catalog names: the primary keys' v4 fingerprints. No
-signature is checked here; apt does that, with the key this module has let through.
+Only decides whether a key file is the one that a catalog names, by the v4 fingerprints of its primary keys.
+apt verifies the signatures, with the keys that this module has accepted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ PUBLIC_KEY, _SECRET_KEY, _PUBLIC_SUBKEY, _SECRET_SUBKEY = 6, 5, 14, 7
 
 
 class OpenPGPError(Exception):
-    """The bytes are not OpenPGP public keys; the text says why, in one clause."""
+    """The bytes are not OpenPGP public keys. The text gives the reason in one clause."""
 
 
 def dearmor(data: bytes) -> bytes:
-    """Return the binary packets of `data`: the blocks of an armoured file joined, a binary file as it is.
+    """Return the binary packets of `data`: the joined blocks of an armoured file, or a binary file unchanged.
 
-    Raises OpenPGPError for a block whose content or checksum is damaged.
+    Raises OpenPGPError if content or checksum of a block is damaged.
     """
     if data[:1] and data[0] & 0x80:
         return data
@@ -52,7 +52,7 @@ def primary_fingerprints(data: bytes) -> List[str]:
             raise OpenPGPError(f"it holds a key of version {body[0] if body else '?'}, expected 4")
         # RFC 4880, section 12.2: SHA-1 over 0x99, the two-octet length, and the packet body.
         prefix = b"\x99" + len(body).to_bytes(2, "big")
-        found.append(sha1(prefix + body).hexdigest().upper())  # the format's own definition
+        found.append(sha1(prefix + body).hexdigest().upper())  # SHA-1 by definition of the format
     if not found:
         raise OpenPGPError("there is no primary public key in it")
     return found
@@ -82,7 +82,7 @@ def _block(body: bytes) -> bytes:
 
 
 def crc24(data: bytes) -> bytes:
-    """RFC 4880, section 6.1."""
+    """Return the CRC-24 of armoured data (RFC 4880, section 6.1)."""
     value = 0xB704CE
     for octet in data:
         value ^= octet << 16
@@ -100,7 +100,9 @@ def _number(octets: bytes, size: int) -> int:
 
 
 def packets(data: bytes) -> Iterator[Tuple[int, bytes]]:
-    """Yield (tag, body) of every packet (RFC 4880, section 4.2). Raises OpenPGPError where the framing breaks."""
+    """Yield (tag, body) of every packet (RFC 4880, section 4.2). Raises OpenPGPError where the framing
+    breaks.
+    """
     position = 0
     try:
         while position < len(data):
@@ -108,6 +110,8 @@ def packets(data: bytes) -> Iterator[Tuple[int, bytes]]:
             if not head & 0x80:
                 raise OpenPGPError("it is not a sequence of OpenPGP packets")
             position += 1
+            # Bit 6 selects the new packet format; the old format encodes the size of the length in the low
+            # bits.
             if head & 0x40:
                 tag = head & 0x3F
                 first = data[position]

@@ -1,6 +1,7 @@
-"""goldnode-node: the program that stays on a node. One file, Python 3.9 or newer, nothing else.
+"""goldnode-node, the program installed on a node. One file; needs only Python 3.9 or newer.
 
-Exit codes of `check`: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class. A wrong use or a fault of this program is 3.
+Exit codes of `check`: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class. Wrong usage and
+faults of this program also exit with 3.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 FLAGS = ("json", "quiet", "no_write", "no_gate", "passive", "cached")
 
 
-# What the parts of a class document are, so that one that is something else is refused before anything works with it.
+# Types of the parts of a class document. A document with other types is refused before any code uses it.
 SHAPES: Dict[str, Any] = {
     **dict.fromkeys(("class", "digest"), str),
     **dict.fromkeys(
@@ -44,16 +45,17 @@ SHAPES: Dict[str, Any] = {
 
 
 class Flags:
-    """Parsed options of the quick path, in place of argparse's."""
+    """Parsed options of the fast path, in place of argparse's."""
 
     def __init__(self, **values: Any) -> None:
         self.__dict__.update(values)
 
 
 def plain(given: Sequence[str]) -> Any:
-    """The options of a check of this node with flags alone, as its units start it; None for any other words: :mod:`.words` understands those.
+    """Parse the arguments of a check of this node that has only flags, as its units start it.
 
-    To import argparse and to describe every command to it takes as long as a probe of the node.
+    Return None for any other arguments, which :mod:`.words` parses. Importing argparse and defining every
+    command takes as long as a probe of the node.
     """
     flags = {"--" + name.replace("_", "-"): name for name in FLAGS}
     if given[:1] != ["check"] or not flags.keys() >= set(given[1:]):
@@ -65,7 +67,10 @@ def plain(given: Sequence[str]) -> Any:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run one command; returns the exit code. Any failure but a NodeError is for the caller to report (__main__.py): it is exit code 3 as well."""
+    """Run one command. Return the exit code.
+
+    Only NodeError is handled here. The caller (__main__.py) reports any other failure, with exit code 3 too.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = plain(given)
     if options is None:
@@ -80,7 +85,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def run(options: Any) -> int:
-    """The command that was asked for."""
+    """Run the command that the options name."""
     host = Host(options.root)
     if hasattr(options, "run"):
         return int(options.run(host, options))
@@ -96,7 +101,7 @@ def run(options: Any) -> int:
     if options.command == "plan":
         told = plan(host, document).to_json()
     else:
-        from .state import apply as applying  # what only looks does not wait for the import of what writes
+        from .state import apply as applying  # imported here: read-only commands do not need it
 
         done, _, after = applying.apply(
             host, document, options.part, {}, lambda text: print(text, file=sys.stderr)
@@ -108,7 +113,10 @@ def run(options: Any) -> int:
 
 
 def run_absent(host: Host, options: Any) -> int:
-    """Show what would take goldnode from the node, or do it. The class named on the command line does not matter: the node's own does."""
+    """Show the plan that removes goldnode from the node, or carry it out.
+
+    Ignores a class named on the command line: only the node's own class matters.
+    """
     if options.command == "plan":
         told = plan_absent(host).to_json()
     else:
@@ -122,9 +130,9 @@ def run_absent(host: Host, options: Any) -> int:
 
 
 def run_check(host: Host, options: Any) -> int:
-    """Judge the node, write and print the verdict, and let it act on the gate.
+    """Judge the node, write and print the verdict, and let the gate act on it.
 
-    Only the live machine has a gate, and only its own class decides it: not one named with --class.
+    Only the live machine has a gate, and only its own class decides, not one named with --class.
     """
     if options.record:
         return run_recorded(host, options)
@@ -143,8 +151,8 @@ def run_check(host: Host, options: Any) -> int:
         verdict = unreadable(host, options.passive, str(problem), remedy)
     except (
         Exception
-    ) as problem:  # a failure of the check itself has to reach the gate too: the node's state is not known
-        from . import fault  # no other check needs it
+    ) as problem:  # The gate must also see a failure of the check itself: the state of the node is unknown.
+        from . import fault  # imported here: only a failed check needs it
 
         fault.trace(problem)
         verdict = unreadable(host, options.passive, *fault.explained(problem))
@@ -157,7 +165,7 @@ def run_check(host: Host, options: Any) -> int:
         except OSError as problem:
             verdict = checking.unkept(verdict, problem)
     text = by_lines(verdict)
-    # A full /run, or a reader of the output that has ended, must not keep a bad node from being drained.
+    # Continue on a full /run or a closed output: neither may prevent the drain of a bad node.
     unwritten: List[OSError] = []
     if not options.no_write:
         try:
@@ -165,7 +173,7 @@ def run_check(host: Host, options: Any) -> int:
         except OSError as problem:
             unwritten.append(OSError(problem.errno, problem.strerror, host.located(checking.VERDICT)))
             with suppress(OSError):
-                host.remove(checking.VERDICT)  # an earlier verdict must not count in place of this one
+                host.remove(checking.VERDICT)  # an earlier verdict must not count instead
     try:
         if options.json:
             print(text)
@@ -176,7 +184,8 @@ def run_check(host: Host, options: Any) -> int:
         unwritten.append(problem)
     told = gate.act(host, document, verdict) if own and not options.no_gate else []
     if own:
-        if any(row["id"] == "slot.fallback" for row in verdict["findings"]):  # a disk with two slots
+        # only disks with two slots have this finding
+        if any(row["id"] == "slot.fallback" for row in verdict["findings"]):
             from . import slots
 
             slots.tell(host, verdict)
@@ -186,12 +195,12 @@ def run_check(host: Host, options: Any) -> int:
     for line in told:
         print(line, file=sys.stderr)
     if unwritten:
-        raise unwritten[0]  # exit code 3, in __main__.py
+        raise unwritten[0]  # __main__.py reports it, with exit code 3
     return int(verdict["exit_code"])
 
 
 def run_recorded(host: Host, options: Any) -> int:
-    """Judge a record at a desk: against the class named, or the one of this machine. Writes nothing."""
+    """Judge a recorded capture against the named class, or the class of this machine. Writes nothing."""
     from .probe import command
 
     document = read_document(host, options)
@@ -205,7 +214,8 @@ def run_recorded(host: Host, options: Any) -> int:
 
 
 def settled(host: Host, document: Json, verdict: Json, passive: bool) -> Json:
-    """Carry out the other effects of a verdict: keep the kernel on trial, and record a good class document.
+    """Apply the other effects of a verdict: confirm a kernel on trial, and record a good class document.
+
     Return the resulting verdict.
     """
     from .state import applied, trial
@@ -220,7 +230,7 @@ def settled(host: Host, document: Json, verdict: Json, passive: bool) -> Json:
 
 
 def run_policy(host: Host, options: Any) -> int:
-    """`policy apply`, `assert` and `export`."""
+    """Run `policy apply`, `assert` or `export`."""
     if options.verb == "export":
         return export_policy(host, options)
     from .state import reapply
@@ -256,7 +266,7 @@ def run_policy(host: Host, options: Any) -> int:
 
 
 def export_policy(host: Host, options: Any) -> int:
-    """Print the settings of the GPUs: of AMD GPUs if amdgpu drives cards, else of NVIDIA GPUs."""
+    """Print the settings of the GPUs: of AMD GPUs if only amdgpu is loaded, otherwise of NVIDIA GPUs."""
     from .device import export
     from .device.child import ask
 
@@ -274,7 +284,7 @@ def export_policy(host: Host, options: Any) -> int:
 
 
 def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
-    """The verdict of a check that could not be made at all: exit code 3, never anything better."""
+    """Return the verdict of a check that could not run. Its exit code is always 3."""
     finding = Finding(
         "check",
         UNREAD,
@@ -301,7 +311,9 @@ def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
 
 
 def believe(host: Host) -> None:
-    """Refuse the class document of a machine that others than root can change: it names commands that the gate runs as root."""
+    """Refuse a class document that users other than root can change. It names commands that the gate runs as
+    root.
+    """
     found = host.lstat(CLASS) if host.live else None
     if found is None:
         return
@@ -314,11 +326,11 @@ def believe(host: Host) -> None:
 
 
 def read_document(host: Host, options: Any) -> Json:
-    """The class document named on the command line (a path of this machine), or the node's own."""
+    """Return the class document named on the command line (a path of this machine), or the node's own."""
     name = options.document
     where = host if name == CLASS else Host("/")
     text = where.text(name if name.startswith("/") else os.path.abspath(name))
-    # A file named with --class is not what a run leaves on the node.
+    # A run installs only the node's own document, so a file named with --class needs another remedy.
     remedy = (
         "Run site.yml for this host"
         if name == CLASS

@@ -1,8 +1,8 @@
-"""JSON through the compiled part of the standard module, whose own import (with regular expressions) takes
-longer than all reads of a check.
+"""JSON through the compiled part of the standard module.
 
-``loads`` and ``dumps`` behave like those of :mod:`json`. Inputs that the compiled part does not take (a wrong
-text, options) go to the standard module, so errors are the same.
+Importing that module (and its regular expressions) takes longer than all reads of a check. ``loads`` and
+``dumps`` behave like those of :mod:`json`. Inputs that the compiled part rejects, such as malformed text or
+options, go to the standard module, so errors are the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
         from _json import encode_basestring, encode_basestring_ascii, make_encoder, make_scanner
 
         _scan = make_scanner(_Context)
-    except (ImportError, AttributeError, TypeError):  # another Python than the usual one
+    except (ImportError, AttributeError, TypeError):  # not CPython, or a changed internal interface
         from json import dumps, loads
     else:
 
@@ -42,7 +42,7 @@ else:
                     )
                     if not given[end:].strip(SPACE):
                         return found
-                except (StopIteration, ValueError):  # told below, in the standard module's words
+                except (StopIteration, ValueError):  # the standard module below raises its own error
                     pass
             from json import loads as standard
 

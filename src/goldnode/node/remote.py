@@ -1,9 +1,12 @@
-"""What a controller asks of the program in one call: a request as JSON on standard input, the answer as one line of JSON on standard output.
+"""One call of a controller: the request is JSON on standard input, the answer one line of JSON on standard
+output.
 
-The request: {operation: plan|apply, state: present|absent|earlier, part, document, lock_timeout, to}. `earlier` takes the node back to a class
-document that it has had; `to` says to which (state/rollback.py). The answer is the result of Ansible's module
-goldnode_state, so {changed, plan, done, verdict, gate, rollback}, or {failed: true, msg, done, refusals}. The program that answers is the one that it
-puts on the node, so that nothing else has to travel for that.
+Request: {operation: plan|apply, state: present|absent|earlier, part, document, lock_timeout, to}. `earlier`
+rolls the node back to a class document that it had before; `to` names which (state/rollback.py).
+
+The answer is the result of the Ansible module goldnode_state: {changed, plan, done, verdict, gate, rollback},
+or {failed: true, msg, done, refusals}. The program that answers is the one that it installs on the node, so
+no separate transfer is needed.
 """
 
 from __future__ import annotations
@@ -24,11 +27,15 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional
 
 
-COPIES = "/run/goldnode/program"  # of this program in byte code (__main__.py)
+COPIES = "/run/goldnode/program"  # compiled copies of this program (__main__.py)
 
 
 def answer(engine: Optional[str], archive: Optional[str]) -> int:
-    """Answer the request on standard input. `engine` and `archive` are digest and path of the file that runs. Returns the exit status."""
+    """Answer the request on standard input. Return the exit status.
+
+    :param engine: digest of the running program file.
+    :param archive: path of that file.
+    """
     request = json.load(sys.stdin)
     host = Host(request.get("root") or "/")
     try:
@@ -51,7 +58,7 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
 
 
 def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Dict[str, Any]:
-    """The plan, as JSON has it, and for a way back what it is about: {plan, rollback}."""
+    """Return {plan}; for a rollback also {rollback}, its subject."""
     timeout = float(request["lock_timeout"])
     payloads = {"program": {"sha256": engine}}
     if request["state"] == EARLIER:
@@ -64,26 +71,29 @@ def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Di
             forget_program(host)
         return {"plan": found.to_json()}
     told = plan(host, request["document"], payloads, lock_timeout=timeout).to_json()
-    if not host.exists(PROGRAM):  # a node that was only asked keeps nothing of whoever asked
+    if not host.exists(PROGRAM):  # a plan alone must leave nothing on a node without goldnode
         host.remove(INITRAMFS_CACHE)
         forget_program(host)
     return {"plan": told}
 
 
 def forget_program(host: Host) -> None:
-    """Remove what the program has left to start quickly: a node that was only asked stays as it was. A process that runs keeps its open copy."""
+    """Remove the compiled copies, so that a mere plan leaves the node unchanged.
+
+    A running process keeps its open copy.
+    """
     shutil.rmtree(host.located(COPIES), ignore_errors=True)
-    with contextlib.suppress(OSError):  # something else is in it, or it never was
+    with contextlib.suppress(OSError):  # not empty, or it never existed
         host.path(COPIES).parent.rmdir()
 
 
 def applied(
     host: Host, request: Mapping[str, Any], engine: Optional[str], archive: Optional[str]
 ) -> Dict[str, Any]:
-    """One part brought, or everything taken away."""
+    """Apply one part, or remove everything."""
     from . import gate
     from .state import applied as kept
-    from .state import apply as applying  # what only plans does not wait for the import of what writes
+    from .state import apply as applying  # imported here: a plan does not need it
     from .verdict import check as checking
 
     timeout = float(request["lock_timeout"])
@@ -104,14 +114,15 @@ def applied(
     if request.get("sources"):
         payloads["sources"] = request["sources"]
     done, _, after = applying.apply(host, document, request["part"], payloads, applying.teller(host), timeout)
-    if not host.live:  # what does not run is not judged
+    if not host.live:  # only a running machine can be judged
         return {"changed": bool(done), "done": done, "plan": after.to_json(), "gate": []}
-    # A verdict is of the node as it is: whatever was changed, it is judged anew.
+    # Judge again: the changes have made any earlier verdict invalid.
     verdict = checking.check(host, document)
     host.write(checking.VERDICT, by_lines(verdict).encode())
     if not after.actions and not gate.reasons(verdict):
         kept.mark(host, document, good=True)
-    # The gate acts once a run has brought everything, not on the states in between; the passive check acts on what a failed run leaves.
+    # The gate acts once nothing is left to apply, not on intermediate states. If a run fails, the passive
+    # check acts on what it leaves.
     acted = [] if after.actions else gate.act(host, document, verdict)
     return {
         "changed": bool(done),

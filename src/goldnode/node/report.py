@@ -1,4 +1,4 @@
-"""Texts for people: a verdict as a table, a plan as a list."""
+"""Text output for people: a verdict as a table, a plan as a list."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ MARKS = {
     "deferred": "deferred",
     "suppressed": "accepted",
 }
-# What a person has to see first.
+# Order of the outcomes, most urgent first.
 FIRST = ("mismatch", "could_not_read", "not_exposed", "not_verified_here", "deferred", "suppressed")
 WIDTH = 120
-SAME = 3  # so many items that could not be read for one reason have a row each; more share one
+# Up to this number, items that could not be read for the same reason have one row each; more share a row.
+SAME = 3
 
 
 def verdict_table(verdict: Mapping[str, Any]) -> str:
-    """Return the mismatches, worst first and equal ones in one row, each with remedy, readings and blast
-    radius; then the matches in short.
+    """Return the verdict as text.
 
-    The first line labels simulated hardware, the last one sums up.
+    The first line labels simulated hardware. Findings other than matches follow, worst first and equal ones
+    in one row, each with remedy, readings and blast radius. Then come the matches in short, and a summary in
+    the last line.
     """
     lines: List[str] = []
     if verdict["simulated"]:
         lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")
-    # A verdict of an older goldnode does not say what its stack was tested with.
+    # Verdicts of older versions of goldnode do not have `exercised`.
     stack = (
         f"  stack {verdict['stack']} (exercised: {verdict['exercised']})" if "exercised" in verdict else ""
     )
@@ -70,7 +72,7 @@ def _urgency(finding: Mapping[str, Any]) -> Tuple[int, bool]:
 
 
 def _grouped(findings: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, Any]]]:
-    """Findings that differ in their subject only, together, in the order of the first of each."""
+    """Group the findings that differ only in their subject, in the order of each group's first finding."""
     groups: Dict[Any, List[Mapping[str, Any]]] = {}
     for finding in findings:
         key = (finding["id"], finding["outcome"], finding["severity"], finding["expected"], finding["got"])
@@ -81,8 +83,9 @@ def _grouped(findings: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, An
 def _apart(
     groups: List[List[Mapping[str, Any]]],
 ) -> Tuple[List[List[Mapping[str, Any]]], List[List[Mapping[str, Any]]]]:
-    """Return the groups, with items that could not be read for the same reason joined: a hanging driver is
-    reported once.
+    """Return the groups, and separately those that could not be read for the same reason, joined.
+
+    A hanging driver thus appears once.
     """
     alike: Dict[Any, List[Mapping[str, Any]]] = {}
     for found in groups:
@@ -98,7 +101,7 @@ def _apart(
 
 
 def _together(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The row of items that could not be read for one reason."""
+    """Return the single row for items that could not be read for the same reason."""
     return {
         **found[0],
         "id": f"{len({finding['id'] for finding in found})} items",
@@ -107,7 +110,7 @@ def _together(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _named(found: Sequence[Mapping[str, Any]]) -> str:
-    """The id of findings with what they are about."""
+    """Return the id of a group with its subjects."""
     subjects = [str(finding.get("subject")) for finding in found if finding.get("subject")]
     if not subjects:
         return str(found[0]["id"])
@@ -115,7 +118,7 @@ def _named(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
-    """Return remedy, blast radius and readings for findings of one kind."""
+    """Return remedy, blast radius and readings of one group."""
     first = found[0]
     if first["outcome"] not in ("mismatch", "could_not_read", "suppressed", "not_exposed"):
         return []
@@ -140,7 +143,7 @@ def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
 
 
 def _wrapped(head: str, words: Sequence[str]) -> List[str]:
-    """Words after a head, in lines of bearable length."""
+    """Return the words after a head, wrapped to :data:`WIDTH`."""
     lines, line = [], head
     for word in words:
         if len(line) + len(word) > WIDTH and line.strip():
@@ -151,7 +154,7 @@ def _wrapped(head: str, words: Sequence[str]) -> List[str]:
 
 
 def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
-    """Findings as the rows of a table, under its head."""
+    """Return the findings as rows of a table, with its head."""
     rows = [("item", "outcome", "expected", "got")]
     for finding in findings:
         got = finding["got"] if finding["outcome"] != "match" else ""
@@ -169,11 +172,11 @@ def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """Return the planned changes, part by part, with reasons; then the refusals, and whether a reboot
-    follows.
+    """Return the planned changes of each part with reasons, then the refusals, and whether a reboot follows.
     """
     lines: List[str] = []
     parts = list(plan["parts"].items())
+    # Removal undoes the parts in reverse order.
     for part, actions in parts if plan["state"] == PRESENT else reversed(parts):
         lines += [f"{part}:"] + [f"  {line}" for line in actions] if actions else []
     lines += [f"refused: {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"]]

@@ -1,9 +1,13 @@
-"""What the program on a node answers a controller that asks it first: the plan, when program and class are just what would be shipped.
+"""Fast path of a plan: the installed program answers if program and class are those that the controller would
+ship.
 
-Asked as ``goldnode-node plan --resident --engine-digest E --class-digest D --lock-timeout SECONDS``. E is the digest of the program file, D
-that of /etc/goldnode/class.json, so of the document with its site. Both are ``sha256:…``, as :func:`observe.digest` gives them. Prints the
-plan (schema goldnode.plan/1) as one line of JSON and ends with 0; without a word with OTHER when the program is another one, and with
-OTHER_CLASS when the class is: then the controller ships what differs. Any other exit status is a fault, and means the former to it.
+The controller calls ``goldnode-node plan --resident --engine-digest E --class-digest D --lock-timeout
+SECONDS``. E is the digest of the program file. D is that of /etc/goldnode/class.json, so of the document
+including its site. Both have the form ``sha256:…`` of :func:`observe.digest`.
+
+On success it prints the plan (schema goldnode.plan/1) as one line of JSON and exits with 0. It exits with
+OTHER if the program differs and with OTHER_CLASS if the class differs, without output; the controller then
+ships what differs. The controller treats any other exit status, a fault, like OTHER.
 """
 
 from __future__ import annotations
@@ -21,7 +25,11 @@ if TYPE_CHECKING:
 
 
 def answer(words: List[str], engine: Optional[str], host: Optional[Host] = None) -> int:
-    """Answer `words`, what follows ``plan --resident``; `engine` is the digest of the program that runs. Returns the exit status."""
+    """Answer a plan request. Return the exit status.
+
+    :param words: the arguments after ``plan --resident``.
+    :param engine: digest of the running program.
+    """
     wanted = dict(zip(words[::2], words[1::2]))
     host = host or Host("/")
     declared = host.data(CLASS)

@@ -1,5 +1,7 @@
-"""Compatibility of GPU processes with the installation: CUDA libraries with the driver, one copy of each,
-NCCL and its networks. Pure: judges the readings of :mod:`running`.
+"""Compatibility of GPU processes with the installation.
+
+Judges CUDA libraries against the driver, several copies of one library, and the networks and devices that
+NCCL and CUDA are configured for. Pure; the input comes from :mod:`running`.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 
-COMPAT = "/compat/"  # NVIDIA's forward compatibility package: a newer libcuda beside an older kernel module
+# NVIDIA's forward compatibility package: a newer libcuda for an older kernel module.
+COMPAT = "/compat/"
 
 
 def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
-    """The line on what runs; ok where nothing does."""
+    """Return the line about running GPU processes. It is ok if none run."""
     workloads = sample.get("workloads")
     if not isinstance(workloads, dict) or is_fault(workloads):
         return (
@@ -78,7 +81,7 @@ def _occupied(sample: Json) -> bool:
 
 
 def version(text: Any) -> Tuple[int, ...]:
-    """Return a version as numbers; empty if it is not one."""
+    """Return a version as numbers; empty if it is not a version."""
     parts = str(text).split(".")
     return tuple(int(part) for part in parts) if text and all(part.isdigit() for part in parts) else ()
 
@@ -135,14 +138,15 @@ def _driver(
 
 
 def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
-    """Return "" if a CUDA runtime runs with a driver, a sentence if it does not, None if unknown.
+    """Return "" if a CUDA runtime works with a driver, a sentence if it does not, None if unknown.
 
-    A driver runs the CUDA that it was released with and older ones, and by minor version compatibility newer
-    ones of a family from that family's own minimum (NVIDIA, "CUDA Compatibility").
+    A driver runs the CUDA version that it was released with, and older ones. By minor version compatibility
+    it also runs newer ones of a family, from the minimum driver of that family (NVIDIA, "CUDA
+    Compatibility").
 
-    :param table: {families: {major: minimum driver}, bundled: {CUDA: driver that came with it}} of the class
+    :param table: {families: {major: minimum driver}, bundled: {CUDA: driver released with it}} of the class
         document.
-    :param reported: the newest CUDA that the driver itself reports.
+    :param reported: the newest CUDA version that the driver itself reports.
     """
     have, needs = version(driver), version(cuda)
     if not needs:
@@ -224,14 +228,16 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
 
 
 def _cuda_folder(folder: str) -> Tuple[int, ...]:
-    """(12, 4) of a folder below /usr/local/cuda-12.4."""
+    """Return the CUDA version in a path, such as (12, 4) for /usr/local/cuda-12.4/lib64; empty if there is
+    none.
+    """
     for part in folder.split("/"):
         if part.startswith("cuda-"):
             return version(part[5:])
     return ()
 
 
-# -- what NCCL and CUDA were told
+# -- configuration of NCCL and CUDA
 
 
 def _told(row: Json) -> Dict[str, str]:
@@ -291,8 +297,11 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
 
 
 def selects(wanted: str, name: str, port: Optional[str] = None) -> bool:
-    """Whether a choice of NCCL's (NCCL_SOCKET_IFNAME, NCCL_IB_HCA: its documentation, "Environment Variables") takes an interface: names after
-    commas are beginnings, whole names after `=`, and after `^` what is not to be taken; `device:port` names one port."""
+    """Return whether a selection of NCCL (NCCL_SOCKET_IFNAME or NCCL_IB_HCA) includes an interface.
+
+    Commas separate prefixes of names. After `=` they are full names, after `^` exclusions; `device:port`
+    selects one port. Source: NCCL documentation, "Environment Variables".
+    """
     exclude = wanted.startswith("^")
     text = wanted.lstrip("^")
     exact = text.startswith("=")

@@ -1,5 +1,5 @@
-"""Answers to other systems: metrics, the diagnostics endpoint, and small programs for schedulers.
+"""Interfaces to other systems: metrics, the diagnostics endpoint, and small programs for schedulers.
 
-Everything reads the cached verdict and the last capture (docs/capture.md), and never the driver: an answer
-costs the node nothing, and a hanging driver cannot hang it.
+All of them read the cached verdict and the last capture (docs/capture.md), never the driver. An answer costs
+the node nothing, and a hanging driver cannot block it.
 """
