@@ -1,4 +1,6 @@
-"""Judgement of the boot that tries a new image: the check of the node, and the units that the class requires."""
+"""Judgement of a trial boot, the first boots of a new image: the check of the node, and the units that the
+class requires.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Mapping, Tuple
 
-SETTLE = 90.0  # seconds that a unit may take, after all of the boot was started, to be up or to have failed
+# Seconds for a unit to start or to fail, counted from the end of the boot.
+SETTLE = 90.0
 
 
 def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
-    """Units that the class brings or counts on and that have failed in this boot, or have not settled after SETTLE seconds.
+    """Return the units of goldnode or of the class's baseline that failed, or have not settled in SETTLE
+    seconds.
 
-    One that fails at once is started again a few times by systemd, and is `activating` in between: that is neither good nor bad yet.
+    systemd restarts a failing unit several times, and it is `activating` in between. That is not a result
+    yet.
     """
     stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
     named = {
@@ -65,8 +70,9 @@ def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
 
 
 def judge(host: Host) -> List[str]:
-    """Return the findings against the image that this boot tries; empty if it is good. A failed check counts
-    against it.
+    """Return the findings against the image on trial; empty if it is good.
+
+    A failed check counts against the image.
     """
     try:
         document = json.loads(host.text(CLASS) or "null")
@@ -74,12 +80,12 @@ def judge(host: Host) -> List[str]:
             return [f"{CLASS}: no class document"]
         verdict = checking.check(host, document, passive=True)
         return sides.against(verdict, OWN) + failed_units(host, document)
-    except Exception as problem:  # whatever it is: with this image the node cannot be judged
+    except Exception as problem:  # for any reason: this image cannot be checked
         return [f"the check failed: {type(problem).__name__}: {problem}"]
 
 
 def good(host: Host) -> Tuple[bool, str]:
-    """Return whether this boot is good, and a message. A boot that tries no image always is."""
+    """Return whether this boot is good, with a message. A boot that is not a trial is always good."""
     if (
         running(host) is not None
         and loader.variable(host, "LoaderBootCountPath") is not None
@@ -98,7 +104,8 @@ def good(host: Host) -> Tuple[bool, str]:
         return False, f"image {about.get('name')} is not good: {text}"
     name = f"{where}/loader/entries/{entry.file}"
     text = host.text(name) or ""
-    # From the next boot on a hang is nobody's trial. In this one systemd goes on with what the command line said: nothing makes it let go.
+    # Later boots are no trial, so they need no watchdog. In this boot systemd continues with the watchdog of
+    # the command line, which cannot be revoked.
     put_entry(host, where, slot, entry.file, text.replace(f" {WATCHDOG}", ""))
     put(
         host,

@@ -22,7 +22,7 @@ from standard input into the other slot. sync: have the entry of the slot that r
 
 
 def arguments(parser: Any) -> None:
-    """The words of the command."""
+    """Add the arguments of the command."""
     parser.description = TEXT
     parser.add_argument("verb", choices=("status", "good", "failed", "sync", "back", "write"))
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -44,7 +44,7 @@ def arguments(parser: Any) -> None:
 
 
 def run(host: Host, options: Any) -> int:
-    """Run the command. A fault is a NodeError, reported with exit code 3."""
+    """Run the command. Faults raise NodeError, reported with exit code 3."""
     verb = options.verb
     if verb == "good":
         fine, text = slot_trial.good(host)
@@ -80,12 +80,15 @@ def run(host: Host, options: Any) -> int:
 
 
 def sync(host: Host, release: Any, hook: bool) -> int:
-    """Make the running slot boot its current kernel. A hook never fails: the check reports unfinished work."""
+    """Make the running slot boot its current kernel.
+
+    A hook never fails, because it would break the package manager. The check reports the unfinished work.
+    """
     try:
         if hook and release:
             where, slot = slots.place(host), slots.running(host)
             if where is None or slot is None or slots.wanted_release(host, where, slot) != release:
-                return 0  # another kernel than the one that boots: site.yml decides which does
+                return 0  # not the kernel that boots; site.yml selects that one
         told = slots.sync(host, release)
     except (NodeError, OSError) as problem:
         if not hook:
@@ -100,7 +103,7 @@ def sync(host: Host, release: Any, hook: bool) -> int:
 
 
 def table(found: Json) -> str:
-    """The slots for a person."""
+    """Return the slots as text for people."""
     lines = []
     for name, row in found["slots"].items():
         marks = [

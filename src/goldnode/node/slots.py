@@ -1,13 +1,18 @@
-"""Two root partitions on one disk: which one runs, which one boots next, and whether the image that boots is good.
+"""Two root partitions on one disk: which one runs, which one boots next, and whether its image is good.
 
-The partitions are `root-a` and `root-b` (PARTLABEL), the boot loader is systemd-boot, and the ESP holds of each slot `goldnode/SLOT/slot.json`
-{name, class, build_id, sequence, kernel, good, unverified}, its kernel and initramfs, and one entry `goldnode-BUILDID-SLOT.conf`. A new image has a
-higher sequence, so it boots next, and a counter in its entry's name, so it boots only so often before a boot of it was good. A good
-one loses its counter (systemd-bless-boot); one that has none left is passed over, and the other slot's boots: nothing has to run for that.
+The partitions are `root-a` and `root-b` (PARTLABEL), and the boot loader is systemd-boot. For each slot the
+ESP contains `goldnode/SLOT/slot.json` {name, class, build_id, sequence, kernel, good, unverified}, its kernel
+and initramfs, and one entry `goldnode-BUILDID-SLOT.conf`.
 
-Whatever is written on the ESP is written under a new name, flushed, renamed, flushed again and read back, and only then the old one is removed;
-the entry comes last. FAT has no journal: a power cut at any moment, whichever unflushed sectors reached the disk, leaves a whole entry of a slot
-whose files are whole (docs/disk-slots.md, "A power cut").
+A new image has a higher sequence, so it boots next. Its entry has a boot counter in the file name, which
+limits the number of boots until one was good. systemd-bless-boot removes the counter of a good image.
+systemd-boot skips an entry without tries left and boots the other slot; no program of ours has to run for
+that.
+
+A file on the ESP is written under a new name, flushed, renamed, flushed again and read back. Only then is the
+old file removed. The entry comes last. FAT has no journal: after a power cut at any moment, whichever
+unflushed sectors reached the disk, one slot has a complete entry and complete files (docs/disk-slots.md, "A
+power cut").
 """
 
 from __future__ import annotations
@@ -32,20 +37,25 @@ if TYPE_CHECKING:
 
 SLOTS = ("a", "b")
 LABELS = "/dev/disk/by-partlabel"
-FOLDER = "goldnode"  # on the ESP
-HISTORY = f"{FOLDER}/history"  # a JSON object per line, the oldest first: what became of images
-KEPT = 60  # lines of it
+FOLDER = "goldnode"  # directory on the ESP
+# Results of images: one JSON object per line, oldest first.
+HISTORY = f"{FOLDER}/history"
+KEPT = 60  # lines of the history
 TRIES = 3
 LOCK = "/run/goldnode/slots.lock"
-WATCHDOG = "systemd.watchdog_sec=60"  # of an entry that is tried: a machine that hangs is reset, where it has a watchdog
-# What a boot that is tried cannot have yet: the other slot's entry may boot next until this one is blessed.
+# In the entry of a trial: resets a machine that hangs, if it has a watchdog.
+WATCHDOG = "systemd.watchdog_sec=60"
+# Findings that a trial boot cannot avoid: the other slot's entry may boot next until this one is blessed.
 OWN = ("boot.next", "boot.pending", "boot.trial", "boot.copies")
 EMPTY, TRYING, GOOD, FAILED = "empty", "tried", "good", "failed"
-RESERVED = 3  # names of 200 letters for which a new directory of the ESP has room; the clusters of a small ESP hold one each
+# Names of 200 characters to reserve room for in a new directory of the ESP. Each fills one cluster of a small
+# ESP.
+RESERVED = 3
+# Suffixes of files on the ESP that are not complete yet, or no longer valid. systemd-boot ignores both.
 FRESH, GONE = (
     ".new",
     ".old",
-)  # endings of files of the ESP that are not yet, or no longer, what their name says; systemd-boot reads neither
+)
 
 
 def running(host: Host) -> Optional[str]:
@@ -61,7 +71,7 @@ def place(host: Host) -> Optional[str]:
 
 
 def known(host: Host, where: str, slot: str) -> Json:
-    """Return the content of `slot.json` of a slot; empty if it is missing or torn."""
+    """Return the content of `slot.json` of a slot; empty if it is missing or damaged."""
     name = f"{where}/{FOLDER}/{slot}/slot.json"
     for path in (spare(name), name):
         try:
@@ -74,7 +84,7 @@ def known(host: Host, where: str, slot: str) -> Json:
 
 
 def of_slot(entries: Sequence[loader.Entry], slot: str) -> List[loader.Entry]:
-    """The entries that boot a slot, as systemd-boot would take them. Pure."""
+    """Return the entries that boot a slot, in systemd-boot's order. Pure."""
     return loader.ordered(
         [
             entry
@@ -85,7 +95,10 @@ def of_slot(entries: Sequence[loader.Entry], slot: str) -> List[loader.Entry]:
 
 
 def tried(host: Host, where: str) -> Optional[loader.Entry]:
-    """The entry that this boot tries: systemd-boot said which it counted, and it still has its counter; None for any other boot."""
+    """Return the entry on trial in this boot; None if this boot is no trial.
+
+    systemd-boot reports the entry whose counter it has decremented. The entry still has its counter.
+    """
     path = loader.variable(host, "LoaderBootCountPath")
     name = (path or "").replace("\\", "/").rpartition("/")[2]
     return next(
@@ -95,10 +108,12 @@ def tried(host: Host, where: str) -> Optional[loader.Entry]:
 
 
 def survey(host: Host) -> Optional[Json]:
-    """The slots of this node, as `goldnode-node slot status` tells them; None on a disk without slots.
+    """Return the slots of this node, as `goldnode-node slot status` prints them; None on a disk without
+    slots.
 
-    {place, running, tried: file of the entry that this boot tries or None, next: slot that boots next or None, why, slots: slot -> {image,
-    class, build_id, sequence, kernel, entry, left, done, state, device}, fallback: what to tell of a newer image that failed, or None}.
+    Shape: {place, running, tried: file of the entry on trial in this boot or None, next: slot that boots next
+    or None, why, slots: slot -> {image, class, build_id, sequence, kernel, entry, left, done, state, device},
+    fallback: message about a newer image that failed, or None}.
     """
     where, slot = place(host), running(host)
     if where is None or slot is None:
@@ -133,16 +148,15 @@ def survey(host: Host) -> Optional[Json]:
 
 
 def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
-    """Return why a partition found by its label is not this node's other slot: it, or the ESP, is on another
-    disk than `/`.
+    """Return why a partition found by its label is not this node's other slot; None if it is.
 
-    None if all are on one disk. A partition whose disk sysfs does not show (device-mapper, a container) is
-    not judged.
+    The partition and the ESP must be on the same disk as `/`. A partition whose disk sysfs does not show
+    (device-mapper, a container) is not judged.
     """
     numbers = {}
     for line in (host.text("/proc/self/mountinfo") or "").splitlines():
         words = line.split()
-        if len(words) > 4 and words[4] in ("/", where):  # the last of a place is what is seen there
+        if len(words) > 4 and words[4] in ("/", where):  # a later mount hides an earlier one
             numbers[words[4]] = words[2]
     name = os.path.relpath(
         os.path.realpath(host.located(device)), os.path.realpath(host.located("/dev"))
@@ -168,8 +182,9 @@ def disk(host: Host, link: str) -> Optional[str]:
 
 
 def state(entry: Optional[loader.Entry], about: Mapping[str, Any], now: bool) -> str:
-    """Return the state of a slot: empty, tried, good, or failed. `now`: this boot tries it, possibly for the
-    last time. Pure.
+    """Return the state of a slot: empty, tried, good, or failed. Pure.
+
+    `now` means that this boot is its trial, possibly the last.
     """
     if entry is None or not about:
         return EMPTY
@@ -220,7 +235,7 @@ def tell(host: Host, verdict: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def alone(host: Host) -> Iterator[None]:
-    """One change at a time. Raises NodeError where another is at work."""
+    """Lock the slots. Raises NodeError if another process holds the lock."""
     here = host.located(LOCK)
     os.makedirs(os.path.dirname(here), exist_ok=True)
     with open(here, "a") as opened:
@@ -232,22 +247,24 @@ def alone(host: Host) -> Iterator[None]:
 
 
 def spare(name: str) -> str:
-    """Return the name of the second copy of a file of the ESP, which exists only while the file is replaced. Pure.
+    """Return the name of the second copy of a file on the ESP, which exists only during a replacement. Pure.
 
-    The copy of an entry is an entry of the same slot, and comes before it in systemd-boot's order.
+    The copy of an entry is an entry of the same slot, and precedes it in systemd-boot's order.
     """
     found = re.fullmatch(r"(.+)-([ab](?:\+\d+(?:-\d+)?)?\.conf)", name)
     return f"{found[1]}-new-{found[2]}" if found else f"{name}.next"
 
 
 def put(host: Host, name: str, content: bytes) -> None:
-    """Replace a file of the ESP. From the first write to the last, a whole copy of it lies on the disk, here or as :func:`spare`.
+    """Replace a file on the ESP. At any moment the disk has a complete copy, under this name or as
+    :func:`spare`.
 
-    Linux's vfat renames over a name in several sectors, in any order, so that a power cut may leave neither file whole: hence the second copy.
+    Linux's vfat writes several sectors in any order for a rename over an existing name. A power cut may leave
+    neither file complete, hence the second copy.
     """
     second = spare(name)
     left = host.data(second)
-    if left:  # an earlier run was cut off: this copy is whole, and the file may not be
+    if left:  # an interrupted run left a complete copy, and possibly an incomplete file
         commit(host, name, left)
     if left is not None:
         take(host, second)
@@ -258,10 +275,11 @@ def put(host: Host, name: str, content: bytes) -> None:
 
 
 def commit(host: Host, name: str, content: bytes) -> None:
-    """Write a file of the ESP and prove that the disk holds it. Raises NodeError, with a file that is new removed again.
+    """Write a file on the ESP and verify it on the disk.
 
-    The data is flushed under another name first. After a rename vfat's directory entry is empty on the disk until the file itself is flushed
-    once more; its directory holds the rest. fsync also flushes the disk's own cache, which syncfs does not do on vfat.
+    Raises NodeError on failure, and then removes a newly created file. The data is flushed under another name
+    first. After a rename, vfat's directory entry is empty on the disk until the file itself is flushed again;
+    the directory has the rest. fsync also flushes the disk's own cache, which syncfs does not do on vfat.
     """
     here = host.located(name)
     folder, fresh, new = os.path.dirname(here), here + FRESH, not host.exists(name)
@@ -287,17 +305,18 @@ def commit(host: Host, name: str, content: bytes) -> None:
 
 
 def reread(path: str) -> bytes:
-    """Return what the disk holds of a file: the kernel drops its pages first, and reads them again."""
+    """Return the content of a file from the disk: drop its pages from the cache, then read."""
     with open(path, "rb") as opened:
-        with contextlib.suppress(OSError):  # not every file system takes the advice
+        with contextlib.suppress(OSError):  # not every file system supports the advice
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return opened.read()
 
 
 def make(folder: str) -> None:
-    """Make a directory of the ESP with room for the names that come, and see it on the disk before anything is written into it.
+    """Make a directory on the ESP with room for later names, and flush it before anything is written into it.
 
-    A directory that grows later may have an end that the disk's table does not know yet, and firmware then reads none of its names.
+    If a directory grows later, a power cut may leave its new clusters missing in the FAT. Firmware then reads
+    none of the names in it.
     """
     if os.path.isdir(folder):
         return
@@ -313,7 +332,7 @@ def make(folder: str) -> None:
 
 
 def settle(path: str) -> None:
-    """Flush a file or a directory, as it is now, to the disk."""
+    """Flush the current content of a file or directory to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -322,9 +341,10 @@ def settle(path: str) -> None:
 
 
 def take(host: Host, name: str) -> None:
-    """Remove a file of the ESP for good.
+    """Remove a file on the ESP durably.
 
-    It loses its name first. fsck.vfat shortens a file whose clusters are free already, and half of an entry still is one.
+    Rename it first: fsck.vfat truncates a file whose clusters are already free, and half of an entry is still
+    an entry.
     """
     here = host.located(name)
     if not os.path.lexists(here):
@@ -340,7 +360,10 @@ def take(host: Host, name: str) -> None:
 
 
 def put_entry(host: Host, where: str, slot: str, file: str, text: str) -> None:
-    """Make one file the only entry of a slot. The others go when it is on the disk, and what runs that were cut off have left."""
+    """Make one file the only entry of a slot.
+
+    Remove the other entries, and leftovers of interrupted runs, once the new one is on the disk.
+    """
     folder = f"{where}/loader/entries"
     put(host, f"{folder}/{file}", text.encode())
     others = [
@@ -351,7 +374,10 @@ def put_entry(host: Host, where: str, slot: str, file: str, text: str) -> None:
 
 
 def leftovers(host: Host, where: str) -> List[str]:
-    """List what runs that were cut off have left among the entries; the last pattern is of a name of which only the short one was written."""
+    """List the files that interrupted runs have left among the entries.
+
+    The last pattern matches a name of which only the short form was written.
+    """
     return [
         path
         for pattern in (f"goldnode-*{FRESH}", f"goldnode-*{GONE}", "GOLDNO~*")
@@ -360,7 +386,10 @@ def leftovers(host: Host, where: str) -> List[str]:
 
 
 def proved(host: Host, where: str, slot: str) -> None:
-    """See that all that boots a slot is on the disk, before anything that could be booted instead is removed. Raises NodeError."""
+    """Verify that everything the slot boots from is on the disk. Raises NodeError.
+
+    Call it before removing anything that could boot instead.
+    """
     own = of_slot(loader.entries(host, where), slot)
     paths = [f"{where}/loader/entries/{own[0].file}"] if own else []
     paths += [
@@ -379,7 +408,7 @@ def proved(host: Host, where: str, slot: str) -> None:
 
 
 def history(host: Host, where: str) -> List[Json]:
-    """Return the history of images on this node, oldest first, without torn lines."""
+    """Return the history of images on this node, oldest first, without damaged lines."""
     found = []
     for line in (
         host.text(spare(f"{where}/{HISTORY}")) or host.text(f"{where}/{HISTORY}") or ""
@@ -394,7 +423,7 @@ def history(host: Host, where: str) -> List[Json]:
 
 
 def record(host: Host, where: str, event: str, slot: str, about: Mapping[str, Any], reason: str = "") -> None:
-    """Write a line of the history: {time, boot, event, slot, image, reason}."""
+    """Append a line to the history: {time, boot, event, slot, image, reason}."""
     row = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "boot": boot_identity(host),
@@ -410,7 +439,7 @@ def record(host: Host, where: str, event: str, slot: str, about: Mapping[str, An
 
 
 def entry_text(about: Mapping[str, Any], slot: str, linux: str, initrd: str, options: str) -> str:
-    """The entry of a slot. `options` is the command line without `root=`. Pure."""
+    """Return the text of a slot's entry. `options` is the command line without `root=`. Pure."""
     rows = (
         ("title", f"goldnode {about['name']}"),
         ("sort-key", "goldnode"),
@@ -423,12 +452,12 @@ def entry_text(about: Mapping[str, Any], slot: str, linux: str, initrd: str, opt
 
 
 def without_root(options: str, *others: str) -> str:
-    """A command line without its root, and without some words. Pure."""
+    """Return a command line without `root=` and the given words. Pure."""
     return " ".join(word for word in options.split() if not word.startswith("root=") and word not in others)
 
 
 def digest(path: str) -> str:
-    """SHA-256 of a file, in hex."""
+    """Return the SHA-256 of a file, in hex."""
     found = sha256()
     with open(path, "rb") as opened:
         for block in iter(lambda: opened.read(1 << 20), b""):
@@ -437,19 +466,21 @@ def digest(path: str) -> str:
 
 
 def bring(host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]]) -> List[str]:
-    """Copy kernel and initramfs of a slot to the ESP, each under a name of its content. Returns their paths on the ESP.
+    """Copy kernel and initramfs of a slot to the ESP, under names derived from their content.
 
-    :param sources: (path on this machine, beginning of the name). Raises NodeError where the ESP has no room.
+    Return their paths on the ESP. Raises NodeError if the ESP is full.
+
+    :param sources: (path on this machine, beginning of the name).
     """
     folder = f"{where}/{FOLDER}/{slot}"
     make(host.located(folder))
-    clean(host, where, slot)  # what a run that was cut off has left takes room
+    clean(host, where, slot)  # leftovers of an interrupted run take up room
     names, missing = [], []
     for source, name in sources:
         with open(source, "rb") as opened:
             content = opened.read()
         path = free = f"{folder}/{name}-{sha256(content).hexdigest()[:12]}"
-        # A file that is damaged may be one that an entry names: it stays until no entry does.
+        # An entry may name a damaged file. Do not overwrite it: clean() removes it once no entry names it.
         for number in itertools.count(1):
             if host.data(free) in (content, None):
                 break
@@ -466,14 +497,14 @@ def bring(host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]])
         )
     for name, content in missing:
         commit(host, name, content)
-    for name in names:  # also of what was there already, whoever wrote it
+    for name in names:  # also files that existed before: they may not be flushed yet
         settle(host.located(name))
     settle(host.located(folder))
     return [name[len(where) :] for name in names]
 
 
 def clean(host: Host, where: str, slot: str) -> None:
-    """Take away kernels and initramfs of a slot that no entry names, and what runs that were cut off have left."""
+    """Remove kernels and initramfs of a slot that no entry names, and leftovers of interrupted runs."""
     named = {
         word
         for entry in loader.entries(host, where)
@@ -486,18 +517,19 @@ def clean(host: Host, where: str, slot: str) -> None:
             take(host, path)
 
 
-# -- the slot that runs follows its own kernel
+# -- kernel updates in the running slot
 
 
 def wanted_release(host: Host, where: str, slot: str) -> Optional[str]:
-    """The kernel that the slot's entry boots."""
+    """Return the kernel release that the slot's entry boots."""
     own = of_slot(loader.entries(host, where), slot)
     return (own and loader.release(host, where, own[0])) or known(host, where, slot).get("kernel")
 
 
 def stale(host: Host, where: str, slot: str) -> Optional[str]:
     """Return how the slot's kernel on the ESP differs from the one in its /boot; None if they are equal.
-    Digests are cached below /run by size and time.
+
+    Digests are cached below /run by size, inode and time.
     """
     own = of_slot(loader.entries(host, where), slot)
     release = wanted_release(host, where, slot)
@@ -531,9 +563,11 @@ def stale(host: Host, where: str, slot: str) -> Optional[str]:
 
 
 def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
-    """Have the entry of the slot that runs boot a kernel of its root, with its initramfs as it is now. Returns what was done.
+    """Point the running slot's entry to a kernel of its root, with the current initramfs.
 
-    :param release: None: the one that it boots already. Raises NodeError.
+    Return a message, or None if nothing had to change. Raises NodeError.
+
+    :param release: None for the kernel that the entry already boots.
     """
     where, slot = place(host), running(host)
     if where is None or slot is None:
@@ -567,12 +601,15 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
 
 
 def settled(entry: loader.Entry) -> str:
-    """Return the name that an entry is to have: without the mark of a second copy, unless it is counted and systemd-bless-boot looks for it. Pure."""
+    """Return the final name of an entry, without the mark of a second copy. Pure.
+
+    An entry with a counter keeps its name, because systemd-bless-boot looks for it.
+    """
     return entry.file if entry.left is not None else re.sub(r"(?:-new)+(-[ab]\.conf)$", r"\1", entry.file)
 
 
 def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
-    """Add words to the command line of the slot that runs, and take words away. Raises NodeError."""
+    """Add words to the command line of the running slot, and remove others. Raises NodeError."""
     where, slot = place(host), running(host)
     own = of_slot(loader.entries(host, where), slot) if where and slot else []
     if where is None or slot is None or not own:
@@ -593,7 +630,9 @@ def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
 
 
 def failed(host: Host) -> str:
-    """Record why a boot that tries an image is given up, unless the check has done so in this boot."""
+    """Record why a trial boot is given up, unless the check has already done so in this boot. Return the
+    reason.
+    """
     found = survey(host)
     if found is None or found["tried"] is None:
         return "this boot tries no image"
@@ -623,11 +662,14 @@ def failed(host: Host) -> str:
     return text
 
 
-# -- what boots next
+# -- next boot
 
 
 def boots_next(host: Host, slot: str, done: str) -> Json:
-    """The survey, where a slot boots next to which something was done. Raises NodeError where a wish of systemd-boot's says otherwise."""
+    """Return the survey after a change. Raises NodeError if the slot does not boot next.
+
+    `done` describes the change. A default or one-shot entry set in systemd-boot can override the order.
+    """
     after = survey(host) or {}
     if after.get("next") != slot:
         raise NodeError(
@@ -637,13 +679,14 @@ def boots_next(host: Host, slot: str, done: str) -> Json:
     return after
 
 
-# -- the way back
+# -- rollback
 
 
 def back(host: Host, tries: int = TRIES) -> Json:
-    """Have the other slot's last good image boot next. It is tried as a new one is: where it fails, the slot that runs now boots again.
+    """Make the other slot's last good image boot next.
 
-    Raises NodeError where the other slot holds none.
+    It is on trial like a new image: if it fails, the slot that runs now boots again. Raises NodeError if the
+    other slot has no good image.
     """
     found = survey(host)
     if found is None:
@@ -678,7 +721,8 @@ def back(host: Host, tries: int = TRIES) -> Json:
         text = entry_text(
             about, other, fields.get("linux", ""), fields.get("initrd", ""), f"{options} {WATCHDOG}"
         )
-        # That it was good, which changes nothing of what boots next; then the entry that makes it the one that does.
+        # Record first that it was good, which does not affect the next boot. The entry then makes it the next
+        # one.
         put(
             host,
             f"{where}/{FOLDER}/{other}/slot.json",
