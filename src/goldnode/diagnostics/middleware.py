@@ -45,7 +45,7 @@ def loopback(request: Any) -> bool:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:
         return False
-    # A dual-stack socket shows IPv4 clients as ::ffff:127.0.0.1, which is_loopback does not recognise.
+    # A dual-stack socket shows IPv4 clients as ::ffff:127.0.0.1, which is_loopback misses before Python 3.13.
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
 
@@ -58,8 +58,7 @@ class _Diagnostics:
         self.allow = loopback if allow is None else allow
 
     def answer(self, method: str, request: Any) -> tuple[int, list[tuple[str, str]], bytes]:
-        """Return status, headers and body. An unauthorized client gets the same answer as for a missing path.
-        """
+        """Return status, headers and body. An unauthorized client gets the same answer as for a missing path."""
         kind = "text/plain; charset=utf-8"
         headers = []
         if not self.allow(request):

@@ -78,7 +78,7 @@ def report(root: str = "/") -> dict[str, Any]:
     """Return the state of this process as JSON-serialisable data (schema goldnode.process/1).
 
     * `libraries`: [{family, name, version, path, deleted}], each file once. The version comes from the file
-      name, null if the name has none. `deleted` means that the file has been replaced since it was loaded.
+      name, or null. `deleted` means that the file has been replaced since it was loaded.
     * `frameworks`: name -> {version, build}, of modules that are already imported.
     * `devices`: the GPUs visible by environment and by /dev.
     * `node`: {available, status, exit_code, class, time, age_seconds, simulated}, the verdict of the node if
@@ -187,7 +187,7 @@ def devices(root: str = "/") -> dict[str, Any]:
 
 
 def driver(root: str = "/") -> str | None:
-    """Return the version of NVIDIA's kernel module; None if it is not loaded. Works in containers too."""
+    """Return the version of the loaded NVIDIA kernel module, or None. Works in containers too."""
     found = re.search(
         r"^NVRM version:.*?\s([0-9]+\.[0-9.]+)\s",
         _text(f"{root.rstrip('/')}/proc/driver/nvidia/version"),

@@ -244,7 +244,7 @@ def load_once() -> None:
     """Load modules of zip archives once.
 
     `zipimporter.get_filename` reads and compiles the whole module to find its name, and Python calls it
-    before it loads the module. That would double the cost of every import.
+    before it loads the module. That would cost as long as all reads of a check.
     """
     import zipimport
 
@@ -302,7 +302,5 @@ if __name__ == "__main__":
         status = begin()
     except BaseException as problem:
         # Skip the interpreter's shutdown: it would flush the failed output again, and exit with 120.
-        os._exit(
-            crashed(problem)
-        )
+        os._exit(crashed(problem))
     sys.exit(status)

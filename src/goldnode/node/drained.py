@@ -31,8 +31,7 @@ LEASE = 28 * 3600
 
 
 class Mark(NamedTuple):
-    """Parts of such a reason: id of the run, name of the controller, time of the drain (UTC, ISO 8601), text.
-    """
+    """Parts of such a reason: id of the run, name of the controller, time of the drain (UTC, ISO 8601), text."""
 
     run: str
     controller: str
@@ -69,7 +68,7 @@ def lasts(host: Host) -> bool:
 
 
 def text(host: Host) -> str:
-    """Return the node's record of a drain; empty if there is none.
+    """Return the node's record of a drain; empty without one.
 
     The record is small; of a larger file only the beginning counts.
     """

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from typing import Dict, Tuple
 
 DEBUG = "GOLDNODE_DEBUG"
-OWN = f"This is a fault of goldnode-node itself: run the command again with {DEBUG}=1 and report what it prints."
+OWN = (
+    f"This is a fault of goldnode-node itself: run the command again with {DEBUG}=1 and report what it "
+    "prints."
+)
 DAMAGED = (
     "The program is damaged, or its Python is not whole: run site.yml for this host, or fetch the file again."
 )
@@ -28,7 +31,9 @@ REMEDIES: Dict[int, str] = {
     errno.EPIPE: "Whatever read the output ended first: have it read all of it, or write it to a file.",
     errno.ENOMEM: "Free some memory, then run the command again.",
     errno.EMFILE: "Raise the limit of open files (`ulimit -n`), then run the command again.",
-    errno.ENFILE: "Raise the system's limit of open files (`sysctl fs.file-max`), then run the command again.",
+    errno.ENFILE: (
+        "Raise the system's limit of open files (`sysctl fs.file-max`), then run the command again."
+    ),
 }
 
 

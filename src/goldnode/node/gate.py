@@ -338,7 +338,7 @@ def _slurm_row(host: Host) -> Optional[Dict[str, str]]:
     The node's name in Slurm may differ from its hostname.
     """
     own = (host.text("/proc/sys/kernel/hostname") or "").strip().partition(".")[0]
-    # Ask for one node first: a list of all nodes of a large cluster is slow.
+    # Ask for the hostname first; list all nodes only if this one has another name in Slurm.
     for asked in ((own,), ()):
         for line in _scontrol_run(host, "show", "node", *asked, "--oneliner").splitlines():
             fields = dict(re.findall(r"\b(NodeName|NodeHostName|State)=(\S+)", line))
@@ -420,7 +420,8 @@ def _start(host: Host) -> List[str]:
         name = unit["Id"]
         if unit["LoadState"] != "loaded" or unit["UnitFileState"] not in ENABLED:
             told.append(
-                f"gate: {name} stays down: it is {unit['UnitFileState'] or unit['LoadState']}, which is somebody's decision"
+                f"gate: {name} stays down: it is {unit['UnitFileState'] or unit['LoadState']}, which is "
+                "somebody's decision"
             )
         elif unit["ActiveState"] in ("inactive", "failed"):
             # Repeated refusals hit the start limit of the unit and of the socket that triggers it.

@@ -63,7 +63,7 @@ class Host:
     def __init__(self, root: str = "/", live: Optional[bool] = None) -> None:
         self.root = os.path.abspath(root)
         self.live = self.root == "/" if live is None else live  # False for the root filesystem of an image
-        # Owner of goldnode's own files. It is numeric in an image too. A directory that simulates a machine
+        # Owner of files that belong to goldnode. It is numeric in an image too. A directory that simulates a machine
         # has its own superuser.
         self.superuser = owner_of(self.root) if live and self.root != "/" else SUPERUSER
         self.program = PROGRAM  # the program that queries the GPUs
@@ -118,9 +118,7 @@ class Host:
             except OSError:  # not a link; opening the file reports any other problem
                 return here
             # As in a chroot, the parent of / is /.
-            current = os.path.normpath(
-                os.path.join("/", os.path.dirname(current), target)
-            )
+            current = os.path.normpath(os.path.join("/", os.path.dirname(current), target))
         raise OSError(f"{name}: too many levels of symbolic links")
 
     def lstat(self, name: str) -> Optional[os.stat_result]:

@@ -59,7 +59,8 @@ else:
             found = {**initial, **given}
             if len(found) != len(names) or len(given) != len(values) + len(named):
                 raise TypeError(
-                    f"{cls.__name__} has the fields {', '.join(names)}, each given once; got {values!r} and {named!r}"
+                    f"{cls.__name__} has the fields {', '.join(names)}, each given once; got {values!r} "
+                    f"and {named!r}"
                 )
             for name in needed:
                 if name not in given:
@@ -119,7 +120,8 @@ else:
                 found = {**cls._defaults, **given}
                 if len(found) != len(cls._fields) or len(given) != len(values) + len(named):
                     raise TypeError(
-                        f"{cls.__name__} has the fields {', '.join(cls._fields)}; got {values!r} and {named!r}"
+                        f"{cls.__name__} has the fields {', '.join(cls._fields)}; got {values!r} and "
+                        f"{named!r}"
                     )
                 values = [found[name] for name in cls._fields]
             return tuple.__new__(cls, values)

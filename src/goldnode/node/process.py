@@ -33,7 +33,7 @@ UNTOLD = b"\nhow it ended is not known: the kernel tells it to nobody while SIGC
 def found(name: str, path: str) -> str:
     """Return the file of a program in the directories of `path`.
 
-    Raises the same OSError as execvp(3) if there is none.
+    Raises the same OSError as execvp(3) if it does not exist.
     """
     if "/" in name:
         return name

@@ -321,7 +321,8 @@ def believe(host: Host) -> None:
     wrong = [f"it is {owners.kind(have)}"] if have["type"] != "file" else owners.exposed(have)
     if wrong:
         raise NodeError(
-            f"{CLASS} is not believed: {'; '.join(wrong)}. Find out who changed it, then run site.yml for this host."
+            f"{CLASS} is not believed: {'; '.join(wrong)}. Find out who changed it, then run site.yml for "
+            "this host."
         )
 
 
@@ -349,7 +350,8 @@ def read_document(host: Host, options: Any) -> Json:
         raise NodeError(f"{name}: not JSON ({problem}). {remedy}.") from None
     if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
         raise NodeError(
-            f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class export`."
+            f"{name}: not a class document of schema goldnode.class/1. Export it with `goldnode class "
+            "export`."
         )
     wrong = [key for key, kinds in SHAPES.items() if key in document and not isinstance(document[key], kinds)]
     if wrong:

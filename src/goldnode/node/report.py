@@ -43,7 +43,8 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     if verdict.get("recorded"):
         record = verdict["recorded"]
         lines.append(
-            f"a record of {record['hostname'] or 'some node'}, made at {record['time']} ({record['source']}); nothing of this machine was read"
+            f"a record of {record['hostname'] or 'some node'}, made at {record['time']} "
+            f"({record['source']}); nothing of this machine was read"
         )
     rows = sorted((f for f in verdict["findings"] if f["outcome"] != "match"), key=_urgency)
     grouped, silent = _apart(_grouped(rows))
@@ -172,8 +173,7 @@ def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """Return the planned changes of each part with reasons, then the refusals, and whether a reboot follows.
-    """
+    """Return the planned changes of each part with reasons, then the refusals, and whether a reboot follows."""
     lines: List[str] = []
     parts = list(plan["parts"].items())
     # Removal undoes the parts in reverse order.

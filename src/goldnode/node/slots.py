@@ -65,7 +65,7 @@ def running(host: Host) -> Optional[str]:
 
 
 def place(host: Host) -> Optional[str]:
-    """Return the mount point of the ESP with the slots; None if there is none, or it is not mounted."""
+    """Return the mount point of the ESP with the slots; None if missing or not mounted."""
     where = loader.partition(host)
     return where if where and host.is_dir(f"{where}/{FOLDER}") else None
 
@@ -170,13 +170,14 @@ def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
     if len(set(told.values())) < 2:
         return None
     return (
-        f"{'; '.join(f'{what} is on disk {found}' for what, found in told.items())}. All have to be on one disk, and labels of two are the same: "
-        "take the other disk out, or rename its partitions (`sfdisk --part-label`), and reboot. Nothing was written."
+        f"{'; '.join(f'{what} is on disk {found}' for what, found in told.items())}. All have to be on one "
+        "disk, and labels of two are the same: take the other disk out, or rename its partitions (`sfdisk "
+        "--part-label`), and reboot. Nothing was written."
     )
 
 
 def disk(host: Host, link: str) -> Optional[str]:
-    """Return the disk of a partition by its link in sysfs; None if there is none."""
+    """Return the disk of a partition by its link in sysfs; None if sysfs does not show it."""
     here = os.path.realpath(host.located(link))
     return os.path.basename(os.path.dirname(here)) if os.path.exists(f"{here}/partition") else None
 
@@ -300,7 +301,8 @@ def commit(host: Host, name: str, content: bytes) -> None:
             for left in (name + FRESH, *([name] if new else [])):
                 take(host, left)
         raise NodeError(
-            f"{name} cannot be written: {wrong}. What boots now still does. Look at `dmesg` and `df {os.path.dirname(name)}`."
+            f"{name} cannot be written: {wrong}. What boots now still does. Look at `dmesg` and `df "
+            f"{os.path.dirname(name)}`."
         )
 
 
@@ -400,8 +402,8 @@ def proved(host: Host, where: str, slot: str) -> None:
     lost = [path for path in paths if not host.data(path)]
     if len(paths) < 3 or lost:
         raise NodeError(
-            f"slot {slot}, which runs, could not boot again: {' and '.join(lost) or 'its entry'} is missing or empty on the ESP. "
-            "Run `goldnode-node slot sync`, then this again."
+            f"slot {slot}, which runs, could not boot again: {' and '.join(lost) or 'its entry'} is "
+            "missing or empty on the ESP. Run `goldnode-node slot sync`, then this again."
         )
     for path in (*paths, *sorted({os.path.dirname(path) for path in paths})):
         settle(host.located(path))
@@ -492,8 +494,8 @@ def bring(host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]])
     room = stat.f_bavail * stat.f_frsize
     if missing and room < need:
         raise NodeError(
-            f"the ESP at {where} has {room >> 20} MiB free, and kernel and initramfs of slot {slot} need {need >> 20} MiB. "
-            f"Remove what else lies there; the entries are as they were."
+            f"the ESP at {where} has {room >> 20} MiB free, and kernel and initramfs of slot {slot} need "
+            f"{need >> 20} MiB. Remove what else lies there; the entries are as they were."
         )
     for name, content in missing:
         commit(host, name, content)
@@ -577,7 +579,8 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
         own = of_slot(loader.entries(host, where), slot)
         if not own or not release:
             raise NodeError(
-                f"slot {slot}, which runs, has no entry on the ESP at {where}. Look at {where}/loader/entries."
+                f"slot {slot}, which runs, has no entry on the ESP at {where}. Look at "
+                f"{where}/loader/entries."
             )
         names = (f"/boot/vmlinuz-{release}", f"/boot/initrd.img-{release}")
         lost = [name for name in names if not host.exists(name)]
@@ -673,8 +676,8 @@ def boots_next(host: Host, slot: str, done: str) -> Json:
     after = survey(host) or {}
     if after.get("next") != slot:
         raise NodeError(
-            f"slot {slot} {done}, and does not boot next: {after.get('why')}. "
-            "Take the wish back (`bootctl set-default ''`, `bootctl set-oneshot ''`) or correct `default` in loader.conf."
+            f"slot {slot} {done}, and does not boot next: {after.get('why')}. Take the wish back (`bootctl "
+            "set-default ''`, `bootctl set-oneshot ''`) or correct `default` in loader.conf."
         )
     return after
 
@@ -705,11 +708,13 @@ def back(host: Host, tries: int = TRIES) -> Json:
             )
         if row["state"] != GOOD and not about.get("good"):
             raise NodeError(
-                f"image {about.get('name')} in slot {other} was never good (it is {row['state']}). Write another image."
+                f"image {about.get('name')} in slot {other} was never good (it is {row['state']}). Write "
+                "another image."
             )
         if found["tried"]:
             raise NodeError(
-                f"the image that runs is still tried ({found['tried']}). Wait until it is good, or reboot: it falls back by itself."
+                f"the image that runs is still tried ({found['tried']}). Wait until it is good, or reboot: "
+                "it falls back by itself."
             )
         entry = own[0]
         about = {

@@ -1,10 +1,12 @@
-"""`goldnode-node slot write`: an image into the slot that does not run, from standard input.
+"""`goldnode-node slot write`: write an image from standard input into the slot that does not run.
 
-The stream is one line of JSON and then the root file system, compressed with gzip. The line: {schema, name, class, build_id, kernel, options: its
-command line, root: {size, sha256}, tries, unverified: why it may be written though nobody has booted it, or null}.
+The stream is one line of JSON, followed by the gzip-compressed root file system. The line: {schema, name,
+class, build_id, kernel, options: kernel command line, root: {size, sha256}, tries, unverified: reason to
+accept an image that has never booted, or null}.
 
-The slot has no entry from the first byte on until all of it is written, read back and held against its digest, holds what belongs to the node
-and has its kernel on the ESP: a run that is cut off anywhere leaves a slot that nothing boots, and the one that runs as it was.
+The slot has no entry while it is written. It gets one only after the whole image has been written, read back
+and verified against its digest, the node's own content has been copied, and its kernel is on the ESP. An
+interrupted run thus leaves a slot that nothing boots, and the running slot unchanged.
 """
 
 from __future__ import annotations
@@ -33,12 +35,14 @@ if TYPE_CHECKING:
     from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 SCHEMA = "goldnode.slot/1"
-HEAD = 65536  # characters of the first line
+HEAD = 65536  # maximum length of the first line
 BLOCK = 1 << 20
-FLUSH_BUFFERS = 0x1261  # BLKFLSBUF: what is read next comes from the device
-OURS = "GOLDNODE_SLOT_MOUNTS"  # in the environment: mounts are this process's own
+FLUSH_BUFFERS = 0x1261  # BLKFLSBUF: makes the next read come from the device
+OURS = "GOLDNODE_SLOT_MOUNTS"  # environment variable, set in a process that has its own mount namespace
 MOUNT = "/run/goldnode/slot-root"
-SITE = "/etc/goldnode/carry"  # one path a line (with * and ?, also in directories; # begins a comment): what else of the site's belongs to the node
+# The site's own list of files that belong to the node: one path per line (with * and ?, also in directories;
+# # begins a comment).
+SITE = "/etc/goldnode/carry"
 BY_SITE = "the site says so"
 
 _IMAGE = {
@@ -54,8 +58,9 @@ _IMAGE = {
 
 
 class Carried(NamedTuple):
-    """Content that belongs to the node and not to its image: a path (with `*` and `?`), whether the image's
-    own file wins, and why.
+    """Content that belongs to the node and not to its image.
+
+    Fields: a path (with `*` and `?`), whether the image's own file takes precedence, and the reason.
     """
 
     pattern: str
@@ -63,10 +68,11 @@ class Carried(NamedTuple):
     why: str
 
 
-STAMP = "/var/lib/goldnode/disk/first-boot"  # goldnode-first-boot.service does nothing where it is
-# Of a root without a machine-id, which a slot that is written does not stay; the first boot would take it away.
+STAMP = "/var/lib/goldnode/disk/first-boot"  # disables goldnode-first-boot.service
+# Only for a root without a machine-id. A written slot gets one, and the first boot that would remove this
+# file never runs.
 PRESET = "/etc/systemd/system-preset/00-goldnode-image.preset"
-# The one list of what is taken from the slot that runs into the one that is written. Users come beside it (:func:`users`).
+# The only list of content to copy from the running slot into the new one. :func:`users` copies accounts.
 CARRIED = (
     Carried("/etc/machine-id", False, "the node's identity"),
     Carried("/etc/hostname", False, "the node's name"),
@@ -98,21 +104,24 @@ CARRIED = (
     Carried("/var/lib/goldnode/history", False, "what was done to the node"),
     Carried("/var/lib/goldnode/slurm-health", False, "for what Slurm has drained the node"),
 )
+# The new image has its own class document.
 NEVER = (CLASS,)
-# Files of accounts: name, the field that is the name's number (None where it has none), mode as Debian has it.
+# Files of user accounts, in Debian's format.
 ACCOUNTS = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/gshadow")
+# UIDs of human users on Debian.
 PEOPLE = range(1000, 60000)
 
 
 def head(line: str) -> Json:
-    """The first line of the stream, whole. Raises NodeError."""
+    """Return the first line of the stream, validated. Raises NodeError."""
     try:
         found = json.loads(line)
     except ValueError:
         found = None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise NodeError(
-            f"what comes is no image of schema {SCHEMA}. Run `goldnode disks update` of the version that this node has."
+            f"what comes is no image of schema {SCHEMA}. Run `goldnode disks update` of the version that "
+            "this node has."
         )
     wrong = [name for name, kind in _IMAGE.items() if not isinstance(found.get(name), kind)]
     root = found.get("root")
@@ -129,7 +138,8 @@ def head(line: str) -> Json:
         wrong.append("build_id or tries")
     if wrong:
         raise NodeError(
-            f"what comes is no whole image: {', '.join(dict.fromkeys(wrong))} is not what it has to be. Nothing was written."
+            f"what comes is no whole image: {', '.join(dict.fromkeys(wrong))} is not what it has to be. "
+            "Nothing was written."
         )
     return found
 
@@ -143,25 +153,43 @@ def refusal(
     """Return why an image may not be written here; None if it may. Pure.
 
     :param found: the result of :func:`slots.survey`.
-    :param size: bytes of the other slot's partition; None if there is none.
+    :param size: bytes of the other slot's partition; None without one.
     """
     if found is None:
-        return "this node has no slots: only a disk of layout `ab` that booted with systemd-boot has. Install it anew from such an image."
+        return (
+            "this node has no slots: only a disk of layout `ab` that booted with systemd-boot has. Install "
+            "it anew from such an image."
+        )
     if found["tried"]:
-        return f"the image that runs is still tried ({found['tried']}). Wait until it is good, or reboot: it falls back by itself."
+        return (
+            f"the image that runs is still tried ({found['tried']}). Wait until it is good, or reboot: it "
+            "falls back by itself."
+        )
     if found["slots"][found["running"]]["state"] != slots.GOOD:
-        return f"slot {found['running']}, which runs, has no good entry to fall back to. Look at {found['place']}/loader/entries."
+        return (
+            f"slot {found['running']}, which runs, has no good entry to fall back to. Look at "
+            f"{found['place']}/loader/entries."
+        )
     if own_class != image["class"]:
-        return f"the image is of class {image['class']}, and this node of {own_class or 'none'}. Build the image of its class."
+        return (
+            f"the image is of class {image['class']}, and this node of {own_class or 'none'}. Build the "
+            "image of its class."
+        )
     if size is None:
         return "the disk has no second slot: it is too small for one. Install the node on a larger disk."
     if image["root"]["size"] > size:
-        return f"the image's root has {image['root']['size'] >> 20} MiB, and the slot {size >> 20} MiB. Build it with a smaller root."
+        return (
+            f"the image's root has {image['root']['size'] >> 20} MiB, and the slot {size >> 20} MiB. Build "
+            "it with a smaller root."
+        )
     return None
 
 
 def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
-    """Write the image that the stream holds into the slot that does not run; it boots next. Returns the survey after. Raises NodeError."""
+    """Write the image in the stream into the slot that does not run, and make it boot next.
+
+    Return the survey afterwards. Raises NodeError.
+    """
     image = head(stream.readline(HEAD).decode("utf-8", "replace"))
     with slots.alone(host):
         found = slots.survey(host)
@@ -209,7 +237,7 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
 
 
 def withdraw(host: Host, where: str, slot: str) -> None:
-    """Remove every entry of a slot, then its slot.json: from here on nothing boots it."""
+    """Remove every entry of a slot, then its slot.json. Nothing boots the slot afterwards."""
     for entry in slots.of_slot(loader.entries(host, where), slot):
         slots.take(host, f"{where}/loader/entries/{entry.file}")
     about = f"{where}/{slots.FOLDER}/{slot}/slot.json"
@@ -237,10 +265,10 @@ def _size(path: str) -> Optional[int]:
 
 
 def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Unpack the stream onto a device, and read it back from there: both have to be what was built. Raises NodeError."""
+    """Unpack the stream onto a device and read it back. Raises NodeError unless both digests match the image."""
     size, want = int(root["size"]), str(root["sha256"])
     unpack, seen, done, told = zlib.decompressobj(31), hashlib.sha256(), 0, 0
-    # O_EXCL of a block device: refused by the kernel while it is mounted.
+    # O_EXCL on a block device: the kernel refuses to open it while it is mounted.
     exclusive = os.O_EXCL if stat.S_ISBLK(os.stat(device).st_mode) else 0
     try:
         handle = os.open(device, os.O_RDWR | exclusive | os.O_CLOEXEC)
@@ -268,10 +296,11 @@ def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[
                 say(f"{done >> 20} of {size >> 20} MiB")
         if done != size or seen.hexdigest() != want:
             raise NodeError(
-                f"what came is not the image: {done} bytes of digest {seen.hexdigest()}, want {size} of {want}. The slot has no entry."
+                f"what came is not the image: {done} bytes of digest {seen.hexdigest()}, want {size} of "
+                f"{want}. The slot has no entry."
             )
         os.fsync(handle)
-        with contextlib.suppress(OSError):  # a file in a test has no buffers of its own
+        with contextlib.suppress(OSError):  # fails for a regular file, as in tests
             fcntl.ioctl(handle, FLUSH_BUFFERS, 0)
         os.lseek(handle, 0, os.SEEK_SET)
         again, left = hashlib.sha256(), size
@@ -283,7 +312,8 @@ def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[
             again.update(data)
         if again.hexdigest() != want:
             raise NodeError(
-                f"{device} does not hold what was written to it. The slot has no entry; see dmesg: the disk may be failing."
+                f"{device} does not hold what was written to it. The slot has no entry; see dmesg: the "
+                "disk may be failing."
             )
     except zlib.error as problem:
         raise NodeError(f"the stream is damaged: {problem}. The slot has no entry; run it again.") from None
@@ -302,7 +332,7 @@ def _all(handle: int, data: bytes) -> None:
 
 
 def fit(host: Host, device: str, slot: str) -> None:
-    """Check the file system, grow it over the slot, and give it the slot's label."""
+    """Check the file system, grow it to the size of the slot, and set the slot's label."""
     done = host.run("e2fsck", "-f", "-p", device, timeout=1800)
     if done.rc not in (0, 1):
         raise NodeError(f"the file system of the image is not whole: {done.tail(3)}. The slot has no entry.")
@@ -314,7 +344,10 @@ def fit(host: Host, device: str, slot: str) -> None:
 
 @contextlib.contextmanager
 def mounted(host: Host, device: str) -> Iterator[str]:
-    """A file system, mounted for as long as this is at work: in mounts of this process alone, so that none is left when it is killed."""
+    """Mount a file system for the duration of a block.
+
+    :func:`apart` has given this process its own mount namespace, so no mount remains if it is killed.
+    """
     here = host.located(MOUNT)
     os.makedirs(here, exist_ok=True)
     done = host.run("mount", "-t", "ext4", device, here)
@@ -330,12 +363,13 @@ def mounted(host: Host, device: str) -> Iterator[str]:
 
 
 def inside(root: str, image: Mapping[str, Any]) -> Tuple[str, str]:
-    """Kernel and initramfs in the image's root, which has to be of the class that it says. Raises NodeError."""
+    """Return kernel and initramfs in the image's root. Raises NodeError if its class is not the declared one."""
     there = Host(root, live=False)
     own = (_json(there, CLASS) or {}).get("class")
     if own != image["class"]:
         raise NodeError(
-            f"the image says that it is of class {image['class']}, and holds {CLASS} of {own or 'none'}. The slot has no entry."
+            f"the image says that it is of class {image['class']}, and holds {CLASS} of {own or 'none'}. "
+            "The slot has no entry."
         )
     names = (f"/boot/vmlinuz-{image['kernel']}", f"/boot/initrd.img-{image['kernel']}")
     lost = [name for name in names if not there.exists(name)]
@@ -344,7 +378,7 @@ def inside(root: str, image: Mapping[str, Any]) -> Tuple[str, str]:
     return there.real(names[0]), there.real(names[1])
 
 
-# -- what belongs to the node
+# -- content of the node
 
 
 def carry(host: Host, root: str, say: Callable[[str], None]) -> List[str]:
@@ -372,9 +406,10 @@ def carry(host: Host, root: str, say: Callable[[str], None]) -> List[str]:
                 taken.append(path)
         if row.why == BY_SITE and len(taken) == before:
             say(
-                f"{SITE}: `{row.pattern}` takes nothing along: there is no such file here. Correct the line, or take it out."
+                f"{SITE}: `{row.pattern}` takes nothing along: there is no such file here. Correct the "
+                "line, or take it out."
             )
-    if STAMP in taken:  # what else a first boot does to its root
+    if STAMP in taken:  # the first boot, which would remove it, does not run again
         there.remove(PRESET)
     return taken + users(host, there, say)
 
@@ -409,7 +444,7 @@ def _take(host: Host, there: Host, path: str) -> bool:
 
 
 def _folders(host: Host, there: Host, path: str) -> None:
-    """A directory and those above it, owned as where they come from."""
+    """Create a directory and its parents, with mode and owner of the originals."""
     if path in ("", "/") or os.path.isdir(there.located(path)):
         return
     _folders(host, there, os.path.dirname(path))
@@ -420,8 +455,8 @@ def _folders(host: Host, there: Host, path: str) -> None:
 
 
 def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
-    """Copy user accounts (ids from 1000 on) that the image lacks, and their authorized_keys. Return what was
-    copied.
+    """Copy user accounts (ids from 1000 on) that the image lacks, and their authorized_keys. Return the
+    copied paths.
 
     A home that root cannot read (NFS with root_squash) is reported and does not stop the update.
     """
@@ -432,6 +467,7 @@ def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
         for line in (there.text("/etc/passwd") or "").splitlines()
         if line.count(":") == 6
     }
+    # Skip an account whose UID has another name in the image: it would own that account's files.
     numbers = {row[2] for row in have.values()}
     fresh = [name for name, row in people.items() if name not in have and row[2] not in numbers]
     taken = []
@@ -458,7 +494,8 @@ def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
             found = host.data(keys) is not None
         except OSError as problem:
             say(
-                f"{keys} of {name} is not taken along: {problem.strerror}. A home on a file server needs no copy; put any other there after the boot."
+                f"{keys} of {name} is not taken along: {problem.strerror}. A home on a file server needs "
+                "no copy; put any other there after the boot."
             )
             continue
         taken += [keys] if found and _take(host, there, keys) else []
@@ -466,7 +503,7 @@ def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
 
 
 def _member_of(host: Host, there: Host, fresh: List[str]) -> Optional[str]:
-    """Put new accounts into the groups of the image in which they are on the node (sudo, adm)."""
+    """Add new accounts to those groups of the image that they belong to on the node (sudo, adm)."""
     wanted: Dict[str, List[str]] = {}
     for line in (host.text("/etc/group") or "").splitlines():
         parts = line.split(":")
@@ -488,7 +525,11 @@ def _member_of(host: Host, there: Host, fresh: List[str]) -> Optional[str]:
 
 
 def apart() -> None:
-    """Go on in mounts of this process's own. The ESP may be mounted at the first look at it, which is taken before."""
+    """Re-execute the program in its own mount namespace.
+
+    List the mount points of the ESP first: an automounted ESP has to be mounted before the namespaces
+    separate.
+    """
     if os.environ.get(OURS):
         return
     for name in boot.PLACES:

@@ -1,6 +1,4 @@
-"""Start of the program: a question that the last check has answered is answered before anything else is
-imported.
-"""
+"""Start of the program: answer a query that the last check has already answered, before other imports."""
 
 from __future__ import annotations
 
@@ -13,18 +11,22 @@ WATCH = "import sys; sys.path[:0] = sys.argv[1:]; from goldnode.node.watch impor
 
 
 def main(engine: str | None = None, archive: str | None = None) -> int:
-    """Run the command of `sys.argv`; returns the exit code. `engine` and `archive` are digest and path of the program's file, where it is one."""
+    """Run the command in `sys.argv`. Return the exit code.
+
+    :param engine: digest of the program's file; None if it runs from its sources.
+    :param archive: path of that file.
+    """
     arguments = sys.argv[1:]
     if arguments[:1] == ["check"]:
-        gc.disable()  # it looks once and ends: what it would find unused meanwhile is little, and looking for it is a tenth of its time
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # in a locale that lacks a character of a reason, the reason is still told
+        # A check is short-lived and leaves little garbage. Collecting it would take a tenth of its time.
+        gc.disable()
+    # A reason may contain characters that the locale cannot encode.
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     if arguments == ["--version"]:
         print("goldnode-node " + (engine or "(its sources, not its file)"))
         return 0
-    if arguments == ["device"]:  # asked by goldnode itself, in a process of its own each time
+    if arguments == ["device"]:  # goldnode itself calls this, in a separate process each time
         from .device.reader import main as reader
 
         return reader()
@@ -33,7 +35,7 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
 
         return stream(arguments[2:])
     if arguments == ["watch-log"] and archive:
-        # It stays for as long as the node runs: in an interpreter that has loaded nothing but what it needs.
+        # It runs as long as the node, so start a fresh interpreter with only the modules it needs.
         os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", WATCH, archive])  # noqa: S606 - the program itself
     if "--cached" in arguments:
         from .verdict import current
@@ -54,9 +56,10 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
 
 
 def leave(status: int) -> int:
-    """Write out what was printed, and end a check with `status`. Return that where the ordinary end is wanted: of any other command.
+    """Flush the output, and exit with `status` if this is a check. Return `status` for any other command.
 
-    Raises OSError where something cannot be written: a caller that cannot read the verdict must not take the status for one.
+    Raises OSError if output cannot be written. A caller that cannot read the verdict must not mistake the
+    status for one.
     """
     for stream, name in ((sys.stdout, "standard output"), (sys.stderr, "standard error")):
         try:
@@ -65,7 +68,6 @@ def leave(status: int) -> int:
         except OSError as problem:
             raise OSError(problem.errno, problem.strerror, name) from None
     if sys.argv[1:2] == ["check"]:
-        os._exit(
-            status
-        )  # the system takes back all memory at once; the interpreter would free each object, for a tenth of the time of a check
+        # Skip the interpreter's shutdown: freeing each object would take a tenth of the time of a check.
+        os._exit(status)
     return status

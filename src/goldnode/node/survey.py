@@ -1,6 +1,4 @@
-"""survey(host): the state of a node without a class. Reads only; `goldnode adopt` makes a class and a stack
-of it for review.
-"""
+"""Survey of a node without a class. Reads only; `goldnode adopt` proposes a class and a stack from it."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "goldnode.survey/1"
 
-# Kernel modules of GPU drivers, by the names distributions give them.
+# Kernel modules of GPU drivers, with the names that distributions use.
 DRIVERS = ("nvidia", "nvidia-current", "nvidia-tesla", "nvidia-tesla-470", "amdgpu")
 NAMES = (
     "docker.io",
@@ -29,13 +27,16 @@ NAMES = (
     "nvidia-container-toolkit",
     "amd-container-toolkit",
 )
-# nvidia-smi's own names of what a policy can say; [N/A] is its word for "this GPU has none".
+# nvidia-smi's names of the settings that a policy can have. It prints [N/A] for a setting that the GPU lacks.
 QUERY = ("pci.bus_id,name,uuid,persistence_mode,power.limit,clocks.applications.graphics,clocks.applications.memory,ecc.mode.current,"
          "compute_mode,mig.mode.current,vbios_version")  # fmt: skip
 
 
 def survey(host: Host) -> Json:
-    """Everything `goldnode adopt` asks of a node, as plain data (schema goldnode.survey/1). None: could not be read here."""
+    """Return everything that `goldnode adopt` needs, as JSON-serialisable data (schema goldnode.survey/1).
+
+    None means that a value could not be read here.
+    """
     container = is_container(host)
     own = host.live and not container
     release = platform.release() if own else None
@@ -75,24 +76,28 @@ def survey(host: Host) -> Json:
 
 
 def architecture(host: Host) -> str:
-    """dpkg's word for the architecture of the root."""
+    """Return dpkg's name of the root's architecture."""
     return host.run("dpkg", "--print-architecture").out.strip()
 
 
 def drivers(host: Host, release: Optional[str]) -> List[Json]:
-    """GPU driver modules that modprobe would find for a kernel: [{module, version, license, vermagic, signer, file}]."""
+    """Return the GPU driver modules that modprobe would find for a kernel.
+
+    Shape: [{module, version, license, vermagic, signer, file}].
+    """
     found = []
     for module in DRIVERS if release else ():
         info = observe.modinfo(host, str(release), module)
-        if info is not None and (
-            module != "amdgpu" or info["version"]
-        ):  # the kernel's own amdgpu has no version of its own
+        # Only the out-of-tree amdgpu has a version; the kernel's own has none.
+        if info is not None and (module != "amdgpu" or info["version"]):
             found.append({"module": module, **info})
     return found
 
 
 def loaded(host: Host) -> List[Json]:
-    """Out-of-tree modules that the kernel holds, by the letter O of their taint (Linux admin guide, tainted kernels)."""
+    """Return the loaded out-of-tree modules, by the letter O of their taint (Linux admin guide, tainted
+    kernels).
+    """
     found = []
     for name in host.glob("/sys/module", "*"):
         taint = (host.text(f"{name}/taint") or "").strip()
@@ -107,8 +112,9 @@ def loaded(host: Host) -> List[Json]:
 
 
 def dkms(host: Host) -> List[Json]:
-    """Return the DKMS tree: [{name, version, kernels, package}]. `package` owns the source; None without an
-    owner.
+    """Return the DKMS tree: [{name, version, kernels, package}].
+
+    `package` is the owner of the source, None if no package owns it.
     """
     owners: Dict[str, str] = {}
     for listing in host.glob("/var/lib/dpkg/info", "*.list"):
@@ -135,7 +141,10 @@ def dkms(host: Host) -> List[Json]:
 
 
 def nvswitch(host: Host) -> bool:
-    """Whether the PCI bus has an NVSwitch: NVIDIA's bridges of class 0680. Read by class, not from a list of ids."""
+    """Return whether the PCI bus has an NVSwitch: an NVIDIA bridge of class 0680.
+
+    The class also covers models that no list of ids has yet.
+    """
     devices = host.glob("/sys/bus/pci/devices", "*")
     rows = [
         ((host.text(f"{name}/vendor") or "").strip(), (host.text(f"{name}/class") or "").strip())
@@ -145,7 +154,7 @@ def nvswitch(host: Host) -> bool:
 
 
 def settings(host: Host) -> Optional[List[Dict[str, str]]]:
-    """Return nvidia-smi's settings of each GPU, unparsed; None without it, or without its driver."""
+    """Return nvidia-smi's settings of each GPU, unparsed; None without nvidia-smi, or without its driver."""
     told = host.run("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", timeout=60)
     if told.rc != 0:
         return None

@@ -1,6 +1,6 @@
 """`goldnode-node watch-log`: start a check as soon as the kernel reports a fault, instead of minutes later.
 
-It waits at the end of /dev/kmsg and starts the passive check, which reads the log itself: a match here is
+It waits at the end of /dev/kmsg and starts the passive check, which reads the log itself. A match here is
 only a reason to check. It runs as long as the node, so it imports almost nothing.
 """
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 KMSG = "/dev/kmsg"
 SERVICE = "goldnode-watch.service"
-PAUSE = 30.0  # seconds between two starts: a storm of lines is one reason
+PAUSE = 30.0  # seconds between two starts: a burst of lines is one reason
+# Larger than any record of /dev/kmsg: a read into a smaller buffer fails with EINVAL.
 RECORD = 16384
-# Words of lines that probe/logs.py makes events of, and that a node is checked for at once; corrected errors wait for the timer.
+# Texts of log lines that probe/logs.py reports and that justify an immediate check. Corrected errors wait for
+# the timer.
 REASONS = (
     b"NVRM: Xid ",
     b"SXid (",
@@ -41,7 +43,9 @@ REASONS = (
 
 
 def is_reason(record: bytes) -> bool:
-    """Whether a record of /dev/kmsg is the kernel's own (facility 0), and of the kinds above."""
+    """Return whether a record of /dev/kmsg comes from the kernel (facility 0) and contains one of these
+    texts.
+    """
     head, _, text = record.partition(b";")
     priority = head.partition(b",")[0]
     if not priority.isdigit() or int(priority) >> 3:
@@ -51,14 +55,14 @@ def is_reason(record: bytes) -> bool:
 
 
 def start() -> None:
-    """Ask systemd to run the passive check. One that runs already goes on, and the next line asks again."""
+    """Ask systemd to run the passive check. If one is running it continues; the next match asks again."""
     argv = ["systemctl", "start", "--no-block", SERVICE]
     try:
         os.waitpid(
             os.posix_spawnp(argv[0], argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}), 0
         )
     except OSError:
-        return  # the timer looks all the same
+        return  # the timer starts a check anyway
 
 
 def watch(
@@ -67,8 +71,10 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     pause: float = PAUSE,
 ) -> None:
-    """Read records until there are no more (only of something that is no kernel log). A reason that comes within `pause` seconds after a start
-    is kept, and starts the check when they are over."""
+    """Read records until the end, which a kernel log never reaches.
+
+    A match within `pause` seconds after a start is remembered, and starts the check when they are over.
+    """
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     last: Optional[float] = None
@@ -78,9 +84,8 @@ def watch(
         if poll.poll(None if left is None else left * 1000 + 1):
             try:
                 record = os.read(handle, RECORD)
-            except (
-                BrokenPipeError
-            ):  # records were lost while this was not looking: there may have been a reason in them
+            # The kernel has overwritten unread records (EPIPE), and one may have been a match.
+            except BrokenPipeError:
                 owed = True
                 record = b"lost"
             except BlockingIOError:
@@ -96,7 +101,7 @@ def watch(
 
 
 def main(root: str = "") -> int:
-    """Watch from now on. Returns 0 where there is no log to watch."""
+    """Watch from now on. Return 0 if there is no kernel log."""
     try:
         handle = os.open(root + KMSG, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -110,9 +115,9 @@ def main(root: str = "") -> int:
 
 
 def arguments(parser: Any) -> None:
-    """It takes none."""
+    """Add no arguments: the command has none."""
 
 
 def run(host: Any, options: Any) -> int:
-    """The command, where it was not begun before everything else was imported (start.py)."""
+    """Run the command if start.py has not already started it before other imports."""
     return main(host.root.rstrip("/"))

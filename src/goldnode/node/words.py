@@ -1,4 +1,4 @@
-"""The command line of the program, for argparse."""
+"""Command line of the program, for argparse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ POLICY = """apply: set what the class says and read it back. assert: read only. 
 Exit code 0 all as declared, 1 something differs, 3 something could not be set or read."""
 
 
-# Commands in modules of their own, each with `arguments(parser)` and `run(host, options)`: imported only where they are asked for.
+# Commands with their own modules, each with `arguments(parser)` and `run(host, options)`. A module is
+# imported only for its command.
 ELSEWHERE_RUN = {
     "capture": (
         "probe.command",
@@ -40,7 +41,7 @@ ELSEWHERE_RUN = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse leaves with 2 on a wrong use, which here would say `drain`."""
+    """Parser that exits with 3 on wrong usage. argparse would exit with 2, which here means `drain`."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -49,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(given: List[str]) -> Any:
-    """The options that the words of a command line give; leaves with 3 on a wrong use."""
+    """Parse a command line. Exits with 3 on wrong usage."""
     parser = Parser(
         prog="goldnode-node",
         description="Hold this node against its node class.",

@@ -42,7 +42,6 @@ BUSY, WAITING = 90, 50  # percent of the time with work on the GPU: practically 
 # the report only says "probably".
 IDLE_POWER = 0.4
 SLOWED = 0.01  # share of the interval in which heat or a power brake throttled a GPU
-# Higher than SLOWED: GPUs under full load touch their power limit regularly.
 CAPPED = 0.1
 SLOW_CLOCK = 0.6  # relative to the maximum clock, on a busy GPU
 IO, MEMORY, CPU, IOWAIT = 0.1, 0.05, 0.6, 0.2  # shares of the interval in which tasks waited
@@ -174,8 +173,7 @@ def _which(gpu: Json) -> str:
 
 
 def visible(sample: Json, document: Mapping[str, Any]) -> Line:
-    """Compare the number of GPUs declared, on the bus, in the driver's library and in /dev; each must answer.
-    """
+    """Compare the number of GPUs declared, on the bus, in the driver's library and in /dev; each must answer."""
     found: List[Found] = []
     gpus, error = gpus_of(sample), sample.get("gpu_error")
     driver = dict(rows_of(sample, "driver"))
@@ -551,9 +549,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     parts: List[str] = []
     busy = _utilization(second)
     # Waiting tasks matter less while the GPUs are busy.
-    weight = (
-        72 if busy is None or busy < BUSY else 35
-    )
+    weight = 72 if busy is None or busy < BUSY else 35
     shares = _stalls(first, second, seconds)
     if shares is not None:
         for name, key, limit, text, look in (
@@ -762,7 +758,10 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         unknown.append("rates are told by two samples of one boot")
     elif not counted and not unknown:
         unknown.append("no interface could be watched")
-    fine = f"{len(network)} interfaces and {len(ports) if isinstance(ports, dict) else 0} InfiniBand or RoCE devices: no drops, errors or flaps"
+    fine = (
+        f"{len(network)} interfaces and {len(ports) if isinstance(ports, dict) else 0} InfiniBand or RoCE "
+        "devices: no drops, errors or flaps"
+    )
     return line_of("network", found, fine, unknown)
 
 

@@ -80,7 +80,8 @@ def load(name: str) -> Json:
         raise NodeError(f"{plain(name, 200)} cannot be read as a capture: {problem}") from None
     if not isinstance(found, dict) or found.get("schema") != "goldnode.capture/1":
         raise NodeError(
-            f"{plain(name, 200)} is not a capture of schema goldnode.capture/1 (goldnode-node capture prints one)."
+            f"{plain(name, 200)} is not a capture of schema goldnode.capture/1 (goldnode-node capture "
+            "prints one)."
         )
     return found
 

@@ -34,7 +34,8 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
         return Line(
             "fit",
             UNKNOWN,
-            f"processes could not be listed: {plain(str(error.get('text') if isinstance(error, dict) else error), 120)}",
+            "processes could not be listed: "
+            f"{plain(str(error.get('text') if isinstance(error, dict) else error), 120)}",
         )
     found: List[Found] = []
     unknown: List[str] = []
@@ -47,7 +48,8 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
         if is_fault(row.get("error")) or is_fault(libraries) or not isinstance(libraries, list):
             reason = row.get("error") or libraries
             unknown.append(
-                f"{who} could not be looked at: {plain(str(reason.get('text') if isinstance(reason, dict) else reason), 120)}"
+                f"{who} could not be looked at: "
+                f"{plain(str(reason.get('text') if isinstance(reason, dict) else reason), 120)}"
             )
             continue
         libraries = [item for item in libraries if isinstance(item, dict)]
@@ -123,7 +125,8 @@ def _driver(
         verdict = judge(cuda, loaded, driver.get("cuda"), get(document, "health", "cuda"))
         if verdict is None:
             unknown.append(
-                f"{who}: CUDA {cuda or '?'} with driver {loaded or '?'}: not judged without rows of a class document"
+                f"{who}: CUDA {cuda or '?'} with driver {loaded or '?'}: not judged without rows of a "
+                "class document"
             )
         elif verdict:
             found.append(
@@ -164,7 +167,10 @@ def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
                 "" if have >= version(minimum) else f"needs driver {minimum} or newer, and {driver} is loaded"
             )
     if own and needs[0] > own[0]:
-        return f"is of CUDA {'.'.join(map(str, needs[:2]))}, and driver {driver or '?'} runs CUDA up to {reported}"
+        return (
+            f"is of CUDA {'.'.join(map(str, needs[:2]))}, and driver {driver or '?'} runs CUDA up to "
+            f"{reported}"
+        )
     return "" if own and needs[0] == own[0] and needs[0] >= 11 and table is None else None
 
 
@@ -206,12 +212,18 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
     runtime = next((version(item.get("version")) for item in libraries if item.get("name") == "cudart"), ())
     torch = version(row.get("torch"))
     if torch and runtime and torch[0] != runtime[0]:
-        text = f"{who}: PyTorch was built with CUDA {row['torch']}, and libcudart {'.'.join(map(str, runtime))} is mapped"
+        text = (
+            f"{who}: PyTorch was built with CUDA {row['torch']}, and libcudart "
+            f"{'.'.join(map(str, runtime))} is mapped"
+        )
         found.append(Found(text, MISMATCH, 76, maps))
     for folder in search:
         named = _cuda_folder(folder)
         if named and runtime and named[: len(runtime)] != runtime[: len(named)]:
-            text = f"{who}: LD_LIBRARY_PATH names {folder}, and the program runs with CUDA {'.'.join(map(str, runtime[:2]))}"
+            text = (
+                f"{who}: LD_LIBRARY_PATH names {folder}, and the program runs with CUDA "
+                f"{'.'.join(map(str, runtime[:2]))}"
+            )
             found.append(Found(text, MISMATCH, 60, maps))
     gone = row.get("missing")
     for folder in gone if isinstance(gone, list) else ():
@@ -252,7 +264,10 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
         chosen = [name for name in map(str, names) if selects(wanted, name)]
         look = "ip -br link; NCCL_DEBUG=INFO on the job"
         if not chosen:
-            text = f"{who}: NCCL_SOCKET_IFNAME={wanted} names no interface there is ({', '.join(map(str, names[:6]))})"
+            text = (
+                f"{who}: NCCL_SOCKET_IFNAME={wanted} names no interface there is "
+                f"({', '.join(map(str, names[:6]))})"
+            )
             found.append(Found(text, COMMUNICATION, 89, look))
         elif row.get("same_network"):
             down = [
@@ -282,7 +297,10 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
     if wanted and told.get("NCCL_IB_DISABLE", "0") in ("", "0"):
         chosen_devices = [name for name in devices if selects(wanted, name)]
         if not chosen_devices:
-            text = f"{who}: NCCL_IB_HCA={wanted} names no device there is ({', '.join(sorted(devices)[:6]) or 'there is none'})"
+            text = (
+                f"{who}: NCCL_IB_HCA={wanted} names no device there is "
+                f"({', '.join(sorted(devices)[:6]) or 'there is none'})"
+            )
             found.append(Found(text, COMMUNICATION, 89, "ibdev2netdev; NCCL_DEBUG=INFO on the job"))
         elif not any(selects(wanted, name, number) for name, number in active):
             found.append(

@@ -26,10 +26,15 @@ if TYPE_CHECKING:
 DEVICE = re.compile(r"/dev/(nvidia\d+|kfd)$")
 # A CUDA library, with the digest that a wheel inserts into the name, and the version after `.so`.
 NAME = re.compile(
-    r"/lib(cudart|cublas|cublasLt|cudnn|nccl|cuda|nvidia-ml|cufft|cusolver|cusparse|nvrtc)(?:-[0-9a-f]{6,16})?\.so(?:\.([0-9][0-9.]*))?(?:$| )"
+    r"/lib(cudart|cublas|cublasLt|cudnn|nccl|cuda|nvidia-ml|cufft|cusolver|cusparse|nvrtc)(?:-[0-9a-f]{6,16})?\.so(?:\.([0-9][0-9.]*))?(?:$| "
+    r")"
 )
 # NVIDIA's wheels (PyPI): the distribution that has the version of the library.
-WHEELS = {"cudart": "nvidia_cuda_runtime", "cublas": "nvidia_cublas", "cublasLt": "nvidia_cublas", "cudnn": "nvidia_cudnn", "nccl": "nvidia_nccl",
+WHEELS = {(
+    "cudart"
+): (
+    "nvidia_cuda_runtime"
+), "cublas": "nvidia_cublas", "cublasLt": "nvidia_cublas", "cudnn": "nvidia_cudnn", "nccl": "nvidia_nccl",
           "cufft": "nvidia_cufft", "cusolver": "nvidia_cusolver", "cusparse": "nvidia_cusparse", "nvrtc": "nvidia_cuda_nvrtc"}  # fmt: skip
 # src/init.cc of NCCL compiles this string into the library
 SAYS = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")

@@ -39,7 +39,8 @@ def run(host: Host, options: Any) -> int:
     listening = endpoint.inherited()
     if listening is None and options.listen is None:
         print(
-            "goldnode-node: no socket was passed; start goldnode-serve.socket, or say --listen [ADDRESS:]PORT.",
+            "goldnode-node: no socket was passed; start goldnode-serve.socket, or say --listen "
+            "[ADDRESS:]PORT.",
             file=sys.stderr,
         )
         return current.UNKNOWN

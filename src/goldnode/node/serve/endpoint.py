@@ -278,9 +278,7 @@ def respond(data: bytes, answers: Answers) -> Tuple[int, str, str, bool, bool]:
         return 405, TEXT, "only GET and HEAD\n", False, True
     try:
         status, kind, body = answers.at(words[1].partition("?")[0])
-    except (
-        Exception
-    ) as problem:  # A malformed file must neither look healthy nor end the server.
+    except Exception as problem:  # A malformed file must neither look healthy nor end the server.
         print(f"goldnode-node: {type(problem).__name__}: {problem}", file=sys.stderr)
         status, kind, body = 500, TEXT, "could_not_check: the files of the last check cannot be read\n"
     return status, kind, body, words[0] == "HEAD", False

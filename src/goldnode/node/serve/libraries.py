@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 
 # Libraries that programs link with: NVIDIA's driver and CUDA, AMD's ROCm, Intel's Level Zero.
 KNOWN = (
-    "libcuda", "libnvidia-ml", "libcudart", "libcublas", "libcublasLt", "libcufft", "libcusolver", "libcusparse", "libcurand", "libnvrtc",
-    "libnvJitLink", "libcudnn", "libnccl", "libnvinfer", "libamdhip64", "librocblas", "libhipblas", "librccl", "libMIOpen", "librocm_smi64",
+    "libcuda",
+        "libnvidia-ml"
+    ,
+        "libcudart"
+    , "libcublas", "libcublasLt", "libcufft", "libcusolver", "libcusparse", "libcurand", "libnvrtc",
+    "libnvJitLink",
+        "libcudnn"
+    ,
+        "libnccl"
+    , "libnvinfer", "libamdhip64", "librocblas", "libhipblas", "librccl", "libMIOpen", "librocm_smi64",
     "libamd_smi", "libhsa-runtime64", "libze_loader", "libze_intel_gpu",
 )  # fmt: skip
 NAME = re.compile(r"^(lib[A-Za-z0-9_-]+)\.so\.([0-9][0-9A-Za-z.]*)$")

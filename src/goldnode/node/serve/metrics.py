@@ -57,7 +57,8 @@ METRICS = {
     "goldnode_findings": ("gauge", "Findings of the verdict by outcome."),
     "goldnode_finding": (
         "gauge",
-        "0 match, 1 suppressed or deferred, 2 not exposed or not verified here, 3 could not read, 4 mismatch.",
+        "0 match, 1 suppressed or deferred, 2 not exposed or not verified here, 3 could not read, 4 "
+        "mismatch.",
     ),
     "goldnode_gate_open": ("gauge", "1 while the gate lets work start."),
     "goldnode_drained": (
@@ -305,8 +306,6 @@ def _number(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):
-        # Larger numbers and infinities come from broken sources; Prometheus would lose their precision
-        # anyway.
         return value if abs(value) < 1 << 64 else None
     return round(value, 9) if isinstance(value, float) and abs(value) < 1e300 else None
 

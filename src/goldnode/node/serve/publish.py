@@ -33,7 +33,7 @@ def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, cap
     """Write the metrics of a new verdict. Return messages about problems; never raises.
 
     :param document: class document of the node; None if it is unreadable, then the paths do not change.
-    :param captured: the capture behind the verdict; None if there is none, then hardware has no metrics.
+    :param captured: the capture behind the verdict; None if it failed, then hardware has no metrics.
     """
     from . import metrics
 
@@ -44,8 +44,8 @@ def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, cap
         host.write(METRICS, content)
     except (
         Exception
-    # The verdict counts even if its metrics cannot be written. Monitoring notices a stale file by its
-    # timestamp.
+        # The verdict counts even if its metrics cannot be written. Monitoring notices a stale file by its
+        # timestamp.
     ) as problem:
         return [f"metrics: {METRICS} cannot be written: {type(problem).__name__}: {problem}"]
     try:
@@ -69,7 +69,8 @@ def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes
         return []
     if not host.is_dir(os.path.dirname(wanted)):
         return [
-            f"metrics: there is no directory {os.path.dirname(wanted)}; node_exporter's textfile collector reads nothing of this node"
+            f"metrics: there is no directory {os.path.dirname(wanted)}; node_exporter's textfile collector "
+            "reads nothing of this node"
         ]
     if before != wanted:
         host.write(MEMORY, f"{wanted}\n".encode())
