@@ -58,7 +58,7 @@ class _Diagnostics:
         self.allow = loopback if allow is None else allow
 
     def answer(self, method: str, request: Any) -> tuple[int, list[tuple[str, str]], bytes]:
-        """Return status, headers and body. An unauthorized client gets the same answer as for a missing path."""
+        """Return status, headers and body. Unauthorized clients get the answer of a missing path."""
         kind = "text/plain; charset=utf-8"
         headers = []
         if not self.allow(request):

@@ -31,7 +31,7 @@ LEASE = 28 * 3600
 
 
 class Mark(NamedTuple):
-    """Parts of such a reason: id of the run, name of the controller, time of the drain (UTC, ISO 8601), text."""
+    """Parts of a reason: id of the run, name of the controller, time of the drain (UTC, ISO 8601), text."""
 
     run: str
     controller: str

@@ -149,9 +149,11 @@ ExecCondition=/bin/sh -c '[ -e /etc/systemd/system/%n.d/{DROP_IN} ] || exit 0; \
  [ -r {PASS} ] && read at limit <{PASS} && read now rest </proc/uptime \\
  && [ $$(( $${{now%%%%.*}} - at )) -le $$limit ] && exec rm -f {KEPT}/%n; \\
  mkdir -p {KEPT}; : >{KEPT}/%n; \\
- if [ -e {PASS} ]; then echo "goldnode gate: the last verdict is too old; see systemctl status goldnode-watch.timer"; \\
+ if [ -e {PASS} ]; then \
+echo "goldnode gate: the last verdict is too old; see systemctl status goldnode-watch.timer"; \\
  elif [ -s {REASON} ]; then cat {REASON}; \\
- else echo "goldnode gate: no verdict since this boot; see systemctl status goldnode-sanity.service"; fi >&2; sleep 1; exit 1'
+ else echo "goldnode gate: no verdict since this boot; see systemctl status goldnode-sanity.service"; \
+fi >&2; sleep 1; exit 1'
 """
 
 

@@ -63,8 +63,8 @@ class Host:
     def __init__(self, root: str = "/", live: Optional[bool] = None) -> None:
         self.root = os.path.abspath(root)
         self.live = self.root == "/" if live is None else live  # False for the root filesystem of an image
-        # Owner of files that belong to goldnode. It is numeric in an image too. A directory that simulates a machine
-        # has its own superuser.
+        # Owner of files that belong to goldnode. It is numeric in an image too. A directory that simulates a
+        # machine has its own superuser.
         self.superuser = owner_of(self.root) if live and self.root != "/" else SUPERUSER
         self.program = PROGRAM  # the program that queries the GPUs
         self.pending: Any = (

@@ -127,7 +127,10 @@ else:
             return tuple.__new__(cls, values)
 
         def __repr__(self):
-            return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in zip(self._fields, self))})"
+            return (
+                f"{type(self).__name__}("
+                f"{', '.join(f'{name}={value!r}' for name, value in zip(self._fields, self))})"
+            )
 
         def __getnewargs__(self):
             return tuple(self)

@@ -27,7 +27,10 @@ else:
 GRACE = 5.0
 # Exit status if the kernel has discarded it. Counts as a failure.
 LOST = 255
-UNTOLD = b"\nhow it ended is not known: the kernel tells it to nobody while SIGCHLD is ignored (goldnode's own start sets it back)\n"
+UNTOLD = (
+    b"\nhow it ended is not known: the kernel tells it to nobody while SIGCHLD is ignored "
+    b"(goldnode's own start sets it back)\n"
+)
 
 
 def found(name: str, path: str) -> str:

@@ -173,7 +173,7 @@ def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """Return the planned changes of each part with reasons, then the refusals, and whether a reboot follows."""
+    """Return the planned changes of each part with reasons, the refusals, and whether a reboot follows."""
     lines: List[str] = []
     parts = list(plan["parts"].items())
     # Removal undoes the parts in reverse order.

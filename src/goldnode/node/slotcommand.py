@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
     from .host import Host, Json
 
-TEXT = """status: what each slot holds and which boots next. back: have the other slot's last good image boot next. write: write an image
-from standard input into the other slot. sync: have the entry of the slot that runs follow its kernel. good: judge the boot that tries an image
-(exit code 1: it is not good). failed: note why such a boot is given up."""
+TEXT = (
+    "status: what each slot holds and which boots next. back: have the other slot's last good image boot next. "
+    "write: write an image\nfrom standard input into the other slot. sync: have the entry of the slot that runs "
+    "follow its kernel. good: judge the boot that tries an image\n(exit code 1: it is not good). failed: note why "
+    "such a boot is given up."
+)
 
 
 def arguments(parser: Any) -> None:

@@ -265,7 +265,7 @@ def _size(path: str) -> Optional[int]:
 
 
 def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Unpack the stream onto a device and read it back. Raises NodeError unless both digests match the image."""
+    """Unpack the stream onto a device and read it back. Raises NodeError on a wrong digest."""
     size, want = int(root["size"]), str(root["sha256"])
     unpack, seen, done, told = zlib.decompressobj(31), hashlib.sha256(), 0, 0
     # O_EXCL on a block device: the kernel refuses to open it while it is mounted.
@@ -363,7 +363,7 @@ def mounted(host: Host, device: str) -> Iterator[str]:
 
 
 def inside(root: str, image: Mapping[str, Any]) -> Tuple[str, str]:
-    """Return kernel and initramfs in the image's root. Raises NodeError if its class is not the declared one."""
+    """Return kernel and initramfs in the image's root. Raises NodeError if its class differs."""
     there = Host(root, live=False)
     own = (_json(there, CLASS) or {}).get("class")
     if own != image["class"]:

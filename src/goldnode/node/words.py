@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from typing import Any, List, NoReturn
 
 
-POLICY = """apply: set what the class says and read it back. assert: read only. export: print the policy this node has, for a class file.
-Exit code 0 all as declared, 1 something differs, 3 something could not be set or read."""
+POLICY = (
+    "apply: set what the class says and read it back. assert: read only. export: print the policy this node "
+    "has, for a class file.\nExit code 0 all as declared, 1 something differs, 3 something could not be set or read."
+)
 
 
 # Commands with their own modules, each with `arguments(parser)` and `run(host, options)`. A module is

@@ -75,7 +75,7 @@ class Done(NamedTuple):
 
 
 class Children:
-    """Starter of programs in their own sessions. Kills a program with all its children when its time is over."""
+    """Starter of programs in their own sessions. Kills a program and its children when its time is over."""
 
     def __init__(self) -> None:
         self.running: List[subprocess.Popen[bytes]] = []

@@ -88,7 +88,7 @@ def leftovers(session: Session) -> Outcome:
 
 
 def versions(session: Session) -> Outcome:
-    """Record the versions of goldnode, Python, kernel, system and nvidia-smi. The driver is in the capture."""
+    """Record the versions of goldnode, Python, kernel and system. The capture has the driver's."""
     told = session.node("--version", limit=30)
     found = session.versions
     found.update(
@@ -253,7 +253,7 @@ def check(session: Session) -> Outcome:
 
 
 def _own_class() -> Optional[Json]:
-    """Return the class document that goldnode has installed on this machine; None if missing or unreadable."""
+    """Return the class document that goldnode has installed here; None if missing or unreadable."""
     try:
         found = json.loads(OWN_CLASS.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -66,7 +66,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> List[str]:
 
 
 def _cell(value: Any) -> str:
-    """Return a value as one table cell, with special characters of Markdown and terminals removed or escaped."""
+    """Return a value as one table cell, without special characters of Markdown and terminals."""
     text = "".join(letter if letter.isprintable() else " " for letter in str(value))
     return text.replace("|", "\\|").replace("<", "&lt;")
 

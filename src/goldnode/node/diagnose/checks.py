@@ -173,7 +173,7 @@ def _which(gpu: Json) -> str:
 
 
 def visible(sample: Json, document: Mapping[str, Any]) -> Line:
-    """Compare the number of GPUs declared, on the bus, in the driver's library and in /dev; each must answer."""
+    """Compare the numbers of GPUs that are declared, on the bus, in /dev, and answering through the library."""
     found: List[Found] = []
     gpus, error = gpus_of(sample), sample.get("gpu_error")
     driver = dict(rows_of(sample, "driver"))

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 DEVICE = re.compile(r"/dev/(nvidia\d+|kfd)$")
 # A CUDA library, with the digest that a wheel inserts into the name, and the version after `.so`.
 NAME = re.compile(
-    r"/lib(cudart|cublas|cublasLt|cudnn|nccl|cuda|nvidia-ml|cufft|cusolver|cusparse|nvrtc)(?:-[0-9a-f]{6,16})?\.so(?:\.([0-9][0-9.]*))?(?:$| "
-    r")"
+    r"/lib(cudart|cublas|cublasLt|cudnn|nccl|cuda|nvidia-ml|cufft|cusolver|cusparse|nvrtc)"
+    r"(?:-[0-9a-f]{6,16})?\.so(?:\.([0-9][0-9.]*))?(?:$| )"
 )
 # NVIDIA's wheels (PyPI): the distribution that has the version of the library.
 WHEELS = {(
