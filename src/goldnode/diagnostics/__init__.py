@@ -1,11 +1,13 @@
-"""What a GPU service has got: the libraries that this process has loaded, the frameworks it has imported, the GPUs it may see, and the verdict of
-the node it runs on. For a plain call, or as a path of a WSGI or ASGI application:
+"""Self-report of a GPU service: loaded libraries, imported frameworks, visible GPUs, and the verdict of its
+node.
+
+Call :func:`report`, or serve it as a path of a WSGI or ASGI application:
 
     from goldnode.diagnostics import WsgiDiagnostics, report
-    app = WsgiDiagnostics(app)                    # GET /diagnostics, answered to the loopback
+    app = WsgiDiagnostics(app)                    # GET /diagnostics, for clients on the loopback only
 
-Standard library only. Nothing is imported, loaded, initialised or run for a report, and no driver is asked: a report costs a read of
-/proc/self/maps, and changes nothing in the process that makes it.
+Standard library only. A report imports, loads and initialises nothing, runs no program and does not query the
+driver. It costs one read of /proc/self/maps and changes nothing in the calling process.
 """
 
 from __future__ import annotations

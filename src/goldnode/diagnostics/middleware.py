@@ -1,5 +1,6 @@
-"""The report as a path of a web application: WSGI (PEP 3333) and ASGI (version 3). Other requests pass to the
-application unchanged.
+"""WSGI (PEP 3333) and ASGI (version 3) middleware that serves the report on one path.
+
+All other requests pass to the application unchanged.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+# A reverse proxy on the same machine connects from the loopback on behalf of remote clients.
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"}
 
 
 def loopback(request: Any) -> bool:
-    """Whether a request comes from this machine itself, and not through a proxy on it. `request`: a WSGI environ or an ASGI scope."""
+    """Return whether a request comes from this machine directly, not through a proxy on it.
+
+    :param request: a WSGI environ or an ASGI scope.
+    """
     if "wsgi.version" in request:
         peer = request.get("REMOTE_ADDR")
         through = any(f"HTTP_{name.upper().replace('-', '_')}" in request for name in FORWARDED)
@@ -40,6 +45,7 @@ def loopback(request: Any) -> bool:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:
         return False
+    # A dual-stack socket shows IPv4 clients as ::ffff:127.0.0.1, which is_loopback misses before Python 3.13.
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
 
@@ -52,7 +58,7 @@ class _Diagnostics:
         self.allow = loopback if allow is None else allow
 
     def answer(self, method: str, request: Any) -> tuple[int, list[tuple[str, str]], bytes]:
-        """Return status, headers and body. An unauthorized client gets the answer of a missing path."""
+        """Return status, headers and body. Unauthorized clients get the answer of a missing path."""
         kind = "text/plain; charset=utf-8"
         headers = []
         if not self.allow(request):
@@ -62,7 +68,7 @@ class _Diagnostics:
         else:
             try:
                 status, kind, body = 200, "application/json", process.text(process.report())
-            except Exception as problem:  # a report is never worth a service
+            except Exception as problem:  # a failed report must not take down the service
                 status, body = 500, f"no report: {type(problem).__name__}\n"
         data = body.encode()
         headers += [("Content-Type", kind), ("Content-Length", str(len(data))), ("Cache-Control", "no-store")]
@@ -70,9 +76,9 @@ class _Diagnostics:
 
 
 class WsgiDiagnostics(_Diagnostics):
-    """A WSGI application that answers one path itself.
+    """WSGI application that answers one path itself.
 
-    :param allow: whether a request (its environ) may see the report; by default it may when it comes from the loopback (:func:`loopback`).
+    :param allow: whether a request (its environ) may see the report; by default :func:`loopback`.
     """
 
     def __init__(self, app: Wsgi, path: str = "/diagnostics", allow: Allow | None = None) -> None:
@@ -80,7 +86,7 @@ class WsgiDiagnostics(_Diagnostics):
         self.app = app
 
     def __call__(self, environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
-        """As PEP 3333 has it."""
+        """Handle one request (PEP 3333)."""
         if environ.get("PATH_INFO") != self.path:
             return self.app(environ, start_response)
         status, headers, body = self.answer(str(environ.get("REQUEST_METHOD")), environ)
@@ -89,9 +95,9 @@ class WsgiDiagnostics(_Diagnostics):
 
 
 class AsgiDiagnostics(_Diagnostics):
-    """An ASGI application that answers one path itself; lifespan and websockets go through.
+    """ASGI application that answers one path itself. Lifespan events and websockets pass through.
 
-    :param allow: whether a request (its scope) may see the report; by default it may when it comes from the loopback (:func:`loopback`).
+    :param allow: whether a request (its scope) may see the report; by default :func:`loopback`.
     """
 
     def __init__(self, app: Asgi, path: str = "/diagnostics", allow: Allow | None = None) -> None:
@@ -99,11 +105,11 @@ class AsgiDiagnostics(_Diagnostics):
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+        """Handle one ASGI connection."""
         if scope.get("type") != "http" or self._path(scope) != self.path:
             await self.app(scope, receive, send)
             return
-        # In a thread: the files are small, and a disk that hangs must not stop the loop.
+        # In a thread: a hanging disk must not block the event loop.
         status, headers, body = await asyncio.to_thread(self.answer, str(scope.get("method")), scope)
         encoded = [(name.lower().encode(), value.encode()) for name, value in headers]
         await send({"type": "http.response.start", "status": status, "headers": encoded})
@@ -111,6 +117,6 @@ class AsgiDiagnostics(_Diagnostics):
 
     @staticmethod
     def _path(scope: Scope) -> str:
-        """The path below the place where the application is mounted, as WSGI's PATH_INFO."""
+        """Return the path below the application's mount point, like PATH_INFO in WSGI."""
         path, mounted = str(scope.get("path", "")), str(scope.get("root_path", ""))
         return path[len(mounted) :] if mounted and path.startswith(f"{mounted}/") else path

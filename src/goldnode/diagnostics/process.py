@@ -1,4 +1,4 @@
-"""report(): this process, from the data that the kernel and Python already have."""
+"""Report on the calling process, from data that the kernel and Python already have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 SCHEMA = "goldnode.process/1"
-# What is of interest of everything a process maps, by the beginning of its name: CUDA and its libraries, ROCm, Level Zero, fabrics.
+# Prefixes of the library names to report, of everything a process maps: CUDA and its libraries, ROCm, Level
+# Zero, fabrics.
 LIBRARIES = {
     "cuda": (
         "libcuda",
@@ -41,6 +42,8 @@ LIBRARIES = {
     "level_zero": ("libze_loader", "libze_intel_gpu", "libsycl"),
     "fabric": ("libibverbs", "libfabric", "libmlx5", "libucp", "libnccl-net"),
 }
+# Wheels add eight digits of a hash to the names of the libraries that they bundle:
+# libcudart-d0da41ae.so.11.0.
 NAME = re.compile(r"^(lib[A-Za-z0-9_-]+?)(?:-[0-9a-f]{8})?\.so(?:\.([0-9][0-9A-Za-z.]*))?$")
 FRAMEWORKS = (
     "torch",
@@ -68,18 +71,23 @@ VISIBLE = (
     "LD_LIBRARY_PATH",
 )
 DEVICES = re.compile(r"^(nvidia[0-9]+|nvidiactl|nvidia-uvm|nvidia-modeset|kfd)$")
-MOST = 64 << 20  # bytes of a file that is read
+MOST = 64 << 20  # upper limit for one read, in bytes
 
 
 def report(root: str = "/") -> dict[str, Any]:
-    """What this process has got now, as plain data (schema goldnode.process/1).
+    """Return the state of this process as JSON-serialisable data (schema goldnode.process/1).
 
-    libraries: [{family, name, version, path, deleted}], of each file once. The version is what the file's name says (the target of a link, where
-    it is still there); null where it says none. `deleted`: the file was replaced since it was loaded. frameworks: name -> {version, build}, of
-    modules that are imported already. devices: visible ones by environment and by /dev. node: {available, status, exit_code, class, time,
-    age_seconds, simulated}, the verdict of the node where its files can be read. mixed: names of libraries that are loaded in several versions.
+    * `libraries`: [{family, name, version, path, deleted}], each file once. The version comes from the file
+      name, or null. `deleted` means that the file has been replaced since it was loaded.
+    * `frameworks`: name -> {version, build}, of modules that are already imported.
+    * `devices`: the GPUs visible by environment and by /dev.
+    * `node`: {available, status, exit_code, class, time, age_seconds, simulated}, the verdict of the node if
+      its files are readable.
+    * `mixed`: names of libraries that are loaded in several versions.
 
-    :param root: where /proc, /dev and /run lie. Never raises for what it cannot read: that is said instead.
+    Never raises for anything unreadable: the report contains the reason instead.
+
+    :param root: directory that contains /proc, /dev and /run.
     """
     libraries, error = loaded(root)
     versions: dict[str, set[str]] = {}
@@ -101,7 +109,7 @@ def report(root: str = "/") -> dict[str, Any]:
 
 
 def loaded(root: str = "/") -> tuple[list[dict[str, Any]], str | None]:
-    """The GPU libraries in /proc/self/maps, and why that could not be read."""
+    """Return the GPU libraries in /proc/self/maps, and the error if that file is unreadable."""
     try:
         with open(f"{root.rstrip('/')}/proc/self/maps", encoding="utf-8", errors="replace") as opened:  # noqa: PTH123 - /proc, read once
             paths = dict.fromkeys(_path(line) for line in opened)
@@ -112,7 +120,7 @@ def loaded(root: str = "/") -> tuple[list[dict[str, Any]], str | None]:
 
 
 def _path(line: str) -> str:
-    """The path of a line of maps: its sixth field, which may hold spaces (proc_pid_maps(5))."""
+    """Return the path in a line of maps: the sixth field, which may contain spaces (proc_pid_maps(5))."""
     fields = line.rstrip("\n").split(maxsplit=5)
     return fields[5] if len(fields) == 6 and fields[5].startswith("/") else ""
 
@@ -138,19 +146,21 @@ def library(path: str) -> dict[str, Any] | None:
 
 
 def frameworks() -> dict[str, dict[str, str | None]]:
-    """Versions of the frameworks that are imported already, and what they were built for. Nothing is imported."""
+    """Return version and build target of the frameworks that are already imported. Imports nothing."""
     found: dict[str, dict[str, str | None]] = {}
     for name in FRAMEWORKS:
         module = sys.modules.get(name)
         if module is not None:
-            # vars(): a module that loads its parts when they are asked for (PEP 562) is not asked.
+            # vars() does not trigger a module's lazy loading (PEP 562); getattr() would.
             version = vars(module).get("__version__")
             found[name] = {"version": _shown(version) if version is not None else None, "build": _build(name)}
     return found
 
 
 def _build(name: str) -> str | None:
-    """Return the CUDA or ROCm version that a framework was built for, if an imported module of it has it."""
+    """Return the CUDA or ROCm version that a framework was built for, if one of its imported modules records
+    it.
+    """
     if name == "torch":
         values = vars(sys.modules["torch.version"]) if "torch.version" in sys.modules else {}
         for kind, label in (("cuda", "cuda"), ("hip", "rocm"), ("xpu", "xpu")):
@@ -165,7 +175,7 @@ def _build(name: str) -> str | None:
 
 
 def devices(root: str = "/") -> dict[str, Any]:
-    """Return the inputs that decide which GPUs this process sees: environment, and device files."""
+    """Return the environment variables and device files that decide which GPUs this process sees."""
     base = root.rstrip("/")
     return {
         "environment": {name: _shown(os.environ[name]) for name in VISIBLE if name in os.environ},
@@ -177,7 +187,7 @@ def devices(root: str = "/") -> dict[str, Any]:
 
 
 def driver(root: str = "/") -> str | None:
-    """Return the version of NVIDIA's kernel module from the kernel, also in a container; None without it."""
+    """Return the version of the loaded NVIDIA kernel module, or None. Works in containers too."""
     found = re.search(
         r"^NVRM version:.*?\s([0-9]+\.[0-9.]+)\s",
         _text(f"{root.rstrip('/')}/proc/driver/nvidia/version"),
@@ -187,10 +197,14 @@ def driver(root: str = "/") -> str | None:
 
 
 def node(root: str = "/") -> dict[str, Any]:
-    """The verdict of the node, from the files of its last check; in a container where /run/goldnode and /etc/goldnode are mounted."""
+    """Return the verdict of the node from the files of its last check.
+
+    In a container this needs mounts of /run/goldnode and /etc/goldnode.
+    """
+    # Imported here, so that the rest of the report works without it. Needs only the standard library.
     from goldnode.node.verdict import (
         current,
-    )  # standard library only; here, so that the rest works without it being importable
+    )
 
     try:
         verdict, fault = current.load(root)
@@ -218,12 +232,12 @@ def node(root: str = "/") -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """A report as JSON text."""
+    """Return a report as JSON text."""
     return json.dumps(found, indent=1) + "\n"
 
 
 def _shown(value: object) -> str:
-    """One line of text without control characters: it comes from file names and environments."""
+    """Return a value as one line without control characters. File names and environments are untrusted."""
     return "".join(letter if letter.isprintable() else " " for letter in str(value))[:1000]
 
 

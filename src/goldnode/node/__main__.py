@@ -1,4 +1,4 @@
-"""Start goldnode-node: as `python -m goldnode.node`, and as `__main__` of the self-contained file.
+"""Entry point of goldnode-node: `python -m goldnode.node`, and `__main__` of the self-contained file.
 
 Python does not cache byte code of modules in a zip archive: it would compile every module again at each
 start. The first start by root after a boot therefore compiles the whole archive into one file below PLACE.
@@ -260,7 +260,7 @@ def load_once() -> None:
 
 
 def begin() -> int:
-    """Run the command of `sys.argv`. Return the exit status."""
+    """Run the command in `sys.argv`. Return the exit status."""
     ordinary()
     archive = getattr(getattr(__spec__, "loader", None), "archive", None)
     engine = None
@@ -273,7 +273,7 @@ def begin() -> int:
 
     try:
         status = main(engine, archive)
-    except SystemExit as ended:  # argparse
+    except SystemExit as ended:  # argparse exits by itself
         status = ended.code if isinstance(ended.code, int) else COULD_NOT_CHECK if ended.code else 0
     return leave(status)
 

@@ -55,7 +55,7 @@ def seconds(stamp: Any) -> Optional[int]:
     if not all(part.isascii() and part.isdigit() for part in parts):
         return None
     year, month, day, hour, minute, second = (int(part) for part in parts)
-    # Years that begin in March have their leap day last; day 719468 of that count is 1970-01-01.
+    # Count years from March, so that the leap day is the last day. Day 719468 of that count is 1970-01-01.
     year -= month < 3
     days = (
         365 * year

@@ -42,7 +42,7 @@ class Mark(NamedTuple):
 
 
 def reason(run: str, controller: str, time: str, text: str) -> str:
-    """Return the reason of a drain, in one line."""
+    """Return the one-line reason of a drain."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     line = line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
     found = Mark(run, controller, time, line)

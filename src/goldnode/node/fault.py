@@ -47,7 +47,7 @@ def brief(problem: BaseException) -> str:
 
 
 def explained(problem: BaseException) -> Tuple[str, str]:
-    """Return what went wrong, and how to fix it."""
+    """Return the cause of a failure, and how to fix it."""
     if isinstance(problem, KeyboardInterrupt):
         return "it was interrupted, and has not finished", "Run the command again."
     if isinstance(problem, MemoryError):

@@ -3,7 +3,8 @@
 `report` only reports. `drain` also drains the node in the scheduler. `block` does not drain, but keeps
 container runtimes from starting.
 
-A node is **bad for the gate** when one of these holds (:func:`reasons`):
+`report` only reports. `drain` also drains the node in the scheduler. `block` also prevents container runtimes
+from starting.
 
 * No verdict counts: it is missing, not readable, of another boot or class, or older than its limit.
 * The verdict is `not this class` (exit code 4), or has no finding at all.
@@ -208,7 +209,9 @@ def release(host: Host) -> List[str]:
     """Remove the gate when the node leaves goldnode: resume the node if the gate drained it, start refused
     runtimes, and remove the gate's files.
 
-    :raises HookError: when the node cannot be resumed; then nothing has been removed.
+    Resume the node if the gate drained it, start the refused runtimes, and remove the gate's files.
+
+    :raises HookError: if the node cannot be resumed; then nothing has been removed.
     """
     with _alone(host):
         memory = _load(host, MEMORY)
@@ -388,7 +391,7 @@ def _slurm_resume(host: Host) -> bool:
 def resume(host: Host, text: str) -> bool:
     """Resume the node if Slurm has drained it for a reason that begins with `text`. Return whether it was.
 
-    :raises HookError: when Slurm does not answer.
+    :raises HookError: if Slurm does not answer.
     """
     row = _slurm_row(host) if _scontrol(host) else None
     if row is None or not _is_drained(row) or not row["reason"].startswith(text):
@@ -448,8 +451,9 @@ PROPERTIES = (
 
 
 def units(host: Host, names: Sequence[str]) -> Dict[str, Dict[str, str]]:
-    """Return the state of units in systemd, from one call: name -> :data:`PROPERTIES`. An unknown unit is
-    `not-found`.
+    """Return the state of units from one call of systemctl: name -> :data:`PROPERTIES`.
+
+    An unknown unit has the state `not-found`.
     """
     shown = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), *names).out
     blocks = [

@@ -322,7 +322,8 @@ def is_container(host: Host) -> bool:
     """Return whether the live host is a container. A container shares the kernel with its host, and shows the
     host's devices.
 
-    systemd writes /run/systemd/container; engines set `container=` for PID 1 (systemd's container interface).
+    systemd writes /run/systemd/container; container engines set `container=` for PID 1 (systemd's container
+    interface).
     """
     if not host.live:
         return False

@@ -29,7 +29,7 @@ def dearmor(data: bytes) -> bytes:
     """Return the binary packets of `data`. The blocks of an armoured file are joined; a binary file is
     returned unchanged.
 
-    Raises OpenPGPError for a block whose content or checksum is damaged.
+    Raises OpenPGPError if content or checksum of a block is damaged.
     """
     if data[:1] and data[0] & 0x80:
         return data
@@ -112,6 +112,8 @@ def packets(data: bytes) -> Iterator[Tuple[int, bytes]]:
             if not head & 0x80:
                 raise OpenPGPError("it is not a sequence of OpenPGP packets")
             position += 1
+            # Bit 6 selects the new packet format; the old format encodes the size of the length in the low
+            # bits.
             if head & 0x40:
                 tag = head & 0x3F
                 first = data[position]

@@ -1,4 +1,5 @@
-"""The parts of :mod:`dataclasses` and `contextlib.suppress` that this program uses.
+"""Lightweight replacements of `contextlib.suppress` and the parts of :mod:`dataclasses` that this program
+uses.
 
 The standard module imports inspect, with Python's parser and tokenizer, and compiles four functions for each
 class. That took longer than all reads of a check. Type checkers see the standard module, so classes are

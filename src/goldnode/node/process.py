@@ -149,7 +149,7 @@ class Process:
         :data:`GRACE`.
         """
         if self.status is None:
-            with suppress(ProcessLookupError):  # it has ended between the two calls
+            with suppress(ProcessLookupError):  # it may have ended already
                 (os.killpg if self.session else os.kill)(self.pid, signal.SIGKILL)
         return self.wait(GRACE) is not None
 

@@ -189,7 +189,7 @@ def run_check(host: Host, options: Any) -> int:
         except OSError as problem:
             unwritten.append(OSError(problem.errno, problem.strerror, host.located(checking.VERDICT)))
             with suppress(OSError):
-                host.remove(checking.VERDICT)  # an earlier verdict must not count in place of this one
+                host.remove(checking.VERDICT)  # an earlier verdict must not count instead
     try:
         if options.format == "json":
             print(text)
@@ -210,7 +210,7 @@ def run_check(host: Host, options: Any) -> int:
     for line in told:
         print(line, file=sys.stderr)
     if unwritten:
-        raise unwritten[0]  # exit code 3, in __main__.py
+        raise unwritten[0]  # __main__.py reports it, with exit code 3
     return int(verdict["exit_code"])
 
 

@@ -165,7 +165,7 @@ def _named(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
-    """Return remedy, blast radius and readings for findings of one kind."""
+    """Return remedy, blast radius and readings of one group."""
     first = found[0]
     if first["outcome"] not in ("mismatch", "could_not_read", "suppressed", "not_exposed"):
         return []
@@ -224,6 +224,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     """
     lines: List[str] = []
     parts = list(plan["parts"].items())
+    # Removal undoes the parts in reverse order.
     for part, actions in parts if plan["state"] == PRESENT else reversed(parts):
         lines += [f"{part}:"] + [f"  {line}" for line in actions] if actions else []
     lines += [f"refused: {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"]]

@@ -69,8 +69,9 @@ def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
 
 
 def judge(host: Host) -> List[str]:
-    """Return the findings against the image that this boot tries; empty if it is good. A failed check counts
-    against it.
+    """Return the findings against the image on trial; empty if it is good.
+
+    A failed check counts against the image.
     """
     try:
         document = json.loads(host.text(CLASS) or "null")

@@ -68,7 +68,7 @@ def place(host: Host) -> Optional[str]:
 
 
 def known(host: Host, where: str, slot: str) -> Json:
-    """Return the content of `slot.json` of a slot; empty if it is missing or torn."""
+    """Return the content of `slot.json` of a slot; empty if it is missing or damaged."""
     name = f"{where}/{FOLDER}/{slot}/slot.json"
     for path in (spare(name), name):
         try:
@@ -343,7 +343,7 @@ def settle(path: str) -> None:
 
 
 def take(host: Host, name: str) -> None:
-    """Remove a file of the ESP for good.
+    """Remove a file on the ESP durably.
 
     Rename it first: fsck.vfat truncates a file whose clusters are already free, and half an entry is still an
     entry.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 SCHEMA = "goldnode.slot/1"
-HEAD = 65536  # characters of the first line
+HEAD = 65536  # maximum length of the first line
 BLOCK = 1 << 20
 FLUSH_BUFFERS = 0x1261  # BLKFLSBUF: later reads come from the device, not from the cache
 OURS = "GOLDNODE_SLOT_MOUNTS"  # environment variable: this process has a mount namespace of its own
@@ -103,6 +103,7 @@ CARRIED = (
     Carried("/var/lib/goldnode/history", False, "what was done to the node"),
     Carried("/var/lib/goldnode/slurm-health", False, "for what Slurm has drained the node"),
 )
+# The new image has its own class document.
 NEVER = (CLASS,)
 # Files of accounts.
 ACCOUNTS = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/gshadow")
@@ -467,6 +468,7 @@ def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
         for line in (there.text("/etc/passwd") or "").splitlines()
         if line.count(":") == 6
     }
+    # Skip an account whose UID has another name in the image: it would own that account's files.
     numbers = {row[2] for row in have.values()}
     fresh = [name for name, row in people.items() if name not in have and row[2] not in numbers]
     taken = []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "goldnode.survey/1"
 
-# Kernel modules of GPU drivers, by the names distributions give them.
+# Kernel modules of GPU drivers, with the names that distributions use.
 DRIVERS = ("nvidia", "nvidia-current", "nvidia-tesla", "nvidia-tesla-470", "amdgpu")
 NAMES = (
     "docker.io",

@@ -1,4 +1,7 @@
-"""`scripts/prove-gpu`: run, pack, import. Exit codes of a run: 0 all passed or skipped, 2 something failed, 3 something could not be checked."""
+"""`scripts/prove-gpu`: run, pack, import.
+
+Exit codes of a run: 0 all passed or skipped, 2 something failed, 3 something could not be checked.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,14 @@ STATE = Path("/run/goldnode-prove-gpu/state.json")
 UNPACKED = Path("/run/goldnode/program")
 OK, BAD, UNKNOWN = 0, 2, 3
 
-RUN_HELP = "Prove goldnode on this machine's NVIDIA GPUs. Nothing is set without --change; no GPU is ever reset, no MIG or ECC mode changed."
+RUN_HELP = (
+    "Prove goldnode on this machine's NVIDIA GPUs. Nothing is set without --change; no GPU is ever reset, "
+    "no MIG or ECC mode changed."
+)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse leaves with 2 on a wrong use, which here would say that a step failed."""
+    """Parser that exits with 3 on wrong usage. argparse would exit with 2, which here means a failed step."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -37,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run one command; return the exit code."""
+    """Run one command. Return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == ["pack"]:
@@ -53,7 +59,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def pack(given: List[str]) -> int:
-    """`prove-gpu pack`: make the carry folder."""
+    """Run `prove-gpu pack`: make the carry folder."""
     parser = Parser(
         prog="prove-gpu pack",
         description="Make the folder that a GPU machine without network and packages needs; at most 64 MiB.",
@@ -86,7 +92,7 @@ def pack(given: List[str]) -> int:
 
 
 def take(given: List[str]) -> int:
-    """`prove-gpu import`: make a run a case of the tests."""
+    """Run `prove-gpu import`: turn the record of a run into a test case."""
     parser = Parser(prog="prove-gpu import", description="Copy the record of a run to tests/cases/recorded.")
     parser.add_argument("folder", type=Path, help="a directory that prove-gpu has written")
     target = records.take(parser.parse_args(given).folder)
@@ -95,7 +101,7 @@ def take(given: List[str]) -> int:
 
 
 def run(given: List[str]) -> int:
-    """`prove-gpu`: all steps."""
+    """Run `prove-gpu`: all steps."""
     parser = Parser(
         prog="prove-gpu", description=RUN_HELP, epilog="Other commands: prove-gpu pack, prove-gpu import."
     )
@@ -175,18 +181,19 @@ def run(given: List[str]) -> int:
 
 
 def steps(session: Session) -> None:
-    """All steps in their order."""
+    """Run all steps in order."""
     if session.carried.commit not in ("unknown", carry.commit(ROOT)) and carry.commit(ROOT) != "unknown":
         session.notes.append(
-            f"The carry folder is of another commit ({session.carried.commit[:12]}) than the checkout: make it again."
+            f"The carry folder is of another commit ({session.carried.commit[:12]}) than the checkout: "
+            "make it again."
         )
     for name, title, work in STEPS:
         session.step(name, title, work)
 
 
 def finish(session: Session) -> int:
-    """Write record and summary; return the exit code."""
-    session.signal = None  # it was obeyed
+    """Write record and summary. Return the exit code."""
+    session.signal = None  # the run has ended because of it
     session.output.simulated = session.simulated
     counts = {
         status: sum(row["status"] == status for row in session.steps)
@@ -197,9 +204,15 @@ def finish(session: Session) -> int:
     record: Any = {
         "schema": SCHEMA, "time": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "simulated": session.simulated,
         "seconds": round(60 * session.settings.minutes - (session.deadline - time.monotonic()), 1),
-        "options": {"change": session.settings.change, "locked_clocks": session.settings.locked_clocks, "short": session.settings.short},
+        "options": {(
+            "change"
+        ): session.settings.change, (
+            "locked_clocks"
+        ): session.settings.locked_clocks, "short": session.settings.short},
         "versions": session.versions, "notes": session.notes, "counts": counts, "steps": session.steps,
-        "class": None if chosen is None else {"kind": chosen.kind, "name": chosen.document.get("class"), "model": chosen.model, "why": chosen.why},
+        "class": None if chosen is None else {(
+            "kind"
+        ): chosen.kind, "name": chosen.document.get("class"), "model": chosen.model, "why": chosen.why},
         "redacted": session.redactor.report(), "leaking": [],
     }  # fmt: skip
     record["files"] = sorted({*session.output.written, "record.json", "summary.md"})
@@ -215,7 +228,8 @@ def finish(session: Session) -> int:
         session.output.text("summary.md", summary.page(session.redactor.json(record)))
     label = " (SIMULATED)" if session.simulated else ""
     print(
-        f"{', '.join(f'{count} {status}' for status, count in counts.items() if count)}{label}: {session.settings.out}/summary.md",
+        f"{', '.join(f'{count} {status}' for status, count in counts.items() if count)}{label}: "
+        f"{session.settings.out}/summary.md",
         flush=True,
     )
     if counts[FAILED] or record["leaking"]:
@@ -224,7 +238,7 @@ def finish(session: Session) -> int:
 
 
 def unpacked() -> List[str]:
-    """Where the node program has unpacked itself so far; empty where it has not."""
+    """Return the files below /run that the node program has compiled; empty without any."""
     try:
         return sorted(entry.name for entry in os.scandir(UNPACKED))
     except OSError:
@@ -232,18 +246,19 @@ def unpacked() -> List[str]:
 
 
 def tidy(before: List[str]) -> None:
-    """Take away what the node program has unpacked for this run (only root's does)."""
+    """Remove the files that the node program has compiled for this run (only root has any)."""
     for name in set(unpacked()) - set(before):
         place = UNPACKED / name
         if place.is_dir():
             shutil.rmtree(place, ignore_errors=True)
         else:
             place.unlink(missing_ok=True)
+    # The directories belong to a provisioned node.
     if not OWN_CLASS.exists():
         for folder in (UNPACKED, UNPACKED.parent):
             try:
                 folder.rmdir()
-            except OSError:  # not there, or another program's files are in it
+            except OSError:  # missing, or not empty
                 break
 
 

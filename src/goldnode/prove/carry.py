@@ -1,8 +1,8 @@
-"""The carry folder: files for a GPU machine without network and packages, made on a machine with the
-project's environment.
+"""The carry folder: files for a GPU machine without network and packages.
 
-It has `goldnode-node` and `goldnode-smoke` as single files, the facts of NVIDIA's models and the catalog's
-classes as JSON, and wheels with shared libraries if some are given. At most 64 MiB in all.
+It is made on a machine with the project's environment. It has `goldnode-node` and `goldnode-smoke` as single
+files, the facts of NVIDIA's models and the catalog's classes as JSON, and optional wheels with shared
+libraries. At most 64 MiB in total.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class CarryError(GoldnodeError):
 
 
 class Carried(NamedTuple):
-    """A carry folder that was read: the two programs, the facts, folders of libraries, and the commit it was made of."""
+    """Content of a carry folder: both programs, the facts, directories of libraries, and the commit of the
+    checkout.
+    """
 
     node: Path
     smoke: Path
@@ -44,8 +46,11 @@ class Carried(NamedTuple):
 
 
 def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
-    """Make the carry folder `folder`; return its bytes. Raises CarryError where it would be larger than 64 MiB, and leaves nothing then."""
-    # Here, since these need packages that a GPU machine may lack.
+    """Make the carry folder `folder`. Return its size in bytes.
+
+    Raises CarryError if it would be larger than 64 MiB, and then leaves nothing.
+    """
+    # Imported here: they need packages that a GPU machine may lack.
     from goldnode.core import program_file as nodefile
     from goldnode.images.smoke import pack as smoke
 
@@ -77,7 +82,8 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
         largest = sorted(files, key=lambda name: -len(files[name]))[:3]
         told = ", ".join(f"{name} {len(files[name]) / (1 << 20):.1f} MiB" for name in largest)
         raise CarryError(
-            f"the carry folder would have {size / (1 << 20):.1f} MiB, and a machine takes at most {LIMIT >> 20} MiB. The largest: {told}",
+            f"the carry folder would have {size / (1 << 20):.1f} MiB, and a machine takes at most "
+            f"{LIMIT >> 20} MiB. The largest: {told}",
             remedy=f"leave a wheel out: {AGAIN} {folder} [--wheel FILE]…",
         )
     if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
@@ -96,7 +102,7 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
 
 
 def collect() -> Json:
-    """Return the facts of each NVIDIA model, and the declarations of the catalog's classes with it."""
+    """Return the facts of each NVIDIA model, and the catalog's classes that have one."""
     from goldnode.classdoc.compile import health_facts
     from goldnode.classdoc.load import load_catalog
     from goldnode.facts import host as facts
@@ -115,7 +121,11 @@ def collect() -> Json:
             continue
         platform = catalog.platforms[item.platform].item if item.platform is not None else None
         classes.append({
-            "class": name, "model": item.gpu.model, "count": item.gpu.count, "os": {"id": stack.os.id, "version": stack.os.version},
+            "class": name, (
+                "model"
+            ): item.gpu.model, (
+                "count"
+            ): item.gpu.count, "os": {"id": stack.os.id, "version": stack.os.version},
             "branch": stack.driver.branch, "nvswitch": platform is not None and platform.nvswitch,
             "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         })  # fmt: skip
@@ -123,7 +133,10 @@ def collect() -> Json:
 
 
 def commit(root: Path) -> str:
-    """The commit of a checkout, with `-dirty` where tracked files differ from it; `unknown` where git cannot say it."""
+    """Return the commit of a checkout, or `unknown` if git cannot determine it.
+
+    The suffix `-dirty` marks modified tracked files.
+    """
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
@@ -133,7 +146,7 @@ def commit(root: Path) -> str:
 
 
 def digest(data: bytes) -> str:
-    """The digest of bytes as a manifest has it."""
+    """Return the digest of bytes in the manifest's format."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
@@ -141,9 +154,9 @@ def digest(data: bytes) -> str:
 
 
 def read(folder: Path, temporary: Path) -> Carried:
-    """The carry folder `folder`, looked through; wheels are unpacked below `temporary`. Without one, it is made there if this Python can.
+    """Read and verify the carry folder `folder`, and unpack its wheels below `temporary`.
 
-    Raises CarryError.
+    Without a folder, make one there if this Python has the packages. Raises CarryError.
     """
     if not (folder / MANIFEST).is_file():
         folder = temporary / "carried"
@@ -153,8 +166,12 @@ def read(folder: Path, temporary: Path) -> Carried:
             if isinstance(problem, CarryError):
                 raise
             raise CarryError(
-                f"there is no carry folder here, and this Python cannot make one ({getattr(problem, 'message', problem)})",
-                remedy=f"run `{AGAIN} build/prove-gpu` where the project's environment is, and bring that folder along",
+                "there is no carry folder here, and this Python cannot make one "
+                f"({getattr(problem, 'message', problem)})",
+                remedy=(
+                    f"run `{AGAIN} build/prove-gpu` where the project's environment is, and bring that "
+                    "folder along"
+                ),
             ) from None
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     again = f"make it again with `{AGAIN} {folder}`"
@@ -187,10 +204,11 @@ def read(folder: Path, temporary: Path) -> Carried:
 
 
 def unpack(wheels: Sequence[Path], target: Path) -> List[str]:
-    """Unpack wheels; return the folders of shared libraries in them."""
+    """Unpack wheels. Return the directories of shared libraries in them."""
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
+                # A clearer error than silently renamed members, which is what zipfile would produce.
                 if name.startswith("/") or ".." in Path(name).parts:
                     raise CarryError(
                         f"{wheel.name} has a file {name}, which leads out of it",

@@ -1,10 +1,9 @@
-"""Settings that are changed a little, read back and restored: persistence, power limit, application clocks,
+"""Change settings slightly, read them back, and restore them: persistence, power limit, application clocks,
 compute mode.
 
-Only settings that NVML reads back are touched, one GPU after the other, on GPUs without processes. The
-original values are written to a state file before the first change, and the file is removed after the last
-reading. If a run was killed in between, the next one restores them first. This module cannot reset a GPU or
-set ECC or MIG.
+Only settings that NVML reads back are changed, one GPU after the other, on GPUs without processes. A state
+file records the original values before the first change, and is removed after the last reading. If a run was
+killed in between, the next one restores them first. This module cannot reset a GPU or set ECC or MIG.
 """
 
 from __future__ import annotations
@@ -17,13 +16,15 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from goldnode.prove.session import Done, NotChecked, Session
 
 SCHEMA = "goldnode.prove-gpu-state/1"
+# In the order of setting; restored in reverse order.
 FIELDS = (
     "persistence_mode",
     "power_limit_watts",
     "clocks",
     "compute_mode",
-)  # in the order of setting; put back in the opposite one
-LOCKED = "locked_clocks"  # on request alone: no call of NVML reads a lock, so that one which was there before would be lost
+)
+# Only on request: NVML cannot read a lock, so a lock from before the run would be lost.
+LOCKED = "locked_clocks"
 ABSENT = (3, 13)  # NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_FUNCTION_NOT_FOUND
 STEP_W = 5
 
@@ -31,7 +32,10 @@ Json = Dict[str, Any]
 
 
 class Change(NamedTuple):
-    """One setting of one GPU: what was found and what it is set to meanwhile. `other` None: why it is left alone."""
+    """One setting of one GPU: its original value and the temporary one.
+
+    If `other` is None, `why` is the reason to skip the setting.
+    """
 
     uuid: str
     field: str
@@ -41,7 +45,7 @@ class Change(NamedTuple):
 
 
 def is_fault(value: Any) -> bool:
-    """Whether a value of a reading is a return code of NVML."""
+    """Return whether a value of a reading is missing, or an NVML return code."""
     return value is None or (isinstance(value, dict) and "rc" in value)
 
 
@@ -89,7 +93,7 @@ def _proposal(gpu: Mapping[str, Any], field: str) -> Change:
 
 
 def _persistence(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
-    # Off, with no client left, would make the driver forget clocks and power limit: that is no setting as found.
+    # Never switch it off: without a client the driver would then forget clocks and power limit.
     return (
         (True, "")
         if not value
@@ -126,8 +130,9 @@ def _compute(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
 
 
 def lock(gpu: Mapping[str, Any]) -> Optional[Json]:
-    """Return the setting that locks the graphics clock to the second highest of the driver's list; None
-    without a list.
+    """Return the setting that locks the graphics clock to the second highest of the driver's list.
+
+    Return None without a list.
     """
     runs = gpu["clocks"].get("supported")
     clocks = (
@@ -139,7 +144,7 @@ def lock(gpu: Mapping[str, Any]) -> Optional[Json]:
 
 
 def plain(gpus: Mapping[str, Any]) -> Json:
-    """A reading without what changes by itself: who uses the GPUs."""
+    """Return a reading without the processes on the GPUs, which change by themselves."""
     return {
         index: gpu if is_fault(gpu) else {key: item for key, item in gpu.items() if key != "processes"}
         for index, gpu in gpus.items()
@@ -158,11 +163,11 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str =
     return found
 
 
-# -- with a driver
+# -- driver
 
 
 def read(session: Session) -> Json:
-    """All settings of all GPUs, by a process that can be killed. Raises NotChecked."""
+    """Read all settings of all GPUs in a child process with a time limit. Raises NotChecked."""
     answer = _asked(session, {"do": "read", "vendor": "nvidia", "root": "/"}).json(
         "the reading of the settings"
     )
@@ -173,7 +178,7 @@ def read(session: Session) -> Json:
 
 
 def put(session: Session, rows: List[Json]) -> List[Json]:
-    """Set things in their order; return the results. Raises NotChecked."""
+    """Apply settings in order. Return the results. Raises NotChecked."""
     answer = _asked(session, {"do": "set", "vendor": "nvidia", "root": "/", "settings": rows}).json(
         "the setting"
     )
@@ -184,7 +189,7 @@ def put(session: Session, rows: List[Json]) -> List[Json]:
 
 
 def back(session: Session, rows: List[Json]) -> List[str]:
-    """Put settings back, in the order given; return what the setters refused. Raises NotChecked."""
+    """Restore settings in the given order. Return the settings that the driver refused. Raises NotChecked."""
     locks = [item["uuid"] for item in rows if item["field"] == LOCKED]
     refused: List[str] = []
     if locks:
@@ -200,21 +205,21 @@ def back(session: Session, rows: List[Json]) -> List[str]:
 
 
 def _asked(session: Session, request: Json) -> Done:
-    # Not by session.node: the end of the run's time must not keep settings from being put back.
+    # Not with session.node: restoring must work after the time of the run is over.
     command = [*session.python(), str(session.carried.node), "device"]
     return session.children.run(command, 60.0, json.dumps(request).encode())
 
 
 def row(change: Change, value: Any) -> Json:
-    """A setting as the device protocol has it."""
+    """Return a setting in the form of the device protocol."""
     return {"uuid": change.uuid, "field": change.field, "value": value}
 
 
-# -- what is kept while something is changed
+# -- state file
 
 
 def boot_id() -> str:
-    """The kernel's own name of this boot; empty where it cannot be read."""
+    """Return the kernel's id of this boot; empty if unreadable."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -222,7 +227,7 @@ def boot_id() -> str:
 
 
 def keep(state: Path, rows: List[Json]) -> None:
-    """Write what is to be put back, in that order, before anything is changed. Raises OSError."""
+    """Write the settings to restore, in that order, before the first change. Raises OSError."""
     state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     document = {"schema": SCHEMA, "boot_id": boot_id(), "found": rows}
     fresh = state.with_name(f".{state.name}")
@@ -234,8 +239,9 @@ def keep(state: Path, rows: List[Json]) -> None:
 
 
 def kept(state: Path) -> Optional[List[Json]]:
-    """Return the settings that an earlier run did not restore; None without any. Raises NotChecked for a
-    foreign or incomplete file.
+    """Return the settings that an earlier run did not restore; None without any.
+
+    Raises NotChecked if the file is not ours or incomplete.
     """
     try:
         with open(state, encoding="utf-8") as opened:
@@ -257,13 +263,13 @@ def kept(state: Path) -> Optional[List[Json]]:
             f"{state} belongs to another user: compare the GPUs with `nvidia-smi -q`, then remove the file"
         )
     if found["boot_id"] != boot_id():
-        forget(state)  # the driver has forgotten these settings with that boot
+        forget(state)  # a boot resets these settings
         return None
     return list(rows)
 
 
 def forget(state: Path) -> None:
-    """Take the state file away, and its directory where it is empty."""
+    """Remove the state file, and its directory if it is empty."""
     state.unlink(missing_ok=True)
     try:
         state.parent.rmdir()

@@ -1,9 +1,9 @@
-"""The class that a machine is judged by, and the judgement of a capture.
+"""Choice of the class that a machine is judged by, and the judgement of a capture.
 
-It is the node's own class document if goldnode has provisioned it. Otherwise it is a document made of the
-machine and the facts of its GPU model, with the baseline of a catalog class that matches GPU, count, system
-and driver. Operating system, kernel, driver and packages are then taken from the machine, declared by no
-class, and not judged.
+A machine provisioned by goldnode has its own class document. For any other, the document describes the
+machine, with the facts of its GPU model. It gets the baseline of a catalog class that matches GPU, count,
+system and driver. Operating system, kernel, driver and packages then come from the machine. No class declares
+them, so they are not judged.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from goldnode.node.verdict import deltas, table
 Json = Dict[str, Any]
 
 OWN, CATALOG, FACTS, UNKNOWN = "of the node", "of the catalog", "of the facts", "unknown model"
-# Prefixes of findings about hardware that no table of rules lists: the kernel's log, readers that failed.
+# Prefixes of hardware findings that are in no table of rules: the kernel log, failed readers.
 ALSO = ("xid.", "sxid.", "events.", "capture.", "changed.")
 
 
 class Chosen(NamedTuple):
-    """A class document, where it comes from, and a sentence about it."""
+    """A class document, its origin, a sentence about the choice, and the GPU model."""
 
     kind: str
     document: Json
@@ -34,7 +34,7 @@ class Chosen(NamedTuple):
 
 
 def gpus(capture: Mapping[str, Any]) -> List[Json]:
-    """NVIDIA's GPUs of a capture."""
+    """Return the NVIDIA GPUs of a capture."""
     listed = capture.get("gpus")
     return (
         [row for row in listed if isinstance(row, dict) and row.get("vendor") == "nvidia"]
@@ -44,7 +44,11 @@ def gpus(capture: Mapping[str, Any]) -> List[Json]:
 
 
 def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[Json]) -> Chosen:
-    """The document to judge this capture by. `known`: facts.json of the carry folder; `own`: the node's class document."""
+    """Return the class document for a capture.
+
+    :param known: facts.json of the carry folder.
+    :param own: the node's own class document.
+    """
     if own is not None:
         return Chosen(
             OWN, own, f"the node's own class {own.get('class')}", (own.get("gpu") or {}).get("model")
@@ -82,7 +86,7 @@ def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[J
 
 
 def unlike(capture: Mapping[str, Any], row: Mapping[str, Any], count: int) -> List[str]:
-    """Return the differences between a class of the catalog and this machine, in words."""
+    """Return the differences between a catalog class and this machine, in words."""
     system = capture.get("os") or {}
     branch = str((capture.get("driver") or {}).get("reported")).partition(".")[0]
     found = [] if count == row["count"] else [f"{row['count']} GPUs, not {count}"]
@@ -98,14 +102,18 @@ def unlike(capture: Mapping[str, Any], row: Mapping[str, Any], count: int) -> Li
 def document(
     capture: Mapping[str, Any], model: Optional[str], known: Mapping[str, Any], fitting: Optional[Json]
 ) -> Json:
-    """A class document (schema goldnode.class/1) of what a machine is, with the facts of its model."""
+    """Return a class document (schema goldnode.class/1) that describes a machine, with the facts of its
+    model.
+    """
     boards, system = gpus(capture), capture.get("os") or {}
     row = known["models"].get(model, {})
     ids = row.get("pci_ids") or sorted({str(board.get("pci_id")) for board in boards})
     release = (system.get("kernel") or {}).get("running")
     health = row.get("health", known["health"])
     found: Json = {
-        "schema": "goldnode.class/1", "class": fitting["class"] if fitting else "as_found", "backend": "cuda", "simulated": False,
+        "schema": (
+            "goldnode.class/1"
+        ), "class": fitting["class"] if fitting else "as_found", "backend": "cuda", "simulated": False,
         "gate": "report",
         "os": {
             "id": str(system.get("id")), "version": str(system.get("version")), "codename": "",
@@ -115,19 +123,30 @@ def document(
         "lock": {"digest": None, "resolved": None},
         "gpu": {
             "vendor": "nvidia", "model": model or str(boards[0].get("name") if boards else "unknown"),
-            "count": fitting["count"] if fitting else len(boards), "pci_ids": ids, "architecture": row.get("architecture"),
+            "count": fitting["count"] if fitting else len(boards), (
+                "pci_ids"
+            ): ids, "architecture": row.get("architecture"),
         },
-        "platform": {"name": None, "nvswitch": bool(fitting["nvswitch"] if fitting else capture.get("nvswitches"))},
+        "platform": {(
+            "name"
+        ): None, "nvswitch": bool(fitting["nvswitch"] if fitting else capture.get("nvswitches"))},
         "kernel": {"release": str(release), "image": "", "headers": ""},
-        "driver": None, "runtime": None, "modules": [], "blacklist": [], "fence": [], "packages": [], "policy": {},
-        "baseline": fitting["baseline"] if fitting else {}, "site": {"archives": []}, "health": health, "xid": known["xid"],
+        "driver": None, (
+            "runtime"
+        ): None, "modules": [], "blacklist": [], "fence": [], "packages": [], "policy": {},
+        "baseline": fitting["baseline"] if fitting else {}, (
+            "site"
+        ): {"archives": []}, "health": health, "xid": known["xid"],
     }  # fmt: skip
     found["digest"] = document_digest(found)
     return found
 
 
 def judge(document: Mapping[str, Any], capture: Mapping[str, Any], *, whole: bool = False) -> Json:
-    """The verdict about a capture. `whole`: also what the document declares beyond hardware (a node's own class). Pure but for its time."""
+    """Return the verdict on a capture. Pure except for its time.
+
+    `whole` also judges the declarations beyond hardware, for a node's own class.
+    """
     if whole:
         from goldnode.node.host import Host
 
@@ -160,9 +179,10 @@ EMPTY: Json = {
 
 
 def wrong(findings: List[Json]) -> List[str]:
-    """Each mismatch as `id subject: got (expected)`."""
+    """Return the mismatches, each as `id subject: got (expected)`."""
     return [
-        f"{row['id']}{' ' + row['subject'] if row['subject'] else ''}: {row['got']} (expected {row['expected']})"
+        f"{row['id']}{' ' + row['subject'] if row['subject'] else ''}: {row['got']} (expected "
+        f"{row['expected']})"
         for row in findings
         if row["outcome"] == MISMATCH
     ]

@@ -1,8 +1,7 @@
-"""Latency of NVML. `main` runs in a process of its own that can be killed; pynvml comes from the node
-program's file.
+"""Latency of NVML calls. `main` runs in a child process that can be killed.
 
-Each call of the table is timed alone, on every GPU in turn, until there are enough samples or its share of
-the time is used.
+pynvml comes from the node program's file. Each call is timed separately, on every GPU in turn, until there
+are enough samples or its time is over.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Callable, Dict, List, Sequence
 
+# Limits per call.
 SAMPLES, SECONDS = 200, 1.0
 
 Json = Dict[str, Any]
 
 
 def spread(values: Sequence[float]) -> Json:
-    """Count, least, median, 95th percentile (the value of that rank) and greatest of some values."""
+    """Return count, minimum, median, 95th percentile (nearest rank) and maximum of the values."""
     ordered = sorted(values)
     if not ordered:
         return {"count": 0}
@@ -35,7 +35,8 @@ def spread(values: Sequence[float]) -> Json:
 
 
 def calls(nvml: Any) -> Dict[str, Callable[[Any], Any]]:
-    """The calls that are timed, by name: what a check asks of each GPU."""
+    """Return the calls to time, by name: those that a check makes for each GPU."""
+    # NVML renamed "throttle reasons" to "event reasons"; older bindings have only the former.
     events = getattr(
         nvml, "nvmlDeviceGetCurrentClocksEventReasons", nvml.nvmlDeviceGetCurrentClocksThrottleReasons
     )
@@ -63,7 +64,10 @@ def calls(nvml: Any) -> Dict[str, Callable[[Any], Any]]:
 
 
 def measure(nvml: Any, samples: int, seconds: float) -> Json:
-    """Time every call: {gpus, init_us, shutdown_us, calls: {name: {count, min, p50, p95, max} in µs, or {rc, text}}}."""
+    """Time every call.
+
+    Return {gpus, init_us, shutdown_us, calls: {name: {count, min, p50, p95, max} in µs, or {rc, text}}}.
+    """
     began = perf_counter()
     nvml.nvmlInit()
     init = perf_counter() - began
@@ -92,10 +96,10 @@ def measure(nvml: Any, samples: int, seconds: float) -> Json:
 
 
 def main() -> int:
-    """Print the figures as JSON; arguments: samples and seconds of each call."""
+    """Print the results as JSON. Arguments: samples and seconds per call."""
     to = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no part of the answer
-    import pynvml as nvml  # of the node program's file, which is on the path of this process alone
+    os.dup2(2, 1)  # keep output of libraries out of the answer
+    import pynvml as nvml  # from the node program's file, which only this process has on its path
 
     samples, seconds = int(sys.argv[1]), float(sys.argv[2])
     try:
@@ -103,4 +107,4 @@ def main() -> int:
     except nvml.NVMLError as problem:
         found = {"error": str(problem), "rc": problem.value}
     os.write(to, json.dumps(found).encode())
-    os._exit(0)  # a library that hangs while it is unloaded must not take back what it said
+    os._exit(0)  # skip the shutdown: a library that hangs while unloading must not block the answer

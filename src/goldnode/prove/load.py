@@ -1,8 +1,8 @@
-"""A load on all CUDA devices while standard input stays open: `main` runs in a process of its own.
+"""Load on all CUDA devices while standard input stays open. `main` runs in a child process.
 
-It multiplies matrices with cuBLAS if available, else with the plain kernel that the driver compiles from PTX,
-and copies to the device. It needs only the driver. The first line on standard output reports that the devices
-are busy, the last one their work.
+It multiplies matrices with cuBLAS if available, otherwise with a plain kernel that the driver compiles from
+PTX, and copies to the device. It needs only the driver. The first line on standard output reports that the
+devices are busy, the last one reports their work.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from goldnode.images.smoke.runner import device, linear
 from goldnode.images.smoke.runner.cuda import Cuda
 from goldnode.images.smoke.runner.report import Failed
 
-ROUND = 0.05  # seconds of work that are queued on each device before it is waited for
-MOST = 600.0  # seconds: a load that lost its parent ends as well
+ROUND = 0.05  # seconds of work to queue on each device before waiting for it
+MOST = 600.0  # seconds; also ends a load that has lost its parent
 
 Json = Dict[str, Any]
 
@@ -46,7 +46,7 @@ class Busy:
         self.products, self.batch = 0, 1
 
     def queue(self) -> None:
-        """Start a batch of products and do not wait for them."""
+        """Start a batch of products without waiting for them."""
         self.driver.use(self.gpu.number)
         for _ in range(self.batch):
             if self.kind:
@@ -58,24 +58,24 @@ class Busy:
         self.products += self.batch
 
     def wait(self) -> None:
-        """Wait for the batch; then copy one matrix to the device again."""
+        """Wait for the batch, then copy one matrix to the device again."""
         self.driver.use(self.gpu.number)
         self.driver.sync()
         self.driver.put(self.memory[0], self.left)
 
     def wrong(self) -> bool:
-        """Whether the last product is not what it has to be."""
+        """Return whether the last product is incorrect."""
         self.driver.use(self.gpu.number)
         return bool(linear.wrong(self.driver.get(self.memory[2], self.out), self.n, self.n, self.n, "fp32"))
 
 
 def work(driver: Cuda, size: int, say: Any) -> Json:
-    """Keep all devices busy until standard input ends; return what they did."""
+    """Keep all devices busy until standard input ends. Return their work."""
     gpus = driver.gpus()
     if not gpus:
         raise Failed("the CUDA driver finds no device")
     busy = [Busy(driver, gpu, size) for gpu in gpus]
-    for one in busy:  # one product each, which also compiles the kernels
+    for one in busy:  # warm up with one product each, which also compiles the kernels
         one.queue()
         one.wait()
         one.products = 0
@@ -90,8 +90,9 @@ def work(driver: Cuda, size: int, say: Any) -> Json:
             one.wait()
         took = time.monotonic() - start
         for one in busy:
+            # Adapt the batch to the speed of the device, so that a round takes about ROUND seconds.
             one.batch = max(1, min(1000, int(one.batch * ROUND / max(took, 1e-6))))
-        if select.select([0], [], [], 0)[0]:  # closed, or its parent is gone
+        if select.select([0], [], [], 0)[0]:  # closed, or the parent has exited
             break
     seconds = time.monotonic() - began
     figures = [
@@ -107,7 +108,7 @@ def work(driver: Cuda, size: int, say: Any) -> Json:
 
 
 def main() -> int:
-    """Run; the argument is the size of the matrices, 0 for what fits."""
+    """Run the load. The argument is the size of the matrices; 0 selects it by free memory."""
     to = os.dup(1)
     os.dup2(2, 1)
 
@@ -120,12 +121,12 @@ def main() -> int:
     except Failed as problem:
         found = {"error": str(problem)}
     say({**found, "simulated": simulated(found)})
-    os._exit(0)  # a driver that hangs while it is unloaded must not take back what was said
+    os._exit(0)  # skip the shutdown: a driver that hangs while unloading must not block the answer
 
 
 def simulated(found: Json) -> bool:
-    """Whether a library, or a device by its name, says that it is simulated."""
-    from goldnode.images.smoke.runner import native  # here, for what was loaded by now
+    """Return whether a loaded library, or a device by its name, is simulated."""
+    from goldnode.images.smoke.runner import native  # imported late, to see the libraries loaded by then
 
     names: List[str] = [str(row["name"]) for row in found.get("gpus", [])]
     return bool(native.SIMULATED) or any(name.startswith(device.SIMULATED) for name in names)

@@ -1,4 +1,4 @@
-"""Records of runs as cases of the tests: `scripts/prove-gpu import DIR` puts one into tests/cases/recorded."""
+"""Records of runs as test cases: `scripts/prove-gpu import DIR` copies one into tests/cases/recorded."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ ALSO = (
 
 
 class RecordError(GoldnodeError):
-    """A directory is no record that tests could use."""
+    """A directory is not a record that tests can use."""
 
 
 def take(folder: Path, place: Path = PLACE) -> Path:
-    """Copy what tests use of a run's directory to `place`; return the new case. Raises RecordError."""
+    """Copy the files that tests use from a run's directory to `place`.
+
+    Return the new case. Raises RecordError.
+    """
     record = read(folder)
     boards = record["versions"].get("gpus") or []
     if not boards:
@@ -56,7 +59,7 @@ def take(folder: Path, place: Path = PLACE) -> Path:
 
 
 def read(folder: Path) -> Json:
-    """The record of a run's directory, looked through. Raises RecordError."""
+    """Return the record of a run's directory, validated. Raises RecordError."""
     try:
         record: Json = json.loads((folder / "record.json").read_text(encoding="utf-8"))
         schema = record["schema"]

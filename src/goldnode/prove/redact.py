@@ -1,6 +1,6 @@
 """Placeholders for values that identify one machine or one board.
 
-Equal values get equal placeholders, numbered in order of appearance; no part of a value remains, not even a
+Equal values get equal placeholders, numbered in order of appearance. No part of a value remains, not even a
 hash. PCI addresses, models and versions stay. Keys and patterns are those of `goldnode-node capture
 --anonymous`; here they apply to all files of a run together.
 """
@@ -14,10 +14,14 @@ from typing import Any, Dict, Iterable, List
 
 from goldnode.node.probe.command import FREE, INTERNET, NAMES, PATTERNS
 
-# Elements of `nvidia-smi -q -x` by the kind of what they hold.
+# Elements of `nvidia-smi -q -x`, by the kind of their content.
 ELEMENTS = {
-    "serial": "SERIAL", "uuid": "GPU", "clusteruuid": "CLUSTER", "chassis_serial_number": "SERIAL", "serial_number": "SERIAL",
-    "board_serial": "SERIAL", "gpu_fabric_guid": "GUID", "peer_id": "GUID", "process_name": "PROCESS", "guid": "GUID",
+    "serial": (
+        "SERIAL"
+    ), "uuid": "GPU", "clusteruuid": "CLUSTER", "chassis_serial_number": "SERIAL", "serial_number": "SERIAL",
+    "board_serial": (
+        "SERIAL"
+    ), "gpu_fabric_guid": "GUID", "peer_id": "GUID", "process_name": "PROCESS", "guid": "GUID",
 }  # fmt: skip
 SAYS_NOTHING = (
     "",
@@ -30,28 +34,32 @@ SAYS_NOTHING = (
     "requested functionality has been deprecated",
     "-",
 )
-INTERNET6 = r"(?<![\w:.])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|(?:[0-9a-f]{1,4}:){1,6}(?::[0-9a-f]{1,4}){1,6})(?![\w:.])"
-# Values shorter than this stand for something only in prose and under their own key: a serial number "12" is a number elsewhere, and so is a
-# longer one of digits alone. What has no digit at all ("Default string", "To be filled by O.E.M.") names nothing, and goes under its key alone.
+INTERNET6 = (
+    r"(?<![\w:.])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"
+    r"|(?:[0-9a-f]{1,4}:){1,6}(?::[0-9a-f]{1,4}){1,6})(?![\w:.])"
+)
+# Shorter values are replaced only in prose and under their own key: elsewhere a serial number "12" is just a
+# number. Numbers need more digits. A value without any digit ("Default string", "To be filled by O.E.M.")
+# identifies nothing, and is replaced only under its own key.
 SHORT, SHORT_NUMBER = 6, 9
 SERIALS = ("serial", "chassis_serial", "board_serial", "product_serial")
 MADE = re.compile(r"(?:SERIAL|GPU|MAC|HOST|MACHINE|BOOT|GUID|CLUSTER|WWN|UUID|SERVER|PROCESS|USER)-\d+")
 
 
 class Redactor:
-    """Collector of identifying values from captures and texts, and their removal from output."""
+    """Collector of identifying values from captures and texts, which it then removes from output."""
 
     def __init__(self) -> None:
-        self.names: Dict[str, str] = {}  # value in lower case -> placeholder, wherever it stands
+        self.names: Dict[str, str] = {}  # value in lower case -> placeholder, replaced everywhere
         self.words: Dict[
             str, str
-        ] = {}  # the same for values that stand for something in free text and under their keys alone
-        self.keyed: Dict[str, str] = {}  # values that name something under their own key alone
+        ] = {}  # The same, for values replaced only in free text and under their own keys.
+        self.keyed: Dict[str, str] = {}  # values replaced only under their own key
         self.paths: Dict[str, str] = {}
         self.counts: Dict[str, int] = {}
         self._pattern: Any = None
 
-    # -- learning
+    # -- collecting
 
     def add(self, value: str, kind: str) -> None:
         """Add one value. Empty values (N/A, zeros) and placeholders are skipped."""
@@ -71,17 +79,17 @@ class Redactor:
         else:
             place = self.keyed if not re.search(r"\d", low) else self.words if short else self.names
         place[low] = made
-        if bare:  # the same GPU, named without its prefix
+        if bare:  # nvidia-smi and NVML name the same GPU with and without the prefix
             self.names[bare[1]] = made
         self._pattern = None
 
     def path(self, place: str, name: str) -> None:
-        """Show `name` in the place of a directory of this machine."""
+        """Replace a directory of this machine with `name`."""
         if len(place) > 1:
             self.paths[place.rstrip("/")] = name
 
     def machine(self) -> None:
-        """Learn the names of this machine and of who runs this."""
+        """Add the names of this machine and of its user."""
         for host in (socket.gethostname(), socket.gethostname().partition(".")[0]):
             self.add(host, "HOST")
         for file in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
@@ -95,7 +103,7 @@ class Redactor:
                 self.add(os.environ[key], "USER")
 
     def learn(self, value: Any, key: str = "") -> None:
-        """Learn from a JSON document."""
+        """Add the identifying values of a JSON document."""
         if isinstance(value, dict):
             for one, item in value.items():
                 self.learn(item, "text" if "fault" in value else one)
@@ -106,11 +114,11 @@ class Redactor:
             if key in NAMES or key in SERIALS:
                 self.add(value, NAMES.get(key, "SERIAL"))
             self._patterns(value, key in FREE)
-            if key == "device" and ":/" in value:  # a file system of another machine
+            if key == "device" and ":/" in value:  # a file system on another machine, such as NFS
                 self.add(value.partition(":/")[0], "SERVER")
 
     def learn_text(self, text: str) -> None:
-        """Learn from a text, among them the output of `nvidia-smi -q -x`."""
+        """Add the identifying values of a text, such as the output of `nvidia-smi -q -x`."""
         for name, value in re.findall(r"<([A-Za-z_]+)>([^<>]*)</\1>", text):
             if name.lower() in ELEMENTS:
                 self.add(value, ELEMENTS[name.lower()])
@@ -147,8 +155,9 @@ class Redactor:
         return self._pattern
 
     def text(self, text: str, free: bool = True) -> str:
-        """Return the text without identifying values. `free`: prose or a log, where the short name of a host
-        counts too.
+        """Return the text without identifying values.
+
+        `free` marks prose or a log, where the short name of a host counts too.
         """
         self._patterns(text, free)
         for place, name in sorted(self.paths.items(), key=lambda row: -len(row[0])):
@@ -165,7 +174,7 @@ class Redactor:
         return text
 
     def json(self, value: Any, key: str = "") -> Any:
-        """The document without names; keys that are names (paths, interfaces) are replaced as well."""
+        """Return the document without identifying values, keys included (paths, interfaces)."""
         if isinstance(value, dict):
             return {
                 self.text(str(one), False): self.json(item, "text" if "fault" in value else one)
@@ -184,12 +193,12 @@ class Redactor:
         )
 
     def leaks(self, text: str) -> List[str]:
-        """Return the placeholders of values that are still in a text."""
+        """Return the placeholders of values that a text still contains."""
         low = text.lower()
         return sorted({made for name, made in self.names.items() if name in low})
 
     def report(self) -> Dict[str, int]:
-        """How many values of each kind were replaced."""
+        """Return the number of replaced values of each kind."""
         return dict(sorted(self.counts.items()))
 
 
@@ -202,5 +211,5 @@ def _line(file: str) -> str:
 
 
 def kinds() -> Iterable[str]:
-    """Kinds of placeholders, for the documentation of a record."""
+    """Return the kinds of placeholders, for the documentation of a record."""
     return sorted({*NAMES.values(), "UUID", "SERVER", "PROCESS", "USER"})

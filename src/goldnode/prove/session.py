@@ -1,4 +1,4 @@
-"""One run: its children, its time, its output directory, and the steps with their outcomes."""
+"""State of one run: its child processes, its time, its output directory, and the outcomes of its steps."""
 
 from __future__ import annotations
 
@@ -19,33 +19,36 @@ from goldnode.prove.redact import Redactor
 Json = Dict[str, Any]
 
 PASSED, FAILED, UNCHECKED, SKIPPED = "passed", "failed", "could not check", "skipped"
-# A process in the kernel's uninterruptible sleep takes no signal: it is left behind after this many seconds.
+# A process in uninterruptible sleep ignores signals. Leave it behind after these seconds.
 GRACE = 5.0
-MOST = 64 << 20  # bytes of an answer
+MOST = 64 << 20  # maximum size of an answer in bytes
 SOURCES = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a step ended, and why: the reason is one sentence for the summary."""
+    """Result of a step, with its reason as one sentence for the summary."""
 
     status: str
     reason: str = ""
     figures: Json = field(default_factory=dict)
 
 
-class NotChecked(Exception):  # noqa: N818 - its name is its meaning
-    """A step could not look at what it is about."""
+class NotChecked(Exception):  # noqa: N818 - the name is the outcome
+    """A step could not check its subject."""
 
 
 class Stopped(BaseException):
-    """A signal ends the run. No Exception, so that no step takes it for a failure of its own. `outcome`: how the step ended that it met."""
+    """A signal ends the run. Not an Exception, so no step mistakes it for its own failure.
+
+    `outcome` is the result of the interrupted step.
+    """
 
     outcome: Optional[Outcome] = None
 
 
 class Done(NamedTuple):
-    """A child that ended, or was killed: `fault` is None or a sentence."""
+    """A child process that ended, or was killed. `fault` is None or a sentence."""
 
     rc: int
     out: bytes
@@ -54,7 +57,7 @@ class Done(NamedTuple):
     fault: Optional[str]
 
     def last(self) -> str:
-        """The last line of standard error."""
+        """Return the last line of standard error."""
         lines = self.err.decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:300] if lines else "it printed nothing"
 
@@ -72,7 +75,7 @@ class Done(NamedTuple):
 
 
 class Children:
-    """Starts programs in sessions of their own and ends them, with all they started, when their time is over."""
+    """Starter of programs in their own sessions. Kills a program and its children when its time is over."""
 
     def __init__(self) -> None:
         self.running: List[subprocess.Popen[bytes]] = []
@@ -81,7 +84,7 @@ class Children:
     def start(
         self, argv: Sequence[str], environment: Optional[Mapping[str, str]] = None
     ) -> subprocess.Popen[bytes]:
-        """Start a program with pipes. :meth:`end` has to follow."""
+        """Start a program with pipes. The caller must call :meth:`end`."""
         process = subprocess.Popen(
             list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
             env={**os.environ, **(environment or {}), "LC_ALL": "C"},
@@ -96,7 +99,10 @@ class Children:
         stdin: bytes = b"",
         environment: Optional[Mapping[str, str]] = None,
     ) -> Done:
-        """Run a program to its end. Raises nothing for what the program does; a signal to this process ends the program as well."""
+        """Run a program to its end. Failures of the program do not raise.
+
+        A signal to this process ends the program too.
+        """
         if limit <= 0:
             return Done(124, b"", b"", 0.0, "the time of the whole run was over")
         began = time.monotonic()
@@ -121,8 +127,12 @@ class Children:
         )
 
     def end(self, process: subprocess.Popen[bytes], fault: Optional[str] = None) -> Optional[str]:
-        """Kill what is left of a child and all that it started. Return the fault, with what became of the process."""
+        """Kill the remains of a child process and everything it started.
+
+        Return the fault, extended with the fate of the process.
+        """
         alive = process.poll() is None
+        # Twice for a live process: one that forks during the first signal may leave a new process behind.
         for _ in range(2 if alive else 1):
             try:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -140,27 +150,27 @@ class Children:
         return fault
 
     def stop(self) -> None:
-        """End all children that run."""
+        """End all running child processes."""
         for process in list(self.running):
             self.end(process)
 
 
 class Output:
-    """The output directory. Every file is redacted as it is written, and all of them once more by :meth:`seal`."""
+    """The output directory. Redacts every file when it is written, and all of them again in :meth:`seal`."""
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
         self.folder, self.redactor = folder, redactor
         self.written: Dict[str, Any] = {}
-        self.simulated = False  # then each document carries a label: it may be read without the others
+        self.simulated = False  # labels each document, because it may be read without the others
 
     def json(self, name: str, value: Any) -> str:
-        """Write a JSON document; return its name."""
+        """Write a JSON document. Return its name."""
         self.written[name] = value
         self._put(name)
         return name
 
     def text(self, name: str, value: str) -> str:
-        """Write a text; return its name."""
+        """Write a text. Return its name."""
         self.written[name] = value
         self._put(name)
         return name
@@ -176,7 +186,10 @@ class Output:
         os.replace(fresh, self.folder / name)
 
     def seal(self) -> List[str]:
-        """Write every file again with all names that are known by now. Return the files that still hold one; they are removed."""
+        """Write every file again, redacted with all names known by now.
+
+        Return the files that still contain a name; they are removed.
+        """
         for name in list(self.written):
             self._put(name)
         leaking = []
@@ -188,8 +201,10 @@ class Output:
 
 
 class Settings(NamedTuple):
-    """Options of the command line. `state`: file of the original settings while they are changed; `short`:
-    little work, for practice.
+    """Options of the command line.
+
+    `state` is the file of the original settings while they are changed. `short` does little work, for
+    practice.
     """
 
     out: Path
@@ -202,7 +217,7 @@ class Settings(NamedTuple):
 
 
 class Session:
-    """Shared state of the steps. Fields that a step sets are None or empty before it."""
+    """Shared state of the steps. A field is None or empty until its step sets it."""
 
     def __init__(self, settings: Settings, carried: Any, temporary: Path) -> None:
         self.settings, self.carried, self.temporary = settings, carried, temporary
@@ -212,20 +227,24 @@ class Session:
         self.deadline = time.monotonic() + 60 * settings.minutes
         self.steps: List[Json] = []
         self.notes: List[str] = []
-        self.shielded = 0  # while settings are put back, a signal waits
+        self.shielded = 0  # above 0 while settings are restored: a signal waits
         self.signal: Optional[str] = None
         self.simulated = False
-        self.hangs: Optional[str] = None  # why no further step may call the driver
+        self.hangs: Optional[str] = None  # reason why no further step may call the driver
         self.capture: Optional[Json] = None
-        self.loaded: Optional[Json] = None  # the capture under load
-        self.first: Optional[Json] = None  # the first reading of all settings
+        self.loaded: Optional[Json] = None  # capture under load
+        self.first: Optional[Json] = None  # first reading of all settings
         self.chosen: Any = None  # goldnode.prove.classes.Chosen
         self.versions: Json = {}
 
-    # -- children
+    # -- child processes
 
     def left(self, limit: float, reserve: float = 15.0) -> float:
-        """The time that a child may take: `limit`, or what the whole run has left without `reserve` seconds for its end."""
+        """Return the time limit of a child process: at most `limit`, and at most the rest of the run without
+        `reserve`.
+
+        `reserve` is the time for the end of the run, in seconds.
+        """
         return min(limit, self.deadline - time.monotonic() - reserve)
 
     def node(self, *words: str, limit: float = 120.0, stdin: bytes = b"") -> Done:
@@ -233,18 +252,24 @@ class Session:
         return self.children.run([*self.python(), str(self.carried.node), *words], self.left(limit), stdin)
 
     def python(self, *, site: bool = False) -> List[str]:
-        """This interpreter, isolated: nothing of the caller's environment is imported. `site`: with installed packages."""
+        """Return the command of this interpreter, isolated from the caller's environment.
+
+        `site` includes installed packages.
+        """
         return [sys.executable, "-I"] if site else [sys.executable, "-I", "-S"]
 
     def own(self, module: str, *words: str, site: bool = False, append: Sequence[str] = ()) -> List[str]:
-        """The command that runs `main` of a module of these sources."""
-        code = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); sys.path += {list(append)!r}; from {module} import main; sys.exit(main())"
-        return [*self.python(site=site), "-B", "-c", code, *words]  # -B: no byte code is left in the checkout
+        """Return the command that runs `main` of a module of this checkout."""
+        code = (
+            f"import sys; sys.path.insert(0, {str(SOURCES)!r}); sys.path += {list(append)!r}; from "
+            f"{module} import main; sys.exit(main())"
+        )
+        return [*self.python(site=site), "-B", "-c", code, *words]  # -B: write no byte code into the checkout
 
     # -- steps
 
     def step(self, name: str, title: str, work: Callable[[Session], Outcome]) -> Outcome:
-        """Run one step. An exception is its outcome, and never stops the next one."""
+        """Run one step. An exception becomes its outcome and does not stop the next step."""
         print(f"{title} …", flush=True)
         began = time.monotonic()
         files = set(self.output.written)
@@ -259,11 +284,13 @@ class Session:
         except Stopped as problem:
             stopped = problem
             outcome = problem.outcome or Outcome(UNCHECKED, f"interrupted by {problem}")
-        except Exception as problem:  # a fault of one step must not take the others with it, nor pass
+        except Exception as problem:  # one failed step must not take down the others, nor pass
             traceback.print_exc()
             outcome = Outcome(UNCHECKED, f"a fault of prove-gpu: {type(problem).__name__}: {problem}")
         self.steps.append({
-            "name": name, "title": title, "status": outcome.status, "reason": outcome.reason, "figures": outcome.figures,
+            "name": name, (
+                "title"
+            ): title, "status": outcome.status, "reason": outcome.reason, "figures": outcome.figures,
             "seconds": round(time.monotonic() - began, 2), "files": sorted(set(self.output.written) - files),
         })  # fmt: skip
         print(
@@ -277,7 +304,7 @@ class Session:
     # -- signals
 
     def listen(self) -> None:
-        """End the run in order at SIGINT, SIGTERM and SIGHUP."""
+        """End the run cleanly on SIGINT, SIGTERM and SIGHUP."""
 
         def stop(number: int, _: Any) -> None:
             self.signal = signal.Signals(number).name
@@ -288,12 +315,15 @@ class Session:
             signal.signal(number, stop)
 
     def shield(self) -> Shield:
-        """A block that no signal interrupts: `with session.shield(): …`. A signal that came meanwhile counts at its end."""
+        """Return a context that no signal interrupts: `with session.shield(): …`.
+
+        A signal that arrives meanwhile takes effect at its end.
+        """
         return Shield(self)
 
 
 class Shield:
-    """See :meth:`Session.shield`."""
+    """Context manager of :meth:`Session.shield`."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -309,10 +339,10 @@ class Shield:
             raise Stopped(self.session.signal)
 
 
-# Steps that run whatever the time: they take seconds, and the run is not whole without them.
+# Steps that run even when the time is over: they take seconds, and the run is incomplete without them.
 ALWAYS = ("settings",)
 
 
 def temporary() -> tempfile.TemporaryDirectory[str]:
-    """A directory that goes with the run, readable by its owner alone: it holds raw captures."""
+    """Return a temporary directory that only its owner can read. It contains raw captures."""
     return tempfile.TemporaryDirectory(prefix="prove-gpu-")

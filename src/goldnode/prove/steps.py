@@ -1,5 +1,6 @@
-"""The steps of a run, in order. Each takes the session and returns its outcome; :meth:`Session.step` catches
-exceptions.
+"""Steps of a run, in order. Each takes the session and returns its outcome.
+
+:meth:`Session.step` catches exceptions.
 """
 
 from __future__ import annotations
@@ -35,20 +36,29 @@ from goldnode.prove.session import (
 )
 
 OWN_CLASS = Path("/etc/goldnode/class.json")
-STARTS = 5  # runs of what is timed by its start …
+STARTS = 5  # repetitions of each timed start …
 ENOUGH = (
-    15.0  # … unless they have taken as many seconds: without persistence each run may initialise every GPU
+    # … unless they have already taken this many seconds. Without persistence mode, each start may initialise
+    # every GPU.
+    15.0
 )
 SMI_LIMIT = 60.0
-# What nvidia-smi and NVML say alike and what does not change by itself, as paths in a GPU of a capture.
+# Values that nvidia-smi and NVML report in the same form and that do not change by themselves, as paths in a
+# GPU of a capture.
 ALIKE = (
-    "name", "pci_id", "vbios", "uuid", "serial", "memory.total_mib", "power.limit_w", "power.max_w", "ecc.current", "mig.current",
+    "name",
+        "pci_id"
+    ,
+        "vbios"
+    , "uuid", "serial", "memory.total_mib", "power.limit_w", "power.max_w", "ecc.current", "mig.current",
     "persistence_mode", "compute_mode", "pcie.width.max",
 )  # fmt: skip
 
 
 def _need(session: Session) -> Json:
-    """The capture with at least one GPU. Raises NotChecked where further steps have nothing to look at."""
+    """Return the capture, which has at least one GPU. Raises NotChecked if further steps have nothing to
+    check.
+    """
     if session.children.stuck and not session.hangs:
         session.hangs = f"process {session.children.stuck[0]} of an earlier step cannot be killed"
     if session.hangs:
@@ -58,11 +68,11 @@ def _need(session: Session) -> Json:
     return session.capture
 
 
-# -- what is here
+# -- inventory
 
 
 def leftovers(session: Session) -> Outcome:
-    """Put back what an earlier run changed and was killed over."""
+    """Restore the settings of an earlier run that was killed."""
     rows = changes.kept(session.settings.state)
     if rows is None:
         return Outcome(SKIPPED, "no earlier run left settings to put back")
@@ -78,12 +88,18 @@ def leftovers(session: Session) -> Outcome:
 
 
 def versions(session: Session) -> Outcome:
-    """Record the versions of goldnode, Python, kernel, system and nvidia-smi. The driver is in the capture."""
+    """Record the versions of goldnode, Python, kernel and system. The capture has the driver's."""
     told = session.node("--version", limit=30)
     found = session.versions
     found.update(
-        program=told.out.decode("utf-8", "replace").strip() or told.last(), commit=session.carried.commit, carried_wheels=session.carried.wheels,
-        python=platform.python_version(), kernel=platform.release(), machine=platform.machine(), libc=" ".join(platform.libc_ver()),
+        program=told.out.decode(
+            "utf-8"
+        ,
+            "replace"
+        ).strip() or told.last(), commit=session.carried.commit, carried_wheels=session.carried.wheels,
+        python=platform.python_version(), kernel=platform.release(), machine=platform.machine(), libc=(
+            " "
+        ).join(platform.libc_ver()),
         root=os.geteuid() == 0, cpus=os.cpu_count(), load=_load(),
     )  # fmt: skip
     try:
@@ -97,7 +113,8 @@ def versions(session: Session) -> Outcome:
         return Outcome(FAILED, f"goldnode-node does not start here: {told.fault or told.last()}")
     return Outcome(
         PASSED,
-        f"{found['os']}, kernel {found['kernel']}, Python {found['python']}, {'root' if found['root'] else 'not root'}",
+        f"{found['os']}, kernel {found['kernel']}, Python {found['python']}, "
+        f"{'root' if found['root'] else 'not root'}",
     )
 
 
@@ -128,7 +145,8 @@ def capture(session: Session) -> Outcome:
     if not boards:
         told = f": {error['text']}" if isinstance(error, dict) else ""
         raise NotChecked(
-            f"there is no NVIDIA GPU here, or its driver is not loaded{told}. Look at `nvidia-smi` and `lspci -d 10de:`"
+            f"there is no NVIDIA GPU here, or its driver is not loaded{told}. Look at `nvidia-smi` and "
+            "`lspci -d 10de:`"
         )
     faults = [section for section, value in found.items() if isinstance(value, dict) and "fault" in value]
     figures = {"gpus": len(boards), "sections with a fault": len(faults)}
@@ -235,7 +253,7 @@ def check(session: Session) -> Outcome:
 
 
 def _own_class() -> Optional[Json]:
-    """The class document that goldnode has put on this machine; None where it has not, or where it cannot be read."""
+    """Return the class document that goldnode has installed here; None if missing or unreadable."""
     try:
         found = json.loads(OWN_CLASS.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -244,7 +262,7 @@ def _own_class() -> Optional[Json]:
 
 
 def _judged(verdict: Json, chosen: classes.Chosen) -> Outcome:
-    """A verdict about hardware as an outcome."""
+    """Return a verdict about hardware as an outcome."""
     rows = verdict["findings"]
     bad = classes.wrong(rows)
     unseen = [row for row in rows if checking.unknown(_finding(row))]
@@ -277,7 +295,11 @@ def _finding(row: Json) -> Any:
 
 
 def _apart(verdict: Json, live: Json) -> List[str]:
-    """Hardware findings that the machine's own check gave otherwise than the judgement of its capture: some change by themselves."""
+    """Return the hardware findings that differ between the machine's own check and the judgement of its
+    capture.
+
+    Some change by themselves.
+    """
     one = {(row["id"], row["subject"]): row["outcome"] for row in verdict["findings"]}
     two = {(row["id"], row["subject"]): row["outcome"] for row in classes.hardware(live)}
     keys = sorted({*one, *two}, key=str)
@@ -289,7 +311,7 @@ def _apart(verdict: Json, live: Json) -> List[str]:
 
 
 def policy(session: Session) -> Outcome:
-    """A policy as exported is met; each setting of a policy that differs a little is found. Nothing is set."""
+    """Verify that the exported policy matches, and that each changed setting is detected. Sets nothing."""
     found = _need(session)
     first = session.first = changes.read(session)
     session.output.json("settings.json", changes.plain(first))
@@ -337,7 +359,10 @@ def policy(session: Session) -> Outcome:
 
 
 def _other(gpus: Json) -> Tuple[Json, Json]:
-    """A policy that differs from a reading in all that its GPUs have, ECC and MIG among it, and what was left alone with the reason."""
+    """Return a policy that differs from a reading in everything its GPUs support, ECC and MIG included.
+
+    The second value has the skipped settings with reasons.
+    """
     boards = [gpu for gpu in gpus.values() if not changes.is_fault(gpu)]
     if not boards:
         raise NotChecked("no GPU tells its settings")
@@ -360,7 +385,7 @@ def _other(gpus: Json) -> Tuple[Json, Json]:
 
 
 def _policy(document: Json, found: Json, declared: Json) -> List[Json]:
-    """The findings about a policy, from a capture."""
+    """Return the findings about a policy, from a capture."""
     rows = checking.of_record({**document, "policy": declared}, found)
     return [{**vars(row), "evidence": list(row.evidence)} for row in rows if row.id.startswith("policy.")]
 
@@ -381,11 +406,11 @@ def _plan(session: Session, document: Json) -> List[str]:
     ]
 
 
-# -- time
+# -- timing
 
 
 def latency(session: Session) -> Outcome:
-    """How long NVML's calls take, and the process that asks it for a capture."""
+    """Measure NVML calls, and the process that reads the GPUs for a capture."""
     _need(session)
     samples, seconds = (20, 0.1) if session.settings.short else (SAMPLES, SECONDS)
     command = session.own(
@@ -413,7 +438,10 @@ def latency(session: Session) -> Outcome:
         if found["gpus"]
         else (0, "none")
     )
-    reason = f"reading all takes {found['capture_process_ms']['p50']:.0f} ms (median of {len(wall)}); the slowest call is `{slow[1]}`, {slow[0]:.0f} µs"
+    reason = (
+        f"reading all takes {found['capture_process_ms']['p50']:.0f} ms (median of {len(wall)}); the "
+        f"slowest call is `{slow[1]}`, {slow[0]:.0f} µs"
+    )
     return Outcome(PASSED, reason, found)
 
 
@@ -422,7 +450,7 @@ def _starts(session: Session) -> int:
 
 
 def timing(session: Session) -> Outcome:
-    """How long a check takes beside the start of the interpreter and a bare `nvidia-smi -q -x`."""
+    """Measure a check, compared with the start of the interpreter and a bare `nvidia-smi -q -x`."""
     _need(session)
     if session.chosen is None:
         raise NotChecked("there is no class document to check against")
@@ -460,7 +488,10 @@ def timing(session: Session) -> Outcome:
     }
     session.output.json("timing.json", {"unit": "ms of wall time", "runs": rows, "load": _load()})
     warm = rows["check, warm"]
-    reason = f"a check takes {warm['p50']:.0f} ms, {warm['to_floor']:.1f} times the start of Python ({floor:.0f} ms)"
+    reason = (
+        f"a check takes {warm['p50']:.0f} ms, {warm['to_floor']:.1f} times the start of Python "
+        f"({floor:.0f} ms)"
+    )
     if "nvidia-smi -q -x" in rows:
         reason += f"; nvidia-smi -q -x takes {rows['nvidia-smi -q -x']['p50']:.0f} ms"
     return Outcome(PASSED, reason, rows)
@@ -471,7 +502,7 @@ CACHED = "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.node.verdic
 
 
 def _fresh_copy(node: Path, temporary: Path) -> Path:
-    """The program with another digest: it has not been unpacked or started before."""
+    """Return a copy of the program with another digest, so that it has no compiled copy yet."""
     copy = temporary / "fresh-copy"
     shutil.copyfile(node, copy)
     with zipfile.ZipFile(copy, "a") as archive:
@@ -480,7 +511,7 @@ def _fresh_copy(node: Path, temporary: Path) -> Path:
 
 
 def _kept_verdict(session: Session, node: Path) -> Tuple[Path, Path]:
-    """The unpacked program, and a root of its own in which the last check's verdict holds."""
+    """Return the unpacked program, and a root of its own where the last check's verdict is valid."""
     unpacked, root = session.temporary / "unpacked", session.temporary / "root"
     with zipfile.ZipFile(node) as archive:
         archive.extractall(unpacked)
@@ -559,20 +590,27 @@ def _under_load(session: Session, told: Json, report: Json) -> Outcome:
         return Outcome(FAILED, f"the load is not seen: {', '.join(idle)} below {SEEN} % of use", figures)
     if report.get("exit_code") == 3:
         return Outcome(UNCHECKED, f"diagnose could not look: {report.get('verdict')}", figures)
-    reason = f"{told['by']}, {sum(figures['tflops']):.3g} TFLOPS in all; diagnose says {report.get('bottleneck')}: {report.get('verdict')}"
+    reason = (
+        f"{told['by']}, {sum(figures['tflops']):.3g} TFLOPS in all; diagnose says "
+        f"{report.get('bottleneck')}: {report.get('verdict')}"
+    )
     return Outcome(PASSED, reason, figures)
 
 
-SEEN = 50  # percent of use that a GPU under load must show
+SEEN = 50  # minimum utilization of a GPU under load, in percent
 LOADED = {
-    "utilization_percent": "utilization.gpu", "draw_w": "power.draw_w", "graphics_mhz": "clocks.current.graphics_mhz",
-    "gpu_c": "temperature.gpu_c", "memory_c": "temperature.memory_c", "pcie_gen": "pcie.gen.current", "pcie_width": "pcie.width.current",
+    "utilization_percent": (
+        "utilization.gpu"
+    ), "draw_w": "power.draw_w", "graphics_mhz": "clocks.current.graphics_mhz",
+    "gpu_c": (
+        "temperature.gpu_c"
+    ), "memory_c": "temperature.memory_c", "pcie_gen": "pcie.gen.current", "pcie_width": "pcie.width.current",
     "pstate": "pstate",
 }  # fmt: skip
 
 
 def _libraries(session: Session) -> Dict[str, str]:
-    """The environment in which carried wheels' libraries are found, after what the caller has set."""
+    """Return the environment that adds the libraries of carried wheels, after those of the caller."""
     if not session.carried.libraries:
         return {}
     before = [os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else []
@@ -580,7 +618,7 @@ def _libraries(session: Session) -> Dict[str, str]:
 
 
 def _line(process: Any, limit: float) -> Json:
-    """The next line of a child as JSON; {error} where none comes in time."""
+    """Return the next line of a child process as JSON; {error} if none arrives in time."""
     import select
 
     end = time.monotonic() + limit
@@ -598,7 +636,7 @@ def _line(process: Any, limit: float) -> Json:
 
 
 def smoke(session: Session) -> Outcome:
-    """The GPU tier of goldnode-smoke."""
+    """Run the GPU tier of goldnode-smoke."""
     _need(session)
     words = ["--backend", "cuda", "--tier", "gpu", "--require", "gpu", "--json", "--limit", "120"]
     if session.settings.short:
@@ -619,11 +657,11 @@ def smoke(session: Session) -> Outcome:
     return Outcome(status, reason, figures)
 
 
-# -- changing
+# -- changes
 
 
 def change(session: Session) -> Outcome:
-    """Set what can be put back, read it, put it back and read it again."""
+    """Change the restorable settings, read them, restore them, and read them again."""
     if not session.settings.change:
         return Outcome(SKIPPED, "asked for with --change alone")
     _need(session)
@@ -687,13 +725,17 @@ def change(session: Session) -> Outcome:
         if item["field"] == "clocks"
     )
     unseen = f", {locks} locks of clocks, which nothing reads back" if locks else ""
-    reason = f"{taken} of {len(rows)} settings were taken: {taken - locks} read back{unseen}; all were put back, and all settings are as found"
+    reason = (
+        f"{taken} of {len(rows)} settings were taken: {taken - locks} read back{unseen}; all were put "
+        "back, and all settings are as found"
+    )
     return Outcome(PASSED, reason, figures)
 
 
 def _wanted(session: Session, before: Json) -> Tuple[List[changes.Change], List[Json], List[Json], List[str]]:
-    """Return the changes, the rows that set and restore them, and the skipped settings. Raises NotChecked if
-    there is nothing to set.
+    """Return the changes, the rows that set and restore them, and the skipped settings.
+
+    Raises NotChecked if there is nothing to set.
     """
     proposed = changes.proposals(before)
     wanted = [item for item in proposed if item.other is not None]
@@ -718,7 +760,7 @@ def _pids(gpu: Json) -> List[Any]:
 
 
 def _not_taken(wanted: List[changes.Change], results: List[Json], meanwhile: Json) -> List[str]:
-    """Settings whose setter said yes and that read otherwise."""
+    """Return the settings that the driver accepted but reads back differently."""
     taken = {(item["uuid"], item["field"]) for item in results if item["rc"] == 0}
     by_uuid = {
         gpu["uuid"]: gpu
@@ -735,7 +777,7 @@ def _not_taken(wanted: List[changes.Change], results: List[Json], meanwhile: Jso
 
 
 def _restored(session: Session, home: List[Json], before: Json) -> Tuple[str, List[str]]:
-    """Put everything back and read it: what went wrong, and what differs from the first reading."""
+    """Restore everything and read it. Return the error, and the differences from the first reading."""
     try:
         refused = changes.back(session, home)
         apart = changes.differences(changes.plain(before), changes.plain(changes.read(session)))
@@ -747,7 +789,7 @@ def _restored(session: Session, home: List[Json], before: Json) -> Tuple[str, Li
 
 
 def settings(session: Session) -> Outcome:
-    """All settings of all GPUs are what they were at the beginning."""
+    """Verify that all settings of all GPUs are the same as at the beginning."""
     if session.first is None:
         raise NotChecked("they were not read at the beginning")
     _need(session)

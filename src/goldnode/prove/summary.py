@@ -1,4 +1,4 @@
-"""The summary page of a run for people, made from the record only."""
+"""Summary page of a run for people, made only from its record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARKS = {
 
 
 def page(record: Mapping[str, Any]) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     steps = {row["name"]: row for row in record["steps"]}
     told = record["versions"]
     boards = Counter(told.get("gpus") or [])
@@ -28,7 +28,9 @@ def page(record: Mapping[str, Any]) -> str:
     lines += [f"{record['time']}, {record['seconds']:.0f} s: {counts}.", ""]
     lines += [f"* {note}" for note in record["notes"]] + ([""] if record["notes"] else [])
     lines += _table(("Step", "Result", "What was seen", "s"), (
-        (row["title"], MARKS[row["status"]], row["reason"], f"{row['seconds']:.1f}") for row in record["steps"]
+        (row[(
+            "title"
+        )], MARKS[row["status"]], row["reason"], f"{row['seconds']:.1f}") for row in record["steps"]
     ))  # fmt: skip
     lines += ["## Machine", ""]
     machine = [
@@ -44,7 +46,8 @@ def page(record: Mapping[str, Any]) -> str:
         or "nothing was found that had to be"
     )
     lines += [
-        f"Placeholders stand in this directory for: {redacted}. Equal values have equal placeholders. PCI addresses are kept.",
+        f"Placeholders stand in this directory for: {redacted}. Equal values have equal placeholders. PCI "
+        "addresses are kept.",
         "",
     ]
     lines += ["## Files", "", ", ".join(f"`{name}`" for name in record["files"]), ""]
@@ -62,7 +65,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> List[str]:
 
 
 def _cell(value: Any) -> str:
-    """A value on one line of a table, without what Markdown or a terminal would take for its own."""
+    """Return a value as one table cell, without special characters of Markdown and terminals."""
     text = "".join(letter if letter.isprintable() else " " for letter in str(value))
     return text.replace("|", "\\|").replace("<", "&lt;")
 
@@ -107,7 +110,10 @@ def _latency(steps: Mapping[str, Any]) -> List[str]:
         else (name, row.get("text", "not asked"), "", "", "", "")
         for name, row in figures["calls"].items()
     ]
-    head = f"nvmlInit {figures['init_us'] / 1e3:.1f} ms, nvmlShutdown {figures['shutdown_us'] / 1e3:.1f} ms, {figures['gpus']} GPUs in turn."
+    head = (
+        f"nvmlInit {figures['init_us'] / 1e3:.1f} ms, nvmlShutdown {figures['shutdown_us'] / 1e3:.1f} ms, "
+        f"{figures['gpus']} GPUs in turn."
+    )
     return [
         "## Latency of NVML, µs",
         "",

@@ -1,4 +1,7 @@
-"""End a lock of the graphics clock: `main` runs in a process of its own that can be killed, with the UUIDs of GPUs as its arguments."""
+"""Remove locks of the graphics clock. `main` runs in a child process that can be killed.
+
+The arguments are UUIDs of GPUs.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from typing import Any, Dict
 def main() -> int:
     """Print {results: [{uuid, rc, text}]}."""
     to = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no part of the answer
-    import pynvml as nvml  # of the node program's file, which is on the path of this process alone
+    os.dup2(2, 1)  # keep output of libraries out of the answer
+    import pynvml as nvml  # from the node program's file, which only this process has on its path
 
     results = []
     for uuid in sys.argv[1:]:

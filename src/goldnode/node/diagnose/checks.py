@@ -1,12 +1,13 @@
-"""diagnose(): two samples judged, line by line, and which of the four bottlenecks they show. Pure.
+"""Diagnosis of two samples: one line per check, and which of four bottlenecks they show. Pure.
 
-compute        the GPUs themselves: one is missing, faulty or held back, or all are simply busy
-input          what feeds them: storage, memory, processors of the host
-communication  what joins them: links, drops, retransmissions
-mismatch       what runs does not fit what is installed
+compute        the GPUs themselves: one is missing, faulty or throttled, or all are simply busy
+input          supply of the GPUs: storage, memory and processors of the host
+communication  connections between them: links, drops, retransmissions
+mismatch       running software does not fit the installation
 
-The limits below are where a person would look twice, not limits of a class: `check` holds a node against those. A counter counts only by
-what it grew between the samples; one that is smaller in the second has wrapped (32 bits) or begun anew, and the latter has no rate.
+The limits below mark values that deserve a closer look. They are not the limits of a class, which `check`
+applies. Only the growth of a counter between the samples matters. A counter that is smaller in the second
+sample has wrapped (32 bits) or restarted; a restarted one has no rate.
 """
 
 from __future__ import annotations
@@ -36,15 +37,17 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 
-BUSY, WAITING = 90, 50  # percent of the time with work on the GPU: all the time, and half of it
-# A GPU that spins in a collective counts as busy and draws little; the share is by experience, so that it only says "probably".
+BUSY, WAITING = 90, 50  # percent of the time with work on the GPU: practically all of it, and half of it
+# A GPU that spins in a collective counts as busy but draws little power. This share is a rule of thumb, so
+# the report only says "probably".
 IDLE_POWER = 0.4
-SLOWED = 0.01  # share of the interval in which heat or a power brake slowed a GPU
+SLOWED = 0.01  # share of the interval in which heat or a power brake throttled a GPU
 CAPPED = 0.1
-SLOW_CLOCK = 0.6  # of the highest clock, on a GPU that is busy
+SLOW_CLOCK = 0.6  # relative to the maximum clock, on a busy GPU
 IO, MEMORY, CPU, IOWAIT = 0.1, 0.05, 0.6, 0.2  # shares of the interval in which tasks waited
 LIBRARY_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
-DROPS = 10.0  # packets a second; a broadcast that nobody wants counts as a drop too
+# Packets per second. Not zero, because unwanted broadcasts count as drops too.
+DROPS = 10.0
 SLOWDOWNS = {
     "thermal": "heat",
     "hw_thermal": "heat (the GPU slows itself)",
@@ -70,7 +73,8 @@ RETRANSMITTED = (
     "roce_adp_retrans",
     "rx_icrc_encapsulated",
 )
-# Kinds of log lines that are told by their name; Xid and SXid are judged by the class's table.
+# Log lines whose kind is a finding in itself. The Xid table of the class judges Xid and SXid lines.
+# Each value: bottleneck, weight, text. The heaviest finding of a report becomes its verdict.
 LINES = {
     "bus_lost": (COMPUTE, 100, "a GPU fell off the bus"),
     "api_mismatch": (MISMATCH, 95, "library and kernel module are of different drivers"),
@@ -85,9 +89,12 @@ LINES = {
 
 
 def diagnose(first: Optional[Json], second: Json, document: Optional[Mapping[str, Any]] = None) -> Json:
-    """{lines: [Line as an object], bottleneck: one of the four, "none" or "undetermined", verdict: sentence, next: command, exit_code, simulated}.
+    """Judge two samples. Return the report (schema goldnode.diagnosis/1).
 
-    :param first: the earlier sample, None where there is one only: nothing that needs time is judged then.
+    Keys: lines (each :class:`Line` as an object), bottleneck (one of the four, "none" or "undetermined"),
+    verdict (a sentence), next (a command), exit_code, seconds, simulated.
+
+    :param first: the earlier sample; None if there is only one, which skips every check of rates.
     """
     document = document or {}
     seconds = elapsed(first, second)
@@ -130,8 +137,9 @@ def elapsed(first: Optional[Json], second: Json) -> Optional[float]:
 
 
 def grown(first: Any, second: Any) -> Optional[int]:
-    """Return the growth of a counter; None if either is no number, or if it has restarted. A 32-bit counter
-    that wrapped has continued.
+    """Return the growth of a counter; None if a value is not a number, or if the counter has restarted.
+
+    A wrapped 32-bit counter has not restarted.
     """
     if not _number(first) or not _number(second):
         return None
@@ -141,7 +149,7 @@ def grown(first: Any, second: Any) -> Optional[int]:
 
 
 def _unread(value: Any) -> bool:
-    """Whether there is something to read that could not be read; what a GPU does not have keeps no check from passing."""
+    """Return whether reading a value failed. A value that the GPU does not expose is not a failure."""
     return is_fault(value) and value["fault"] != "not_exposed"
 
 
@@ -165,7 +173,7 @@ def _which(gpu: Json) -> str:
 
 
 def visible(sample: Json, document: Mapping[str, Any]) -> Line:
-    """Declared, on the bus, in the driver's library and in /dev: the same number everywhere, and each of them answers."""
+    """Compare the numbers of GPUs that are declared, on the bus, in /dev, and answering through the library."""
     found: List[Found] = []
     gpus, error = gpus_of(sample), sample.get("gpu_error")
     driver = dict(rows_of(sample, "driver"))
@@ -269,7 +277,7 @@ def _on_bus(sample: Json, vendor: Any) -> Optional[int]:
 
 
 def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> Line:
-    """Judge the kernel's log since boot, recovery actions of the GPUs, uncorrectable memory errors, and PCIe
+    """Judge the kernel log since boot, recovery actions of the GPUs, uncorrectable memory errors, and PCIe
     errors.
     """
     found, unknown, told = _events(second, document)
@@ -358,7 +366,11 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
 
 
 def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], List[str], str]:
-    """Findings from the kernel's log, what could not be looked at, and lines that concern only the program that caused them."""
+    """Judge the kernel log.
+
+    Return the findings, log lines or sources that could not be judged, and the names of harmless lines (those
+    that concern only the program that caused them).
+    """
     section, table = sample.get("events"), document.get("xid")
     found: List[Found] = []
     unknown: List[str] = []
@@ -434,7 +446,7 @@ def _quoted(row: Json) -> str:
 def throttling(
     first: Optional[Json], second: Json, seconds: Optional[float], document: Mapping[str, Any]
 ) -> Line:
-    """How busy each GPU is, and how much of the interval heat, power or a setting held it back."""
+    """Judge how busy each GPU is, and how much of the interval heat, power or a setting throttled it."""
     found: List[Found] = []
     gpus = gpus_of(second)
     before = _by_address(first)
@@ -529,14 +541,15 @@ def _span(values: List[Any]) -> str:
 
 
 def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Line:
-    """How long tasks of the host waited for storage, memory and processors, and which of them are blocked in the kernel."""
+    """Judge how long tasks waited for storage, memory and processors, and which tasks are blocked in the
+    kernel.
+    """
     found: List[Found] = []
     unknown: List[str] = []
     parts: List[str] = []
     busy = _utilization(second)
-    weight = (
-        72 if busy is None or busy < BUSY else 35
-    )  # what waits does not matter much while the GPUs do not
+    # Waiting tasks matter less while the GPUs are busy.
+    weight = 72 if busy is None or busy < BUSY else 35
     shares = _stalls(first, second, seconds)
     if shares is not None:
         for name, key, limit, text, look in (
@@ -584,7 +597,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
                 )
             )
         if shares is None:
-            unknown = []  # the older measure says it
+            unknown = []  # iowait answers instead, on kernels without PSI
     elif shares is None:
         unknown.append(
             "waiting is told by two samples of one boot"
@@ -616,7 +629,10 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
 def _stalls(
     first: Optional[Json], second: Json, seconds: Optional[float]
 ) -> Optional[Dict[Tuple[str, str], Optional[float]]]:
-    """Share of the interval for each kind of pressure; None where the kernel has none of it, or there is one sample."""
+    """Return the share of the interval for each kind of pressure.
+
+    Return None if there is only one sample, or if the kernel has no pressure information.
+    """
     now = second.get("pressure")
     if (
         first is None
@@ -632,7 +648,7 @@ def _stalls(
 
 
 def _stuck(first: Optional[Json], second: Json) -> List[Json]:
-    """Tasks that were blocked in both samples; with one sample those of that one."""
+    """Return the tasks that are blocked in both samples; with a single sample, those in it."""
     lists = [get(sample, "blocked") for sample in (first, second)]
     rows = [
         [row for row in found if isinstance(row, dict)] if isinstance(found, list) else [] for found in lists
@@ -654,7 +670,9 @@ def _stuck(first: Optional[Json], second: Json) -> List[Json]:
 
 
 def _blocked_kind(stuck: List[Json]) -> str:
-    """A task that sleeps in the GPU driver waits for a GPU, not for data."""
+    """Return the bottleneck of blocked tasks. A task that sleeps in the GPU driver waits for a GPU, not for
+    data.
+    """
     driver = any(
         str(task.get("wait")).startswith(("nv", "os_acquire", "uvm", "amdgpu", "kfd", "rm_"))
         for task in stuck
@@ -666,11 +684,16 @@ def _blocked_kind(stuck: List[Json]) -> str:
 
 
 def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Line:
-    """Drops, errors and flaps of interfaces, errors and retransmissions of InfiniBand and RoCE ports, NVLink errors, by what they grew."""
+    """Judge the network by the growth of its counters.
+
+    This covers drops, errors and flaps of interfaces, errors and retransmissions of InfiniBand and RoCE
+    ports, and NVLink errors.
+    """
     found: List[Found] = []
     unknown: List[str] = []
     network, ports = second.get("network"), second.get("infiniband")
     busy = _utilization(second)
+    # Drops and retransmissions weigh less while busy GPUs show that the data arrives in time.
     light = 20 if busy is not None and busy >= BUSY and not _spinning(second) else 0
     if not isinstance(network, dict) or is_fault(network):
         unknown.append("interfaces were not read")
@@ -735,7 +758,10 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         unknown.append("rates are told by two samples of one boot")
     elif not counted and not unknown:
         unknown.append("no interface could be watched")
-    fine = f"{len(network)} interfaces and {len(ports) if isinstance(ports, dict) else 0} InfiniBand or RoCE devices: no drops, errors or flaps"
+    fine = (
+        f"{len(network)} interfaces and {len(ports) if isinstance(ports, dict) else 0} InfiniBand or RoCE "
+        "devices: no drops, errors or flaps"
+    )
     return line_of("network", found, fine, unknown)
 
 
@@ -804,11 +830,11 @@ def _nvlinks(gpu: Json, first: Any) -> List[Found]:
     return found
 
 
-# -- what it comes to
+# -- conclusion
 
 
 def _utilization(sample: Json) -> Optional[float]:
-    """Return the lowest utilization of the GPUs with work; None if unknown."""
+    """Return the lowest utilization among the GPUs with work; None if unknown."""
     uses = [get(gpu, "utilization", "gpu") for gpu in gpus_of(sample) if _works(gpu)]
     numbers = [value for value in uses if _number(value)]
     return min(numbers) if numbers else None
@@ -821,7 +847,9 @@ def _works(gpu: Json) -> bool:
 
 
 def _spinning(sample: Json) -> bool:
-    """Whether several GPUs count as busy and draw little, as they do while they wait in a collective."""
+    """Return whether several GPUs count as busy but draw little power, as they do while waiting in a
+    collective.
+    """
     rows = []
     for gpu in gpus_of(sample):
         use, draw, limit = (
@@ -835,7 +863,7 @@ def _spinning(sample: Json) -> bool:
 
 
 def without_fault(sample: Json, unknown: List[str]) -> Tuple[str, str, Optional[str]]:
-    """Judge the load if nothing is wrong."""
+    """Return bottleneck, verdict and next command if no check found a fault."""
     if unknown:
         return (
             "undetermined",

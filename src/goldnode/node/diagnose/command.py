@@ -1,4 +1,7 @@
-"""`goldnode-node diagnose`: the report on a terminal, or as JSON. Exit codes: 0 nothing found, 1 something found, 3 could not look."""
+"""`goldnode-node diagnose`: the report for a terminal, or as JSON.
+
+Exit codes: 0 nothing found, 1 something found, 3 could not check everything.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ MOST = 64 << 20
 
 
 def arguments(parser: Any) -> None:
-    """The command's own arguments."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "--class",
         dest="document",
@@ -47,7 +50,7 @@ def arguments(parser: Any) -> None:
 
 
 def run(host: Host, options: Any) -> int:
-    """Take or load two samples, judge them, print."""
+    """Take or load two samples, judge them, and print the report."""
     if len(options.captures) > 2:
         raise NodeError("--from is given once or twice: the earlier capture, then the later one.")
     if options.captures:
@@ -67,7 +70,7 @@ def run(host: Host, options: Any) -> int:
 def load(name: str) -> Json:
     """Return a recorded capture.
 
-    :raises NodeError: if the file is not one.
+    :raises NodeError: if the file is not a capture.
     """
     try:
         with open(name, "rb") as opened:
@@ -76,13 +79,14 @@ def load(name: str) -> Json:
         raise NodeError(f"{plain(name, 200)} cannot be read as a capture: {problem}") from None
     if not isinstance(found, dict) or found.get("schema") != "goldnode.capture/1":
         raise NodeError(
-            f"{plain(name, 200)} is not a capture of schema goldnode.capture/1 (goldnode-node capture prints one)."
+            f"{plain(name, 200)} is not a capture of schema goldnode.capture/1 (goldnode-node capture "
+            "prints one)."
         )
     return found
 
 
 def _document(host: Host, name: str) -> Optional[Mapping[str, Any]]:
-    """Return the class document; None without one: diagnose works without."""
+    """Return the class document; None without one. Only a document named explicitly must exist."""
     try:
         with open(host.located(name) if name == CLASS else name, "rb") as opened:
             found = json.loads(opened.read(MOST))
@@ -94,7 +98,7 @@ def _document(host: Host, name: str) -> Optional[Mapping[str, Any]]:
 
 
 def text(report: Json) -> str:
-    """One line for each check, the verdict, and what to run next."""
+    """Return the report as text: one line per check, the verdict, and the command to run next."""
     lines: List[str] = []
     if report["simulated"]:
         lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")

@@ -1,5 +1,7 @@
-"""Compatibility of GPU processes with the installation: CUDA libraries with the driver, one copy of each,
-NCCL and its networks. Pure: judges the readings of :mod:`running`.
+"""Compatibility of GPU processes with the installation.
+
+Judges CUDA libraries against the driver, several copies of one library, and the networks and devices that
+NCCL and CUDA are configured for. Pure; the input comes from :mod:`running`.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 
-COMPAT = "/compat/"  # NVIDIA's forward compatibility package: a newer libcuda beside an older kernel module
+# NVIDIA's forward compatibility package: a newer libcuda for an older kernel module.
+COMPAT = "/compat/"
 
 
 def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
-    """The line on what runs; ok where nothing does."""
+    """Return the line about running GPU processes. It is ok if none run."""
     workloads = sample.get("workloads")
     if not isinstance(workloads, dict) or is_fault(workloads):
         return (
@@ -31,7 +34,8 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
         return Line(
             "fit",
             UNKNOWN,
-            f"processes could not be listed: {plain(str(error.get('text') if isinstance(error, dict) else error), 120)}",
+            "processes could not be listed: "
+            f"{plain(str(error.get('text') if isinstance(error, dict) else error), 120)}",
         )
     found: List[Found] = []
     unknown: List[str] = []
@@ -44,7 +48,8 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
         if is_fault(row.get("error")) or is_fault(libraries) or not isinstance(libraries, list):
             reason = row.get("error") or libraries
             unknown.append(
-                f"{who} could not be looked at: {plain(str(reason.get('text') if isinstance(reason, dict) else reason), 120)}"
+                f"{who} could not be looked at: "
+                f"{plain(str(reason.get('text') if isinstance(reason, dict) else reason), 120)}"
             )
             continue
         libraries = [item for item in libraries if isinstance(item, dict)]
@@ -78,7 +83,7 @@ def _occupied(sample: Json) -> bool:
 
 
 def version(text: Any) -> Tuple[int, ...]:
-    """Return a version as numbers; empty if it is not one."""
+    """Return a version as numbers; empty if it is not a version."""
     parts = str(text).split(".")
     return tuple(int(part) for part in parts) if text and all(part.isdigit() for part in parts) else ()
 
@@ -120,7 +125,8 @@ def _driver(
         verdict = judge(cuda, loaded, driver.get("cuda"), get(document, "health", "cuda"))
         if verdict is None:
             unknown.append(
-                f"{who}: CUDA {cuda or '?'} with driver {loaded or '?'}: not judged without rows of a class document"
+                f"{who}: CUDA {cuda or '?'} with driver {loaded or '?'}: not judged without rows of a "
+                "class document"
             )
         elif verdict:
             found.append(
@@ -135,14 +141,15 @@ def _driver(
 
 
 def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
-    """Return "" if a CUDA runtime runs with a driver, a sentence if it does not, None if unknown.
+    """Return "" if a CUDA runtime works with a driver, a sentence if it does not, None if unknown.
 
-    A driver runs the CUDA that it was released with and older ones, and by minor version compatibility newer
-    ones of a family from that family's own minimum (NVIDIA, "CUDA Compatibility").
+    A driver runs the CUDA version that it was released with, and older ones. By minor version compatibility
+    it also runs newer ones of a family, from the minimum driver of that family (NVIDIA, "CUDA
+    Compatibility").
 
-    :param table: {families: {major: minimum driver}, bundled: {CUDA: driver that came with it}} of the class
+    :param table: {families: {major: minimum driver}, bundled: {CUDA: driver released with it}} of the class
         document.
-    :param reported: the newest CUDA that the driver itself reports.
+    :param reported: the newest CUDA version that the driver itself reports.
     """
     have, needs = version(driver), version(cuda)
     if not needs:
@@ -160,7 +167,10 @@ def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
                 "" if have >= version(minimum) else f"needs driver {minimum} or newer, and {driver} is loaded"
             )
     if own and needs[0] > own[0]:
-        return f"is of CUDA {'.'.join(map(str, needs[:2]))}, and driver {driver or '?'} runs CUDA up to {reported}"
+        return (
+            f"is of CUDA {'.'.join(map(str, needs[:2]))}, and driver {driver or '?'} runs CUDA up to "
+            f"{reported}"
+        )
     return "" if own and needs[0] == own[0] and needs[0] >= 11 and table is None else None
 
 
@@ -202,12 +212,18 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
     runtime = next((version(item.get("version")) for item in libraries if item.get("name") == "cudart"), ())
     torch = version(row.get("torch"))
     if torch and runtime and torch[0] != runtime[0]:
-        text = f"{who}: PyTorch was built with CUDA {row['torch']}, and libcudart {'.'.join(map(str, runtime))} is mapped"
+        text = (
+            f"{who}: PyTorch was built with CUDA {row['torch']}, and libcudart "
+            f"{'.'.join(map(str, runtime))} is mapped"
+        )
         found.append(Found(text, MISMATCH, 76, maps))
     for folder in search:
         named = _cuda_folder(folder)
         if named and runtime and named[: len(runtime)] != runtime[: len(named)]:
-            text = f"{who}: LD_LIBRARY_PATH names {folder}, and the program runs with CUDA {'.'.join(map(str, runtime[:2]))}"
+            text = (
+                f"{who}: LD_LIBRARY_PATH names {folder}, and the program runs with CUDA "
+                f"{'.'.join(map(str, runtime[:2]))}"
+            )
             found.append(Found(text, MISMATCH, 60, maps))
     gone = row.get("missing")
     for folder in gone if isinstance(gone, list) else ():
@@ -224,14 +240,16 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
 
 
 def _cuda_folder(folder: str) -> Tuple[int, ...]:
-    """(12, 4) of a folder below /usr/local/cuda-12.4."""
+    """Return the CUDA version in a path, such as (12, 4) for /usr/local/cuda-12.4/lib64; empty if there is
+    none.
+    """
     for part in folder.split("/"):
         if part.startswith("cuda-"):
             return version(part[5:])
     return ()
 
 
-# -- what NCCL and CUDA were told
+# -- configuration of NCCL and CUDA
 
 
 def _told(row: Json) -> Dict[str, str]:
@@ -246,7 +264,10 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
         chosen = [name for name in map(str, names) if selects(wanted, name)]
         look = "ip -br link; NCCL_DEBUG=INFO on the job"
         if not chosen:
-            text = f"{who}: NCCL_SOCKET_IFNAME={wanted} names no interface there is ({', '.join(map(str, names[:6]))})"
+            text = (
+                f"{who}: NCCL_SOCKET_IFNAME={wanted} names no interface there is "
+                f"({', '.join(map(str, names[:6]))})"
+            )
             found.append(Found(text, COMMUNICATION, 89, look))
         elif row.get("same_network"):
             down = [
@@ -276,7 +297,10 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
     if wanted and told.get("NCCL_IB_DISABLE", "0") in ("", "0"):
         chosen_devices = [name for name in devices if selects(wanted, name)]
         if not chosen_devices:
-            text = f"{who}: NCCL_IB_HCA={wanted} names no device there is ({', '.join(sorted(devices)[:6]) or 'there is none'})"
+            text = (
+                f"{who}: NCCL_IB_HCA={wanted} names no device there is "
+                f"({', '.join(sorted(devices)[:6]) or 'there is none'})"
+            )
             found.append(Found(text, COMMUNICATION, 89, "ibdev2netdev; NCCL_DEBUG=INFO on the job"))
         elif not any(selects(wanted, name, number) for name, number in active):
             found.append(
@@ -291,8 +315,11 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
 
 
 def selects(wanted: str, name: str, port: Optional[str] = None) -> bool:
-    """Whether a choice of NCCL's (NCCL_SOCKET_IFNAME, NCCL_IB_HCA: its documentation, "Environment Variables") takes an interface: names after
-    commas are beginnings, whole names after `=`, and after `^` what is not to be taken; `device:port` names one port."""
+    """Return whether a selection of NCCL (NCCL_SOCKET_IFNAME or NCCL_IB_HCA) includes an interface.
+
+    Commas separate prefixes of names. After `=` they are full names, after `^` exclusions; `device:port`
+    selects one port. Source: NCCL documentation, "Environment Variables".
+    """
     exclude = wanted.startswith("^")
     text = wanted.lstrip("^")
     exact = text.startswith("=")

@@ -1,4 +1,4 @@
-"""Lines of a diagnosis, and access to values of a sample without trust in their types."""
+"""Result lines of a diagnosis, and access to sample values of unknown type."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ OK, FOUND, UNKNOWN = "ok", "found", "unknown"
 
 
 class Line(NamedTuple):
-    """One check: its name, its outcome (ok, found, unknown), one sentence; of what is found its kind, its weight against the others of the
-    report, and the command that looks closer."""
+    """One check: its name, its outcome (ok, found, unknown), and a sentence.
+
+    A finding also has a kind, a weight relative to the other lines of the report, and a command for a closer
+    look.
+    """
 
     check: str
     status: str
@@ -49,13 +52,16 @@ def gpus_of(sample: Mapping[str, Any]) -> List[Json]:
 
 
 def rows_of(value: Any, *keys: str) -> List[Tuple[str, Any]]:
-    """The entries of the object below these keys, sorted; none where there is no object."""
+    """Return the sorted entries of the object below these keys; empty if there is no object."""
     found = get(value, *keys)
     return sorted(found.items()) if isinstance(found, dict) and not is_fault(found) else []
 
 
 def get(value: Any, *keys: str) -> Any:
-    """Return the value below keys of nested objects; None if there is none, a fault if that is one."""
+    """Return the value below these keys of nested objects.
+
+    Return None for a missing value, and a fault if reading failed on the way.
+    """
     for key in keys:
         if not isinstance(value, dict) or is_fault(value):
             return value if is_fault(value) else None
@@ -64,13 +70,14 @@ def get(value: Any, *keys: str) -> Any:
 
 
 def word(value: Any) -> str:
-    """Return a foreign name quoted as one word of a shell command that a person may paste as root."""
+    """Quote an untrusted name as one shell word. People paste the commands of a report into a root shell."""
     return shlex.quote(plain(str(value), 240))
 
 
 def line_of(check: str, found: List[Found], fine: str, unknown: List[str]) -> Line:
-    """Return the line of a check: its faults, heaviest first; else what could not be checked; else that all
-    is well.
+    """Return the line of a check.
+
+    It lists the heaviest faults; without faults, the parts that could not be checked; without either, `fine`.
     """
     if found:
         found = sorted(found, key=lambda item: -item.weight)

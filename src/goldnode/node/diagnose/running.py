@@ -1,9 +1,9 @@
-"""GPU processes: the CUDA libraries that they have mapped, and the variables by which they find libraries and
-networks.
+"""Reader of the processes on the GPUs: their mapped CUDA libraries, and the variables that select libraries
+and networks.
 
-Of a process's environment only LD_LIBRARY_PATH, CUDA_VISIBLE_DEVICES and NCCL_* are read: the rest is
-confidential. All reads run in a child process, because the memory map of a process that is stuck in the
-kernel hangs too.
+Reads only LD_LIBRARY_PATH, CUDA_VISIBLE_DEVICES and NCCL_* of a process's environment, because the rest is
+confidential. All reads run in a child process: reading the memory map of a process stuck in the kernel hangs
+too.
 """
 
 from __future__ import annotations
@@ -24,21 +24,31 @@ if TYPE_CHECKING:
 
 
 DEVICE = re.compile(r"/dev/(nvidia\d+|kfd)$")
-# A library of CUDA's, with the part that a wheel puts in for a digest, and what follows `.so`.
+# A CUDA library, with the digest that a wheel inserts into the name, and the version after `.so`.
 NAME = re.compile(
-    r"/lib(cudart|cublas|cublasLt|cudnn|nccl|cuda|nvidia-ml|cufft|cusolver|cusparse|nvrtc)(?:-[0-9a-f]{6,16})?\.so(?:\.([0-9][0-9.]*))?(?:$| )"
+    r"/lib(cudart|cublas|cublasLt|cudnn|nccl|cuda|nvidia-ml|cufft|cusolver|cusparse|nvrtc)"
+    r"(?:-[0-9a-f]{6,16})?\.so(?:\.([0-9][0-9.]*))?(?:$| )"
 )
-# NVIDIA's wheels (PyPI): the distribution whose version is that of the library.
-WHEELS = {"cudart": "nvidia_cuda_runtime", "cublas": "nvidia_cublas", "cublasLt": "nvidia_cublas", "cudnn": "nvidia_cudnn", "nccl": "nvidia_nccl",
+# NVIDIA's wheels (PyPI): the distribution that has the version of the library.
+WHEELS = {(
+    "cudart"
+): (
+    "nvidia_cuda_runtime"
+), "cublas": "nvidia_cublas", "cublasLt": "nvidia_cublas", "cudnn": "nvidia_cudnn", "nccl": "nvidia_nccl",
           "cufft": "nvidia_cufft", "cusolver": "nvidia_cusolver", "cusparse": "nvidia_cusparse", "nvrtc": "nvidia_cuda_nvrtc"}  # fmt: skip
-SAYS = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")  # NCCL's src/init.cc puts it into the library
+# src/init.cc of NCCL compiles this string into the library
+SAYS = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
 TORCH = re.compile(r"^cuda\b[^=\n]*=\s*['\"]([0-9.]+)['\"]", re.MULTILINE)
+# Limits: processes to examine; bytes of a memory map, of an environment, and of libnccl to search.
 MOST, MAPS, ENVIRONMENT, SEARCHED = 32, 8 << 20, 1 << 18, 96 << 20
-SCAN = 0.6  # seconds for the look at what all processes have open
+SCAN = 0.6  # seconds for the scan of all open files
 
 
 def read(files: Files) -> Json:
-    """{processes: [PROCESS], unseen: processes not looked at, error: fault or None}; the shape of PROCESS is :func:`process`'s."""
+    """Return {processes: [PROCESS], unseen: number of processes not examined, error: fault or None}.
+
+    :func:`process` documents the shape of PROCESS.
+    """
     found = aside.ask([("scan", lambda: scan(files))], 2.0)["scan"]
     if is_fault(found):
         return {"processes": [], "unseen": 0, "error": found}
@@ -58,7 +68,10 @@ def _bind(files: Files, pid: int) -> Any:
 
 
 def scan(files: Files, limit: float = SCAN) -> List[Any]:
-    """[processes that have a GPU open, how many could not be looked at in time]. The youngest first, and one that ends meanwhile is no error."""
+    """Return [processes that have a GPU open, number of processes not examined in time].
+
+    Begin with the youngest. A process that ends during the scan is not an error.
+    """
     end = time.monotonic() + limit
     pids = sorted((int(name) for name in files.names("/proc") if name.isdigit()), reverse=True)
     found: List[int] = []
@@ -72,10 +85,13 @@ def scan(files: Files, limit: float = SCAN) -> List[Any]:
 
 
 def process(files: Files, pid: int) -> Optional[Json]:
-    """{pid, command, libraries: [{name, path, version, deleted}], torch: CUDA that a PyTorch in it was built with, environment: {NAME: value},
-    missing: [folders of LD_LIBRARY_PATH that are not there], interfaces: [names in its network], same_network: whether that is the host's}.
+    """Read one process.
 
-    None when the process has ended; {error} in `libraries` where its map may not be read.
+    Return {pid, command, libraries: [{name, path, version, deleted}], torch: CUDA version that its PyTorch
+    was built with, environment: {NAME: value}, missing: [directories of LD_LIBRARY_PATH that do not exist],
+    interfaces: [names in its network namespace], same_network: whether that is the namespace of the host}.
+
+    Return None if the process has ended. `libraries` is a fault if its memory map is unreadable.
     """
     folder = f"/proc/{pid}"
     command = files.text(f"{folder}/comm")
@@ -107,12 +123,13 @@ def process(files: Files, pid: int) -> Optional[Json]:
         "interfaces": [line.partition(":")[0].strip() for line in net.splitlines() if ":" in line]
         if isinstance(net, str)
         else None,
+        # Compare namespaces, because the states of interfaces in the capture are those of the host.
         "same_network": files.target(f"{folder}/ns/net") == files.target("/proc/self/ns/net"),
     }
 
 
 def mapped(maps: bytes) -> List[str]:
-    """The files of a memory map (proc_pid_maps(5)), each once."""
+    """Return the files of a memory map (proc_pid_maps(5)), each once."""
     found: Dict[str, None] = {}
     for line in maps.splitlines():
         fields = line.split(None, 5)
@@ -122,8 +139,10 @@ def mapped(maps: bytes) -> List[str]:
 
 
 def library(files: Files, root: str, path: str) -> Optional[Json]:
-    """Return the identity of a mapped CUDA library: by its name, else by its wheel, else (NCCL) by its own
-    version string.
+    """Return the identity of a mapped CUDA library; None for any other file.
+
+    The version comes from the file name, from the library's wheel, or (NCCL) from the version string in the
+    library.
     """
     match = NAME.search(path)
     if not match:
@@ -141,7 +160,10 @@ def library(files: Files, root: str, path: str) -> Optional[Json]:
 
 
 def _wheel(files: Files, root: str, path: str, distribution: str) -> Optional[str]:
-    """The version of the wheel whose folder beside it names it: …/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12."""
+    """Return the version of the wheel that a library belongs to.
+
+    Its dist-info directory is next to `nvidia` in …/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12.
+    """
     place, found, _ = path.partition("/nvidia/")
     if not found:
         return None
@@ -159,7 +181,7 @@ def _torch(files: Files, name: str) -> Optional[str]:
 
 
 def _says(path: str) -> Optional[str]:
-    """The version that NCCL's library has in itself, looked for in its first part."""
+    """Return the version string in an NCCL library, from its first :data:`SEARCHED` bytes."""
     import mmap
 
     try:
@@ -180,7 +202,7 @@ def _says(path: str) -> Optional[str]:
 
 
 def variables(data: Any) -> Dict[str, str]:
-    """Return the public variables of an environment, each on one line."""
+    """Return the non-confidential variables of an environment, each on one line."""
     found: Dict[str, str] = {}
     for item in data.split(b"\0") if isinstance(data, bytes) else ():
         name, _, value = item.partition(b"=")

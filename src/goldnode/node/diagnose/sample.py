@@ -1,5 +1,6 @@
-"""Two captures a second apart, reduced to the input of :mod:`checks`: GPUs, PCI errors, pressure, blocked
-tasks, network; the log once.
+"""Two captures one second apart, reduced to the input of :mod:`checks`.
+
+Each has GPUs, PCI errors, pressure, blocked tasks and network. Only the second has the kernel log.
 """
 
 from __future__ import annotations
@@ -17,24 +18,29 @@ if TYPE_CHECKING:
     from typing import Any, Mapping, Optional, Tuple
 
 
+# Seconds between the samples.
 INTERVAL = 1.0
-# A driver that initialises eight GPUs anew took 25 s (Azure/AgentBaker 2829); whoever looks on does not wait for ever.
+# A driver that initialises eight GPUs again took 25 s (Azure/AgentBaker 2829). People do not wait much
+# longer.
 ANSWER = 40.0
-LOOK = 0.3  # seconds for the look at the state of all tasks
+LOOK = 0.3  # seconds for the states of all tasks
 GPU_SECTIONS = ("gpus", "gpu_error", "driver", "devices", "nvswitches", "simulated")
 
 
 def take(host: Host, document: Optional[Mapping[str, Any]] = None) -> Tuple[Json, Json]:
-    """The first and the second sample. Reads only, and takes some two seconds with a driver that answers."""
+    """Return the first and the second sample.
+
+    Reads only. Takes about two seconds if the driver answers.
+    """
     asked = _document(document or {})
     first = _sample(host, asked, None)
     at, begun = first.pop("at"), time.monotonic()
     workloads = running.read(Files(host.root))
     time.sleep(max(0.0, INTERVAL - (time.monotonic() - begun)))
-    # A driver that did not answer once is not asked again.
+    # Do not ask a driver again that failed to answer: it would only cost the time limit twice.
     second = _sample(host, asked, first if is_fault(first.get("gpu_error")) else None)
     later = second.pop("at") - at
-    if first["uptime"] is not None:  # finer than /proc/uptime tells
+    if first["uptime"] is not None:  # the monotonic clock is finer than /proc/uptime
         second["uptime"] = first["uptime"] + later
     second["workloads"] = workloads
     context = Context(host, asked, None, True)
@@ -44,7 +50,10 @@ def take(host: Host, document: Optional[Mapping[str, Any]] = None) -> Tuple[Json
 
 
 def _document(document: Mapping[str, Any]) -> Json:
-    """The class as the readers get it: no policy, so that no settings are asked for, and an answer of the GPUs within :data:`ANSWER`."""
+    """Return the class document for the readers: without a policy, so that they skip GPU settings.
+
+    The time limit for the GPUs' answer is at most :data:`ANSWER`.
+    """
     health = dict(document.get("health") or {})
     limits = dict(health.get("limits") or {})
     stated = limits.get("gpu_answer_s")
@@ -72,7 +81,7 @@ def _sample(host: Host, document: Json, earlier: Optional[Json]) -> Json:
         captured.update(_safely("gpus", gpus.read, context))
     else:
         captured.update({name: earlier[name] for name in GPU_SECTIONS if name in earlier})
-    # What is counted over time is read last, together, and right beside the clock.
+    # Read counters last, close together and right before the clock, so that rates are exact.
     captured.update(_safely("network", network.read, context))
     files = context.files
     tasks, unseen = machine.blocked(files, LOOK)
@@ -97,12 +106,16 @@ def _text(files: Files, name: str) -> str:
 def _safely(name: str, reader: Any, context: Context) -> Json:
     try:
         return dict(reader(context))
+    # One failed reader must not take down the others.
     except Exception as problem:
         return {name: unread(f"the reader failed: {type(problem).__name__}: {problem}")}
 
 
 def cpu_time(text: Any) -> Any:
-    """{iowait, total} of all CPUs in ticks, from the first line of /proc/stat (proc_stat(5): the fifth value is time waiting for storage)."""
+    """Return {iowait, total} of all CPUs in ticks, from the first line of /proc/stat.
+
+    The fifth value is the time spent waiting for storage (proc_stat(5)). Faults pass through.
+    """
     if not isinstance(text, str):
         return text
     words = text.partition("\n")[0].split()

@@ -1,4 +1,4 @@
-"""`goldnode-node serve`: the diagnostics endpoint, on the socket that systemd passes or on one of its own."""
+"""`goldnode-node serve`: the diagnostics endpoint, on the socket that systemd passes or on its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+    """Add the options of the command."""
     parser.add_argument(
         "--listen",
         metavar="[ADDRESS:]PORT",
@@ -33,7 +33,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(host: Host, options: Any) -> int:
-    """Serve until there are no more requests. Return 0, and 3 if there is nothing to listen on."""
+    """Serve until no request has arrived for the idle time. Return 0, or 3 if there is no socket to listen
+    on.
+    """
     listening = endpoint.inherited()
     if listening is None and options.listen is None:
         print(

@@ -1,9 +1,8 @@
-"""The diagnostics endpoint: a small HTTP server that answers only from the files of the last check.
+"""Diagnostics endpoint: a small HTTP server that answers only from the files of the last check.
 
-Its socket (goldnode-serve.socket) starts it as an unprivileged user, and it ends when there are no more
-requests. It has four paths and the methods GET and HEAD. A request has at most :data:`MOST` bytes and
-:data:`PATIENCE` seconds; at most :data:`CROWD` are answered at a time. No part of a request is used as a
-path, or shown again.
+goldnode-serve.socket starts it as an unprivileged user, and it exits when it is idle. It has four paths and
+the methods GET and HEAD. A request has at most :data:`MOST` bytes and :data:`PATIENCE` seconds, and at most
+:data:`CROWD` requests are served at a time. No part of a request is used as a file path or echoed.
 """
 
 from __future__ import annotations
@@ -26,10 +25,11 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 SCHEMA = "goldnode.diagnostics/1"
-MOST = 8192  # bytes of a request, headers included
-PATIENCE = 5.0  # seconds for a request to arrive, and for an answer to leave
+MOST = 8192  # maximum size of a request, headers included
+PATIENCE = 5.0  # seconds to receive a request, and to send an answer
+# Concurrent requests. A client that opens more connections waits in the listen queue.
 CROWD = 8
-IDLE = 60.0  # seconds without a request, after which the process ends; the socket starts another
+IDLE = 60.0  # seconds without a request until the process exits; the socket starts it again
 TEXT = "text/plain; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 JSON = "application/json"
@@ -47,7 +47,7 @@ class Answers:
         self._libraries: Optional[List[Dict[str, Any]]] = None
 
     def at(self, path: str) -> Tuple[int, str, str]:
-        """Status, content type and body for a path without its query."""
+        """Return status, content type and body for a path without its query."""
         if path == "/healthz":
             return self.healthz()
         if path == "/metrics":
@@ -59,7 +59,7 @@ class Answers:
         return 404, TEXT, "not found; there are /diagnostics, /metrics and /healthz\n"
 
     def verdict(self) -> Tuple[Any, Optional[str], Optional[float]]:
-        """The verdict, why it does not count (None when it does), and its age in seconds."""
+        """Return the verdict, why it does not count (None if it does), and its age in seconds."""
         verdict, fault = current.load(self.host.root)
         now = boot.uptime(self.host.text("/proc/uptime") or "")
         at = verdict.get("uptime") if isinstance(verdict, dict) else None
@@ -72,7 +72,10 @@ class Answers:
         return found if isinstance(found, dict) else {}
 
     def healthz(self) -> Tuple[int, str, str]:
-        """200 when a verdict counts and is healthy, or degraded where the class says that this will do; else 503 with the reason."""
+        """Return 200 for a valid verdict that is healthy, or degraded if the class accepts that.
+
+        Return 503 with the reason otherwise.
+        """
         verdict, fault, _ = self.verdict()
         if fault is not None:
             return 503, TEXT, f"could_not_check: {_line(fault)}\n"
@@ -90,12 +93,15 @@ class Answers:
         return 503, TEXT, _line(f"{verdict.get('status')} (exit code {code}): {shown}") + "\n"
 
     def metrics(self) -> str:
-        """The metrics as they are now, with the age of the verdict."""
+        """Return the current metrics, with the age of the verdict."""
         verdict, fault, age = self.verdict()
         return metrics.text(verdict, load(self.host, PUBLIC), load(self.host, GATE), fault, age)
 
     def diagnostics(self) -> Dict[str, Any]:
-        """Driver, devices, CUDA libraries, class, lock, image, verdict and its age: what a person with a problem asks first."""
+        """Return the facts needed first in an incident.
+
+        These are driver, devices, CUDA libraries, class, lock, image, and the verdict with its age.
+        """
         verdict, fault, age = self.verdict()
         verdict = verdict if isinstance(verdict, dict) else {}
         document, captured = self.document(), load(self.host, PUBLIC)
@@ -146,7 +152,7 @@ class Answers:
 
 
 def _gpu(row: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return a GPU for the endpoint: without serial number and processes, which are confidential."""
+    """Return a GPU without serial number and processes, which are confidential."""
     shown = (
         "index",
         "address",
@@ -177,20 +183,21 @@ def _line(text: str) -> str:
 
 
 def serve(listening: socket.socket, answers: Answers, idle: float = IDLE) -> None:
-    """Answer requests until none has come for `idle` seconds."""
+    """Serve requests until none has arrived for `idle` seconds."""
     room = threading.Semaphore(CROWD)
     listening.settimeout(idle)
     while True:
         room.acquire()
         try:
             connection, _ = listening.accept()
-        except socket.timeout:  # the name that it has in Python 3.9
+        except socket.timeout:  # an alias of TimeoutError only since Python 3.10
             room.release()
             if all(room.acquire(blocking=False) for _ in range(CROWD)):
                 return
-            room = threading.Semaphore(CROWD)  # answers are still under way; they end by their own limits
+            # requests are still being served; they end by their own time limits
+            room = threading.Semaphore(CROWD)
             continue
-        except OSError as problem:  # the caller has gone again, or too many files are open
+        except OSError as problem:  # the client has disconnected, or too many files are open
             room.release()
             print(f"goldnode-node: accept: {problem}", file=sys.stderr)
             time.sleep(0.1)
@@ -218,7 +225,8 @@ def _attend(connection: socket.socket, answers: Answers, room: threading.Semapho
             lines += ["Allow: GET, HEAD"] if allow else []
             connection.settimeout(PATIENCE)
             connection.sendall("\r\n".join([*lines, "", ""]).encode() + (b"" if head else data))
-            # What was sent beyond the request is taken in, or the kernel would reset the connection before the answer is read.
+            # Drain the rest of the request. Otherwise the kernel would reset the connection before the client
+            # has read the answer.
             connection.shutdown(socket.SHUT_WR)
             connection.settimeout(0.5)
             left = 1 << 20
@@ -228,13 +236,16 @@ def _attend(connection: socket.socket, answers: Answers, room: threading.Semapho
                     break
                 left -= len(more)
     except OSError:
-        pass  # the caller has gone
+        pass  # the client has disconnected
     finally:
         room.release()
 
 
 def _request(connection: socket.socket, end: float) -> bytes:
-    """The head of a request; longer than MOST where it has no end by then. Raises TimeoutError when it does not come in its time."""
+    """Return the head of a request; more than MOST bytes if it does not end before.
+
+    Raises TimeoutError if it does not arrive in time.
+    """
     data = b""
     while b"\r\n\r\n" not in data and b"\n\n" not in data and len(data) <= MOST:
         left = end - time.monotonic()
@@ -252,7 +263,11 @@ def _request(connection: socket.socket, end: float) -> bytes:
 
 
 def respond(data: bytes, answers: Answers) -> Tuple[int, str, str, bool, bool]:
-    """Status, content type, body, whether the body is left out (HEAD), and whether the allowed methods are named, for the head of a request."""
+    """Return the answer to the head of a request.
+
+    The values are status, content type, body, whether to omit the body (HEAD), and whether to send an Allow
+    header.
+    """
     if len(data) > MOST:
         return 431, TEXT, f"a request is at most {MOST} bytes\n", False, False
     line = data.split(b"\n", 1)[0].rstrip(b"\r")
@@ -263,16 +278,14 @@ def respond(data: bytes, answers: Answers) -> Tuple[int, str, str, bool, bool]:
         return 405, TEXT, "only GET and HEAD\n", False, True
     try:
         status, kind, body = answers.at(words[1].partition("?")[0])
-    except (
-        Exception
-    ) as problem:  # a file that is not as it should be must not look like health, nor end the server
+    except Exception as problem:  # A malformed file must neither look healthy nor end the server.
         print(f"goldnode-node: {type(problem).__name__}: {problem}", file=sys.stderr)
         status, kind, body = 500, TEXT, "could_not_check: the files of the last check cannot be read\n"
     return status, kind, body, words[0] == "HEAD", False
 
 
 def inherited() -> Optional[socket.socket]:
-    """Return the first socket that systemd passed (sd_listen_fds(3), descriptor 3). None without one."""
+    """Return the first socket that systemd passed (sd_listen_fds(3), descriptor 3); None without one."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or (os.environ.get("LISTEN_FDS") or "0") == "0":
         return None
     os.set_inheritable(3, False)
@@ -280,9 +293,9 @@ def inherited() -> Optional[socket.socket]:
 
 
 def address(text: str) -> Tuple[str, int]:
-    """Host and port of `HOST:PORT`, `[V6]:PORT` or a port alone, which is one of the loopback.
+    """Return host and port of `HOST:PORT`, `[V6]:PORT`, or a port alone (on the loopback).
 
-    :raises ValueError: for anything else.
+    :raises ValueError: for any other text.
     """
     name, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 <= int(port) < 65536:

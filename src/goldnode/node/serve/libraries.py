@@ -1,5 +1,5 @@
-"""Installed GPU libraries of a node with their versions: from file names and CUDA's version files, without
-loading any.
+"""Installed GPU libraries of a node with their versions, from file names and CUDA's version files. Loads
+none.
 """
 
 from __future__ import annotations
@@ -14,10 +14,18 @@ if TYPE_CHECKING:
 
     from ..host import Host
 
-# NVIDIA's driver and CUDA, AMD's ROCm, Intel's Level Zero: what a program is linked with.
+# Libraries that programs link with: NVIDIA's driver and CUDA, AMD's ROCm, Intel's Level Zero.
 KNOWN = (
-    "libcuda", "libnvidia-ml", "libcudart", "libcublas", "libcublasLt", "libcufft", "libcusolver", "libcusparse", "libcurand", "libnvrtc",
-    "libnvJitLink", "libcudnn", "libnccl", "libnvinfer", "libamdhip64", "librocblas", "libhipblas", "librccl", "libMIOpen", "librocm_smi64",
+    "libcuda",
+        "libnvidia-ml"
+    ,
+        "libcudart"
+    , "libcublas", "libcublasLt", "libcufft", "libcusolver", "libcusparse", "libcurand", "libnvrtc",
+    "libnvJitLink",
+        "libcudnn"
+    ,
+        "libnccl"
+    , "libnvinfer", "libamdhip64", "librocblas", "libhipblas", "librccl", "libMIOpen", "librocm_smi64",
     "libamd_smi", "libhsa-runtime64", "libze_loader", "libze_intel_gpu",
 )  # fmt: skip
 NAME = re.compile(r"^(lib[A-Za-z0-9_-]+)\.so\.([0-9][0-9A-Za-z.]*)$")
@@ -30,13 +38,15 @@ FOLDERS = (
     "/usr/local/lib",
 )
 TOOLKITS = (("/usr/local", "cuda*", ("lib64", "targets/x86_64-linux/lib")), ("/opt", "rocm*", ("lib",)))
+# Limit of the rows in an answer.
 MOST = 200
 
 
 def installed(host: Host) -> List[Dict[str, Any]]:
-    """[{name, version, path}] sorted by name and path, one for each file; links to it are left out. `cuda` and `rocm` are whole toolkits.
+    """Return [{name, version, path}], sorted by name and path, one row per file; links are left out.
 
-    The version is the longest that the file's name carries; a library that says `.so.12` only, says no more than that.
+    `cuda` and `rocm` are complete toolkits. The version of a library is the one in its file name, however
+    short: `12` for a file `.so.12`.
     """
     folders = list(FOLDERS)
     found: List[Dict[str, Any]] = []
@@ -61,7 +71,7 @@ def installed(host: Host) -> List[Dict[str, Any]]:
 
 
 def _toolkit(host: Host, place: str) -> Any:
-    """Return the version of a CUDA toolkit from its own files."""
+    """Return the version of a CUDA or ROCm toolkit from its own files."""
     try:
         told = json.loads(host.text(f"{place}/version.json") or "null")
         version = told["cuda"]["version"]

@@ -1,9 +1,12 @@
-"""A verdict and its capture in Prometheus' text format (version 0.0.4). Pure: texts out of values.
+"""Metrics of a verdict and its capture in Prometheus' text format (version 0.0.4). Pure.
 
 `goldnode_finding` is 0 for a match, 1 suppressed or deferred, 2 not exposed or not verified here, 3 could not
 read (and any outcome unknown to this program), 4 mismatch. Missing values and faults of the capture have no
-sample. The time of the last check is a sample, its age is not: a file does not age by itself, and `time() -
-goldnode_last_run_timestamp_seconds` does. Samples about simulated hardware have the label `simulated="true"`.
+sample.
+
+The file has the time of the last check but not its age, because the content of a file does not age. Use
+`time() - goldnode_last_run_timestamp_seconds`. Samples about simulated hardware have the label
+`simulated="true"`.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     Labels = Dict[str, Any]
     Sample = Tuple[str, Labels, Any]
 
-LONGEST = 200  # characters of a label's value
+LONGEST = 200  # maximum length of a label value
 WORST = 3
 OUTCOMES = {
     "match": 0,
@@ -30,7 +33,7 @@ OUTCOMES = {
     "mismatch": 4,
 }
 
-# name -> (type, help). In this order they are printed.
+# name -> (type, help), in the order of the output.
 METRICS = {
     "goldnode_info": (
         "gauge",
@@ -54,7 +57,8 @@ METRICS = {
     "goldnode_findings": ("gauge", "Findings of the verdict by outcome."),
     "goldnode_finding": (
         "gauge",
-        "0 match, 1 suppressed or deferred, 2 not exposed or not verified here, 3 could not read, 4 mismatch.",
+        "0 match, 1 suppressed or deferred, 2 not exposed or not verified here, 3 could not read, 4 "
+        "mismatch.",
     ),
     "goldnode_gate_open": ("gauge", "1 while the gate lets work start."),
     "goldnode_drained": (
@@ -102,13 +106,14 @@ def text(
 ) -> str:
     """Return the metrics of one node.
 
-    :param fault: why the verdict does not count (:func:`verdict.current.load`): then its findings have no
+    :param fault: why the verdict does not count (:func:`verdict.current.load`). Its findings then have no
         samples, and its exit code is 3.
-    :param age: seconds since the check; only given on the endpoint, where it is current.
+    :param age: seconds since the check; only for the endpoint, which computes it per request.
     """
     verdict = verdict if isinstance(verdict, dict) else {}
     found: Dict[str, Dict[str, Any]] = {name: {} for name in METRICS}
-    written: Dict[Tuple[str, str], str] = {}  # the labels of one GPU come again with each of its samples
+    # cache of escaped labels: all samples of a GPU have the same ones
+    written: Dict[Tuple[str, str], str] = {}
     for name, labels, value in _samples(verdict, captured, gate, fault, age):
         number = _number(value)
         if number is None:
@@ -123,7 +128,7 @@ def text(
                 parts.append(part)
         key = ",".join(parts)
         before = found[name].get(key)
-        # One sample twice would make the whole file unreadable for Prometheus: of two, the worse is told.
+        # Prometheus rejects the whole file because of one duplicate sample. Keep the worse of two.
         found[name][key] = number if before is None else max(before, number)
     lines: List[str] = []
     for name, (kind, help_text) in METRICS.items():
@@ -136,10 +141,10 @@ def text(
 
 
 def escaped(value: Any) -> str:
-    """A label's value: without control characters, not too long, and with what the format needs escaped."""
+    """Return the value of a label: without control characters, truncated, and escaped for the format."""
     text = str(value)
     if len(text) <= LONGEST and text.isprintable() and "\\" not in text and '"' not in text:
-        return text  # nearly all of them
+        return text  # fast path for nearly all values
     shown = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * LONGEST])
     shown = shown.encode("utf-8", "replace").decode("utf-8")
     if len(shown) > LONGEST:
@@ -297,7 +302,7 @@ def _nvlink(links: List[Any], one: Any) -> Iterator[Sample]:
 
 
 def _number(value: Any) -> Any:
-    """A sample's value as it is printed; None for everything that is no number."""
+    """Return a value as it is printed; None if it is not a number."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):

@@ -1,5 +1,7 @@
-"""Publication of each check: the metrics file for node_exporter's textfile collector and other readers, and
-the public part of the capture, which itself is root's.
+"""Publication of each check: the metrics file, and the public part of the capture.
+
+node_exporter's textfile collector and other readers use the metrics file. Only root can read the full
+capture.
 """
 
 from __future__ import annotations
@@ -18,19 +20,20 @@ if TYPE_CHECKING:
     from ..host import Host
 
 METRICS = "/run/goldnode/metrics.prom"
-PUBLIC = "/run/goldnode/public.json"  # schema goldnode.public/1: see :func:`public`
+PUBLIC = "/run/goldnode/public.json"  # schema goldnode.public/1, see :func:`public`
 SCHEMA = "goldnode.public/1"
 GATE = "/run/goldnode/gate.json"
-NAME = "goldnode.prom"  # in the collector's directory
-MEMORY = "/var/lib/goldnode/textfile"  # where the last one was written, so that it goes when the class names another place
-BIGGEST = 64 << 20  # bytes of a file that is read here
+NAME = "goldnode.prom"  # file name in the collector's directory
+# Path of the last copy, to remove it when the class names another directory.
+MEMORY = "/var/lib/goldnode/textfile"
+BIGGEST = 64 << 20  # maximum size of a file to read
 
 
 def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, captured: Any) -> List[str]:
-    """Write the metrics of a verdict that was just made. Returns what there is to tell; never raises for what the node is like.
+    """Write the metrics of a new verdict. Return messages about problems; never raises.
 
-    :param document: the node's class document, None where it cannot be read: then the places stay what they were.
-    :param captured: the capture it was made from; None where none could be made: then nothing is told of the hardware.
+    :param document: class document of the node; None if it is unreadable, then the paths do not change.
+    :param captured: the capture behind the verdict; None if it failed, then hardware has no metrics.
     """
     from . import metrics
 
@@ -41,7 +44,9 @@ def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, cap
         host.write(METRICS, content)
     except (
         Exception
-    ) as problem:  # whatever is wrong with the numbers, the verdict stands; and a file that grows old is seen
+        # The verdict counts even if its metrics cannot be written. Monitoring notices a stale file by its
+        # timestamp.
+    ) as problem:
         return [f"metrics: {METRICS} cannot be written: {type(problem).__name__}: {problem}"]
     try:
         return _collected(host, document, content)
@@ -50,7 +55,7 @@ def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, cap
 
 
 def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes) -> List[str]:
-    """The copy in the collector's directory, and none where an earlier class wanted one."""
+    """Write the copy in the collector's directory. Remove the one that an earlier class has requested."""
     before = (host.text(MEMORY) or "").strip()
     if document is None:
         wanted = before
@@ -64,7 +69,8 @@ def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes
         return []
     if not host.is_dir(os.path.dirname(wanted)):
         return [
-            f"metrics: there is no directory {os.path.dirname(wanted)}; node_exporter's textfile collector reads nothing of this node"
+            f"metrics: there is no directory {os.path.dirname(wanted)}; node_exporter's textfile collector "
+            "reads nothing of this node"
         ]
     if before != wanted:
         host.write(MEMORY, f"{wanted}\n".encode())
@@ -73,8 +79,9 @@ def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes
 
 
 def public(captured: Any) -> Dict[str, Any]:
-    """Return the public part of a capture: without serial numbers, machine ids, network addresses, processes,
-    command lines, and lines of a log.
+    """Return the public part of a capture.
+
+    It has no serial numbers, machine ids, network addresses, processes, command lines, or log lines.
     """
     capture = captured if isinstance(captured, dict) else {}
     found = {
@@ -116,7 +123,7 @@ def _picked(value: Any, names: Sequence[str]) -> Dict[str, Any]:
 
 
 def load(host: Host, name: str) -> Any:
-    """Return one of our JSON files; None if it is missing, torn, or larger than any we write."""
+    """Return one of our JSON files; None if it is missing, damaged, or larger than any we write."""
     try:
         if os.stat(host.located(name)).st_size > BIGGEST:
             return None

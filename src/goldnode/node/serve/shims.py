@@ -1,12 +1,14 @@
-"""Small programs for schedulers, in plain shell. They read the files of the last check, one key per line, and
-work when goldnode's own program does not. The same texts are in integrations/.
+"""Small programs for schedulers, in plain shell.
+
+They read the files of the last check, one key per line, so they work even if goldnode's program is broken.
+integrations/ contains the same texts.
 """
 
 from __future__ import annotations
 
 from ..verdict import current
 
-MEMORY = "/var/lib/goldnode/slurm-health"  # the reason for which SLURM has drained the node
+MEMORY = "/var/lib/goldnode/slurm-health"  # the reason for which SLURM (below) has drained the node
 
 SLURM = f"""#!/bin/sh
 # goldnode: Slurm's HealthCheckProgram, for classes with `gate: drain`. It always exits with 0, and says what it does in slurmd's log.
