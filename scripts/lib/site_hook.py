@@ -1,4 +1,4 @@
-"""Hook of MkDocs: show links to files outside docs/ as their paths, because the site has no such pages."""
+"""Hook of MkDocs: ids of headings as on GitHub, and paths in place of links to files outside docs/."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import posixpath
 import re
 from typing import Any
 
+from pymdownx.slugs import slugify
+
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\.?/[^)\s]+)\)")
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """Give headings the ids that GitHub gives them: anchors work in the repository and on the site."""
+    config["mdx_configs"].setdefault("toc", {})["slugify"] = slugify(case="lower")
+    return config
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(
-    path for path in (*ROOT.glob("scripts/**/*"), ROOT / ".ci/run", ROOT / "benchmarks/run") if path.is_file()
+    path
+    for path in (*ROOT.glob("scripts/**/*"), ROOT / ".ci/run", ROOT / "benchmarks/run")
+    if path.is_file() and path.suffix != ".py"
 )
 
 
