@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from goldnode.catalog import models
 from goldnode.core import yamlsource
@@ -24,7 +24,10 @@ Item = TypeVar("Item", bound=models.Strict)
 
 LOCK_SUFFIX = ".lock.yml"
 MODULES_SUFFIX = ".modules.yml"
-FOLDERS = ("stacks", "platforms", "classes")
+FOLDERS = ("stacks", "platforms", "classes", "facts")
+
+# A kind and a name; the archives of all catalogs together have no name.
+Key = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -47,21 +50,52 @@ class Entry(Generic[Item]):
 
 @dataclass
 class Catalog:
-    """All stacks, platforms, classes and archives, by name."""
+    """All stacks, platforms, classes and archives, by name.
+
+    `broken` has the error of each item that cannot be used, which is in none of the tables.
+    """
 
     directories: tuple[Path, ...]
     archives: dict[str, Entry[models.Archive]] = field(default_factory=dict)
     stacks: dict[str, Entry[models.Stack]] = field(default_factory=dict)
     platforms: dict[str, Entry[models.Platform]] = field(default_factory=dict)
     classes: dict[str, Entry[models.NodeClass]] = field(default_factory=dict)
+    broken: dict[Key, GoldnodeError] = field(default_factory=dict)
 
     def stack(self, name: str) -> Entry[models.Stack]:
-        """Return a stack. Raises CatalogError with the nearest valid spelling."""
-        return _named("stack", name, self.stacks)
+        """Return a stack. Raises its own error if it is broken, or CatalogError with the nearest spelling."""
+        return self._named("stack", name, self.stacks)
 
     def node_class(self, name: str) -> Entry[models.NodeClass]:
-        """Return a node class. Raises CatalogError with the nearest valid spelling."""
-        return _named("class", name, self.classes)
+        """Return a node class. Raises its own error if it is broken, or CatalogError with the nearest spelling."""
+        return self._named("class", name, self.classes)
+
+    def class_names(self) -> list[str]:
+        """Return the names of all classes, of the broken ones too: their hosts are not without a class."""
+        return sorted({*self.classes, *(str(name) for kind, name in self.broken if kind == "class")})
+
+    def whole(self) -> Catalog:
+        """Return the catalog. Raises the error of a broken item, for work that must not miss one (`gc`)."""
+        for error in self.broken.values():
+            raise error
+        return self
+
+    def remove(self, what: Key, error: GoldnodeError) -> None:
+        """Take a broken item out of its table and record its error."""
+        self.broken.setdefault(what, error)
+        tables: dict[str, dict[str, Any]] = {
+            "stack": self.stacks,
+            "platform": self.platforms,
+            "class": self.classes,
+        }
+        tables.get(what[0], {}).pop(str(what[1]), None)
+
+    def _named(self, kind: str, name: str, known: dict[str, Entry[Item]]) -> Entry[Item]:
+        if (kind, name) in self.broken:
+            raise self.broken[kind, name]
+        if name not in known:
+            raise CatalogError(f'{kind} "{name}" is not in the catalog', remedy=nearest(name, known))
+        return known[name]
 
 
 def builtin_catalog() -> Path:
@@ -113,43 +147,36 @@ def _check_folders(path: Path) -> None:
         )
 
 
-def read_catalog(directories: Sequence[Path] | None, faults: Faults) -> Catalog:
+def read_catalog(directories: Sequence[Path] | None, faults: list[GoldnodeError] | None) -> Catalog:
     """Read the catalog in `directories`, or the one that the environment names, without judging it.
 
     Date-dependent checks (end of life, waivers) run when a class is used: see `checks.check_use`. Raises
     CatalogError for the first fault. If `faults` is given, the first fault of each file is appended to it
-    instead, and the returned catalog lacks the items with faults.
+    instead, and the catalog has the items with faults in `broken`.
     """
     places = tuple(directories if directories is not None else catalog_directories())
     catalog = Catalog(places)
     for place in places:
-        with faults.of(("archives", None)):
+        with collected(catalog, ("archives", None), faults):
             _read_archives(place, catalog.archives)
-        _read_folder(place / "stacks", models.Stack, "stack", catalog.stacks, faults)
-        _read_folder(place / "platforms", models.Platform, "platform", catalog.platforms, faults)
-        _read_folder(place / "classes", models.NodeClass, "class", catalog.classes, faults)
+        _read_folder(place / "stacks", models.Stack, "stack", catalog.stacks, (catalog, faults))
+        _read_folder(place / "platforms", models.Platform, "platform", catalog.platforms, (catalog, faults))
+        _read_folder(place / "classes", models.NodeClass, "class", catalog.classes, (catalog, faults))
+    for what, error in list(catalog.broken.items()):
+        catalog.remove(what, error)  # also the first of two definitions: which one counts is not known
     return catalog
 
 
-class Faults:
-    """Fault handler: raise errors, or collect them and drop the item with the fault from the catalog."""
-
-    def __init__(self, faults: list[GoldnodeError] | None) -> None:
-        self.faults = faults
-        self.broken: set[tuple[str, str | None]] = set()
-
-    @contextmanager
-    def of(self, what: tuple[str, str | None], where: dict[str, Entry[Item]] | None = None) -> Iterator[None]:
-        """Collect errors of the item `what` (kind, name), which is in `where`."""
-        try:
-            yield
-        except GoldnodeError as error:
-            if self.faults is None:
-                raise
-            self.faults.append(error)
-            self.broken.add(what)
-            if where is not None:
-                where.pop(str(what[1]), None)
+@contextmanager
+def collected(catalog: Catalog, what: Key, faults: list[GoldnodeError] | None) -> Iterator[None]:
+    """Append the error of the item `what` to `faults` and remove the item; raise it if `faults` is None."""
+    try:
+        yield
+    except GoldnodeError as error:
+        if faults is None:
+            raise
+        faults.append(error)
+        catalog.remove(what, error)
 
 
 def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
@@ -171,10 +198,14 @@ def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
 
 
 def _read_folder(
-    folder: Path, model: type[Item], key: str, into: dict[str, Entry[Item]], keep: Faults
+    folder: Path,
+    model: type[Item],
+    key: str,
+    into: dict[str, Entry[Item]],
+    keep: tuple[Catalog, list[GoldnodeError] | None],
 ) -> None:
     for path in _files(folder):
-        with keep.of((key, path.stem)):
+        with collected(keep[0], (key, path.stem), keep[1]):
             _read_one(path, model, key, into)
 
 
@@ -205,9 +236,3 @@ def _files(folder: Path) -> Iterator[Path]:
             # Locks and records of modules are stored next to their stacks.
             if path.suffix in (".yml", ".yaml") and not path.name.endswith((LOCK_SUFFIX, MODULES_SUFFIX)):
                 yield path
-
-
-def _named(kind: str, name: str, known: dict[str, Entry[Item]]) -> Entry[Item]:
-    if name not in known:
-        raise CatalogError(f'{kind} "{name}" is not in the catalog', remedy=nearest(name, known))
-    return known[name]

@@ -481,7 +481,9 @@ class Platform(Strict):
 class Gpu(Strict):
     """The GPUs of a class; everything else about the model comes from the facts."""
 
-    model: str = Field(description="Name in facts/gpus.yml.")
+    model: str = Field(
+        description="Name in facts/gpus.yml, or the product name as nvidia-smi prints it (NVIDIA H100 80GB HBM3)."
+    )
     count: PositiveInt = Field(description="How many a node has.")
 
 

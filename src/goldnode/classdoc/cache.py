@@ -111,10 +111,20 @@ class ClassDocuments:
                 self._keep("inventories", source, seen)
 
     def names(self) -> list[str]:
-        """Return the names of all classes. Raises GoldnodeError."""
+        """Return the names of all classes, also of those whose files have errors. Raises GoldnodeError."""
         if "made_from" not in self._kept:
             self._compiled()
         found: list[str] = self._kept["classes"]
+        return found
+
+    def faults(self) -> list[str]:
+        """Return the errors of the catalog's files, one line each. What depends on them has no document.
+
+        Raises GoldnodeError.
+        """
+        if "made_from" not in self._kept:
+            self._compiled()
+        found: list[str] = self._kept["faults"]
         return found
 
     def document(self, name: str) -> Json:
@@ -164,13 +174,21 @@ class ClassDocuments:
                 also = self._compiler.places()
                 self._kept.update(
                     classes=self._compiler.classes(),
+                    faults=self._compiler.faults(),
                     also=also,
                     made_from=[self._day, self._before, state(also)],
                 )
         return self._compiler
 
     def _read(self) -> Json:
-        empty: Json = {"classes": [], "documents": {}, "told": {}, "cohorts": {}, "inventories": {}}
+        empty: Json = {
+            "classes": [],
+            "faults": [],
+            "documents": {},
+            "told": {},
+            "cohorts": {},
+            "inventories": {},
+        }
         try:
             with self._file.open("rb") as opened:
                 owner = os.fstat(opened.fileno())
@@ -213,12 +231,17 @@ class Compiler:
         from goldnode.core.site import load_site
 
         self._read_inventory = read_inventory
-        self.catalog, self.site = load_catalog(), load_site()
+        self._faults: list[GoldnodeError] = []
+        self.catalog, self.site = load_catalog(faults=self._faults), load_site()
         self._found: dict[str, list[Finding]] = {}
 
     def classes(self) -> list[str]:
-        """Return the names of all classes."""
-        return sorted(self.catalog.classes)
+        """Return the names of all classes, also of those whose files have errors."""
+        return self.catalog.class_names()
+
+    def faults(self) -> list[str]:
+        """Return the errors of the catalog's files, one line each."""
+        return [str(fault) for fault in self._faults]
 
     def places(self) -> list[str]:
         """Return the files that the site file and the classes name.

@@ -618,7 +618,8 @@ def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
                     "model",
                     remedy=nearest(
                         own.sku, [name for name, row in facts.gpus().items() if row.vendor == gpu.vendor]
-                    ),
+                    )
+                    or "name a model that the driver of the class is for",
                 )
         _check_settings(entry, override, own, where)
         _check_mode_with_mig(entry, override, where)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from goldnode.catalog.load import Catalog, Faults, read_catalog
+from goldnode.catalog import models
+from goldnode.catalog.load import Catalog, Entry, collected, read_catalog
 from goldnode.classdoc import checks
-from goldnode.core.errors import GoldnodeError
+from goldnode.core.errors import CatalogError, GoldnodeError
+from goldnode.facts import host as facts
+
+# Without a handler, Python writes warnings to stderr.
+_LOG = logging.getLogger("goldnode")
 
 
 def load_catalog(
@@ -15,24 +22,79 @@ def load_catalog(
 ) -> Catalog:
     """Read and check the catalog in `directories`, or the one that the environment names.
 
-    Rules that depend on the date (end of life, waivers) apply when a class is used: see `checks.check_use`.
-    Raises CatalogError for the first fault. With a list in `faults`, the first fault of each file is appended to it instead,
-    and the catalog lacks the items of these files.
+    A file of the environment's catalog that has a fault stops only what depends on it: the fault is logged as a
+    warning, and whoever asks for the item gets its error. With a list in `faults`, the first fault of each file is
+    appended to it, and nothing is logged. With `directories` alone, the first fault is raised. Rules that depend
+    on the date (end of life, waivers) apply when a class is used: see `checks.check_use`.
     """
-    collected = Faults(faults)
-    catalog = read_catalog(directories, collected)
+    if faults is None and directories is None:
+        found: list[GoldnodeError] = []
+        catalog = load_catalog(faults=found)
+        for fault in found:
+            _LOG.warning("warning: not used: %s", fault)
+        return catalog
+    catalog = read_catalog(directories, faults)
+    if faults is not None:
+        faults += facts.site_faults()
     for name, stack in list(catalog.stacks.items()):
-        if ("archives", None) not in collected.broken:
-            with collected.of(("stack", name), catalog.stacks):
-                checks.check_stack(stack, catalog)
+        if not set(_archives(stack)) <= set(catalog.archives) and ("archives", None) in catalog.broken:
+            catalog.remove(("stack", name), _because(("stack", name), catalog.broken["archives", None]))
+            continue
+        with collected(catalog, ("stack", name), faults):
+            checks.check_stack(stack, catalog)
     for name, platform in list(catalog.platforms.items()):
-        with collected.of(("platform", name), catalog.platforms):
+        with collected(catalog, ("platform", name), faults):
             checks.check_platform(platform)
+            catalog.platforms[name] = _with_models(platform)
     for name, node_class in list(catalog.classes.items()):
         needed = ("stack", node_class.item.stack), ("platform", node_class.item.platform)
-        if any(item in collected.broken for item in needed):
-            del catalog.classes[name]  # cannot be judged before the file it refers to is fixed
+        broken = [item for item in needed if item in catalog.broken]
+        if broken:
+            catalog.remove(("class", name), _because(("class", name), catalog.broken[broken[0]]))
             continue
-        with collected.of(("class", name), catalog.classes):
-            checks.check_class(node_class, catalog)
+        with collected(catalog, ("class", name), faults):
+            catalog.classes[name] = _with_model(node_class)
+            checks.check_class(catalog.classes[name], catalog)
     return catalog
+
+
+def _archives(stack: Entry[models.Stack]) -> list[str]:
+    return [*stack.item.archives, *(name for part in stack.item.options.values() for name in part.archives)]
+
+
+def _because(what: tuple[str, str], error: GoldnodeError) -> CatalogError:
+    """Return the error of an item that depends on a broken one."""
+    return CatalogError(
+        f'{what[0]} "{what[1]}" cannot be used, because of {error.message}',
+        file=error.file,
+        line=error.line,
+        remedy=error.remedy,
+    )
+
+
+def _with_model(entry: Entry[models.NodeClass]) -> Entry[models.NodeClass]:
+    """Return the class with the facts' names of its GPU models in place of product names."""
+    item = entry.item
+    if item.gpu is None:
+        return entry
+    update: dict[str, object] = {"gpu": item.gpu.model_copy(update={"model": _sku(item.gpu.model)})}
+    if any(override.model is not None for override in item.policy.overrides):
+        overrides = [
+            row if row.model is None else row.model_copy(update={"model": _sku(row.model)})
+            for row in item.policy.overrides
+        ]
+        update["policy"] = item.policy.model_copy(update={"overrides": overrides})
+    return dataclasses.replace(entry, item=item.model_copy(update=update))
+
+
+def _with_models(entry: Entry[models.Platform]) -> Entry[models.Platform]:
+    """Return the platform with the facts' names of its GPU models in place of product names."""
+    slots = entry.item.gpus
+    if slots is None or not slots.models:
+        return entry
+    named = slots.model_copy(update={"models": [_sku(name) for name in slots.models]})
+    return dataclasses.replace(entry, item=entry.item.model_copy(update={"gpus": named}))
+
+
+def _sku(name: str) -> str:
+    return facts.gpu_of_product(name) or name

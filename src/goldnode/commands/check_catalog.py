@@ -66,7 +66,7 @@ def check() -> Found:
         found.attempt(lambda name=name: site.key_bytes(name))  # type: ignore[misc]
     found.wrong += site_faults(site)
     found.told += [f"not checked: {sentence}" for sentence in absent_secrets(site)]
-    found.wrong += [fault.error() for fault in audit.faults()]
+    found.wrong += [fault.error() for fault in (*audit.faults(), *audit.site_faults())]
     if not faults:  # Cross-checks would only repeat the faults of files that could not be read.
         found.wrong += audit.catalog_faults(catalog)
     for stack in catalog.stacks.values():

@@ -56,7 +56,9 @@ def look(
         odd += hosts.odd
     if not named and not stacks and not inventories:
         named = sorted(catalog.classes)
+        odd += [f"class {name}: {error}" for (kind, name), error in catalog.broken.items() if kind == "class"]
         if not named:
+            catalog.whole()  # raises the error of the only classes there are
             places = ", ".join(str(place) for place in catalog.directories)
             raise CatalogError(
                 f"the catalog has no class to check ({places})",
@@ -174,7 +176,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
     everyone = _members("all", data, members)
     of_class: dict[str, tuple[str, str | None]] = {}
     strangers = Strangers()
-    for name in sorted(set(data) & set(catalog.classes)):
+    for name in sorted(set(data) & set(catalog.class_names())):
         for host in sorted(_members(name, data, members)):
             if host in of_class:
                 raise InventoryError(
@@ -196,7 +198,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
         raise InventoryError(
             f'inventory "{inventory}" has no host of any class{among} (its groups: '
             f"{_few(groups) or 'none'}), so that there is nothing to check",
-            remedy=put_right(groups, catalog.classes),
+            remedy=put_right(groups, catalog.class_names()),
         )
     return InventoryHosts(of_class, sorted(everyone - set(of_class)), strangers.lines())
 

@@ -432,7 +432,7 @@ def gc(
     from goldnode.disks import gc as collecting
 
     kept, keys = _store(store), shared.trusted(trust)
-    keeps = collecting.needed(kept, load_catalog(), _locks(), keys)
+    keeps = collecting.needed(kept, load_catalog().whole(), _locks(), keys)
     if to is None:
         gone, stays = collecting.collect(kept, keeps, days=days, dry_run=dry_run)
     else:

@@ -401,7 +401,7 @@ def gc(
     from goldnode.images.channels import RegistryPlace
 
     layout, keys = _layout(store), shared.trusted(trust)
-    keeps = collecting.needed(layout, load_catalog(), _locks(), keys)
+    keeps = collecting.needed(layout, load_catalog().whole(), _locks(), keys)
     if to is None:
         gone, stays = collecting.collect(layout, keeps, days=days, dry_run=dry_run)
     else:

@@ -228,7 +228,7 @@ def gc(days: float, dry_run: bool, nodes: tuple[Path, ...], form: str) -> None:
     from goldnode.lock import upkeep
     from goldnode.lock.mirror import Mirror
 
-    catalog, site = load_catalog(), load_site()
+    catalog, site = load_catalog().whole(), load_site()
     place = Mirror.of(site)
     own = Path(os.environ.get("GOLDNODE_RUNS") or ".goldnode/runs").expanduser()
     keep = upkeep.needed(

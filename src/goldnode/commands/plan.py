@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from goldnode.commands.output import BECOME, LIMIT, emit, reports
+from goldnode.commands.output import BECOME, LIMIT, emit, reports, say
 
 
 @click.command()
@@ -38,6 +38,8 @@ def plan(
     from goldnode.fleet import plan as planning
 
     classes = ClassDocuments()
+    for fault in classes.faults():
+        say(f"warning: not used: {fault}")
     hosts = planning.ask(inventory, limit, classes.names(), forks, ["--become"] if become else [])
     documents = {
         host.node_class: classes.document(host.node_class)

@@ -121,7 +121,8 @@ def candidates(name: str, known: Iterable[str]) -> list[str]:
         return equal[:_CANDIDATES]
     begun = [choice for choice in choices if begins(name, choice)]
     if begun:
-        return sorted(begun, key=lambda choice: abs(len(choice) - len(name)))[:_CANDIDATES]
+        alike = [choice for choice in begun if len(_words(choice)) == len(words)]
+        return sorted(alike or begun, key=lambda choice: abs(len(choice) - len(name)))[:_CANDIDATES]
     folded = {choice.casefold(): choice for choice in reversed(choices)}
     close = difflib.get_close_matches(name.casefold(), list(folded), n=_CANDIDATES, cutoff=0.6)
     best = difflib.SequenceMatcher(None, close[0], name.casefold()).ratio() if close else 0
@@ -166,7 +167,9 @@ def begins(name: str, other: str) -> bool:
         return False
     *whole, last = words
     cut = (
-        list(longer[: len(whole)]) == whole and len(longer) > len(whole) and longer[len(whole)].startswith(last)
+        list(longer[: len(whole)]) == whole
+        and len(longer) > len(whole)
+        and longer[len(whole)].startswith(last)
     )
     return cut or words[: len(longer)] == longer
 

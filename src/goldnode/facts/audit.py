@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
+from goldnode.facts import site
 from goldnode.facts.models import FILES
 from goldnode.node.state.debversion import compare
 
@@ -64,7 +65,7 @@ class Fault:
         """Return the fault as the error that a command prints."""
         return FactsError(
             self.message,
-            file=f"facts/{self.file}",
+            file=self.file if "/" in self.file else f"facts/{self.file}",
             line=self.line or None,
             remedy=self.remedy,
         )
@@ -121,6 +122,47 @@ def faults(directory: Path = facts.FACTS) -> list[Fault]:
     return sorted(folder.faults, key=lambda fault: (fault.file, fault.line, fault.message))
 
 
+class _Extended(_Folder):
+    """goldnode's facts with the rows of catalogs; only faults of those rows are recorded."""
+
+    def __init__(self, places: tuple[str, ...]) -> None:
+        super().__init__(facts.FACTS)
+        self.whole = {name: source.data for name, source in self.sources.items()}
+        # Where an added row stands: by file, section and index, its own file and index.
+        self.added: dict[tuple[str, str, int], tuple[yamlsource.Source, int]] = {}
+        for path in site.files(places):
+            try:
+                source = site.read(path)
+                self.whole[path.name] = site.merged(self.whole[path.name], source)
+            except FactsError:
+                continue  # `facts.site_faults` reports it
+            for section, key in site.SECTIONS[path.name].items():
+                rows = [key(row) for row in self.whole[path.name][section]]
+                for index, row in enumerate(source.data.get(section) or ()):
+                    self.added[path.name, section, rows.index(key(row))] = (source, index)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.whole[name]
+
+    def tell(self, file: str, path: Iterable[str | int], message: str) -> None:
+        section, index, *rest = [*path, None, None][: max(2, len(tuple(path)))]
+        found = self.added.get((file, str(section), index)) if isinstance(index, int) else None
+        if found is not None:
+            source, own = found
+            line = source.line((str(section), own, *(part for part in rest if part is not None)))
+            self.faults.append(Fault(str(source.file), line, message))
+
+
+def site_faults() -> list[Fault]:
+    """Return the faults of the rows that catalogs add to the facts, judged together with goldnode's own rows."""
+    if not facts.site_folders():
+        return []
+    folder = _Extended(facts.site_folders())
+    for check in _CHECKS if folder.added else ():
+        check(folder)
+    return folder.faults
+
+
 def catalog_faults(catalog: Catalog) -> list[FactsError]:
     """Return one error per GPU model, driver branch and OS of `catalog` that the facts do not cover."""
     found: list[FactsError] = []
@@ -162,8 +204,8 @@ def _known(owner: str, kind: str, name: str, ask: Callable[[str], Any], file: Pa
 
 def _form(folder: _Folder) -> None:
     """Check the form of each file: the date in `meta`, dangling and unused sources, dates and doubts."""
-    for file, source in folder.sources.items():
-        data = source.data
+    for file in folder.sources:
+        data = folder[file]
         table = data["sources"]
         used: set[str] = set()
         for path, value in _mappings(data):

@@ -32,7 +32,7 @@ _KEPT = 100  # parsed files in the cache: about ten per version of the facts, so
 class Origin:
     """One source of a fact: the facts file, its key there, its title, and its address if it has one.
 
-    `file` is the name of a file of goldnode's facts, or the path of a file of a catalog.
+    `file` is the name of a built-in facts file, or the path of a file in a catalog.
     """
 
     file: str
@@ -199,7 +199,7 @@ def site_faults() -> list[FactsError]:
         return []
     from goldnode.facts import site  # parses YAML: only where a catalog adds facts
 
-    return site.faults(site_folders())
+    return site.faults(site_folders(), own_file)
 
 
 def _parsed(name: str, content: bytes) -> dict[str, Any]:
@@ -367,8 +367,10 @@ def near_gpus(name: str) -> list[str]:
         alike = {text: spelt[text] for text in candidates(own, spelt)}
     equal = {text: skus for text, skus in alike.items() if text == own}
     begun = {text: skus for text, skus in alike.items() if begins(own, text) and len(text) > len(own)}
+    within = [text for text in alike if begins(own, text) and len(text) < len(own)]
+    whole = {text: alike[text] for text in within if len(text) == max(map(len, within))}
     nearness: dict[str, float] = {}
-    for text, skus in (equal or begun or alike).items():
+    for text, skus in (equal or begun or whole or alike).items():
         ratio = difflib.SequenceMatcher(None, own, text).ratio()
         nearness |= {sku: max(ratio, nearness.get(sku, 0)) for sku in skus}
     best = max(nearness.values(), default=0)
@@ -651,7 +653,16 @@ def _fixes(row: Mapping[str, Any], version: tuple[int, ...], flavour: str) -> li
 
 def forget() -> None:
     """Clear values derived from the facts files, for callers that replace the facts (tests)."""
-    for derived in (_gpus, _products, branch, branches, fixed_branches, security_floor, kernels_built, kernel_build):
+    for derived in (
+        _gpus,
+        _products,
+        branch,
+        branches,
+        fixed_branches,
+        security_floor,
+        kernels_built,
+        kernel_build,
+    ):
         derived.cache_clear()
 
 

@@ -63,7 +63,7 @@ def classes_of_hosts(inventory: Path, catalog: Catalog) -> dict[str, str]:
     for path in _inventory_files(inventory):
         _read(path, groups)
     found: dict[str, tuple[str, Place]] = {}
-    for name in sorted(set(groups) & set(catalog.classes)):
+    for name in sorted(set(groups) & set(catalog.class_names())):
         for host, place in _members(name, groups):
             if host in found and found[host][0] != name:
                 other, earlier = found[host]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -302,7 +303,13 @@ def key_stores(stack: Entry[models.Stack], site: Site) -> list[Path]:
 
 
 def wanted_options(stack: Entry[models.Stack], catalog: Catalog) -> list[str]:
-    """Return the optional parts of `stack` that classes of the catalog name, in the order of the stack's file."""
+    """Return the optional parts of `stack` that classes of the catalog name, in the order of the stack's file.
+
+    Raises the error of a class with an error in its file that may use the stack: its parts would be left out.
+    """
+    for (kind, _), error in catalog.broken.items() if stack.item.options else ():
+        if kind == "class" and error.file is not None and _may_use(Path(error.file), stack.name):
+            raise error
     asked = {
         option
         for entry in catalog.classes.values()
@@ -310,6 +317,15 @@ def wanted_options(stack: Entry[models.Stack], catalog: Catalog) -> list[str]:
         for option in entry.item.options
     }
     return [name for name in stack.item.options if name in asked]
+
+
+def _may_use(file: Path, stack: str) -> bool:
+    """Return whether a class file, which cannot be read as one, may name `stack`."""
+    try:
+        found = re.search(r"(?m)^stack:\s*[\"']?([\w-]+)", file.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return True
+    return found is None or found.group(1) == stack
 
 
 def archives_of(stack: models.Stack, options: Iterable[str]) -> list[str]:

@@ -915,7 +915,7 @@ def test_named_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "empty"))
     with pytest.raises(
         CatalogError,
-        match=r"names .*/empty, which has none of stacks/, platforms/, classes/\. Name the directory",
+        match=r"names .*/empty, which has none of stacks/, platforms/, classes/, facts/\. Name the directory",
     ):
         load_catalog()
     write(tmp_path / "empty", {"stacks/notes.txt": "", "clases/mine.yml": own})

@@ -29,6 +29,9 @@ class Compiler(kept.Compiler):
     def classes(self) -> list[str]:
         return ["a100", "broken"]
 
+    def faults(self) -> list[str]:
+        return ["lap.yml:9: unknown key"]
+
     def places(self) -> list[str]:
         return list(self.also)
 

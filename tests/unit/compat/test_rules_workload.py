@@ -772,7 +772,9 @@ def test_every_nvidia_gpu_says_whether_it_is_a_data_centre_one() -> None:
     unplaced = [name for name, kind in kinds.items() if kind is None]
     assert UNPLACED in unplaced
     assert {"GeForce-RTX-4090", "RTX-A6000", "L4", "H100-SXM5-80GB"}.isdisjoint(unplaced)
-    assert [name for name, kind in kinds.items() if kind is False and not name.startswith(("GeForce", "RTX"))] == []
+    assert [
+        name for name, kind in kinds.items() if kind is False and not name.startswith(("GeForce", "RTX"))
+    ] == []
     for name, kind in kinds.items():
         assert bool(facts.gpu(name).origins("data_centre")) == (kind is not None), name
 

@@ -192,6 +192,10 @@ class ActionModule(ActionBase):
                 remedy=put_right(groups, documents.names()),
             )
         document, findings = documents.document(names[0]), documents.told(names[0])
+        # Files of the catalog with errors do not stop this class; the first of the run's processes names them.
+        with contextlib.suppress(FileExistsError), (Path(C.DEFAULT_LOCAL_TMP) / "told-catalog").open("x"):
+            for fault in documents.faults():
+                self._display.warning(f"not used: {fault}")
         # The first of the run's processes prints the findings of a class, as the callback plugin does.
         with contextlib.suppress(FileExistsError), (Path(C.DEFAULT_LOCAL_TMP) / f"told-{names[0]}").open("x"):
             if findings:

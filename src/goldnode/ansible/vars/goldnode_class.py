@@ -59,6 +59,8 @@ class VarsModule(BaseVarsPlugin):
     def _classes(self) -> ClassDocuments:
         if VarsModule._documents is None:
             VarsModule._documents = ClassDocuments(lambda: Compiler(classes_of_hosts))
+            for fault in VarsModule._documents.faults():
+                self._display.warning(f"not used: {fault}")
         # The sources themselves: `path` is the directory of a source that is a file, with all that happens to lie in it.
         VarsModule._documents.check(context.CLIARGS.get("inventory") or ())
         return VarsModule._documents
