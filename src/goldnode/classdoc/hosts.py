@@ -11,7 +11,7 @@ from goldnode.catalog.load import Catalog, Entry
 from goldnode.classdoc import checks
 from goldnode.compat import rules
 from goldnode.compat.model import Acceptance, Finding, Host, Place, Waiver, Workload
-from goldnode.core.errors import FactsError, LockError
+from goldnode.core.errors import FactsError, LockError, NoLockError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.lock.model import Lock, find_lock
@@ -116,13 +116,13 @@ def _host(
     place: Place,
 ) -> Host:
     stack = entry.item
-    unlocked = None
+    fault: LockError | None = None
     if lock is None:
         try:
             lock = find_lock(entry, site)[0]
-        # A missing lock is a finding (rule no-lock), not an error: other rules still apply.
+        # A finding (rules no-lock and lock-integrity), not an error: other rules still apply.
         except LockError as problem:
-            unlocked = problem.message
+            fault = problem
     driver, runtime = stack.driver, stack.runtime
     toolkit = runtime.toolkit if runtime is not None else None
     versions = {package.name: package.version for package in lock.packages} if lock is not None else {}
@@ -173,7 +173,8 @@ def _host(
         },
         "place": place,
         "stack": entry.name,
-        "unlocked": unlocked,
+        "unlocked": fault.message if fault is not None else None,
+        "lock_fault": None if isinstance(fault, NoLockError) else fault,
         "packages": (*(driver.packages if driver is not None else ()), *stack.packages),
         "archives": tuple(stack.archives),
         "end_of_life": stack.end_of_life.date,

@@ -20,7 +20,7 @@ from goldnode.compat import known_bad, rules_host
 from goldnode.compat.check import check, settle
 from goldnode.compat.model import Finding, Host, Place, Workload
 from goldnode.compat.report import Report
-from goldnode.core.errors import CatalogError, InventoryError
+from goldnode.core.errors import CatalogError, GoldnodeError, InventoryError
 from goldnode.core.site import Site, load_site
 from goldnode.inventory.selection import check_inventory, no_host, put_right
 from goldnode.inventory.variables import Strangers, check_written
@@ -43,25 +43,33 @@ def look(
     Raises GoldnodeError for an unknown name, an inventory without a host of any class, a catalog without
     classes, and an unreadable image or file.
     """
-    catalog, site = catalog or load_catalog(), site or load_site()
+    faults: list[GoldnodeError] = []
+    catalog, site = catalog or load_catalog(faults=faults), site or load_site()
     cohorts: list[tuple[str, str]] = []
     left_out: list[str] = []
     odd: list[str] = []
     named = list(dict.fromkeys(classes))
     for inventory in inventories:
         hosts = hosts_of_inventory(inventory, limit, catalog)
-        named += [name for name, _ in hosts.of_class.values() if name not in named]
-        cohorts += [(name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None]
+        # Each class once: an inventory of 10,000 hosts has a handful of classes.
+        named = list(dict.fromkeys([*named, *(name for name, _ in hosts.of_class.values())]))
+        cohorts += dict.fromkeys(
+            (name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None
+        )
         left_out += hosts.of_no_class
         odd += hosts.odd
     if not named and not stacks and not inventories:
         named = sorted(catalog.classes)
+        if not named and faults:
+            raise faults[0]
         if not named:
             places = ", ".join(str(place) for place in catalog.directories)
             raise CatalogError(
                 f"the catalog has no class to check ({places})",
                 remedy="declare one, or name a stack with --stack",
             )
+    elif faults:
+        _usable(named, stacks, left_out, catalog, faults)
     given = _given(images, requirements)
     subjects: list[tuple[str, Place | None]] = []
     found: list[Finding] = []
@@ -90,7 +98,9 @@ def look(
             [name for name, (_, loads) in seen.items() if not loads],
             left_out,
         )
-        + odd,
+        + odd
+        + [f"catalog file {fault.file}, which is wrong" for fault in faults],
+        faults=[] if classes or stacks or inventories else faults,
         images=sum(kind == "image" for kind in kinds.values()),
         requirements=sum(kind == "requirements" for kind in kinds.values()),
         unlocked=[
@@ -99,6 +109,21 @@ def look(
             if host.unlocked is not None and host.stack
         ],
     )
+
+
+def _usable(
+    named: Sequence[str],
+    stacks: Sequence[str],
+    left_out: Sequence[str],
+    catalog: Catalog,
+    faults: Sequence[GoldnodeError],
+) -> None:
+    """Raise the first fault of the catalog if a subject, or a host of no class, may depend on a file with a fault.
+
+    Other subjects can be judged: a wrong file only stops what uses it.
+    """
+    if left_out or not set(named) <= set(catalog.classes) or not set(stacks) <= set(catalog.stacks):
+        raise faults[0]
 
 
 def _given(images: Sequence[str], requirements: Sequence[Path]) -> list[Workload]:
