@@ -26,7 +26,7 @@ from goldnode.core.files import cache_directory
 
 if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog
-    from goldnode.compat.model import Finding
+    from goldnode.compat.model import CompatFinding
 
 # Read by `goldnode.site`, in addition to the site file: the addresses in this machine's apt sources.
 MACHINE = ("/etc/os-release", "/etc/apt", "/var/lib/apt/lists")
@@ -214,7 +214,7 @@ class Compiler:
 
         self._read_inventory = read_inventory
         self.catalog, self.site = load_catalog(), load_site()
-        self._found: dict[str, list[Finding]] = {}
+        self._found: dict[str, list[CompatFinding]] = {}
 
     def classes(self) -> list[str]:
         """Return the names of all classes."""
@@ -288,7 +288,7 @@ class Compiler:
             "told": [f"{mark(finding)}: {brief(finding)}" for finding in found if not finding.fatal],
         }
 
-    def _findings(self, name: str) -> list[Finding]:
+    def _findings(self, name: str) -> list[CompatFinding]:
         from goldnode.classdoc.hosts import findings_of_class
 
         if name not in self._found:

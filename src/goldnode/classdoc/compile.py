@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from goldnode.catalog import models
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc import checks
 from goldnode.compat import rules
 from goldnode.core import keys
@@ -193,7 +193,7 @@ def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
     return {"reason": waiver.reason, "owner": waiver.owner, "expires": waiver.expires.isoformat()}
 
 
-def _built(stack: Entry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:
+def _built(stack: CatalogEntry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:
     """Return the prebuilt modules of a stack, or None if modules are built on the nodes or not at all."""
     if site.modules != "prebuilt" or stack.item.driver is None or stack.item.driver.dkms is None:
         return None
@@ -211,7 +211,7 @@ def _driver(
     driver: models.Driver | None,
     lock: Lock,
     item: models.NodeClass,
-    gpu: facts.Gpu | None,
+    gpu: facts.GpuModel | None,
     built: BuiltModules | None,
 ) -> dict[str, Any] | None:
     if driver is None or gpu is None:
@@ -286,7 +286,7 @@ def health_facts(model: str | None) -> dict[str, Any]:
     return found
 
 
-def _xid(gpu: facts.Gpu | None) -> dict[str, Any]:
+def _xid(gpu: facts.GpuModel | None) -> dict[str, Any]:
     """Return the meaning of Xids and SXids, for classes with an NVIDIA driver."""
     if gpu is None or gpu.vendor != "nvidia":
         return {}
@@ -348,7 +348,7 @@ def _module(module: models.KernelModule, lock: Lock, built: BuiltModules | None)
 
 
 def _site(
-    stack: Entry[models.Stack],
+    stack: CatalogEntry[models.Stack],
     lock: Lock,
     catalog: Catalog,
     site: Site,
@@ -419,7 +419,7 @@ def mirror_archive(
 
 
 def site_archives(
-    stack: Entry[models.Stack], catalog: Catalog, site: Site, options: Sequence[str] = ()
+    stack: CatalogEntry[models.Stack], catalog: Catalog, site: Site, options: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Return the archives of `stack` and of optional parts, with this site's addresses and keys.
 
@@ -445,7 +445,9 @@ def site_archives(
     return found
 
 
-def _require_options(entry: Entry[models.NodeClass], stack: Entry[models.Stack], lock: Lock) -> None:
+def _require_options(
+    entry: CatalogEntry[models.NodeClass], stack: CatalogEntry[models.Stack], lock: Lock
+) -> None:
     """Refuse a class whose optional parts the lock does not hold. Raises LockError."""
     missing = [name for name in entry.item.options if name not in lock.options]
     if missing:

@@ -7,10 +7,10 @@ import datetime as dt
 from collections.abc import Sequence
 
 from goldnode.catalog import models
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc import checks
 from goldnode.compat import rules
-from goldnode.compat.model import Acceptance, Finding, Host, Place, Waiver, Workload
+from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, DeclaredAt, StackWaiver, Workload
 from goldnode.core.errors import FactsError, LockError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
@@ -20,7 +20,7 @@ from goldnode.node.state.family import kernel_packages
 
 def host_of_class(
     name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
-) -> Host:
+) -> CompatHost:
     """Return the host of class `name`: its GPUs, platform and stack, with the lock's versions if any.
 
     Without `lock`, `lock.model.find_lock` finds it. `on` is the day to judge for, today by default. Raises
@@ -43,18 +43,18 @@ def host_of_class(
         "features": _features(item, catalog.stacks[item.stack].item),
     }
     places = {
-        key: Place(entry.file, entry.source.line((key,)))
+        key: DeclaredAt(entry.file, entry.source.line((key,)))
         for key in ("gpu", "platform", "stack", "policy", "compat")
         if key in entry.source.data
     }
     gpus = (facts.gpu(item.gpu.model),) if item.gpu is not None else ()
-    place = Place(entry.file, entry.source.line(("class",)))
+    place = DeclaredAt(entry.file, entry.source.line(("class",)))
     return _host(f"class {name}", catalog.stacks[item.stack], site, lock, on, gpus, more, places, place)
 
 
 def findings_of_class(
     name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
-) -> list[Finding]:
+) -> list[CompatFinding]:
     """Return the findings about class `name` with its images and requirements; see `compat.check.check`.
 
     Raises CatalogError if the class accepts findings of an unknown rule or past their expiry, and
@@ -69,7 +69,9 @@ def findings_of_class(
     return check(host, workloads_of_class(entry))
 
 
-def findings_of_cohort(cohort: str, classes: Sequence[str], catalog: Catalog, site: Site) -> list[Finding]:
+def findings_of_cohort(
+    cohort: str, classes: Sequence[str], catalog: Catalog, site: Site
+) -> list[CompatFinding]:
     """Return the findings about nodes of these classes in one cohort; see `rules_host.check_cohorts`.
 
     Raises GoldnodeError.
@@ -85,7 +87,7 @@ def findings_of_cohort(cohort: str, classes: Sequence[str], catalog: Catalog, si
     return settle(rules_host.check_cohorts(hosts, loads), None)
 
 
-def workloads_of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
+def workloads_of_class(entry: CatalogEntry[models.NodeClass]) -> list[Workload]:
     """Return the workloads that the class declares. Raises WorkloadError."""
     if not entry.item.images and not entry.item.requirements:
         return []
@@ -96,25 +98,33 @@ def workloads_of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
 
 def host_of_stack(
     name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
-) -> Host:
+) -> CompatHost:
     """Return the host of stack `name` alone, without GPUs. See `host_of_class`."""
     entry = catalog.stack(name)
     return _host(
-        f"stack {name}", entry, site, lock, on, (), {}, {}, Place(entry.file, entry.source.line(("stack",)))
+        f"stack {name}",
+        entry,
+        site,
+        lock,
+        on,
+        (),
+        {},
+        {},
+        DeclaredAt(entry.file, entry.source.line(("stack",))),
     )
 
 
 def _host(
     subject: str,
-    entry: Entry[models.Stack],
+    entry: CatalogEntry[models.Stack],
     site: Site,
     lock: Lock | None,
     on: dt.date | None,
-    gpus: tuple[facts.Gpu, ...],
+    gpus: tuple[facts.GpuModel, ...],
     more: dict[str, object],
-    places: dict[str, Place],
-    place: Place,
-) -> Host:
+    places: dict[str, DeclaredAt],
+    place: DeclaredAt,
+) -> CompatHost:
     stack = entry.item
     unlocked = None
     if lock is None:
@@ -182,7 +192,7 @@ def _host(
         "on": on or dt.datetime.now(tz=dt.UTC).date(),
         "places": {**_places(entry), **places},
     }
-    return Host(**{**fields, **more})  # type: ignore[arg-type]
+    return CompatHost(**{**fields, **more})  # type: ignore[arg-type]
 
 
 def _features(item: models.NodeClass, stack: models.Stack) -> dict[str, bool]:
@@ -197,7 +207,7 @@ def _features(item: models.NodeClass, stack: models.Stack) -> dict[str, bool]:
     }
 
 
-def _flavour(driver: models.Driver | None, gpus: tuple[facts.Gpu, ...]) -> str | None:
+def _flavour(driver: models.Driver | None, gpus: tuple[facts.GpuModel, ...]) -> str | None:
     """Return the driver flavour. The GPU decides `auto`; for a stack alone it stays None."""
     if driver is None or driver.branch is None:
         return None
@@ -213,9 +223,11 @@ def _upstream(version: str | None) -> str | None:
     return None if version is None else facts.release_numbers(version)
 
 
-def _waiver(waiver: models.Waiver | None) -> Waiver | None:
+def _waiver(waiver: models.Waiver | None) -> StackWaiver | None:
     return (
-        None if waiver is None else Waiver(waiver.reason, waiver.owner, waiver.expires, tuple(waiver.classes))
+        None
+        if waiver is None
+        else StackWaiver(waiver.reason, waiver.owner, waiver.expires, tuple(waiver.classes))
     )
 
 
@@ -234,9 +246,9 @@ _PLACES: dict[str, tuple[str | int, ...]] = {
 }
 
 
-def _places(entry: Entry[models.Stack]) -> dict[str, Place]:
+def _places(entry: CatalogEntry[models.Stack]) -> dict[str, DeclaredAt]:
     return {
-        name: Place(entry.file, entry.source.line(path))
+        name: DeclaredAt(entry.file, entry.source.line(path))
         for name, path in _PLACES.items()
         if path in entry.source.key_lines
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from goldnode.commands.output import BECOME, Option, emit, out_directory, reports, say
+from goldnode.commands.output import BECOME, OutputOption, emit, out_directory, reports, say
 
 
 @click.command()
@@ -36,7 +36,7 @@ from goldnode.commands.output import BECOME, Option, emit, out_directory, report
 @click.option(
     "--save-survey",
     "save_to",
-    cls=Option,
+    cls=OutputOption,
     former={"--keep": None},
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",

@@ -18,12 +18,12 @@ from goldnode.classdoc.hosts import host_of_class, host_of_stack, workloads_of_c
 from goldnode.classdoc.load import load_catalog
 from goldnode.compat import known_bad, rules_host
 from goldnode.compat.check import check, settle
-from goldnode.compat.model import Finding, Host, Place, Workload
-from goldnode.compat.report import Report
+from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt, Workload
+from goldnode.compat.report import CompatReport
 from goldnode.core.errors import CatalogError, InventoryError
 from goldnode.core.site import Site, load_site
 from goldnode.inventory.selection import check_inventory, no_host, put_right
-from goldnode.inventory.variables import Strangers, check_written
+from goldnode.inventory.variables import UnknownVariables, check_written
 
 
 def look(
@@ -37,7 +37,7 @@ def look(
     catalog: Catalog | None = None,
     site: Site | None = None,
     on: dt.date | None = None,
-) -> Report:
+) -> CompatReport:
     """Check the named subjects, with `images` and `requirements` on each; all classes if nothing is named.
 
     Raises GoldnodeError for an unknown name, an inventory without a host of any class, a catalog without
@@ -63,9 +63,9 @@ def look(
                 remedy="declare one, or name a stack with --stack",
             )
     given = _given(images, requirements)
-    subjects: list[tuple[str, Place | None]] = []
-    found: list[Finding] = []
-    seen: dict[str, tuple[Host, list[Workload]]] = {}
+    subjects: list[tuple[str, DeclaredAt | None]] = []
+    found: list[CompatFinding] = []
+    seen: dict[str, tuple[CompatHost, list[Workload]]] = {}
     for name in named:
         host = host_of_class(name, catalog, site, on=on)
         entry = catalog.node_class(name)
@@ -82,7 +82,7 @@ def look(
     found += _cohorts(cohorts, seen)
     loads = [workload for _, workloads in everything for workload in workloads]
     kinds = {workload.subject: workload.kind for workload in loads}
-    return Report(
+    return CompatReport(
         subjects,
         found,
         _not_checked(
@@ -113,15 +113,15 @@ def _given(images: Sequence[str], requirements: Sequence[Path]) -> list[Workload
 
 
 def _cohorts(
-    cohorts: Sequence[tuple[str, str]], seen: dict[str, tuple[Host, list[Workload]]]
-) -> list[Finding]:
+    cohorts: Sequence[tuple[str, str]], seen: dict[str, tuple[CompatHost, list[Workload]]]
+) -> list[CompatFinding]:
     members = [dataclasses.replace(seen[name][0], cohort=cohort) for name, cohort in dict.fromkeys(cohorts)]
     return settle(
         rules_host.check_cohorts(members, {host.subject: loads for host, loads in seen.values()}), None
     )
 
 
-def _not_checked(hosts: Sequence[Host], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
+def _not_checked(hosts: Sequence[CompatHost], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
     told = []
     if without:
         told.append(f"what runs on the nodes of {_few(without)}, which name no image and no requirements")
@@ -173,7 +173,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
     members: dict[str, set[str]] = {}
     everyone = _members("all", data, members)
     of_class: dict[str, tuple[str, str | None]] = {}
-    strangers = Strangers()
+    unknown = UnknownVariables()
     for name in sorted(set(data) & set(catalog.classes)):
         for host in sorted(_members(name, data, members)):
             if host in of_class:
@@ -189,7 +189,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
                 )
             of_class[host] = (name, None if cohort is None else str(cohort))
             check_written(host, variables.get(host, {}))
-            strangers.see(host, variables.get(host, {}))
+            unknown.see(host, variables.get(host, {}))
     if not of_class:
         among = f" among those that --limit {limit} names" if limit else ""
         groups = sorted(set(data) - {"_meta", "all", "ungrouped"})
@@ -198,7 +198,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
             f"{_few(groups) or 'none'}), so that there is nothing to check",
             remedy=put_right(groups, catalog.classes),
         )
-    return InventoryHosts(of_class, sorted(everyone - set(of_class)), strangers.lines())
+    return InventoryHosts(of_class, sorted(everyone - set(of_class)), unknown.lines())
 
 
 def _members(name: str, data: dict[str, Any], known: dict[str, set[str]]) -> set[str]:

@@ -96,7 +96,13 @@ def lock(
     _refuse(upgrade, packages, security, allow_unknown, only_check, dry_run, before, status)
     catalog, site = load_catalog(), load_site()
     entry = catalog.stack(stack)
-    mode = updates.Mode.UPGRADE if upgrade else updates.Mode.SECURITY if security else updates.Mode.KEEP
+    mode = (
+        updates.UpdateMode.UPGRADE
+        if upgrade
+        else updates.UpdateMode.SECURITY
+        if security
+        else updates.UpdateMode.KEEP
+    )
     if before is not None:
         path = out / model.lock_name(stack) if out is not None else model.find_lock(entry, site)[1]
         diff = updates.compare_files(before, path)

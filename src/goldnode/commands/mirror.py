@@ -12,14 +12,14 @@ from goldnode.commands.output import (
     DRY_RUN,
     KEEP_DAYS,
     WAIT,
-    Option,
+    OutputOption,
     emit,
     reports,
     table,
 )
 
 if TYPE_CHECKING:
-    from goldnode.lock.fetch import Fault, Wanted
+    from goldnode.lock.fetch import FetchFault, FileToFetch
     from goldnode.lock.mirror import Mirror
 
 
@@ -47,7 +47,7 @@ def mirror() -> None:
     "-j",
     "--jobs",
     "parallel",
-    cls=Option,
+    cls=OutputOption,
     former={"--parallel": None},
     type=click.IntRange(1, 32),
     default=4,
@@ -322,10 +322,10 @@ class _Lines:
     def advance(self, size: int) -> None:
         return None
 
-    def done(self, wanted: Wanted) -> None:
+    def done(self, wanted: FileToFetch) -> None:
         click.echo(f"fetched {wanted.name} {wanted.version} ({wanted.size / 1e6:.1f} MB)", err=True)
 
-    def failed(self, fault: Fault) -> None:
+    def failed(self, fault: FetchFault) -> None:
         click.echo(f"{fault.kind} {fault.wanted.name} {fault.wanted.version}", err=True)
 
 
@@ -368,15 +368,15 @@ class _Bar:
     def advance(self, size: int) -> None:
         self._bar.advance(self._task, size)
 
-    def done(self, wanted: Wanted) -> None:
+    def done(self, wanted: FileToFetch) -> None:
         self._left -= 1
         self._bar.update(self._task, description=f"{self._left} files")
 
-    def failed(self, fault: Fault) -> None:
+    def failed(self, fault: FetchFault) -> None:
         self.done(fault.wanted)
 
 
-def _tell(faults: list[Fault], stacks: list[str]) -> None:
+def _tell(faults: list[FetchFault], stacks: list[str]) -> None:
     for fault in faults:
         click.echo(str(fault), err=True)
     kinds = {fault.kind for fault in faults}

@@ -111,7 +111,7 @@ def matrix(
     catalog, site = load_catalog(), load_site()
     chosen = [catalog.stack(name) for name in dict.fromkeys(stacks)] or modulebuild.locked(catalog, site)
     root = Base.read(base) if base is not None else None
-    results = modulebuild.matrix(
+    results = modulebuild.build_combinations(
         chosen,
         catalog,
         site,

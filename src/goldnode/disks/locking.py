@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import Field
 
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import NodeClass, Stack
 from goldnode.classdoc.compile import class_document
 from goldnode.core.errors import DiskError, UnsolvableError
@@ -31,10 +31,10 @@ from goldnode.disks.definition import Definition, Disk
 from goldnode.lock import pool as pools
 from goldnode.lock.aptroot import AptRoot, apt_root
 from goldnode.lock.archives import ArchivePlaces
-from goldnode.lock.fetch import Fetcher, Progress
+from goldnode.lock.fetch import Fetcher, FetchProgress
 from goldnode.lock.locked_files import (
     LockedDeb,
-    Moved,
+    MovedFile,
     keeper,
     kept_versions,
     locked_debs,
@@ -62,7 +62,7 @@ from goldnode.lock.model import (
 from goldnode.lock.modulebuild import build_package
 from goldnode.lock.modules import ARCHIVE as BUILT
 from goldnode.lock.modules import BuiltModules, find_modules
-from goldnode.lock.resolve import Graph, _records, apt_sources
+from goldnode.lock.resolve import DependencyGraph, _records, apt_sources
 from goldnode.node.state.family import builds_modules
 
 # Environment variable: directories searched for locks before those of the definition.
@@ -105,8 +105,8 @@ class Target:
     definition: Definition
     catalog: Catalog
     site: Site
-    entry: Entry[NodeClass]
-    stack: Entry[Stack]
+    entry: CatalogEntry[NodeClass]
+    stack: CatalogEntry[Stack]
     stack_lock: Lock
     disk: Disk
 
@@ -334,7 +334,7 @@ def resolve(
                 remedy="correct its packages, or lock its stack again",
             ) from error
         stanzas = _records(root, downloads)
-        graph = Graph(stanzas)
+        graph = DependencyGraph(stanzas)
         essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
         asked = [name for name in (*item.disk.packages, *rows) if name in stanzas]
         reasons = {**graph.reached([*asked, *essential]), **dict.fromkeys(essential, "essential")}
@@ -426,7 +426,9 @@ def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) 
 # -- checking and fetching
 
 
-def check(item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | None = None) -> list[Moved]:
+def check(
+    item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | None = None
+) -> list[MovedFile]:
     """Return the packages of `lock` that their archives no longer have, or have with other content."""
     with apt_root(
         apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache
@@ -441,7 +443,7 @@ def fetch(
     lock: DiskLock,
     pool: Path,
     *,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     say: Say = lambda text: None,
 ) -> int:
     """Put every file of `lock` into `pool`, and return the number of bytes downloaded.

@@ -64,7 +64,9 @@ class CapturedOperatingSystem(Part):
     kernel: CapturedKernel | MissingValue | None = None
     secure_boot: Flag = None
     modules: list[str] | MissingValue | None = None
-    module_files: dict[str, dict[str, dict[str, Text] | MissingValue] | MissingValue] | MissingValue | None = None
+    module_files: (
+        dict[str, dict[str, dict[str, Text] | MissingValue] | MissingValue] | MissingValue | None
+    ) = None
 
 
 class CapturedDriver(Part):
@@ -524,10 +526,14 @@ class CaptureDocument(Part):
     runtime: CapturedRuntime | MissingValue | None = None
     services: dict[str, CapturedUnit | MissingValue] | MissingValue | None = None
     packages: CapturedPackages | MissingValue | None = None
-    pressure: dict[Literal["io", "memory", "cpu"], dict[str, int | float | MissingValue] | MissingValue] | MissingValue | None = (
+    pressure: (
+        dict[Literal["io", "memory", "cpu"], dict[str, int | float | MissingValue] | MissingValue]
+        | MissingValue
+        | None
+    ) = None
+    time_sync: dict[Literal["synchronised", "clock"], bool | float | MissingValue] | MissingValue | None = (
         None
     )
-    time_sync: dict[Literal["synchronised", "clock"], bool | float | MissingValue] | MissingValue | None = None
     blocked: list[dict[str, Any]] | MissingValue | None = None
     blocked_unseen: int | None = None
     limits: dict[str, Any] | MissingValue | None = None

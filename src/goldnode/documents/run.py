@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from goldnode.documents.base import Moment, Part
-from goldnode.documents.plan import PlanNote, PartName, PlanRefusal, PlanWaiting
+from goldnode.documents.plan import PartName, PlanNote, PlanRefusal, PlanWaiting
 from goldnode.documents.verdict import VerdictCounts
 
 Outcome = Literal[

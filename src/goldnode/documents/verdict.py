@@ -124,7 +124,9 @@ class Verdict(Part):
     driver: list[VerdictFinding] | None = Field(
         None, description="without a class: the driver by the facts, without effect on the exit code"
     )
-    undeclared: list[VerdictUndeclared] | None = Field(None, description="without a class: what one would declare")
+    undeclared: list[VerdictUndeclared] | None = Field(
+        None, description="without a class: what one would declare"
+    )
     advice: list[str] | None = Field(
         None, description="without a class: what the facts say of models and driver"
     )

@@ -51,7 +51,7 @@ _STATED_BY = {
 
 
 @dataclass(frozen=True)
-class Fault:
+class FactsFault:
     """One fault in the facts: file, line (from 1; 0 for the whole file), and message."""
 
     file: str
@@ -70,7 +70,7 @@ class Fault:
 
 
 @lru_cache(maxsize=32)
-def _read(name: str, text: str) -> yamlsource.Source:
+def _read(name: str, text: str) -> yamlsource.YamlSource:
     """Parse a facts file, cached by content.
 
     Parsing takes most of the time, and a directory of a test differs in few files.
@@ -86,7 +86,7 @@ class _Folder:
             path.name: _read(path.name, path.read_text(encoding="utf-8"))
             for path in sorted(directory.glob("*.yml"))
         }
-        self.faults: list[Fault] = []
+        self.faults: list[FactsFault] = []
 
     def __getitem__(self, name: str) -> Any:
         return self.sources[name].data
@@ -97,17 +97,19 @@ class _Folder:
             try:
                 yamlsource.validate(FILES[name], source, error=FactsError)
             except FactsError as error:
-                self.faults.append(Fault(name, error.line or 0, error.message, error.remedy or Fault.remedy))
+                self.faults.append(
+                    FactsFault(name, error.line or 0, error.message, error.remedy or FactsFault.remedy)
+                )
             except KeyError:
                 self.faults.append(
-                    Fault(name, 0, "this facts file has no model", "add one to facts/models.py, FILES")
+                    FactsFault(name, 0, "this facts file has no model", "add one to facts/models.py, FILES")
                 )
 
     def tell(self, file: str, path: Iterable[str | int], message: str) -> None:
-        self.faults.append(Fault(file, self.sources[file].line(tuple(path)), message))
+        self.faults.append(FactsFault(file, self.sources[file].line(tuple(path)), message))
 
 
-def faults(directory: Path = facts.FACTS) -> list[Fault]:
+def faults(directory: Path = facts.FACTS) -> list[FactsFault]:
     """Return all faults of the facts files in `directory`, in order of file and line.
 
     Raises FactsError for invalid YAML, and for a duplicate key in a mapping.
@@ -150,7 +152,7 @@ def _known(owner: str, kind: str, name: str, ask: Callable[[str], Any], file: Pa
     except FactsError as error:
         yield FactsError(f"{kind} {owner}: {error.message}", file=file, remedy=error.remedy)
         return
-    if isinstance(found, facts.Gpu) and not (found.compute_capability or found.gfx):
+    if isinstance(found, facts.GpuModel) and not (found.compute_capability or found.gfx):
         yield FactsError(
             f"{kind} {owner}: the facts know neither compute capability nor gfx name of {name}", file=file
         )

@@ -41,7 +41,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuModel:
     """One GPU model.
 
     None means that no source was found, never "not supported". Power is in watts, memory in MiB.
@@ -252,13 +252,13 @@ def compiled() -> dt.date:
 
 
 @cache
-def gpus() -> dict[str, Gpu]:
+def gpus() -> dict[str, GpuModel]:
     """Return every GPU model of the facts by its name (`sku`)."""
     data = load("gpus.yml")
     return {row["sku"]: _gpu(row) for vendor in ("nvidia", "amd", "intel") for row in data[vendor]}
 
 
-def gpu(sku: str) -> Gpu:
+def gpu(sku: str) -> GpuModel:
     """Return one GPU model. Raises FactsError with the nearest valid spelling."""
     known = gpus()
     if sku not in known:
@@ -266,12 +266,12 @@ def gpu(sku: str) -> Gpu:
     return known[sku]
 
 
-def _gpu(row: Mapping[str, Any]) -> Gpu:
+def _gpu(row: Mapping[str, Any]) -> GpuModel:
     mig = row.get("mig") or {}
     profiles = mig.get("profiles")
     if profiles is not None:  # "3g.93gb|3g.95gb": the source has two spellings of one profile
         profiles = tuple(part for profile in profiles for part in str(profile).split("|"))
-    return Gpu(
+    return GpuModel(
         sku=row["sku"],
         vendor=row["vendor"],
         pci_ids=tuple(row["pci_ids"]),

@@ -58,7 +58,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Image:
+class UpdateImage:
     """A built disk as an update sends it.
 
     `start` is the offset of its root file system in the raw disk, `first` the header line.
@@ -151,7 +151,7 @@ def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
     return f"{gate.why}; {unverified}"
 
 
-def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> Image:
+def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> UpdateImage:
     """Validate a built disk against its manifest, byte by byte, and return what a node needs of it.
 
     Raises DiskError on failure.
@@ -194,7 +194,7 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
         tries,
         reason,
     )
-    return Image(disk, raw, start, first)
+    return UpdateImage(disk, raw, start, first)
 
 
 def command_line(raw: Path, esp: int, build_id: str) -> str:
@@ -220,7 +220,7 @@ def command_line(raw: Path, esp: int, build_id: str) -> str:
 
 
 @dataclass(frozen=True)
-class Node:
+class SshNode:
     """A node that ssh reaches.
 
     `ssh` is the prefix of a remote command, `become` that of one that needs root.
@@ -270,13 +270,13 @@ def last_line(text: bytes) -> str:
     return lines[-1].removeprefix("goldnode-node: ") if lines else ""
 
 
-def node(name: str, inventory: str | None, become: bool = False) -> Node:
+def node(name: str, inventory: str | None, become: bool = False) -> SshNode:
     """Return how to reach a node: a host of the inventory, or an ssh destination without one.
 
     Raises DiskError.
     """
     if inventory is None:
-        return Node(name.rpartition("@")[2], (*SSH, "--", name), ("sudo", "-n") if become else ())
+        return SshNode(name.rpartition("@")[2], (*SSH, "--", name), ("sudo", "-n") if become else ())
     require("ansible")
     environment = {
         **ansible_environment(),
@@ -304,7 +304,7 @@ def node(name: str, inventory: str | None, become: bool = False) -> Node:
     return reached(name, variables, become)
 
 
-def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> Node:
+def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> SshNode:
     """Return how ssh reaches a host with these inventory variables.
 
     Pure. Raises DiskError for any connection but ssh.
@@ -329,7 +329,7 @@ def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> No
     for key in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
         words += shlex.split(str(variables.get(key) or ""))
     root = become or str(variables.get("ansible_become", "")).lower() in ("true", "yes", "1")
-    return Node(
+    return SshNode(
         name,
         (*words, "--", said("ansible_host", "ansible_ssh_host") or name),
         ("sudo", "-n") if root else (),
@@ -338,10 +338,10 @@ def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> No
 
 
 @dataclass(frozen=True)
-class Program:
+class InstalledProgram:
     """The node program of this version, installed on a node."""
 
-    node: Node
+    node: SshNode
     place: str
 
     def words(self, *words: str) -> tuple[str, ...]:
@@ -361,13 +361,13 @@ class Program:
 
 
 @contextlib.contextmanager
-def program(target: Node) -> Iterator[Program]:
+def program(target: SshNode) -> Iterator[InstalledProgram]:
     """Install goldnode's program on the node for the duration of the context."""
     place = f"{PROGRAM}-{os.getpid()}-{os.urandom(4).hex()}"
     script = f"install -d -m 755 -o 0 -g 0 /run/goldnode && umask 077 && cat >{place}"
     target.ask("sh", "-c", script, stdin=nodefile.build(writer=True))
     try:
-        yield Program(target, place)
+        yield InstalledProgram(target, place)
     finally:
         target.run("rm", "-f", place)
 
@@ -405,7 +405,7 @@ def holders(found: Mapping[str, Any]) -> str | None:
 # -- the run
 
 
-def refusal(image: Image, found: Mapping[str, Any]) -> str | None:
+def refusal(image: UpdateImage, found: Mapping[str, Any]) -> str | None:
     """Return why an image must not be sent to a node, or None.
 
     Pure. The node checks again before it writes.
@@ -423,7 +423,7 @@ def refusal(image: Image, found: Mapping[str, Any]) -> str | None:
     return None
 
 
-def write(there: Program, image: Image, say: Say) -> dict[str, Any]:
+def write(there: InstalledProgram, image: UpdateImage, say: Say) -> dict[str, Any]:
     """Write the inactive slot, whose image then boots next. Return the state afterwards.
 
     Raises DiskError on failure; the running slot then stays the default.
@@ -433,7 +433,7 @@ def write(there: Program, image: Image, say: Say) -> dict[str, Any]:
     )
 
 
-def feed(words: Sequence[str], image: Image, say: Say) -> subprocess.CompletedProcess[bytes]:
+def feed(words: Sequence[str], image: UpdateImage, say: Say) -> subprocess.CompletedProcess[bytes]:
     """Run a command and send it the image. Pass on its stderr line by line."""
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     told: dict[str, bytes] = {}
@@ -466,7 +466,7 @@ def feed(words: Sequence[str], image: Image, say: Say) -> subprocess.CompletedPr
     return subprocess.CompletedProcess(words, process.returncode, told.get("out", b""), told.get("err", b""))
 
 
-def drain_of(target: Node) -> draining.Drain:
+def drain_of(target: SshNode) -> draining.Drainer:
     """Return the drain backend for the node, from the variables that `site.yml` uses."""
     variables = target.variables
 
@@ -481,13 +481,13 @@ def drain_of(target: Node) -> draining.Drain:
     )
 
 
-def boot_id(target: Node) -> str | None:
+def boot_id(target: SshNode) -> str | None:
     """Return the id of the node's current boot; None while it does not answer."""
     done = target.run("cat", "/proc/sys/kernel/random/boot_id", timeout=60)
     return done.stdout.decode("ascii", "replace").strip() if done.returncode == 0 else None
 
 
-def ask_installed(target: Node, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
+def ask_installed(target: SshNode, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
     """Run the program that the node's image installed, of any version, if only root can change it.
 
     Otherwise return OTHER.
@@ -495,7 +495,7 @@ def ask_installed(target: Node, *words: str, timeout: float) -> subprocess.Compl
     return target.run("sh", "-c", guarded.script(words), timeout=timeout)
 
 
-def spoils(target: Node) -> str | None:
+def spoils(target: SshNode) -> str | None:
     """Apply the GPU policy on the node, and return why a reboot would leave it wrong; None if it would not.
 
     A node that cannot answer does not block the reboot: nothing is then known against it.
@@ -512,7 +512,12 @@ def spoils(target: Node) -> str | None:
 
 
 def restart(
-    target: Node, slot: str, image: str, limit: float, say: Say, clock: Callable[[], float] = time.monotonic
+    target: SshNode,
+    slot: str,
+    image: str,
+    limit: float,
+    say: Say,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
     """Reboot the node and wait until the image under trial is good.
 
@@ -562,17 +567,17 @@ def restart(
 
 
 @dataclass(frozen=True)
-class Wish:
+class DiskUpdate:
     """The requested update: an image (None: go back), whether to boot it, and the time limit of the boot in
     seconds.
     """
 
-    image: Image | None
+    image: UpdateImage | None
     reboot: bool
     limit: float = 2400.0
 
 
-def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
+def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
     """Write an image or go back, and boot it on request with the node drained.
 
     Return the slot state afterwards. Raises DiskError.
@@ -589,7 +594,7 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
                 file=wish.image.disk.directory,
                 remedy="see `goldnode-node slot status` on the node",
             )
-        if wish.reboot and isinstance(drain, draining.Nothing) and (used := holders(found)):
+        if wish.reboot and isinstance(drain, draining.NoDrainer) and (used := holders(found)):
             raise DiskError(
                 f"{target.name}: a GPU is in use by {used}, and nobody drains the node",
                 remedy="set goldnode_drain in the inventory, stop them, or leave --reboot out",
@@ -602,7 +607,7 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
         name = str(target.variables.get("goldnode_drain_name") or target.name)
         # No drain record on the node: it would be lost with the old root. Slurm and Kubernetes preserve the
         # mark of this run.
-        caller = draining.Caller()
+        caller = draining.DrainCaller()
         before = drain.drain(name, f"disks update: {image} is booted", caller)
         if used := holders(there.survey()):
             raise DiskError(

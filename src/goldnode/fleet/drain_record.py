@@ -32,7 +32,7 @@ grep -qs '"mode": "drain"' {folder}/gate.json && systemctl start --no-block gold
 
 
 @dataclass(frozen=True)
-class Record:
+class DrainRecord:
     """One drain: who drained which node, why and when, and the state and reason that were found.
 
     `by` and `node`: the scheduler and its name of the node. `reason`: as the run gave it. `in_service`: None while only the site's command
@@ -58,13 +58,13 @@ class Record:
         return f"run {self.run} of {self.controller}, {self.since}"
 
 
-def parse(text: str) -> Record:
+def parse(text: str) -> DrainRecord:
     """Return the record that a file holds. Raises ValueError where it holds none."""
     found = json.loads(text)
     if not isinstance(found, dict) or found.pop("schema", None) != SCHEMA:
         raise ValueError(f"schema is not {SCHEMA}")
     try:
-        record = Record(**found)
+        record = DrainRecord(**found)
     except TypeError as problem:
         raise ValueError(str(problem)) from None
     words = [value for name, value in asdict(record).items() if name != "in_service"]
@@ -74,16 +74,16 @@ def parse(text: str) -> Record:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRecords:
     """The records of a node: its own, and this controller's. `damaged`: why the node's own cannot be read."""
 
-    node: Record | None = None
-    local: Record | None = None
+    node: DrainRecord | None = None
+    local: DrainRecord | None = None
     damaged: str | None = None
 
 
 @dataclass(frozen=True)
-class Records:
+class DrainRecords:
     """Where the record of one node is kept.
 
     :param shell: runs a shell script on the node as root and returns what it prints; raises where it fails.
@@ -95,7 +95,7 @@ class Records:
     local: Path | None = None
     root: str = ""
 
-    def read(self) -> Found:
+    def read(self) -> FoundRecords:
         """Read both."""
         there, _, text = self.shell(self._script(READ)).partition("\n")
         node, local, damaged = None, None, None
@@ -107,9 +107,9 @@ class Records:
         if self.local is not None:
             with contextlib.suppress(OSError, ValueError):
                 local = parse(self.local.read_text(encoding="utf-8"))
-        return Found(node, local, damaged)
+        return FoundRecords(node, local, damaged)
 
-    def write(self, record: Record) -> None:
+    def write(self, record: DrainRecord) -> None:
         """Write both, each in one step, the controller's first: where the node cannot be reached, nothing was done yet."""
         if self.local is not None:
             # A place that cannot be written is reported with the record of the run; the node's own file is enough.

@@ -127,7 +127,7 @@ class HostRun:
     out_of_service: bool = False  # taken out by this run and not returned
     left: str = ""  # the run that had left it out of service, until this one has seen to it
     drain: dict[str, Any] | None = (
-        None  # the latest outcome of a drain or a return: see goldnode.fleet.drain.Outcome
+        None  # the latest outcome of a drain or a return: see goldnode.fleet.drain.DrainOutcome
     )
 
     def saw_plan(self, plan: dict[str, Any]) -> None:
@@ -292,7 +292,7 @@ def last_line(text: str) -> str:
 
 
 @dataclass
-class Run:
+class PlaybookRun:
     """A run of a playbook. `about` has the fields of the record in addition to its hosts: playbook, user,
     start, limit …
     """

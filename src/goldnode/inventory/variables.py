@@ -104,7 +104,7 @@ def _shown(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-class Strangers:
+class UnknownVariables:
     """Unknown variables that look like ours, collected host by host. A site may have its own, so they are
     reported only.
     """

@@ -14,12 +14,12 @@ from pathlib import Path
 from urllib3.exceptions import HTTPError
 
 from goldnode.catalog import models
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.core import keys
 from goldnode.core.errors import LockError, SigningKeyError, SiteError
 from goldnode.core.files import cache_directory, replace_file
 from goldnode.core.site import Site, archive_url, check_archives
-from goldnode.lock.reach import Kind, Trouble, kind_of, kind_of_status
+from goldnode.lock.reach import Kind, UnreachableArchive, kind_of, kind_of_status
 from goldnode.lock.transport import Transport
 from goldnode.node import openpgp
 
@@ -293,15 +293,15 @@ class ArchivePlaces:
         if not url.startswith(("file:", "copy:")):
             self._transport = self._transport or Transport(connections=1, timeout=20)
             proxy = self._transport.proxy(url)
-        return Trouble(name, url, kind, detail).error(proxy)
+        return UnreachableArchive(name, url, kind, detail).error(proxy)
 
 
-def key_stores(stack: Entry[models.Stack], site: Site) -> list[Path]:
+def key_stores(stack: CatalogEntry[models.Stack], site: Site) -> list[Path]:
     """Return the directories of locks of a stack, beside which fetched keys are stored."""
     return [*site.lock_directories(to_write=True), *site.lock_places(stack.file.parent, "stacks")]
 
 
-def wanted_options(stack: Entry[models.Stack], catalog: Catalog) -> list[str]:
+def wanted_options(stack: CatalogEntry[models.Stack], catalog: Catalog) -> list[str]:
     """Return the optional parts of `stack` that classes of the catalog name, in the order of the stack's file."""
     asked = {
         option

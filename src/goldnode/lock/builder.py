@@ -30,14 +30,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import Kernel, Stack
 from goldnode.core.errors import ModulesError, nearest
 from goldnode.core.files import cache_directory, sha256_of
 from goldnode.core.site import Site
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
 from goldnode.lock.model import Lock
-from goldnode.lock.resolve import Graph, _records, _resolve, apt_sources
+from goldnode.lock.resolve import DependencyGraph, _records, _resolve, apt_sources
 from goldnode.node.state.family import kernel_packages
 
 SCHEMA = "goldnode.module-build/1"
@@ -63,7 +63,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ModuleBuildInputs:
     """All that a build is made from. `kernel`: the packages that carry it, the image first. `installed` and `unpacked` are names of
     `packages`; `stanzas` are the archive's records.
 
@@ -114,7 +114,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Result:
+class ModuleBuild:
     """Result of one build. `seconds` is wall time, `line` the compiler's first error line. `ok` is None for a
     pair that apt cannot install, and `line` is its reason. `log` and `modules` are paths below
     `directory`.
@@ -181,7 +181,7 @@ class Base:
 
 
 def inputs_of(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     lock: Lock | None,
@@ -191,7 +191,7 @@ def inputs_of(
     base: Base | None = None,
     offline: bool = False,
     cache: Path | None = None,
-) -> Inputs:
+) -> ModuleBuildInputs:
     """Return what the modules of `lock` are built from; or, with `release` or `flavour`, those of the same driver for another pair.
 
     Raises LockError where apt cannot install the pair (its own line), ModulesError where the stack has nothing to build, where an
@@ -215,12 +215,12 @@ def inputs_of(
             root.use_status(status)
         root.refresh(offline)
         if other or lock is None:
-            entry = Entry(item.stack, item, stack.source)
+            entry = CatalogEntry(item.stack, item, stack.source)
             lock = _resolve(entry, root, root.names(), dt.datetime.now(tz=dt.UTC).date())
         return _inputs(item, lock, root, base)
 
 
-def varied(stack: Entry[Stack], lock: Lock | None, release: str | None, flavour: str | None) -> Stack:
+def varied(stack: CatalogEntry[Stack], lock: Lock | None, release: str | None, flavour: str | None) -> Stack:
     """Return the stack's kernel and driver alone, for another kernel release or flavour of the same driver version."""
     item, driver = stack.item, stack.item.driver
     assert driver is not None and driver.dkms is not None  # noqa: S101, PT018 - inputs_of has seen to it
@@ -258,7 +258,7 @@ def varied(stack: Entry[Stack], lock: Lock | None, release: str | None, flavour:
     return item.model_copy(update=parts)
 
 
-def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs:
+def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> ModuleBuildInputs:
     driver = item.driver
     assert driver is not None and driver.dkms is not None  # noqa: S101, PT018
     release, locked = lock.kernel_release, {package.name: package for package in lock.packages}
@@ -275,7 +275,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs
                 remedy=f"do not build from it before its archive's owner has explained that; `goldnode lock {lock.stack} --check` tells all",
             )
     stanzas = _records(root, downloads)
-    graph = Graph(stanzas)
+    graph = DependencyGraph(stanzas)
     rows = {driver.dkms.package: driver.dkms.name} | {
         row.package: row.dkms for row in item.modules if row.package and row.dkms
     }
@@ -300,7 +300,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs
         {headers, *sources},
     )
     gone = set(graph.reached([headers, *sources])) - set(stay) - set(essential)
-    return Inputs(
+    return ModuleBuildInputs(
         stack=lock.stack,
         release=release,
         kernel=tuple(name for name in (image, *more) if name in packages),
@@ -319,7 +319,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs
     )
 
 
-def _closure(graph: Graph, start: Iterable[str], without: Iterable[str]) -> list[str]:
+def _closure(graph: DependencyGraph, start: Iterable[str], without: Iterable[str]) -> list[str]:
     """Everything reached from `start` over what needs what, never through a package of `without`."""
     left_out, found = set(without), set()
     pending = [name for name in start if name in graph and name not in left_out]
@@ -335,9 +335,9 @@ def _closure(graph: Graph, start: Iterable[str], without: Iterable[str]) -> list
 
 
 def fetch(
-    inputs: Inputs,
+    inputs: ModuleBuildInputs,
     names: Iterable[str],
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     stores: Sequence[Callable[[str], Path | None]],
@@ -393,7 +393,12 @@ def fetch(
 
 
 def make_root(
-    inputs: Inputs, files: Mapping[str, Path], codename: str, *, say: Say, cache: Path | None = None
+    inputs: ModuleBuildInputs,
+    files: Mapping[str, Path],
+    codename: str,
+    *,
+    say: Say,
+    cache: Path | None = None,
 ) -> Path:
     """Return a tar of the builder root, made by mmdebstrap from exactly the packages of `inputs.installed` unless the cache has it.
 
@@ -460,8 +465,8 @@ _WITHOUT_NETWORK = ("unshare", "--net")
 
 
 def build(
-    inputs: Inputs, files: Mapping[str, Path], root: Path, *, say: Say, cache: Path | None = None
-) -> tuple[Result, Path]:
+    inputs: ModuleBuildInputs, files: Mapping[str, Path], root: Path, *, say: Say, cache: Path | None = None
+) -> tuple[ModuleBuild, Path]:
     """Return the result of a build and the directory that keeps it (result.json, build.log, modules/); built now unless it is kept.
 
     `files` gives the .deb of every package of `inputs.unpacked` and of the kernel's image; `root` is the tar of `make_root`, or a
@@ -498,13 +503,13 @@ def _root() -> None:
         )
 
 
-def read_result(directory: Path) -> Result | None:
+def read_result(directory: Path) -> ModuleBuild | None:
     """Return the result stored in a directory, or None if there is none or it has another version."""
     try:
         found = json.loads((directory / "result.json").read_text(encoding="utf-8"))
         if found["schema"] != SCHEMA:
             return None
-        return Result(
+        return ModuleBuild(
             **{**found, "modules": tuple(found["modules"]), "builder": tuple(map(tuple, found["builder"]))}
         )
     except (OSError, ValueError, KeyError, TypeError):
@@ -533,7 +538,9 @@ for index in ${{!BUILT_MODULE_NAME[@]}}; do echo "${{DEST_MODULE_NAME[$index]:-$
 """
 
 
-def _build(inputs: Inputs, files: Mapping[str, Path], base: Path, work: Path, say: Say) -> Result:
+def _build(
+    inputs: ModuleBuildInputs, files: Mapping[str, Path], base: Path, work: Path, say: Say
+) -> ModuleBuild:
     root, out = work / "root", work / "out"
     root.mkdir()
     (out / "modules").mkdir(parents=True)
@@ -584,7 +591,7 @@ def _build(inputs: Inputs, files: Mapping[str, Path], base: Path, work: Path, sa
     if error is None:
         say("checking the modules")
         error = next(iter(faults(inputs, out / "modules", expected, known)), None)
-    return Result(
+    return ModuleBuild(
         key=inputs.key,
         stack=inputs.stack,
         kernel=inputs.release,
@@ -620,7 +627,9 @@ exec chroot "$0" "$@"
 """
 
 
-def _inside(root: Path, command: Sequence[str], inputs: Inputs) -> subprocess.CompletedProcess[str]:
+def _inside(
+    root: Path, command: Sequence[str], inputs: ModuleBuildInputs
+) -> subprocess.CompletedProcess[str]:
     """Run a command in the root: no network, processes, mounts and host name of its own; nothing outlives it."""
     environment = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -784,7 +793,9 @@ def modinfo(path: Path) -> dict[str, str]:
     return fields
 
 
-def faults(inputs: Inputs, directory: Path, expected: Sequence[str], known: set[str]) -> Iterator[str]:
+def faults(
+    inputs: ModuleBuildInputs, directory: Path, expected: Sequence[str], known: set[str]
+) -> Iterator[str]:
     """Yield what is wrong with built modules: one that is missing, or its vermagic, version, licence, name, or a module it needs."""
     there = {path.name.removesuffix(".ko"): modinfo(path) for path in sorted(directory.glob("*.ko"))}
     for name in expected:

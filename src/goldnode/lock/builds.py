@@ -18,7 +18,7 @@ Flavour = Literal["open", "proprietary"]
 
 
 @dataclass(frozen=True)
-class KernelBuild:
+class KnownBuild:
     """Known outcome of one build. `line` is the compiler's error if a build failed here; `source` names the
     origin of the outcome.
     """
@@ -37,7 +37,7 @@ def results_directory(site: Site) -> Path:
 
 def known_build(
     kernel: str, kernel_version: str, driver: str, flavour: Flavour, *, results: Path | None = None
-) -> KernelBuild:
+) -> KnownBuild:
     """Return whether NVIDIA driver version `driver` builds on kernel release `kernel`, whose package has
     version `kernel_version`.
 
@@ -60,18 +60,18 @@ def known_build(
         what = f"driver {driver} ({flavour}) on kernel {kernel}"
         source = f"`goldnode modules`, {day} ({name[:12]}…)"
         if row["ok"]:
-            return KernelBuild("ok", f"{what} was built", None, source)
-        return KernelBuild(
+            return KnownBuild("ok", f"{what} was built", None, source)
+        return KnownBuild(
             "fails", f"{what} does not build", str(row["error"]) if row.get("error") else None, source
         )
     # Debian 12 names its kernels 6.1.0-N for every stable update, so the package's version decides.
     known = facts.kernel_build(kernel_version, driver, flavour)
-    return KernelBuild(known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins))
+    return KnownBuild(known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins))
 
 
 def known_builds(
     kernel: str, kernel_version: str, driver: str, asked: Driver, *, results: Path | None = None
-) -> KernelBuild:
+) -> KnownBuild:
     """As `known_build`, for the flavour of a stack's driver; one that goes by the GPU (`auto`) must build in both."""
     flavours: list[Flavour] = ["open", "proprietary"] if asked.flavour in ("auto", None) else [asked.flavour]  # type: ignore[list-item]
     found = [known_build(kernel, kernel_version, driver, flavour, results=results) for flavour in flavours]

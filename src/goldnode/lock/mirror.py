@@ -31,10 +31,10 @@ from goldnode.core.files import sync
 from goldnode.core.site import Site, check_archives
 from goldnode.lock import publish as making
 from goldnode.lock.archives import archive_address
-from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
+from goldnode.lock.fetch import Fetcher, FetchFault, FetchProgress, FileToFetch, address
 from goldnode.lock.model import Lock, LockedPackage, dump_lock
 from goldnode.lock.publication import CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, place, publication_id
-from goldnode.lock.signing import Signer, check_signature, open_signer
+from goldnode.lock.signing import ArchiveSigner, check_signature, open_signer
 
 __all__ = ["Mirror", "MirrorError", "Publication", "publication_id", "site_signer"]
 
@@ -109,10 +109,10 @@ class Mirror:
 
     # -- fetching
 
-    def wanted(self, locks: Iterable[Lock], catalog: Catalog, site: Site) -> list[Wanted]:
+    def wanted(self, locks: Iterable[Lock], catalog: Catalog, site: Site) -> list[FileToFetch]:
         """The files of `locks` that are not in the store. Raises SiteError for an archive without an address."""
         check_archives(site, catalog.archives)
-        found: dict[str, Wanted] = {}
+        found: dict[str, FileToFetch] = {}
         for lock in locks:
             bases: dict[str, str] = {}
             for item in lock.packages:
@@ -121,7 +121,7 @@ class Mirror:
                 if item.archive not in bases:
                     bases[item.archive] = archive_address(lock.stack, item.archive, catalog, site)
                 url = address(bases[item.archive], item.path)
-                found[item.sha256] = Wanted(
+                found[item.sha256] = FileToFetch(
                     item.sha256, item.size, url, item.name, item.version, item.archive
                 )
         return list(found.values())
@@ -131,11 +131,11 @@ class Mirror:
         locks: Lock | Sequence[Lock],
         catalog: Catalog,
         site: Site,
-        progress: Progress | None = None,
+        progress: FetchProgress | None = None,
         *,
         parallel: int = 4,
         pause: float = 1.0,
-    ) -> list[Fault]:
+    ) -> list[FetchFault]:
         """Bring every file that the locks name into the store, from the archives as the site has them.
 
         Returns one fault for each file that its archive does not give as locked; all others are fetched. Raises MirrorError where the
@@ -149,7 +149,7 @@ class Mirror:
                 wanted
             )
 
-    def _room(self, wanted: Iterable[Wanted]) -> None:
+    def _room(self, wanted: Iterable[FileToFetch]) -> None:
         """Refuse what will not fit before it is begun."""
         need = 0
         for item in wanted:
@@ -176,7 +176,7 @@ class Mirror:
         lock: Lock,
         extra: Sequence[LockedPackage] = (),
         *,
-        signer: Signer,
+        signer: ArchiveSigner,
         without: Sequence[str] = (),
         status: Path | None = None,
     ) -> Publication:
@@ -213,7 +213,7 @@ class Mirror:
             sync(final.parent)
             return found
 
-    def _known(self, directory: Path, signer: Signer) -> Publication | None:
+    def _known(self, directory: Path, signer: ArchiveSigner) -> Publication | None:
         """Return an existing complete publication, or None; an incomplete one is made again."""
         try:
             found = Publication.read(directory)
@@ -236,7 +236,7 @@ class Mirror:
         lock: Lock,
         packages: Sequence[LockedPackage],
         extra: Sequence[LockedPackage],
-        signer: Signer,
+        signer: ArchiveSigner,
         without: Sequence[str],
         status: Path | None,
     ) -> Publication:
@@ -271,7 +271,7 @@ class Mirror:
             raise
         return found
 
-    def _amend(self, known: Publication, lock: Lock, signer: Signer) -> Publication:
+    def _amend(self, known: Publication, lock: Lock, signer: ArchiveSigner) -> Publication:
         """Another lock of the same packages, or another key: the repository itself stays."""
         release = known.directory / f"dists/{SUITE}/InRelease"
         if known.fingerprint != signer.fingerprint:
@@ -366,7 +366,7 @@ class Mirror:
 
 
 @contextmanager
-def site_signer(site: Site) -> Iterator[Signer]:
+def site_signer(site: Site) -> Iterator[ArchiveSigner]:
     """Give the site's signing key, tried out; see `signing.open_signer`. Raises MirrorError where the site names none."""
     if site.mirror is None or site.mirror.signing_key is None:
         raise MirrorError(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from goldnode.catalog.load import LOCK_SUFFIX, Entry
+from goldnode.catalog.load import LOCK_SUFFIX, CatalogEntry
 from goldnode.catalog.models import Stack
 from goldnode.core import yamlsource
 from goldnode.core.errors import EditedLockError, GoldnodeError, LockError, NewerLockError
@@ -142,7 +142,7 @@ class Lock(Sealed):
         return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
-class _Written(Lock):
+class _WrittenLock(Lock):
     """A lock as its file has it: with the digest of all the rest."""
 
     stated: Digest | None = Field(default=None, alias="digest")
@@ -195,7 +195,7 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
         raise
     _refuse_newer(source, NewerLockError)
     try:
-        lock, stated = _parts(source, Lock, _Written, LockError)
+        lock, stated = _parts(source, Lock, _WrittenLock, LockError)
     except LockError as error:
         error.remedy = f"{_before(error.remedy)}restore the file as goldnode wrote it, or run `goldnode lock {named} --upgrade`"
         raise
@@ -228,7 +228,7 @@ def load_sealed(
     return lock
 
 
-def _refuse_newer(source: yamlsource.Source, error: type[GoldnodeError]) -> None:
+def _refuse_newer(source: yamlsource.YamlSource, error: type[GoldnodeError]) -> None:
     schema = source.data.get("lock") if isinstance(source.data, dict) else None
     if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
         raise error(
@@ -240,7 +240,7 @@ def _refuse_newer(source: yamlsource.Source, error: type[GoldnodeError]) -> None
 
 
 def _parts(
-    source: yamlsource.Source, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError]
+    source: yamlsource.YamlSource, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError]
 ) -> tuple[AnyLock, str | None]:
     """A lock, and the digest that its file states."""
     content = yamlsource.validate(written, source, error=error).model_dump()
@@ -252,7 +252,7 @@ def _before(remedy: str | None) -> str:
     return f"{remedy}, " if remedy else ""
 
 
-def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
+def find_lock(stack: CatalogEntry[Stack], site: Site) -> tuple[Lock, Path]:
     """Return the lock of `stack` and its file: from $GOLDNODE_LOCKS, the site's `locks`, or next to the
     stack. The first file found decides.
 
@@ -272,7 +272,7 @@ def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
     return lock, path
 
 
-def lock_file(stack: Entry[Stack], site: Site, *, to_write: bool = False) -> Path | None:
+def lock_file(stack: CatalogEntry[Stack], site: Site, *, to_write: bool = False) -> Path | None:
     """Return the file that `find_lock` reads, or None if there is none; `to_write` as for
     `Site.lock_directories`. Raises GoldnodeError.
     """
@@ -288,7 +288,7 @@ def lock_file(stack: Entry[Stack], site: Site, *, to_write: bool = False) -> Pat
     return None
 
 
-def check_intent(lock: Lock, path: Path, stack: Entry[Stack]) -> None:
+def check_intent(lock: Lock, path: Path, stack: CatalogEntry[Stack]) -> None:
     """Refuse a lock of another stack, or of an earlier intent of this one. Raises LockError."""
     check_stack(lock, path, stack)
     if lock.intent != intent_digest(stack.item):
@@ -299,7 +299,7 @@ def check_intent(lock: Lock, path: Path, stack: Entry[Stack]) -> None:
         )
 
 
-def check_stack(lock: Lock, path: Path, stack: Entry[Stack]) -> None:
+def check_stack(lock: Lock, path: Path, stack: CatalogEntry[Stack]) -> None:
     """Refuse a lock of another stack. Raises LockError."""
     if lock.stack != stack.name:
         line = yamlsource.read(path, error=LockError).line(("stack",)) if path.is_file() else None

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from goldnode.core.errors import ModulesError
 from goldnode.core.site import Site
-from goldnode.lock.builder import Inputs, Result, modinfo
+from goldnode.lock.builder import ModuleBuild, ModuleBuildInputs, modinfo
 
-# Raised when the package changes without what is in `Result` changing.
+# Raised when the package changes without what is in `ModuleBuild` changing.
 RECIPE = 1
 MAGIC = b"~Module signature appended~\n"
 # Dependencies of a DKMS package that a node without a compiler does not need.
@@ -163,7 +163,7 @@ class ModulePackage:
     signer: str | None
 
 
-def package_name(inputs: Inputs) -> str:
+def package_name(inputs: ModuleBuildInputs) -> str:
     """Return the name of the package of a build."""
     stem = str(inputs.module or inputs.trees[0].name).lower().replace("_", "-")
     return (
@@ -171,7 +171,7 @@ def package_name(inputs: Inputs) -> str:
     )
 
 
-def package_version(inputs: Inputs, signing: Signing | None) -> str:
+def package_version(inputs: ModuleBuildInputs, signing: Signing | None) -> str:
     """Return its version: the driver package's and the kernel's, and a hash of the build, so that one version has one content."""
     main = (
         inputs.trees[0].version
@@ -184,7 +184,7 @@ def package_version(inputs: Inputs, signing: Signing | None) -> str:
     return f"{plain}+{kernel.replace('-', '.')}+{digest}"
 
 
-def _is_driver(inputs: Inputs, tree: str) -> bool:
+def _is_driver(inputs: ModuleBuildInputs, tree: str) -> bool:
     return (
         tree == inputs.module
         or len(inputs.trees) == 1
@@ -193,8 +193,8 @@ def _is_driver(inputs: Inputs, tree: str) -> bool:
 
 
 def make(
-    inputs: Inputs,
-    result: Result,
+    inputs: ModuleBuildInputs,
+    result: ModuleBuild,
     directory: Path,
     into: Path,
     sources: Mapping[str, Path],
@@ -274,7 +274,7 @@ _SCRIPTS = {
 }
 
 
-def control(inputs: Inputs, name: str, version: str, size: int) -> str:
+def control(inputs: ModuleBuildInputs, name: str, version: str, size: int) -> str:
     """Return the control file: it depends on exactly its kernel, and gives what the driver's own packages ask of the DKMS package."""
     sources = {tree.package: tree.version for tree in inputs.trees}
     given = [clause for source in sources for clause in _clauses(inputs.stanzas[source].get("Provides", ""))]
@@ -310,7 +310,7 @@ def control(inputs: Inputs, name: str, version: str, size: int) -> str:
     return "".join(f"{key}: {value}\n" for key, value in fields.items() if value)
 
 
-def _must_provide(inputs: Inputs, provided: set[str]) -> Iterator[str]:
+def _must_provide(inputs: ModuleBuildInputs, provided: set[str]) -> Iterator[str]:
     """Yield the DKMS packages that a package which stays asks for by name, where nothing else would satisfy it."""
     sources = {tree.package for tree in inputs.trees}
     stay = {name for name in inputs.stanzas if name not in sources and name not in inputs.replaces}
@@ -331,7 +331,7 @@ def _name(clause: str) -> str:
     return re.split(r"[\s(:\[]", clause.strip(), maxsplit=1)[0]
 
 
-def provenance(inputs: Inputs, result: Result, signing: Signing | None) -> str:
+def provenance(inputs: ModuleBuildInputs, result: ModuleBuild, signing: Signing | None) -> str:
     """Return the provenance of the package: key, source trees, every package of the build root with its hash,
     and the certificate's hash.
     """

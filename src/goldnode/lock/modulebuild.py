@@ -14,13 +14,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import Stack
 from goldnode.core.errors import LockError, ModulesError
 from goldnode.core.files import sha256_of
 from goldnode.core.site import Site
 from goldnode.lock import modpackage
-from goldnode.lock.builder import Base, Inputs, Result, Say, build, fetch, inputs_of, make_root
+from goldnode.lock.builder import (
+    Base,
+    ModuleBuild,
+    ModuleBuildInputs,
+    Say,
+    build,
+    fetch,
+    inputs_of,
+    make_root,
+)
 from goldnode.lock.builds import results_directory
 from goldnode.lock.mirror import Mirror, site_signer
 from goldnode.lock.model import Lock, LockedPackage, find_lock
@@ -28,19 +37,19 @@ from goldnode.lock.modules import ARCHIVE, BuilderPackage, BuiltModules, write_m
 
 
 @dataclass(frozen=True)
-class Made:
+class BuiltPackage:
     """Result of `build_stack`: the file it wrote, the file's content, the result of the build, and the
     directory of the publication.
     """
 
     file: Path
     modules: BuiltModules
-    result: Result
+    result: ModuleBuild
     publication: Path
 
 
 def build_stack(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     *,
@@ -49,7 +58,7 @@ def build_stack(
     offline: bool = False,
     out: Path | None = None,
     wait: float = 0,
-) -> Made:
+) -> BuiltPackage:
     """Build the modules of a stack's lock, put their package into the mirror, publish, and write STACK.modules.yml beside the lock.
 
     Keys are tried out before anything is built. `wait`: seconds for another run on the mirror. Raises ModulesError where the modules do
@@ -86,7 +95,7 @@ def build_stack(
                 stack.name, lock, [row], signer=signer, without=sorted(inputs.replaces), status=status
             )
         modules = _modules(inputs, result, lock, package, row)
-        return Made(
+        return BuiltPackage(
             write_modules(modules, out or site.lock_places(lock_file.parent, "stacks")[0]),
             modules,
             result,
@@ -95,7 +104,7 @@ def build_stack(
 
 
 def build_package(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     lock: Lock,
@@ -120,7 +129,7 @@ def build_package(
     return _modules(inputs, result, lock, package, row), kept
 
 
-def _refuse_failed(result: Result, log: Path) -> None:
+def _refuse_failed(result: ModuleBuild, log: Path) -> None:
     if not result.ok:
         raise ModulesError(
             f"driver {result.driver} ({result.flavour}) does not build for kernel {result.kernel}: {result.line}",
@@ -146,7 +155,11 @@ def _row(package: modpackage.ModulePackage, sha256: str, size: int) -> LockedPac
 
 
 def _modules(
-    inputs: Inputs, result: Result, lock: Lock, package: modpackage.ModulePackage, row: LockedPackage
+    inputs: ModuleBuildInputs,
+    result: ModuleBuild,
+    lock: Lock,
+    package: modpackage.ModulePackage,
+    row: LockedPackage,
 ) -> BuiltModules:
     return BuiltModules(
         modules=1,
@@ -165,8 +178,8 @@ def _modules(
     )
 
 
-def matrix(
-    stacks: Sequence[Entry[Stack]],
+def build_combinations(
+    stacks: Sequence[CatalogEntry[Stack]],
     catalog: Catalog,
     site: Site,
     *,
@@ -176,7 +189,7 @@ def matrix(
     base: Base | None = None,
     offline: bool = False,
     say: Say,
-) -> list[Result]:
+) -> list[ModuleBuild]:
     """Build each stack's driver for its locked kernel and flavour, or for each of those named, and return one result per pair.
 
     A pair that apt cannot install is a result too. `everywhere`: the stacks were not named, so a kernel that a stack's archives do not
@@ -212,7 +225,7 @@ def matrix(
 
 
 def _pair(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     lock: Lock | None,
@@ -221,7 +234,7 @@ def _pair(
     base: Base | None,
     offline: bool,
     say: Say,
-) -> Result:
+) -> ModuleBuild:
     try:
         _, _, result, directory = _built(stack, catalog, site, lock, kernel, flavour, base, offline, say)
     except LockError as problem:
@@ -229,7 +242,7 @@ def _pair(
         version = lock.driver_version if lock is not None else None
         key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
         error = f"cannot be installed: {problem.message}"
-        result = Result(
+        result = ModuleBuild(
             key, stack.name, kernel or "?", version, flavour, None, 0.0, error, None, (), "", "", (), ""
         )
         keep(result, None, site)
@@ -238,7 +251,7 @@ def _pair(
     return replace(result, stack=stack.name)
 
 
-def _lock(stack: Entry[Stack], site: Site) -> Lock | None:
+def _lock(stack: CatalogEntry[Stack], site: Site) -> Lock | None:
     try:
         return find_lock(stack, site)[0]
     except LockError:
@@ -246,7 +259,7 @@ def _lock(stack: Entry[Stack], site: Site) -> Lock | None:
 
 
 def _built(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     lock: Lock | None,
@@ -255,7 +268,7 @@ def _built(
     base: Base | None,
     offline: bool,
     say: Say,
-) -> tuple[Inputs, dict[str, Path], Result, Path]:
+) -> tuple[ModuleBuildInputs, dict[str, Path], ModuleBuild, Path]:
     inputs = inputs_of(
         stack, catalog, site, lock, release=kernel, flavour=flavour, base=base, offline=offline
     )
@@ -276,7 +289,7 @@ def _built(
     return inputs, files, result, directory
 
 
-def keep(result: Result, directory: Path | None, site: Site) -> Path:
+def keep(result: ModuleBuild, directory: Path | None, site: Site) -> Path:
     """Store a result as KEY.json with its log next to it. Return the path of the log, or of the result if
     there is no log.
     """
@@ -293,7 +306,7 @@ def keep(result: Result, directory: Path | None, site: Site) -> Path:
     return log if result.log is not None else path
 
 
-def rows_of(results: Sequence[Result]) -> list[dict[str, Any]]:
+def rows_of(results: Sequence[ModuleBuild]) -> list[dict[str, Any]]:
     """Return the results as rows of a table: stack, kernel, driver, flavour, builds ("yes", "no"), and why not."""
     return [
         {
@@ -308,7 +321,7 @@ def rows_of(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def markdown(results: Sequence[Result]) -> str:
+def markdown(results: Sequence[ModuleBuild]) -> str:
     """Return the table in Markdown."""
     rows = [["stack", "kernel", "driver", "flavour", "builds", "why not"]]
     rows += [[str(value).replace("|", "\\|") for value in row.values()] for row in rows_of(results)]
@@ -316,7 +329,7 @@ def markdown(results: Sequence[Result]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]) + "\n"
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[ModuleBuild]) -> str:
     """Return the table as text for a terminal. The complete reason of a failed build follows its row."""
     head = {
         "stack": "stack",
@@ -335,7 +348,7 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def locked(catalog: Catalog, site: Site) -> list[Entry[Stack]]:
+def locked(catalog: Catalog, site: Site) -> list[CatalogEntry[Stack]]:
     """Return the stacks that have a lock and build a module."""
     found = [
         stack

@@ -125,7 +125,7 @@ _APT: tuple[tuple[str, Kind], ...] = (
 
 
 @dataclass(frozen=True)
-class Trouble:
+class UnreachableArchive:
     """One address that cannot be used: archive, address, kind and the original message."""
 
     archive: str
@@ -189,14 +189,14 @@ def kind_of_status(status: int) -> Kind | None:
     return None if status == 200 else "other"
 
 
-def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Trouble]:
+def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[UnreachableArchive]:
     """Return the troubles in apt's messages, one per archive: the most specific one.
 
     `addresses` are (archive, address). Messages that name none of them are left out.
     """
     known = sorted(addresses, key=lambda row: -len(row[1]))
     order = [kind for _, kind in _APT]
-    found: dict[str, Trouble] = {}
+    found: dict[str, UnreachableArchive] = {}
     for line in re.sub(r"\n\s+", " ", text).splitlines():
         if not line.startswith(("E:", "W:", "Err:")):
             continue
@@ -209,7 +209,7 @@ def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Troubl
             before = found.get(name)
             if before is None or _rank(kind, order) < _rank(before.kind, order):
                 detail = re.sub(r"\s+", " ", line.partition(": ")[2])
-                found[name] = Trouble(name, url, kind, detail)
+                found[name] = UnreachableArchive(name, url, kind, detail)
     return list(found.values())
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import Driver, Kernel, Stack, Toolkit
 from goldnode.compat import rules
 from goldnode.core.errors import LockError, UnsolvableError, VanishedError, nearest
@@ -31,14 +31,14 @@ from goldnode.node.state.names import in_family
 _order = functools.cmp_to_key(compare)
 
 
-def upstream(version: str) -> str:
+def upstream_part(version: str) -> str:
     """Return the upstream part of a package version: ``535.309.01-0+deb12u1`` gives ``535.309.01``."""
     rest = version.partition(":")[2] or version
     return re.split(r"[-+~]", rest, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
-class Finding:
+class MovedPackage:
     """One locked package that is no longer what the lock says: `vanished` or `changed`."""
 
     kind: str
@@ -63,11 +63,11 @@ class KernelOffer:
     archives: frozenset[str]
 
 
-class Archives:
+class StackArchives:
     """The archives of one stack as they are now, read once; see `open_archives`."""
 
     def __init__(
-        self, stack: Entry[Stack], root: AptRoot, places: ArchivePlaces, options: Sequence[str] = ()
+        self, stack: CatalogEntry[Stack], root: AptRoot, places: ArchivePlaces, options: Sequence[str] = ()
     ) -> None:
         self.stack, self.places = stack, places
         self.options = tuple(options)
@@ -96,7 +96,7 @@ class Archives:
             item.name in free and item.part == "driver" and _of_driver(item, keep) for item in keep.packages
         )
         kernel_free = any(item.name in free and item.part == "kernel" for item in keep.packages)
-        wanted = _Wanted(
+        wanted = _ResolutionTarget(
             kernel=kernel or (None if kernel_free else keep.kernel_release),
             kernel_exact=kernel is not None,
             driver=driver or (None if driver_free else keep.driver_version),
@@ -104,7 +104,7 @@ class Archives:
             lock=keep,
             versions=self._kept(keep, free),
         )
-        tries: list[tuple[_Wanted, str | None]] = [(wanted, None)]
+        tries: list[tuple[_ResolutionTarget, str | None]] = [(wanted, None)]
         held = {item.name for item in keep.packages if item.set == "stack"}
         stack_only = {name: version for name, version in wanted.versions.items() if name in held}
         tries.append(
@@ -116,7 +116,7 @@ class Archives:
         if kernel is None:
             tries.append(
                 (
-                    _Wanted(lock=keep),
+                    _ResolutionTarget(lock=keep),
                     "apt finds no way to keep the locked versions, so everything was resolved anew",
                 )
             )
@@ -129,17 +129,17 @@ class Archives:
                     raise
         raise AssertionError("unreachable")
 
-    def check(self, lock: Lock) -> list[Finding]:
+    def check(self, lock: Lock) -> list[MovedPackage]:
         """Return what of `lock` has left the archives, or is there with other bytes under the same version."""
         offered, found = self._root.offered(package.name for package in lock.packages), []
         for package in lock.packages:
             versions = offered.get(package.name, {})
             if package.version not in versions:
                 text = f"{package.name} {package.version} has vanished; {_offer(versions)}"
-                found.append(Finding("vanished", package, text))
+                found.append(MovedPackage("vanished", package, text))
             elif package.sha256 not in versions[package.version]:
                 text = f"{package.name} {package.version} has other bytes than were locked"
-                found.append(Finding("changed", package, text))
+                found.append(MovedPackage("changed", package, text))
         return found
 
     def kernels(self, asked: Kernel | None = None) -> list[KernelOffer]:
@@ -208,14 +208,14 @@ class Archives:
 
 @contextmanager
 def open_archives(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     *,
     status: Path | None = None,
     cache: Path | None = None,
     offline: bool = False,
-) -> Iterator[Archives]:
+) -> Iterator[StackArchives]:
     """Bring the indexes of the stack's archives up to date and give them, on top of dpkg status file `status`.
 
     `offline` uses the indexes of the cache as they are. Raises LockError, SigningKeyError for a wrong key, before anything is downloaded.
@@ -235,11 +235,11 @@ def open_archives(
         if status is not None:
             root.use_status(status)
         root.refresh(offline)
-        yield Archives(stack, root, places, options)
+        yield StackArchives(stack, root, places, options)
 
 
 def resolve(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     *,
@@ -262,19 +262,19 @@ def resolve(
 
 def check(
     lock: Lock,
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     *,
     cache: Path | None = None,
     offline: bool = False,
-) -> list[Finding]:
+) -> list[MovedPackage]:
     """Return what of `lock` has left the archives, or is there with other bytes under the same version."""
     with open_archives(stack, catalog, site, cache=cache, offline=offline) as archives:
         return archives.check(lock)
 
 
-def apt_sources(stack: Entry[Stack], catalog: Catalog, site: Site) -> list[AptSource]:
+def apt_sources(stack: CatalogEntry[Stack], catalog: Catalog, site: Site) -> list[AptSource]:
     """Return the archives of `stack` and of its optional parts in use, each with a keyring of the accepted keys only.
 
     Raises SigningKeyError and SiteError, and LockError where a key cannot be fetched.
@@ -304,7 +304,7 @@ def archive_sources(names: Sequence[str], places: ArchivePlaces) -> list[AptSour
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _ResolutionTarget:
     """Target of a resolution: choices that are taken if possible (`…_exact`: or it fails), and versions that
     stay.
     """
@@ -338,21 +338,21 @@ def _of_driver(item: LockedPackage, lock: Lock) -> bool:
     return (
         item.part == "driver"
         and lock.driver_version is not None
-        and upstream(item.version) == lock.driver_version
+        and upstream_part(item.version) == lock.driver_version
     )
 
 
 def _resolve(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     root: AptRoot,
     names: Sequence[str],
     today: dt.date,
-    keep: _Wanted | None = None,
+    keep: _ResolutionTarget | None = None,
     *,
     options: Sequence[str] = (),
 ) -> Lock:
     item = stack.item
-    keep = keep or _Wanted()
+    keep = keep or _ResolutionTarget()
     root.pin({})
     release, kernel_version = _kernel(stack, root, names, keep)
     kernel = kernel_packages(item.os.id, release)
@@ -383,7 +383,7 @@ def _resolve(
     pins |= {
         name: version
         for name, version in bound.items()
-        if name not in pins or upstream(pins[name]) != upstream(version)
+        if name not in pins or upstream_part(pins[name]) != upstream_part(version)
     }
     pins |= dict.fromkeys(kernel, kernel_version)
     root.pin(pins)
@@ -402,7 +402,7 @@ def _resolve(
             f'package "{absent[0]}" would not be fetched: the given status has it installed',
             remedy="resolve on the status of a system without the stack",
         )
-    graph = Graph(stanzas)
+    graph = DependencyGraph(stanzas)
     members = graph.stack_set(requested, driver)
     optional = {manager, *(package for row in parts.values() for package in row)} - {*kernel, *wanted}
     ordinary = set(graph.reached([name for name in requested if name not in optional]))
@@ -473,13 +473,13 @@ def _resolve(
 
 
 def _with_option(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     name: str,
     root: AptRoot,
     requests: Sequence[str],
     downloads: Sequence[Download],
     driver_version: str | None,
-    keep: _Wanted,
+    keep: _ResolutionTarget,
 ) -> list[Download]:
     """Return `downloads` and those of one optional part, which apt adds without moving any of them."""
     option = stack.item.options[name]
@@ -515,7 +515,7 @@ def _with_option(
 
 
 def _following(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     packages: Sequence[str],
     driver_version: str,
     root: AptRoot,
@@ -525,7 +525,7 @@ def _following(
     found: dict[str, str] = {}
     offered = root.offered(packages)
     for package in packages:
-        same = [version for version in offered.get(package, {}) if upstream(version) == driver_version]
+        same = [version for version in offered.get(package, {}) if upstream_part(version) == driver_version]
         if not same:
             raise VanishedError(
                 f"{package} must have the driver's version {driver_version}; {_offer(offered.get(package, {}))}",
@@ -537,7 +537,9 @@ def _following(
     return found
 
 
-def _together(stack: Entry[Stack], name: str, root: AptRoot, kept: Mapping[str, str]) -> dict[str, str]:
+def _together(
+    stack: CatalogEntry[Stack], name: str, root: AptRoot, kept: Mapping[str, str]
+) -> dict[str, str]:
     """Return pins of the packages of an optional part at the newest version that all of them have."""
     packages = stack.item.options[name].packages
     offered = root.offered(packages)
@@ -555,7 +557,7 @@ def _together(stack: Entry[Stack], name: str, root: AptRoot, kept: Mapping[str, 
     return dict.fromkeys(packages, max(common, key=_order))
 
 
-def _carried(stack: Entry[Stack], names: Sequence[str]) -> list[str]:
+def _carried(stack: CatalogEntry[Stack], names: Sequence[str]) -> list[str]:
     """The releases of all kernels among the packages of `names`."""
     return [
         found
@@ -565,7 +567,7 @@ def _carried(stack: Entry[Stack], names: Sequence[str]) -> list[str]:
 
 
 def _kernels(
-    stack: Entry[Stack], kernel: Kernel, root: AptRoot, names: Sequence[str]
+    stack: CatalogEntry[Stack], kernel: Kernel, root: AptRoot, names: Sequence[str]
 ) -> tuple[str, list[str], list[tuple[str, str]]]:
     """Return the request in words, the releases that match it, and (version, release) of the complete ones."""
     if kernel.release is not None:
@@ -588,7 +590,9 @@ def _kernels(
     return wanted, releases, whole
 
 
-def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str], keep: _Wanted) -> tuple[str, str]:
+def _kernel(
+    stack: CatalogEntry[Stack], root: AptRoot, names: Sequence[str], keep: _ResolutionTarget
+) -> tuple[str, str]:
     """Return release and package version of the kernel: image and headers exist, both at that version."""
     kernel = stack.item.kernel
     wanted, releases, whole = _kernels(stack, kernel, root, names)
@@ -640,12 +644,12 @@ def _family(driver: Driver, root: AptRoot, names: Sequence[str]) -> dict[str, di
     offered: dict[str, dict[str, list[str]]] = {}
     for stanza in root.show(family):
         by_upstream = offered.setdefault(stanza["Package"], {})
-        by_upstream.setdefault(upstream(stanza["Version"]), []).append(stanza["Version"])
+        by_upstream.setdefault(upstream_part(stanza["Version"]), []).append(stanza["Version"])
     return offered
 
 
 def _driver(
-    stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[str], keep: _Wanted
+    stack: CatalogEntry[Stack], driver: Driver, root: AptRoot, names: Sequence[str], keep: _ResolutionTarget
 ) -> tuple[str, dict[str, str]]:
     """Return the driver's upstream version, and pins of every package of its family that has exactly that version."""
     offered = _family(driver, root, names)
@@ -692,14 +696,16 @@ def _driver(
     )
 
 
-def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot, kept: Mapping[str, str]) -> dict[str, str]:
+def _toolkit(
+    stack: CatalogEntry[Stack], toolkit: Toolkit, root: AptRoot, kept: Mapping[str, str]
+) -> dict[str, str]:
     """Return pins of all packages of the container toolkit: one version, which no known bulletin affects (the catalog refuses one that is)."""
     floor, leader = rules.toolkit_floor(), toolkit.packages[0]
     line = stack.source.line(("runtime", "toolkit"))
     offered: dict[str, dict[str, str]] = {name: {} for name in toolkit.packages}
     for stanza in root.show(toolkit.packages):
         known = offered[stanza["Package"]]
-        number = upstream(stanza["Version"])
+        number = upstream_part(stanza["Version"])
         known[number] = max(known.get(number, stanza["Version"]), stanza["Version"], key=_order)
     versions = sorted(offered[leader], key=_order, reverse=True)
     whole = [version for version in versions if all(version in found for found in offered.values())]
@@ -714,7 +720,7 @@ def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot, kept: Mapping
         version for version in whole if rules.toolkit_safe(version) and toolkit.version in (None, version)
     ]
     if safe:
-        locked = upstream(kept.get(leader, ""))
+        locked = upstream_part(kept.get(leader, ""))
         return {name: found[locked if locked in safe else safe[0]] for name, found in offered.items()}
     if whole:
         raise LockError(
@@ -731,7 +737,7 @@ def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot, kept: Mapping
     )
 
 
-def _require(stack: Entry[Stack], asked: Iterable[str], names: Sequence[str]) -> None:
+def _require(stack: CatalogEntry[Stack], asked: Iterable[str], names: Sequence[str]) -> None:
     known = set(names)
     for name in asked:
         if name in known:
@@ -809,7 +815,7 @@ def _plain(uri: str) -> str:
     return re.sub(r"^(file|copy):/+", r"\1:/", uri).rstrip("/")
 
 
-class Graph:
+class DependencyGraph:
     """The resolved packages and who needs whom."""
 
     def __init__(self, stanzas: Mapping[str, Stanza]) -> None:

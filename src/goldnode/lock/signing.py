@@ -29,7 +29,7 @@ _NAMED = re.compile(r"^(?:0x)?[0-9A-Fa-f]{40}$")
 
 
 @dataclass(frozen=True)
-class Signer:
+class ArchiveSigner:
     """A secret key that has signed once already. `public` is its armoured public key, as nodes get it."""
 
     fingerprint: str
@@ -112,7 +112,7 @@ def create(
 @contextmanager
 def open_signer(
     key: str, base: Path, public: bytes | None = None, public_file: Path | None = None
-) -> Iterator[Signer]:
+) -> Iterator[ArchiveSigner]:
     """Give the signing key `key`: a file with a secret key (relative to `base`), or the fingerprint of one in the user's keyring.
 
     It is tried out: it signs, and the signature holds against `public`, the key that nodes are given (default: its own). Raises
@@ -159,7 +159,7 @@ def open_signer(
                 else "make another with `goldnode mirror key`",
             )
         given = armor(public) if public is not None else _public(home, chosen.fingerprint)
-        signer = Signer(chosen.fingerprint, given, home, chosen.uid)
+        signer = ArchiveSigner(chosen.fingerprint, given, home, chosen.uid)
         _try_out(signer, scratch, public_file)
         yield signer
 
@@ -296,7 +296,7 @@ def _fingerprints(public: bytes, file: Path | None) -> list[str]:
         ) from problem
 
 
-def _try_out(signer: Signer, scratch: Path, public_file: Path | None) -> None:
+def _try_out(signer: ArchiveSigner, scratch: Path, public_file: Path | None) -> None:
     text, out = scratch / "trial", scratch / "trial.asc"
     text.write_text("goldnode tries out this key\n", encoding="utf-8")
     out.unlink(missing_ok=True)

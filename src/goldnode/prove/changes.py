@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from goldnode.prove.session import Done, NotChecked, Session
+from goldnode.prove.session import FinishedProcess, NotChecked, Session
 
 SCHEMA = "goldnode.prove-gpu-state/1"
 # In the order of setting; restored in reverse order.
@@ -31,7 +31,7 @@ STEP_W = 5
 Json = Dict[str, Any]
 
 
-class Change(NamedTuple):
+class GpuSettingChange(NamedTuple):
     """One setting of one GPU: its original value and the temporary one.
 
     If `other` is None, `why` is the reason to skip the setting.
@@ -62,7 +62,7 @@ def current(gpu: Mapping[str, Any], field: str) -> Any:
     return gpu.get(field)
 
 
-def proposals(gpus: Mapping[str, Any]) -> List[Change]:
+def proposals(gpus: Mapping[str, Any]) -> List[GpuSettingChange]:
     """Return the changes to make on each GPU of a reading. Pure."""
     found = []
     for gpu in gpus.values():
@@ -72,11 +72,11 @@ def proposals(gpus: Mapping[str, Any]) -> List[Change]:
     return found
 
 
-def _proposal(gpu: Mapping[str, Any], field: str) -> Change:
+def _proposal(gpu: Mapping[str, Any], field: str) -> GpuSettingChange:
     value = current(gpu, field)
     uuid = gpu["uuid"]
     if is_fault(value):
-        return Change(
+        return GpuSettingChange(
             uuid,
             field,
             value,
@@ -89,7 +89,7 @@ def _proposal(gpu: Mapping[str, Any], field: str) -> Change:
         "clocks": _clocks,
         "compute_mode": _compute,
     }[field](gpu, value)
-    return Change(uuid, field, value, other, why)
+    return GpuSettingChange(uuid, field, value, other, why)
 
 
 def _persistence(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
@@ -204,13 +204,13 @@ def back(session: Session, rows: List[Json]) -> List[str]:
     ]
 
 
-def _asked(session: Session, request: Json) -> Done:
+def _asked(session: Session, request: Json) -> FinishedProcess:
     # Not with session.node: restoring must work after the time of the run is over.
     command = [*session.python(), str(session.carried.node), "device"]
     return session.children.run(command, 60.0, json.dumps(request).encode())
 
 
-def row(change: Change, value: Any) -> Json:
+def row(change: GpuSettingChange, value: Any) -> Json:
     """Return a setting in the form of the device protocol."""
     return {"uuid": change.uuid, "field": change.field, "value": value}
 

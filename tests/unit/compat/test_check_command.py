@@ -17,7 +17,7 @@ from goldnode.cli import main
 from goldnode.commands import check_request as command
 from goldnode.compat import report
 from goldnode.compat.check import registry
-from goldnode.compat.model import Finding, Place
+from goldnode.compat.model import CompatFinding, DeclaredAt
 from goldnode.facts import host as facts
 from goldnode.facts import models
 
@@ -145,10 +145,10 @@ def test_sarif(check: Check) -> None:
 
 def test_levels() -> None:
     def level(severity: Any, fatal: bool) -> str:
-        finding = Finding(
-            "no-lock", severity, "class c", "m", (), "r", Place(Path("/nowhere/c.yml"), 2), fatal=fatal
+        finding = CompatFinding(
+            "no-lock", severity, "class c", "m", (), "r", DeclaredAt(Path("/nowhere/c.yml"), 2), fatal=fatal
         )
-        (result,) = report.sarif(report.Report([], [finding]))["runs"][0]["results"]
+        (result,) = report.sarif(report.CompatReport([], [finding]))["runs"][0]["results"]
         assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {
             "uri": "file:///nowhere/c.yml"
         }

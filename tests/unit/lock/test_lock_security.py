@@ -16,7 +16,7 @@ from goldnode.cli import main
 from goldnode.core.errors import LockError
 from goldnode.lock.builds import known_build
 from goldnode.lock.model import load_lock
-from goldnode.lock.update import Mode, Update, check, update
+from goldnode.lock.update import LockUpdate, UpdateMode, check, update
 
 # The facts say of no 545 driver whether it builds on 6.1, so that each test says what is known.
 BRANCH, DRIVER = "545", "545.10.01"
@@ -67,13 +67,13 @@ def cve(guard: Archive, number: int, version: str) -> str:
     return release
 
 
-def lane(place: Place, **options: Any) -> Update:
-    made = update(*place.load(), mode=Mode.SECURITY, **options)
+def lane(place: Place, **options: Any) -> LockUpdate:
+    made = update(*place.load(), mode=UpdateMode.SECURITY, **options)
     assert made.lane is not None
     return made
 
 
-def moved(made: Update) -> set[str]:
+def moved(made: LockUpdate) -> set[str]:
     return {change.name for change in made.diff.changes}
 
 
