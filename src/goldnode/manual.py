@@ -163,11 +163,11 @@ def _body(entry: ManualEntry) -> Iterator[str]:
 def _markdown(entry: ManualEntry, level: str) -> Iterator[str]:
     yield from (f"{level} {entry.name}", "", "```text", f"{entry.name} {entry.synopsis}".strip(), "```", "")
     for paragraph in entry.text:
-        yield from ("```text", paragraph, "```", "") if "\n" in paragraph else (_plain(paragraph), "")
+        yield from ("```text", paragraph, "```", "") if "\n" in paragraph else (_escaped(paragraph), "")
     if entry.options:
         yield from ("| Option | Meaning |", "|---|---|")
         yield from (
-            f"| `{_cell(flags)}` | {_plain(_cell(_sentence(text)))} |" for flags, text in entry.options
+            f"| `{_cell(flags)}` | {_escaped(_cell(_sentence(text)))} |" for flags, text in entry.options
         )
         yield ""
 
@@ -176,7 +176,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     """Escape what Markdown would read as emphasis or as an HTML tag, outside code."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([*_<])", r"\\\1", part) for part in parts)

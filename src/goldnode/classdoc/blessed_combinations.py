@@ -373,10 +373,10 @@ def _text_lines(shown: BlessedCombinations) -> Iterator[str]:
                 if row.cells[column] != NONE:
                     yield f"  {column:<{width}}  {row.cells[column]}"
             for note in row.notes:
-                yield f"  - {_said(note)}"
+                yield f"  - {_note_text(note)}"
 
 
-def _said(note: CombinationNote) -> str:
+def _note_text(note: CombinationNote) -> str:
     severity = "accepted" if note.accepted else note.severity
     doubt = f" (doubt: {note.doubt})" if note.doubt else ""
     accepted = f" Accepted: {note.accepted}." if note.accepted else ""
@@ -404,5 +404,5 @@ def _render(name: str, shown: BlessedCombinations) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["cell"] = lambda value: str(value).replace("|", "\\|")
-    environment.globals.update(said=_said, NONE=NONE, words=_WORDS)
+    environment.globals.update(said=_note_text, NONE=NONE, words=_WORDS)
     return environment.get_template(name).render(matrix=shown)

@@ -64,7 +64,7 @@ def adopt(
     survey = (
         adopting.read(from_file)
         if from_file
-        else adopting.look(host, inventory, ["--become"] if become else [])
+        else adopting.survey_host(host, inventory, ["--become"] if become else [])
     )
     if save_to is not None:
         save_to.write_text(json.dumps(survey, indent=1, sort_keys=True) + "\n", encoding="utf-8")

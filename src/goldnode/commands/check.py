@@ -93,9 +93,9 @@ def check(
         return
     if limit is not None and not inventories:
         raise click.UsageError("--limit needs an inventory (-i).")
-    from goldnode.commands.check_request import look
+    from goldnode.commands.check_request import compatibility_report
 
-    found = look(classes, stacks, inventories, limit, images, requirements)
+    found = compatibility_report(classes, stacks, inventories, limit, images, requirements)
     if form == "sarif":
         click.echo(report.dumps(report.sarif(found)))
     else:

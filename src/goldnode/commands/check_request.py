@@ -26,7 +26,7 @@ from goldnode.inventory.selection import check_inventory, no_host, put_right
 from goldnode.inventory.variables import UnknownVariables, check_written
 
 
-def look(
+def compatibility_report(
     classes: Sequence[str] = (),
     stacks: Sequence[str] = (),
     inventories: Sequence[str] = (),

@@ -86,7 +86,7 @@ def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | No
         failed = [{"kind": fault.kind, "file": fault.wanted.name, "why": fault.message} for fault in faults]
         if faults:
             emit(form, {"published": [], "failed": failed})
-            _tell(faults, list(locks))
+            _print_faults(faults, list(locks))
             sys.exit(1)
         published = [place.publish(name, lock, signer=signer, status=status) for name, lock in locks.items()]
     emit(
@@ -376,7 +376,7 @@ class _Bar:
         self.done(fault.wanted)
 
 
-def _tell(faults: list[FetchFault], stacks: list[str]) -> None:
+def _print_faults(faults: list[FetchFault], stacks: list[str]) -> None:
     for fault in faults:
         click.echo(str(fault), err=True)
     kinds = {fault.kind for fault in faults}

@@ -71,7 +71,9 @@ def settle(found: Iterable[CompatFinding], host: CompatHost | None) -> list[Comp
 def _settled(finding: CompatFinding, host: CompatHost | None) -> CompatFinding:
     accepted = finding.accepted
     if accepted is None and host is not None:
-        accepted = next((_told(item) for item in host.accept if _covers(item, finding, host)), None)
+        accepted = next(
+            (_acceptance_text(item) for item in host.accept if _covers(item, finding, host)), None
+        )
         if accepted is None and finding.severity == "unknown" and host.unknown == "accept":
             accepted = f"what is unknown, by {host.subject} (compat.unknown: accept)"
     unknown_blocks = host is not None and host.unknown == "block" and finding.severity == "unknown"
@@ -88,7 +90,7 @@ def _covers(item: Acceptance, finding: CompatFinding, host: CompatHost) -> bool:
     )
 
 
-def _told(item: Acceptance) -> str:
+def _acceptance_text(item: Acceptance) -> str:
     return f"{item.reason} ({item.owner}, until {item.expires})"
 
 

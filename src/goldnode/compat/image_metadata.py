@@ -92,11 +92,13 @@ def read(path: Path) -> ImageMetadata:
                 return _packed(member)
         if path.stat().st_size > _LARGEST:
             raise ValueError("it is larger than metadata is")
-        return _plain(path.read_bytes())
+        return _inspect_output(path.read_bytes())
     except FileNotFoundError as problem:
         raise WorkloadError(f"{path} does not exist", remedy="correct the name of the file") from problem
     except ValidationError as problem:
-        raise WorkloadError(f"{path} is no image metadata: {_said(problem)}", remedy=_REMEDY) from problem
+        raise WorkloadError(
+            f"{path} is no image metadata: {_problem_text(problem)}", remedy=_REMEDY
+        ) from problem
     except (OSError, tarfile.TarError, ValueError) as problem:
         raise WorkloadError(f"{path} is no image metadata: {problem}", remedy=_REMEDY) from problem
 
@@ -123,11 +125,11 @@ def inspect(reference: str) -> ImageMetadata:
         raise WorkloadError(message, remedy="start it, or give the image's metadata as a file") from problem
     except ValidationError as problem:
         raise WorkloadError(
-            f"the local Docker engine tells no metadata of {reference}: {_said(problem)}"
+            f"the local Docker engine tells no metadata of {reference}: {_problem_text(problem)}"
         ) from problem
 
 
-def _said(problem: ValidationError) -> str:
+def _problem_text(problem: ValidationError) -> str:
     first = problem.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "json_invalid":
@@ -141,7 +143,7 @@ def _said(problem: ValidationError) -> str:
     )
 
 
-def _plain(data: bytes) -> ImageMetadata:
+def _inspect_output(data: bytes) -> ImageMetadata:
     document = TypeAdapter[Any](Any).validate_json(data)
     if isinstance(document, list):
         if len(document) != 1:
@@ -160,7 +162,7 @@ def _packed(member: Callable[[str], bytes | None]) -> ImageMetadata:
         entries = TypeAdapter(list[_Saved]).validate_json(saved)
         if not entries:
             raise ValueError("its manifest names no image")
-        config = _held(member, entries[0].config)
+        config = _required_member(member, entries[0].config)
         return ImageMetadata.model_validate_json(config).model_copy(update={"tags": entries[0].tags})
     index = member("index.json")
     if index is None:
@@ -178,17 +180,17 @@ def _packed(member: Callable[[str], bytes | None]) -> ImageMetadata:
             (item for item in images if item.platform is not None and item.platform.architecture == "amd64"),
             images[0],
         )
-        manifest = _Manifest.model_validate_json(_held(member, _blob(chosen.digest)))
+        manifest = _Manifest.model_validate_json(_required_member(member, _blob(chosen.digest)))
     if manifest.config is None:
         raise ValueError("its manifest names no configuration")
-    return ImageMetadata.model_validate_json(_held(member, _blob(manifest.config.digest)))
+    return ImageMetadata.model_validate_json(_required_member(member, _blob(manifest.config.digest)))
 
 
 def _blob(digest: str) -> str:
     return "blobs/" + digest.replace(":", "/")
 
 
-def _held(member: Callable[[str], bytes | None], name: str) -> bytes:
+def _required_member(member: Callable[[str], bytes | None], name: str) -> bytes:
     found = member(name)
     if found is None:
         raise ValueError(f"its manifest names {name}, which it does not hold")

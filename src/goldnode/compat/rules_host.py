@@ -486,7 +486,7 @@ def driver_packages(host: CompatHost | None, workload: Workload | None = None) -
     if host.driver_package is not None:
         pass  # apt has resolved it from the OS's archives
     elif host.archives and all(name.startswith(_os_id(host)) for name in host.archives):
-        carried = _carried(row) if row is not None else []
+        carried = _archive_drivers(row) if row is not None else []
         if row is None or not carried:
             message = f"no source says which drivers {_os_name(host)} carries in its own archive"
             yield _os(
@@ -603,7 +603,7 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
         )
 
 
-def _carried(row: Mapping[str, Any]) -> list[str]:
+def _archive_drivers(row: Mapping[str, Any]) -> list[str]:
     """Return the driver versions in an OS's own archive."""
     found: list[str] = []
     for name, versions in (row.get("driver_packages") or {}).items():
@@ -1115,7 +1115,7 @@ def _cohort(
     branches = {host.branch for host in hosts if host.branch is not None}
     exact = {host.driver for host in hosts if host.driver is not None}
     if len(branches) > 1 or len(exact) > 1:
-        message = f"nodes that train together need one driver version, and these have {_told(drivers)}"
+        message = f"nodes that train together need one driver version, and these have {_values_text(drivers)}"
         yield CompatFinding(
             "cohort-driver",
             "block",
@@ -1131,7 +1131,9 @@ def _cohort(
         and any(host.driver is None for host in hosts)
         and len({host.stack for host in hosts}) > 1
     ):
-        message = f"whether its nodes have one driver version is not known without locks: {_told(drivers)}"
+        message = (
+            f"whether its nodes have one driver version is not known without locks: {_values_text(drivers)}"
+        )
         yield CompatFinding(
             "cohort-driver",
             "unknown",
@@ -1150,7 +1152,7 @@ def _cohort(
     )
     if len(kinds) > 1:
         message = (
-            f"its nodes have GPUs of different architectures: {_told(kinds)}; the slowest sets the pace, "
+            f"its nodes have GPUs of different architectures: {_values_text(kinds)}; the slowest sets the pace, "
             "and binaries need code for all"
         )
         yield CompatFinding(
@@ -1164,7 +1166,7 @@ def _cohort(
         }
     )
     if len(versions) > 1:
-        message = f"nodes that train together need one NCCL, and their images have {_told(versions)}"
+        message = f"nodes that train together need one NCCL, and their images have {_values_text(versions)}"
         yield CompatFinding(
             "cohort-nccl",
             "block",
@@ -1188,7 +1190,7 @@ def _by(values: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def _told(values: Mapping[str, list[str]]) -> str:
+def _values_text(values: Mapping[str, list[str]]) -> str:
     return "; ".join(f"{value} ({', '.join(who)})" for value, who in sorted(values.items()))
 
 

@@ -563,7 +563,7 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
     if workload is None or workload.cudnn is None or _is_torchs(workload, "cudnn"):
         return
     rule, version = "cudnn-cuda", workload.cudnn
-    for cuda in _beside(workload, "cudnn"):
+    for cuda in _paired_cuda(workload, "cudnn"):
         major = cuda.partition(".")[0]
         pair = facts.image_pairing().get(cuda)
         # NVIDIA's own image combines these versions: they were tested together.
@@ -602,7 +602,7 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
             yield _finding(rule, severity, workload, message, facts.wheel_sources(), _cudnn_for(major))
 
 
-def _beside(workload: Workload, library: str) -> list[str]:
+def _paired_cuda(workload: Workload, library: str) -> list[str]:
     """Return the CUDA versions that a library is used with.
 
     The wheel's name decides, then the workload's own CUDA, then the one its frameworks ship.
@@ -645,7 +645,7 @@ def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
     ):
         return
     rule, version = "cudnn-gpu", workload.cudnn
-    beside = _beside(workload, "cudnn")
+    beside = _paired_cuda(workload, "cudnn")
     major = int(beside[0].partition(".")[0]) if beside else None
     cuda = next((item for item in beside if "." in item), None)
     exact = [row for row in facts.cudnn_matrix() if row.is_for(version) and row.major in (None, major)]
@@ -763,7 +763,7 @@ def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
     if workload is None or workload.nccl is None or _is_torchs(workload, "nccl"):
         return
     rule, version = "nccl-cuda", workload.nccl
-    for cuda in _beside(workload, "nccl"):
+    for cuda in _paired_cuda(workload, "nccl"):
         major = cuda.partition(".")[0]
         pair = facts.image_pairing().get(cuda)
         known = facts.wheels("nccl", major)
@@ -1109,7 +1109,7 @@ def framework_libraries(host: CompatHost | None, workload: Workload | None) -> I
             remedy = f"use a build of torch for CUDA 13, or vllm {before[-1]}"
             yield _finding(rule, "block", workload, message, facts.framework_sources(row), remedy)
     if workload.kind == "image":
-        yield from _beside_framework(workload)
+        yield from _framework_pins(workload)
         return
     for library, pinned in (("cudnn", workload.cudnn), ("nccl", workload.nccl)):
         if pinned is not None:
@@ -1167,7 +1167,7 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
             )
 
 
-def _beside_framework(workload: Workload) -> Iterator[CompatFinding]:
+def _framework_pins(workload: Workload) -> Iterator[CompatFinding]:
     """Report libraries of an image that differ from those its framework needs.
 
     This is no block: an image may contain a library twice, its own and one from the framework's wheel.
@@ -1641,7 +1641,7 @@ def _compare(have: str | None, sign: str, wanted: str) -> bool | None:
     }[sign]
 
 
-def as_told(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
+def reader_findings(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Yield the findings of the reader about what could not be determined."""
     if workload is not None:
         yield from (item for item in workload.told if item.rule == "workload-told")
@@ -1661,7 +1661,7 @@ RULES: tuple[CompatRule, ...] = (
         "digest is given, tells nothing that could be checked. Its metadata does (docker inspect, an OCI "
         "layout, a saved image), and so does the class, which can state versions beside the image's name. "
         "What is not known is never taken for fitting.",
-        as_told,
+        reader_findings,
     ),
     CompatRule(
         "requirement-open",

@@ -35,12 +35,12 @@ from goldnode.lock.fetch import Fetcher, FetchProgress
 from goldnode.lock.locked_files import (
     LockedDeb,
     MovedFile,
+    first_fault,
     keeper,
     kept_versions,
     locked_debs,
     moved,
     pool_path,
-    told,
     wanted_debs,
     writing,
 )
@@ -57,7 +57,7 @@ from goldnode.lock.model import (
     listed,
     load_sealed,
     lock_name,
-    write_whole,
+    write_atomically,
 )
 from goldnode.lock.modulebuild import build_package
 from goldnode.lock.modules import ARCHIVE as BUILT
@@ -280,7 +280,7 @@ def dump_disk_lock(lock: DiskLock) -> str:
 
 def write_disk_lock(lock: DiskLock, directory: Path) -> Path:
     """Write the lock into `directory`, atomically, and return its file. Raises DiskError on failure."""
-    return write_whole(directory / lock_name(lock.disk), dump_disk_lock(lock), DiskError)
+    return write_atomically(directory / lock_name(lock.disk), dump_disk_lock(lock), DiskError)
 
 
 # -- resolving
@@ -490,7 +490,7 @@ def fetch(
         )
     if faults:
         raise DiskError(
-            told(faults),
+            first_fault(faults),
             remedy=f"run `goldnode disks lock {item.name} --check` to see what moved, or fetch again if it "
             "was the network",
         )

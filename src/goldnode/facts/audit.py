@@ -532,9 +532,10 @@ def _gpus(folder: _Folder) -> None:
     listed = {}
     for names, version in drivers["first_driver_listing_gpu"]["entries"].items():
         for name in re.split(r"\s*/\s*", names):
-            listed[_plain(name)] = str(version)
+            listed[_normalised_name(name)] = str(version)
     needed = {
-        _plain(row["gpu"].removeprefix("HGX ")): row["min_driver"] for row in drivers["operator_minimum"]
+        _normalised_name(row["gpu"].removeprefix("HGX ")): row["min_driver"]
+        for row in drivers["operator_minimum"]
     }
     for vendor in ("nvidia", "amd", "intel"):
         for index, gpu in enumerate(data[vendor]):
@@ -557,7 +558,7 @@ def _gpus(folder: _Folder) -> None:
                 folder.tell(
                     "gpus.yml", path, f"{name}: driver {least} is not of branch {gpu['min_driver_branch']}"
                 )
-            short = _plain(name)
+            short = _normalised_name(name)
             # operator_minimum takes precedence; the other table counts only for GPUs that it does not list.
             for table, rows in (("operator_minimum", needed), ("first_driver_listing_gpu", listed)):
                 alike = [key for key in rows if short.startswith(key)]
@@ -586,7 +587,7 @@ def _gpus(folder: _Folder) -> None:
             )
 
 
-def _plain(name: str) -> str:
+def _normalised_name(name: str) -> str:
     """Return a GPU's name without brand words and punctuation, to match tables that spell it differently."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"(?i)blackwell|geforce|hgx", "", name.split(" (")[0]).casefold())
 
@@ -792,7 +793,9 @@ def _known_bad(folder: _Folder) -> None:
             continue
         for model in [models] if isinstance(models, str) else models:
             for gpu in folder["gpus.yml"]["nvidia"]:
-                if _plain(gpu["sku"]).startswith(_plain(model)) and gpu["min_driver"] not in (
+                if _normalised_name(gpu["sku"]).startswith(_normalised_name(model)) and gpu[
+                    "min_driver"
+                ] not in (
                     None,
                     least.group(1),
                 ):

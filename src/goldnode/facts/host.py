@@ -146,10 +146,10 @@ def load(name: str) -> dict[str, Any]:
         )
     content = path.read_bytes()
     kept = cache_directory() / f"{hashlib.sha256(content).hexdigest()}.json"
-    data = _kept(kept)
+    data = _read_cache(kept)
     if data is None:
         data = _parsed(name, content)
-        _keep(kept, data)
+        _write_cache(kept, data)
     return data
 
 
@@ -189,7 +189,7 @@ def cache_directory() -> Path:
     return files.cache_directory() / "facts"
 
 
-def _kept(path: Path) -> dict[str, Any] | None:
+def _read_cache(path: Path) -> dict[str, Any] | None:
     """Return cached parsed facts; `None` on a cache miss, or if another user could have written the file."""
     try:
         with path.open("rb") as opened:
@@ -202,7 +202,7 @@ def _kept(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _keep(path: Path, data: dict[str, Any]) -> None:
+def _write_cache(path: Path, data: dict[str, Any]) -> None:
     """Cache parsed facts if JSON preserves them exactly. Write errors are ignored: the cache is optional."""
     import tempfile
 

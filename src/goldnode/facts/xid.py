@@ -197,11 +197,11 @@ def explain(text: str) -> list[dict[str, Any]]:
     text = text.strip()
     bare = re.fullmatch(r"(?:S?Xid\s*)?(\d{1,6})", text, re.IGNORECASE)
     if bare:
-        return [_told(int(bare.group(1)), None)]
-    return [_told(row["code"], row) for row in logs.parse(text.splitlines())]
+        return [_row_data(int(bare.group(1)), None)]
+    return [_row_data(row["code"], row) for row in logs.parse(text.splitlines())]
 
 
-def _told(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
+def _row_data(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
     row = codes().get(code) if code is not None else None
     if row is None:
         return {

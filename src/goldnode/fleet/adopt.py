@@ -54,7 +54,7 @@ class AdoptProposal:
 # Looking
 
 
-def look(host: str, inventory: str | None = None, options: Sequence[str] = ()) -> dict[str, Any]:
+def survey_host(host: str, inventory: str | None = None, options: Sequence[str] = ()) -> dict[str, Any]:
     """Survey `host` through Ansible, so that users, keys, become and jump hosts are what the inventory says. Changes nothing there.
 
     :param host: a name of `inventory`, else an ssh destination. `options` go to ``ansible``. Raises AdoptError with what ssh said.

@@ -3,7 +3,7 @@ once and grouped by class. Nothing is changed.
 
 Nodes of one class with the same changes are reported once, and the others by their differences.
 :func:`overview` returns all of it as JSON (schema goldnode.plans/1), :func:`text` as lines for
-a person. Both are pure; only :func:`ask` contacts nodes.
+a person. Both are pure; only :func:`fleet_plans` contacts nodes.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class HostGroup:
 # Asking
 
 
-def ask(
+def fleet_plans(
     inventory: str,
     limit: str | None,
     names: Iterable[str],
@@ -446,7 +446,7 @@ def text(hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], 
     named = sorted({host.node_class or "" for host in hosts}, key=lambda name: (not name, name))
     known = len([name for name in named if name])
     lines = [
-        f"{_plural(len(hosts), 'host')} of {_plural(known, 'class', 'classes')}: {_said(hosts)}. Nothing was changed."
+        f"{_plural(len(hosts), 'host')} of {_plural(known, 'class', 'classes')}: {_states_text(hosts)}. Nothing was changed."
     ]
     for name in named:
         mine = [host for host in hosts if (host.node_class or "") == name]
@@ -473,15 +473,15 @@ def text(hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], 
 
 def _head(name: str, hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> str:
     if not name:
-        return f"of no class: {_plural(len(hosts), 'host')}: {_said(hosts)}"
+        return f"of no class: {_plural(len(hosts), 'host')}: {_states_text(hosts)}"
     about = ""
     if document.get("stack"):
         about = f" (stack {document['stack']['name']}, lock {runs.digest_start(document['lock']['digest'])}"
         about += ", SIMULATED HARDWARE)" if document.get("simulated") else ")"
-    return f"class {name}{about}: {_plural(len(hosts), 'host')}: {_said(hosts)}"
+    return f"class {name}{about}: {_plural(len(hosts), 'host')}: {_states_text(hosts)}"
 
 
-def _said(hosts: Sequence[HostPlan]) -> str:
+def _states_text(hosts: Sequence[HostPlan]) -> str:
     return ", ".join(f"{number} {state}" for state, number in counts(hosts).items())
 
 

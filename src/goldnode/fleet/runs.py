@@ -409,7 +409,7 @@ def names(hosts: list[HostRun]) -> str:
     return ", ".join(found[:NAMES]) + more
 
 
-def keep(directory: Path, name: str, record: Mapping[str, Any], most: int) -> Path:
+def store_run(directory: Path, name: str, record: Mapping[str, Any], most: int) -> Path:
     """Write a record as `NAME.json` (`NAME-2.json` where there is one), drop the oldest beyond `most`; returns its path.
 
     Raises RunsError where the place cannot be written.

@@ -45,12 +45,12 @@ from goldnode.lock.locked_files import (
     LockedDeb,
     LockedWheel,
     MovedFile,
+    first_fault,
     keeper,
     kept_versions,
     locked_debs,
     moved,
     pool_path,
-    told,
     wanted_debs,
     writing,
 )
@@ -690,7 +690,7 @@ def fetch_all(
         ).fetch(wanted)
     if faults:
         raise ImageError(
-            told(faults),
+            first_fault(faults),
             remedy=(
                 "run `goldnode images lock --check` to see what moved, or fetch again if it was the network"
             ),

@@ -286,7 +286,7 @@ class ArchivePlaces:
             finally:
                 answer.close()
         except HTTPError as problem:
-            raise self._error(name, url, kind_of(problem), _words(problem)) from problem
+            raise self._error(name, url, kind_of(problem), _innermost_message(problem)) from problem
 
     def _error(self, name: str, url: str, kind: Kind, detail: str) -> LockError:
         proxy = ""
@@ -329,9 +329,9 @@ def archive_address(stack: str, archive: str, catalog: Catalog, site: Site) -> s
     return ArchivePlaces(catalog, site, entry.item.os).address(archive)
 
 
-def _words(problem: BaseException) -> str:
+def _innermost_message(problem: BaseException) -> str:
     """Return the innermost message of a failed fetch on one line."""
     reason = getattr(problem, "reason", None)
     if isinstance(reason, BaseException):
-        return _words(reason)
+        return _innermost_message(reason)
     return str(problem).partition(": ")[2] or str(problem)

@@ -567,7 +567,7 @@ def _build(
         built = sorted(root.glob(f"var/lib/dkms/{tree.name}/{version}/{inputs.release}/*/module/*.ko*"))
         for path in built:
             name = re.sub(r"\.ko(\.\w+)?$", ".ko", path.name)
-            (out / "modules" / name).write_bytes(plain(path.read_bytes(), path.suffix))
+            (out / "modules" / name).write_bytes(decompressed(path.read_bytes(), path.suffix))
         if done.returncode or not built:
             error = (
                 _first_error(root)
@@ -744,7 +744,7 @@ def _compression(root: Path, release: str) -> str:
     return {"GZIP": "gz", "XZ": "xz", "ZSTD": "zst"}[found.group(1)] if found else ""
 
 
-def plain(data: bytes, suffix: str) -> bytes:
+def decompressed(data: bytes, suffix: str) -> bytes:
     """A module without the compression that `suffix` (.ko, .gz, .xz, .zst) names."""
     if suffix == ".gz":
         return gzip.decompress(data)

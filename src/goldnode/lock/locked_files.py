@@ -177,7 +177,7 @@ def writing(pool: Path, error: type[GoldnodeError]) -> Iterator[None]:
         ) from problem
 
 
-def told(faults: Sequence[FetchFault]) -> str:
+def first_fault(faults: Sequence[FetchFault]) -> str:
     """The first fault, and how many more there are."""
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return f"{faults[0]}{more}"

@@ -331,10 +331,10 @@ def dump_lock(lock: Lock) -> str:
 
 def write_lock(lock: Lock, directory: Path) -> Path:
     """Write the lock into `directory`, whole or not at all, and return its file. Raises LockError."""
-    return write_whole(directory / lock_name(lock.stack), dump_lock(lock), LockError)
+    return write_atomically(directory / lock_name(lock.stack), dump_lock(lock), LockError)
 
 
-def write_whole(path: Path, text: str, error: type[GoldnodeError]) -> Path:
+def write_atomically(path: Path, text: str, error: type[GoldnodeError]) -> Path:
     """Write a lock of any kind, whole or not at all, making its directory, and return its file. Raises `error`."""
     from goldnode.core.files import replace_file  # here, since most that reads locks writes none
 

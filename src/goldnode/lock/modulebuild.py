@@ -70,7 +70,7 @@ def build_stack(
     with ExitStack() as opened:
         signer = opened.enter_context(site_signer(site))
         inputs, files, result, directory = _built(stack, catalog, site, lock, None, None, base, offline, say)
-        log = keep(result, directory, site)
+        log = store_result(result, directory, site)
         _refuse_failed(result, log)
         with mirror.writing(wait):
             with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
@@ -245,9 +245,9 @@ def _pair(
         result = ModuleBuild(
             key, stack.name, kernel or "?", version, flavour, None, 0.0, error, None, (), "", "", (), ""
         )
-        keep(result, None, site)
+        store_result(result, None, site)
         return result
-    keep(result, directory, site)
+    store_result(result, directory, site)
     return replace(result, stack=stack.name)
 
 
@@ -289,7 +289,7 @@ def _built(
     return inputs, files, result, directory
 
 
-def keep(result: ModuleBuild, directory: Path | None, site: Site) -> Path:
+def store_result(result: ModuleBuild, directory: Path | None, site: Site) -> Path:
     """Store a result as KEY.json with its log next to it. Return the path of the log, or of the result if
     there is no log.
     """

@@ -557,7 +557,7 @@ def _together(
     return dict.fromkeys(packages, max(common, key=_order))
 
 
-def _carried(stack: CatalogEntry[Stack], names: Sequence[str]) -> list[str]:
+def _kernel_releases(stack: CatalogEntry[Stack], names: Sequence[str]) -> list[str]:
     """The releases of all kernels among the packages of `names`."""
     return [
         found
@@ -577,7 +577,7 @@ def _kernels(
         # x.y.z, one ABI part, the flavour: 6.1.0-56-amd64, 6.12.94+deb13-amd64; not 6.1.0-56-cloud-amd64.
         pattern = rf"{re.escape(str(kernel.series))}(?:\.\d+)+(?:[-+~][a-z0-9.+~]*)?-{re.escape(str(kernel.flavour))}"
         wanted = f"kernel of series {kernel.series}, flavour {kernel.flavour},"
-    releases = [release for release in _carried(stack, names) if re.fullmatch(pattern, release)]
+    releases = [release for release in _kernel_releases(stack, names) if re.fullmatch(pattern, release)]
     parts = {release: kernel_packages(stack.item.os.id, release) for release in releases}
     versions: dict[str, set[str]] = {}
     for stanza in root.show(name for packages in parts.values() for name in packages):
@@ -613,7 +613,7 @@ def _kernel(
     if whole:
         version, release = max(whole, key=lambda pair: (_order(pair[0]), _order(pair[1])))
         return release, version
-    images = [release for release in _carried(stack, names) if re.match(r"\d+\.\d+\.\d", release)]
+    images = [release for release in _kernel_releases(stack, names) if re.match(r"\d+\.\d+\.\d", release)]
     flavour = (kernel.flavour or str(kernel.release).rpartition("-")[2]) or ""
     offered = sorted((name for name in images if name.endswith(f"-{flavour}")), key=_order)
     shown = f"the archives have {', '.join(offered[-6:])}" if offered else "the archives have no kernel"
@@ -793,12 +793,12 @@ def _origin(
     """The archive a download comes from and its path there: the longest address that begins it, and of several with one address the first
     whose suite has it."""
     offered = suites.get((download.name, download.version), ())
-    there = {(_plain(uri), suite) for uri, suite in offered}
+    there = {(_normalised_address(uri), suite) for uri, suite in offered}
     bases = sorted(
         sources,
         key=lambda source: (
             -len(source.uri),
-            bool(there) and (_plain(source.uri), source.suite) not in there,
+            bool(there) and (_normalised_address(source.uri), source.suite) not in there,
         ),
     )
     for source in bases:
@@ -810,7 +810,7 @@ def _origin(
     raise LockError(f"apt fetches {download.uri}, which is in no archive of the stack")
 
 
-def _plain(uri: str) -> str:
+def _normalised_address(uri: str) -> str:
     """An address without what apt writes differently at different places: the end, and the slashes of local ones."""
     return re.sub(r"^(file|copy):/+", r"\1:/", uri).rstrip("/")
 

@@ -162,7 +162,7 @@ def update(
     old, fault, notes = _old(stack, path, mode)
     _known(packages, old, path)
     if mode is UpdateMode.SECURITY:
-        old = _whole(old, fault, stack, path)
+        old = _updatable(old, fault, stack, path)
     with open_archives(stack, catalog, site, status=status, cache=cache, offline=offline) as archives:
         if mode is UpdateMode.SECURITY and old is not None:
             found = lane.security_update(stack, old, archives, site, day, allow_unknown=allow_unknown)
@@ -179,7 +179,7 @@ def update(
             and mode is UpdateMode.KEEP
             and status is None
             and not packages
-            and _good(why, old, stack)
+            and _is_current(why, old, stack)
         ):
             return LockUpdate(path, "kept", old, old, LockDiff())
         made = archives.resolve(day, keep=old if mode is UpdateMode.KEEP else None, free=packages)
@@ -308,7 +308,7 @@ def _old(
     return lock, fault, [] if fault is None else [fault.message]
 
 
-def _whole(
+def _updatable(
     old: Lock | None, fault: EditedLockError | None, stack: CatalogEntry[Stack], path: Path | None
 ) -> Lock:
     """The lock that kernel updates start from. Raises LockError for none, an edited or a stale one."""
@@ -347,7 +347,7 @@ def _why(
     )
 
 
-def _good(why: ChangeReason, old: Lock, stack: CatalogEntry[Stack]) -> bool:
+def _is_current(why: ChangeReason, old: Lock, stack: CatalogEntry[Stack]) -> bool:
     return not (why.vanished or why.changed or why.edited or why.intent or _unsafe(old, stack))
 
 

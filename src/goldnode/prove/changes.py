@@ -143,7 +143,7 @@ def lock(gpu: Mapping[str, Any]) -> Optional[Json]:
     return {"mode": "locked", "graphics_mhz": clocks[-1]} if clocks else None
 
 
-def plain(gpus: Mapping[str, Any]) -> Json:
+def without_processes(gpus: Mapping[str, Any]) -> Json:
     """Return a reading without the processes on the GPUs, which change by themselves."""
     return {
         index: gpu if is_fault(gpu) else {key: item for key, item in gpu.items() if key != "processes"}
@@ -226,7 +226,7 @@ def boot_id() -> str:
         return ""
 
 
-def keep(state: Path, rows: List[Json]) -> None:
+def write_restore_file(state: Path, rows: List[Json]) -> None:
     """Write the settings to restore, in that order, before the first change. Raises OSError."""
     state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     document = {"schema": SCHEMA, "boot_id": boot_id(), "found": rows}
@@ -238,7 +238,7 @@ def keep(state: Path, rows: List[Json]) -> None:
     os.replace(fresh, state)
 
 
-def kept(state: Path) -> Optional[List[Json]]:
+def read_restore_file(state: Path) -> Optional[List[Json]]:
     """Return the settings that an earlier run did not restore; None without any.
 
     Raises NotChecked if the file is not ours or incomplete.

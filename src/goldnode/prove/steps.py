@@ -73,7 +73,7 @@ def _need(session: Session) -> Json:
 
 def leftovers(session: Session) -> StepOutcome:
     """Restore the settings of an earlier run that was killed."""
-    rows = changes.kept(session.settings.state)
+    rows = changes.read_restore_file(session.settings.state)
     if rows is None:
         return StepOutcome(SKIPPED, "no earlier run left settings to put back")
     with session.shield():
@@ -233,7 +233,7 @@ def check(session: Session) -> StepOutcome:
     session.notes.append(f"Judged by: {chosen.why}.")
     verdict = classes.judge(chosen.document, found)
     session.output.json("verdict.json", verdict)
-    outcome = _judged(verdict, chosen)
+    outcome = _hardware_outcome(verdict, chosen)
     words = ["--class", str(session.temporary / "class.json")] if own is None else []
     done = session.node("check", *words, "--no-write", "--no-gate", "--format", "json")
     live = done.json("goldnode-node check")
@@ -263,7 +263,7 @@ def _own_class() -> Optional[Json]:
     return found if isinstance(found, dict) else None
 
 
-def _judged(verdict: Json, chosen: classes.ChosenClass) -> StepOutcome:
+def _hardware_outcome(verdict: Json, chosen: classes.ChosenClass) -> StepOutcome:
     """Return a verdict about hardware as an outcome."""
     rows = verdict["findings"]
     bad = classes.wrong(rows)
@@ -318,7 +318,7 @@ def policy(session: Session) -> StepOutcome:
     """Verify that the exported policy matches, and that each changed setting is detected. Sets nothing."""
     found = _need(session)
     first = session.first = changes.read(session)
-    session.output.json("settings.json", changes.plain(first))
+    session.output.json("settings.json", changes.without_processes(first))
     exported = session.node("policy", "export", "--format", "json").json("goldnode-node policy export")
     chosen = session.chosen or classes.choose(found, session.carried.facts, None)
     alike = {key: value for key, value in exported.get("policy", {}).items() if key != "overrides"}
@@ -461,7 +461,7 @@ def timing(session: Session) -> StepOutcome:
     node, document = str(session.carried.node), str(session.temporary / "class.json")
     words = ["check", "--class", document, "--no-write", "--no-gate", "--format", "json"]
     cold = _fresh_copy(Path(node), session.temporary)
-    unpacked = _kept_verdict(session, Path(node))
+    unpacked = _unpacked_program(session, Path(node))
     runs: Dict[str, List[str]] = {
         "floor: python3 -I -S -c pass": [*session.python(), "-c", "pass"],
         "check, first start of a fresh copy": [*session.python(), str(cold), *words],
@@ -514,7 +514,7 @@ def _fresh_copy(node: Path, temporary: Path) -> Path:
     return copy
 
 
-def _kept_verdict(session: Session, node: Path) -> Tuple[Path, Path]:
+def _unpacked_program(session: Session, node: Path) -> Tuple[Path, Path]:
     """Return the unpacked program, and a root of its own where the last check's verdict is valid."""
     unpacked, root = session.temporary / "unpacked", session.temporary / "root"
     with zipfile.ZipFile(node) as archive:
@@ -683,7 +683,7 @@ def change(session: Session) -> StepOutcome:
     results: List[Json] = []
     stopped = None
     try:
-        changes.keep(session.settings.state, home)
+        changes.write_restore_file(session.settings.state, home)
         results = changes.put(session, rows)
         refused = [f"{item['field']}: {item['text']}" for item in results if item["rc"] != 0]
         unread = _not_taken(wanted, results, changes.read(session))
@@ -790,7 +790,9 @@ def _restored(session: Session, home: List[Json], before: Json) -> Tuple[str, Li
     """Restore everything and read it. Return the error, and the differences from the first reading."""
     try:
         refused = changes.back(session, home)
-        apart = changes.differences(changes.plain(before), changes.plain(changes.read(session)))
+        apart = changes.differences(
+            changes.without_processes(before), changes.without_processes(changes.read(session))
+        )
     except NotChecked as problem:
         return str(problem), []
     if not apart:
@@ -803,7 +805,9 @@ def settings(session: Session) -> StepOutcome:
     if session.first is None:
         raise NotChecked("they were not read at the beginning")
     _need(session)
-    apart = changes.differences(changes.plain(session.first), changes.plain(changes.read(session)))
+    apart = changes.differences(
+        changes.without_processes(session.first), changes.without_processes(changes.read(session))
+    )
     if apart:
         return StepOutcome(FAILED, f"{len(apart)} settings differ: {'; '.join(apart[:6])}", {"differ": apart})
     return StepOutcome(PASSED, f"all settings of {len(session.first)} GPUs are as found")

@@ -295,9 +295,9 @@ def test_simulated_hardware_is_said() -> None:
 
 def test_the_last_records_are_kept(tmp_path: Path) -> None:
     for number in range(5):
-        path = runs.keep(tmp_path / "runs", f"2026010{number}T000000Z-site", {"number": number}, 3)
+        path = runs.store_run(tmp_path / "runs", f"2026010{number}T000000Z-site", {"number": number}, 3)
     (tmp_path / "runs" / "notes.txt").write_text("mine")
-    assert path == runs.keep(tmp_path / "runs", "20260104T000000Z-site", {}, 3).with_name(
+    assert path == runs.store_run(tmp_path / "runs", "20260104T000000Z-site", {}, 3).with_name(
         "20260104T000000Z-site.json"
     )
     assert sorted(found.name for found in (tmp_path / "runs").iterdir()) == [
@@ -311,7 +311,7 @@ def test_the_last_records_are_kept(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunsError, match="GOLDNODE_RUNS=off"):
-        runs.keep(tmp_path / "file" / "runs", "20260104T000000Z-site", {}, 3)
+        runs.store_run(tmp_path / "file" / "runs", "20260104T000000Z-site", {}, 3)
 
 
 def taken_back(name: str, again: bool = False, **changes: Any) -> HostRun:

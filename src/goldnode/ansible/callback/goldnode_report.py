@@ -97,7 +97,7 @@ class CallbackModule(CallbackBase):
         self.turn = {host.name for host in self.hosts}
         self.empty = not inventory.hosts
         if self.cohorts is None:
-            self.cohorts = cohorts.hold(play, self.hosts, see=self.unknown.see)
+            self.cohorts = cohorts.withhold_incompatible(play, self.hosts, see=self.unknown.see)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
         """No host in the whole inventory is a mistake, and Ansible has no setting that calls it one."""
@@ -213,7 +213,7 @@ class CallbackModule(CallbackBase):
         if place.lower() not in ("off", "none", "no", "false", ""):
             name = f"{time.strftime('%Y%m%dT%H%M%SZ', self.started)}-{Path(self.playbook).stem}"
             try:
-                path = runs.keep(
+                path = runs.store_run(
                     Path(place).expanduser(), name, self.run.to_json(), max(1, self.get_option("keep"))
                 )
                 lines.append(f"  record: {path}")

@@ -369,8 +369,8 @@ class Lab:
         }
         ports = "".join(f"Host {node.name}\n    Port {node.port}\n" for node in self.nodes())
         self.inventory.mkdir(parents=True, exist_ok=True)
-        _keep(self.inventory / "hosts.yml", yaml.safe_dump(document, sort_keys=False))
-        _keep(self.directory / "ssh_config", f"{ports}{_SSH_CONFIG}    IdentityFile {self.key}\n")
+        _write_if_changed(self.inventory / "hosts.yml", yaml.safe_dump(document, sort_keys=False))
+        _write_if_changed(self.directory / "ssh_config", f"{ports}{_SSH_CONFIG}    IdentityFile {self.key}\n")
         return self.inventory
 
     def serve(
@@ -571,7 +571,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _keep(path: Path, text: str) -> None:
+def _write_if_changed(path: Path, text: str) -> None:
     """Write `text` unless the file already has it, so an unchanged inventory keeps its time stamp."""
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
