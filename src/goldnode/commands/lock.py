@@ -131,8 +131,8 @@ def lock(
         allow_unknown=allow_unknown,
     )
     lines = list(done.notes)
-    if done.lane is not None:
-        lines += done.lane.lines()
+    if done.security is not None:
+        lines += done.security.lines()
     if done.action == "kept":
         lines.append(f"{done.file}: kept as it is, resolved {done.lock.resolved}; {_summary(done.lock)}")
     else:
@@ -142,7 +142,7 @@ def lock(
     emit(form, done.data(), "\n".join(lines))
     if offline:
         click.echo("resolved from the indexes in the cache, which were not refreshed", err=True)
-    if done.lane is not None and done.lane.state == "held-back":
+    if done.security is not None and done.security.state == "held-back":
         sys.exit(1)
 
 
@@ -181,8 +181,8 @@ def _check(found: Any, stack: str, mode: Any, form: str) -> None:
     lines = [f"{problem.kind}: {problem.message}" for problem in found.problems]
     if found.needed:
         lines += [f"`goldnode lock {stack}` would change:", found.needed.text()]
-    if found.lane is not None:
-        lines += found.lane.lines()
+    if found.security is not None:
+        lines += found.security.lines()
     count = len(found.lock.packages)
     if not any(problem.kind in ("vanished", "changed") for problem in found.problems):
         lines.append(f"{found.file}: all {count} packages are in the archives, unchanged")
@@ -196,7 +196,11 @@ def _check(found: Any, stack: str, mode: Any, form: str) -> None:
             else "; ".join(dict.fromkeys(problem.kind for problem in found.wrong))
         )
         remedy = f"Run `goldnode lock {stack}{option}`{', or install from a mirror that kept them' if gone else ''}."
-        if found.lane is not None and found.lane.state == "held-back" and found.lane.taken is None:
+        if (
+            found.security is not None
+            and found.security.state == "held-back"
+            and found.security.taken is None
+        ):
             remedy = "The reasons are above."
         click.echo(f"error: {found.file}: {what}. {remedy}", err=True)
         sys.exit(1)

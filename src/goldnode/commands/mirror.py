@@ -163,22 +163,22 @@ def verify(stacks: tuple[str, ...], repair: bool, form: str) -> None:
     """
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
-    from goldnode.lock import upkeep
+    from goldnode.lock import maintenance
     from goldnode.lock.mirror import Mirror
 
     site = load_site()
     place = Mirror.of(site)
-    public = upkeep.public_key(place, site)
+    public = maintenance.public_key(place, site)
     _known(place, stacks)
-    found = upkeep.verify(place, public, stacks or None)
+    found = maintenance.verify(place, public, stacks or None)
     lines = [f"{damage.kind}: {damage}" for damage in found]
     if found and repair:
         progress = _progress()
         with progress:
-            _, faults = upkeep.repair(place, found, site, progress, catalog=load_catalog())
+            _, faults = maintenance.repair(place, found, site, progress, catalog=load_catalog())
         for fault in faults:
             click.echo(str(fault), err=True)
-        found = upkeep.verify(place, public, stacks or None)
+        found = maintenance.verify(place, public, stacks or None)
         lines += [f"not repaired: {damage}" for damage in found]
     stored, published = len(list(place.store.glob("*/*"))), len(_publications(place, stacks))
     if not found:
@@ -225,16 +225,16 @@ def gc(days: float, dry_run: bool, nodes: tuple[Path, ...], form: str) -> None:
     from goldnode.classdoc.load import load_catalog
     from goldnode.commands.channel_moves import show_gone
     from goldnode.core.site import load_site
-    from goldnode.lock import upkeep
+    from goldnode.lock import maintenance
     from goldnode.lock.mirror import Mirror
 
     catalog, site = load_catalog(), load_site()
     place = Mirror.of(site)
     own = Path(os.environ.get("GOLDNODE_RUNS") or ".goldnode/runs").expanduser()
-    keep = upkeep.needed(
-        place, catalog, site, upkeep.node_records([*nodes, *([own] if own.is_dir() else [])])
+    keep = maintenance.needed(
+        place, catalog, site, maintenance.node_records([*nodes, *([own] if own.is_dir() else [])])
     )
-    gone, stays = upkeep.collect(place, keep, days=days, dry_run=dry_run)
+    gone, stays = maintenance.collect(place, keep, days=days, dry_run=dry_run)
     shown = [Gone(str(item.path.relative_to(place.directory)), item.why, item.size) for item in gone]
     show_gone(
         shown, {str(path.relative_to(place.directory)): why for path, why in stays.items()}, dry_run, form

@@ -21,8 +21,8 @@ from urllib.parse import unquote
 
 from goldnode.core.errors import LockError, UnsolvableError
 from goldnode.core.files import cache_directory
-from goldnode.lock.reach import apt_error
 from goldnode.lock.transport import Transport
+from goldnode.lock.unreachable import apt_error
 
 Stanza = Mapping[str, str]
 

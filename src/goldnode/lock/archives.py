@@ -19,8 +19,8 @@ from goldnode.core import keys
 from goldnode.core.errors import LockError, SigningKeyError, SiteError
 from goldnode.core.files import cache_directory, replace_file
 from goldnode.core.site import Site, archive_url, check_archives
-from goldnode.lock.reach import Kind, UnreachableArchive, kind_of, kind_of_status
 from goldnode.lock.transport import Transport
+from goldnode.lock.unreachable import Kind, UnreachableArchive, kind_of, kind_of_status
 from goldnode.node import openpgp
 
 KEYS = "keys"  # directory beside a lock

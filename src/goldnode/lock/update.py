@@ -1,8 +1,8 @@
 """Implementation of `goldnode lock`: make, keep, move and check the lock of a stack.
 
 A good lock stays unchanged. If packages left the archives, or if the stack's intent has changed, only the
-affected versions move. `Mode.UPGRADE` moves everything, `Mode.SECURITY` kernel and module as a pair
-(lock.lane).
+affected versions move. `UpdateMode.UPGRADE` moves everything, `UpdateMode.SECURITY` kernel and module as a pair
+(lock.security).
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from goldnode.core.errors import (
     nearest,
 )
 from goldnode.core.site import Site
-from goldnode.lock import lane, model
+from goldnode.lock import model
 from goldnode.lock.diff import ChangeReason, LockDiff, PackageChange, compare_locks, is_security
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import StackArchives, open_archives
+from goldnode.lock.security import SecurityUpdate, newer_kernels, security_update
 from goldnode.node.state.family import kernel_release
 
 REPORT = "goldnode.lock-report/1"
@@ -66,7 +67,7 @@ class LockUpdate:
     old: Lock | None
     diff: LockDiff
     notes: tuple[str, ...] = ()
-    lane: lane.SecurityUpdate | None = None
+    security: SecurityUpdate | None = None
 
     def data(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -85,7 +86,7 @@ class LockUpdate:
                 "with_nvswitch": self.lock.stack_hash(nvswitch=True),
             },
             "diff": self.diff.data(),
-            "security": self.lane.data() if self.lane is not None else None,
+            "security": self.security.data() if self.security is not None else None,
             "notes": list(self.notes),
         }
 
@@ -101,7 +102,7 @@ class LockCheck:
     problems: tuple[LockProblem, ...]
     needed: LockDiff
     pending: LockDiff | None
-    lane: lane.SecurityUpdate | None = None
+    security: SecurityUpdate | None = None
 
     @property
     def wrong(self) -> list[LockProblem]:
@@ -130,7 +131,7 @@ class LockCheck:
             ],
             "needed": self.needed.data(),
             "pending": self.pending.data() if self.pending is not None else None,
-            "security": self.lane.data() if self.lane is not None else None,
+            "security": self.security.data() if self.security is not None else None,
         }
 
 
@@ -165,7 +166,7 @@ def update(
         old = _updatable(old, fault, stack, path)
     with open_archives(stack, catalog, site, status=status, cache=cache, offline=offline) as archives:
         if mode is UpdateMode.SECURITY and old is not None:
-            found = lane.security_update(stack, old, archives, site, day, allow_unknown=allow_unknown)
+            found = security_update(stack, old, archives, site, day, allow_unknown=allow_unknown)
             why = _why(old, fault, stack, archives)
             if write:
                 archives.places.store(target)
@@ -206,7 +207,7 @@ def check(
     """Report the packages of the lock of `stack` that moved or vanished, the change that would follow, and
     why. Nothing is written.
 
-    With Mode.UPGRADE or Mode.SECURITY, a change that this mode would make counts as a fault too. Raises
+    With UpdateMode.UPGRADE or UpdateMode.SECURITY, a change that this mode would make counts as a fault too. Raises
     LockError if there is no lock or it cannot be read.
     """
     day = today or dt.datetime.now(tz=dt.UTC).date()
@@ -254,13 +255,13 @@ def check(
         if pending is not None:
             problems += _waiting(pending, old, mode)
         if stack.item.kernel.release is not None:
-            newest, newer = lane.newer_kernels(stack, old, archives)
+            newest, newer = newer_kernels(stack, old, archives)
             if newer and newest is not None:
                 place = ", ".join(sorted(newest.archives))
                 text = f"{newest.release} is there ({place}), and the stack names {stack.item.kernel.release} itself"
                 problems.append(LockProblem("kernel", text, False))
         if mode is UpdateMode.SECURITY and not any(problem.wrong for problem in problems):
-            moved = lane.security_update(stack, old, archives, site, day, allow_unknown=allow_unknown)
+            moved = security_update(stack, old, archives, site, day, allow_unknown=allow_unknown)
             if moved.state != "current":
                 problems.append(
                     LockProblem("held-back" if moved.state == "held-back" else "kernel", moved.headline, True)
@@ -371,7 +372,7 @@ def _written(
     why: ChangeReason,
     notes: Sequence[str],
     write: bool,
-    moved: lane.SecurityUpdate | None,
+    moved: SecurityUpdate | None,
 ) -> LockUpdate:
     same = old is not None and lock.model_copy(update={"resolved": old.resolved}) == old
     if same and path is not None and old is not None and not why.edited:

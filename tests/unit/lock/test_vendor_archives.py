@@ -32,9 +32,9 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, load_site
 from goldnode.lock import archives
 from goldnode.lock.model import load_lock
-from goldnode.lock.reach import TABLE, apt_troubles
 from goldnode.lock.resolve import resolve
 from goldnode.lock.transport import Transport
+from goldnode.lock.unreachable import TABLE, apt_troubles
 from goldnode.node import openpgp
 
 DAY = dt.date(2026, 11, 24)

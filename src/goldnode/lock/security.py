@@ -53,7 +53,7 @@ class KernelDriverPair:
 
 @dataclass(frozen=True)
 class PendingUpdate:
-    """A security update of a held package, which this lane does not move."""
+    """A security update of a held package, which `--security` does not move."""
 
     package: LockedPackage
     version: str
@@ -154,7 +154,7 @@ def security_update(
 
     The driver moves only if the newer kernel needs a newer version of its branch. If the stack names its
     kernel exactly, nothing moves, and the newer kernels are reported with the known outcomes of their builds.
-    Raises LockError as `Archives.resolve` does.
+    Raises LockError as `StackArchives.resolve` does.
     """
     notes, exact = [], stack.item.kernel.release
     guarded = _guarded(lock)
