@@ -24,7 +24,7 @@ from goldnode.facts import health, pci_bridges
 from goldnode.facts import host as facts
 from goldnode.facts import workload as facts_workload
 from goldnode.lock import publication
-from goldnode.lock.archives import ArchivePlaces, archives_of, key_stores
+from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
 from goldnode.lock.modules import BuiltModules, find_modules
 from goldnode.node import openpgp
@@ -426,7 +426,7 @@ def site_archives(
     `key` is base64 of the armoured key if it is to be installed at `signed_by`. It is null if the node's OS provides the
     keyring. Raises SiteError and SigningKeyError, and LockError for a key that has to be fetched and cannot be.
     """
-    places = ArchivePlaces(catalog, site, stack.item.os, stores=key_stores(stack, site))
+    places = ArchivePlaces(catalog, site, stack.item.os, KeyAccess(key_stores(stack, site)))
     found = []
     for name in archives_of(stack.item, options):
         archive = catalog.archives[name].item

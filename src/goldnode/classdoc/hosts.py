@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog, CatalogEntry
@@ -47,9 +47,14 @@ def host_of_class(
         for key in ("gpu", "platform", "stack", "policy", "compat")
         if key in entry.source.data
     }
-    gpus = (facts.gpu(item.gpu.model),) if item.gpu is not None else ()
-    place = DeclaredAt(entry.file, entry.source.line(("class",)))
-    return _host(f"class {name}", catalog.stacks[item.stack], site, lock, on, gpus, more, places, place)
+    part = _ClassPart(
+        f"class {name}",
+        DeclaredAt(entry.file, entry.source.line(("class",))),
+        (facts.gpu(item.gpu.model),) if item.gpu is not None else (),
+        more,
+        places,
+    )
+    return _host(part, catalog.stacks[item.stack], site, lock, on)
 
 
 def findings_of_class(
@@ -101,29 +106,27 @@ def host_of_stack(
 ) -> CompatHost:
     """Return the host of stack `name` alone, without GPUs. See `host_of_class`."""
     entry = catalog.stack(name)
-    return _host(
-        f"stack {name}",
-        entry,
-        site,
-        lock,
-        on,
-        (),
-        {},
-        {},
-        DeclaredAt(entry.file, entry.source.line(("stack",))),
-    )
+    part = _ClassPart(f"stack {name}", DeclaredAt(entry.file, entry.source.line(("stack",))))
+    return _host(part, entry, site, lock, on)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ClassPart:
+    """What a class adds to the host of its stack. `places` are lines of the class file, `more` further fields."""
+
+    subject: str
+    place: DeclaredAt
+    gpus: tuple[facts.GpuModel, ...] = ()
+    more: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    places: Mapping[str, DeclaredAt] = dataclasses.field(default_factory=dict)
 
 
 def _host(
-    subject: str,
+    part: _ClassPart,
     entry: CatalogEntry[models.Stack],
     site: Site,
     lock: Lock | None,
     on: dt.date | None,
-    gpus: tuple[facts.GpuModel, ...],
-    more: dict[str, object],
-    places: dict[str, DeclaredAt],
-    place: DeclaredAt,
 ) -> CompatHost:
     stack = entry.item
     unlocked = None
@@ -150,7 +153,7 @@ def _host(
         driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
     )
     fields: dict[str, object] = {
-        "subject": subject,
+        "subject": part.subject,
         "os": f"{stack.os.id} {stack.os.version}",
         "architecture": stack.os.architecture,
         "kernel": release,
@@ -165,8 +168,8 @@ def _host(
         "driver_package": versions.get(driver.dkms.package)
         if driver is not None and driver.dkms is not None
         else None,
-        "flavour": _flavour(driver, gpus),
-        "gpus": gpus,
+        "flavour": _flavour(driver, part.gpus),
+        "gpus": part.gpus,
         "fabric_manager": _upstream(versions.get(manager)) if manager is not None else None,
         "fabric_manager_package": manager,
         "engine": runtime.engine if runtime is not None else None,
@@ -181,7 +184,7 @@ def _host(
             for module in stack.modules
             if module.package is not None
         },
-        "place": place,
+        "place": part.place,
         "stack": entry.name,
         "unlocked": unlocked,
         "packages": (*(driver.packages if driver is not None else ()), *stack.packages),
@@ -190,9 +193,9 @@ def _host(
         "end_of_life_source": stack.end_of_life.source,
         "waiver": _waiver(stack.waiver),
         "on": on or dt.datetime.now(tz=dt.UTC).date(),
-        "places": {**_places(entry), **places},
+        "places": {**_places(entry), **part.places},
     }
-    return CompatHost(**{**fields, **more})  # type: ignore[arg-type]
+    return CompatHost(**{**fields, **part.more})  # type: ignore[arg-type]
 
 
 def _features(item: models.NodeClass, stack: models.Stack) -> dict[str, bool]:

@@ -26,19 +26,26 @@ from goldnode.inventory.selection import check_inventory, no_host, put_right
 from goldnode.inventory.variables import UnknownVariables, check_written
 
 
+@dataclasses.dataclass(frozen=True)
+class CheckRequest:
+    """The subjects of a check, by name. `limit` selects hosts of the inventories, as for Ansible."""
+
+    classes: Sequence[str] = ()
+    stacks: Sequence[str] = ()
+    inventories: Sequence[str] = ()
+    limit: str | None = None
+    images: Sequence[str] = ()
+    requirements: Sequence[Path] = ()
+
+
 def compatibility_report(
-    classes: Sequence[str] = (),
-    stacks: Sequence[str] = (),
-    inventories: Sequence[str] = (),
-    limit: str | None = None,
-    images: Sequence[str] = (),
-    requirements: Sequence[Path] = (),
+    request: CheckRequest,
     *,
     catalog: Catalog | None = None,
     site: Site | None = None,
     on: dt.date | None = None,
 ) -> CompatReport:
-    """Check the named subjects, with `images` and `requirements` on each; all classes if nothing is named.
+    """Check the named subjects, with the images and requirements on each; all classes if nothing is named.
 
     Raises GoldnodeError for an unknown name, an inventory without a host of any class, a catalog without
     classes, and an unreadable image or file.
@@ -47,14 +54,14 @@ def compatibility_report(
     cohorts: list[tuple[str, str]] = []
     left_out: list[str] = []
     odd: list[str] = []
-    named = list(dict.fromkeys(classes))
-    for inventory in inventories:
-        hosts = hosts_of_inventory(inventory, limit, catalog)
+    named = list(dict.fromkeys(request.classes))
+    for inventory in request.inventories:
+        hosts = hosts_of_inventory(inventory, request.limit, catalog)
         named += [name for name, _ in hosts.of_class.values() if name not in named]
         cohorts += [(name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None]
         left_out += hosts.of_no_class
         odd += hosts.odd
-    if not named and not stacks and not inventories:
+    if not named and not request.stacks and not request.inventories:
         named = sorted(catalog.classes)
         if not named:
             places = ", ".join(str(place) for place in catalog.directories)
@@ -62,7 +69,7 @@ def compatibility_report(
                 f"the catalog has no class to check ({places})",
                 remedy="declare one, or name a stack with --stack",
             )
-    given = _given(images, requirements)
+    given = _given(request.images, request.requirements)
     subjects: list[tuple[str, DeclaredAt | None]] = []
     found: list[CompatFinding] = []
     seen: dict[str, tuple[CompatHost, list[Workload]]] = {}
@@ -74,7 +81,7 @@ def compatibility_report(
         seen[name] = (host, [*workloads_of_class(entry), *given])
     everything = [
         *seen.values(),
-        *((host_of_stack(name, catalog, site, on=on), given) for name in dict.fromkeys(stacks)),
+        *((host_of_stack(name, catalog, site, on=on), given) for name in dict.fromkeys(request.stacks)),
     ]
     for host, workloads in everything:
         subjects.append((host.subject, host.place))

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from goldnode.commands.output import DRY_RUN, OFFLINE_INDEXES, emit, reports
+
+
+@dataclass(frozen=True)
+class _ResolveOptions:
+    """The options of `goldnode lock` that say how to resolve."""
+
+    status: Path | None
+    offline: bool
+    upgrade: bool
+    packages: tuple[str, ...]
+    security: bool
+    allow_unknown: bool
+    only_check: bool
+    dry_run: bool
 
 
 @click.command()
@@ -65,16 +80,9 @@ from goldnode.commands.output import DRY_RUN, OFFLINE_INDEXES, emit, reports
 def lock(
     stack: str,
     out: Path | None,
-    status: Path | None,
-    offline: bool,
-    upgrade: bool,
-    packages: tuple[str, ...],
-    security: bool,
-    allow_unknown: bool,
-    only_check: bool,
-    dry_run: bool,
     before: Path | None,
     form: str,
+    **given: Any,
 ) -> None:
     """Resolve the packages of a stack and write its lock.
 
@@ -93,14 +101,15 @@ def lock(
     from goldnode.lock import model
     from goldnode.lock import update as updates
 
-    _refuse(upgrade, packages, security, allow_unknown, only_check, dry_run, before, status)
+    options = _ResolveOptions(**given)
+    _refuse(options, before)
     catalog, site = load_catalog(), load_site()
     entry = catalog.stack(stack)
     mode = (
         updates.UpdateMode.UPGRADE
-        if upgrade
+        if options.upgrade
         else updates.UpdateMode.SECURITY
-        if security
+        if options.security
         else updates.UpdateMode.KEEP
     )
     if before is not None:
@@ -108,28 +117,19 @@ def lock(
         diff = updates.compare_files(before, path)
         emit(form, {"stack": stack, "diff": diff.data()}, diff.text() or "the two locks are the same")
         return
-    if only_check:
-        _check(
-            updates.check(
-                entry, catalog, site, mode=mode, out=out, offline=offline, allow_unknown=allow_unknown
-            ),
-            stack,
-            mode,
-            form,
-        )
-        return
-    done = updates.update(
-        entry,
-        catalog,
-        site,
+    request = updates.LockRequest(
         mode=mode,
-        packages=packages,
+        packages=options.packages,
         out=out,
-        status=status,
-        offline=offline,
-        write=not dry_run,
-        allow_unknown=allow_unknown,
+        status=options.status,
+        offline=options.offline,
+        write=not options.dry_run,
+        allow_unknown=options.allow_unknown,
     )
+    if options.only_check:
+        _check(updates.check(entry, catalog, site, request), stack, mode, form)
+        return
+    done = updates.update(entry, catalog, site, request)
     lines = list(done.notes)
     if done.security is not None:
         lines += done.security.lines()
@@ -138,40 +138,41 @@ def lock(
     else:
         if done.old is not None:
             lines.append(done.diff.text() or "no package moved")
-        lines.append(f"{'would write ' if dry_run else ''}{done.file}: {_summary(done.lock)}")
+        lines.append(f"{'would write ' if options.dry_run else ''}{done.file}: {_summary(done.lock)}")
     emit(form, done.data(), "\n".join(lines))
-    if offline:
+    if options.offline:
         click.echo("resolved from the indexes in the cache, which were not refreshed", err=True)
     if done.security is not None and done.security.state == "held-back":
         sys.exit(1)
 
 
-def _refuse(
-    upgrade: bool,
-    packages: tuple[str, ...],
-    security: bool,
-    allow_unknown: bool,
-    only_check: bool,
-    dry_run: bool,
-    before: Path | None,
-    status: Path | None,
-) -> None:
+def _refuse(options: _ResolveOptions, before: Path | None) -> None:
     """Refuse options that contradict each other. Raises click.UsageError."""
     chosen = [
         name
-        for name, given in (("--upgrade", upgrade), ("--upgrade-package", packages), ("--security", security))
+        for name, given in (
+            ("--upgrade", options.upgrade),
+            ("--upgrade-package", options.packages),
+            ("--security", options.security),
+        )
         if given
     ]
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
-    if allow_unknown and not security:
+    if options.allow_unknown and not options.security:
         raise click.UsageError("--allow-unknown belongs to --security")
-    told = [
-        name for name, given in (("--check", only_check), ("--dry-run", dry_run), ("--diff", before)) if given
+    actions = [
+        name
+        for name, given in (
+            ("--check", options.only_check),
+            ("--dry-run", options.dry_run),
+            ("--diff", before),
+        )
+        if given
     ]
-    if len(told) > 1:
-        raise click.UsageError(f"{' and '.join(told)} exclude each other")
-    if only_check and (packages or status):
+    if len(actions) > 1:
+        raise click.UsageError(f"{' and '.join(actions)} exclude each other")
+    if options.only_check and (options.packages or options.status):
         raise click.UsageError("--check goes with neither --upgrade-package nor --on")
     if before is not None and chosen:
         raise click.UsageError(f"--diff compares files, {chosen[0]} resolves")

@@ -401,13 +401,14 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
         known = ", ".join(
             item["name"] for item in facts.load("distros.yml")["distributions"] if item.get("kernels")
         )
-        yield _os(
-            host,
+        yield CompatFinding(
             "os-kernel",
             "unknown",
+            host.subject,
             f"no source says which kernels {_os_name(host)} carries",
             (),
             f"the facts know {known}",
+            host.at("os"),
         )
         return
     version, exact = kernel
@@ -420,30 +421,30 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
     if not same:
         message = f"no source says that {row['name']} carries kernel {version}; it carries {listed}"
         best = max(carried.values(), key=numbers)
-        yield _os(
-            host,
+        yield CompatFinding(
             "os-kernel",
             "unknown",
+            host.subject,
             message,
             origins,
             f"use a kernel of series {'.'.join(best.split('.')[:2])}",
-            row,
-            "kernel",
+            host.at("kernel", "os"),
+            facts.doubt(row),
         )
         return
     suite, newest = max(same.items(), key=lambda item: numbers(item[1]))
     if exact and len(numbers(newest)) > 2 and numbers(version) < numbers(newest):
         day = facts.load("distros.yml")["meta"]["compiled"]
         message = f"kernel {version} lacks the fixes of {newest}, which {row['name']} had on {day} ({suite})"
-        yield _os(
-            host,
+        yield CompatFinding(
             "os-kernel",
             "warn",
+            host.subject,
             message,
             origins,
             f"lock the stack again, with a driver that builds on {newest}",
-            row,
-            "kernel",
+            host.at("kernel", "os"),
+            facts.doubt(row),
         )
 
 
@@ -458,15 +459,15 @@ def os_support(host: CompatHost | None, workload: Workload | None = None) -> Ite
     last = late or standard
     if last is not None and last < host.on:
         remedy = "move to a supported release, or accept it in the class with reason, owner and expiry"
-        yield _os(
-            host,
+        yield CompatFinding(
             "os-support",
             "block",
+            host.subject,
             f"{row['name']} gets no fixes since {last}",
             origins,
             remedy,
-            row,
-            "os",
+            host.at("os"),
+            facts.doubt(row),
         )
     elif standard is not None and standard < host.on:
         whose = "extended security maintenance" if "ubuntu" in row["id"] else "long-term support"
@@ -474,7 +475,16 @@ def os_support(host: CompatHost | None, workload: Workload | None = None) -> Ite
             f"standard support of {row['name']} ended on {standard}; {whose} lasts until {late}, and "
             "covers less"
         )
-        yield _os(host, "os-support", "warn", message, origins, f"plan the move before {late}", row, "os")
+        yield CompatFinding(
+            "os-support",
+            "warn",
+            host.subject,
+            message,
+            origins,
+            f"plan the move before {late}",
+            host.at("os"),
+            facts.doubt(row),
+        )
 
 
 def driver_packages(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
@@ -489,15 +499,15 @@ def driver_packages(host: CompatHost | None, workload: Workload | None = None) -
         carried = _archive_drivers(row) if row is not None else []
         if row is None or not carried:
             message = f"no source says which drivers {_os_name(host)} carries in its own archive"
-            yield _os(
-                host,
+            yield CompatFinding(
                 "driver-packages",
                 "unknown",
+                host.subject,
                 message,
                 (),
                 "name the archive that the driver comes from",
-                row,
-                "driver",
+                host.at("driver", "os"),
+                facts.doubt(row) if row else None,
             )
         elif host.branch not in {version.split(".")[0] for version in carried}:
             have = ", ".join(sorted(set(carried), key=numbers))
@@ -508,23 +518,30 @@ def driver_packages(host: CompatHost | None, workload: Workload | None = None) -
                 f"use branch {max(carried, key=numbers).split('.')[0]}, or add NVIDIA's repository "
                 "(archive nvidia-cuda) to the stack"
             )
-            yield _os(
-                host, "driver-packages", "block", message, _distro_origins(row, "rest"), remedy, row, "driver"
+            yield CompatFinding(
+                "driver-packages",
+                "block",
+                host.subject,
+                message,
+                _distro_origins(row, "rest"),
+                remedy,
+                host.at("driver", "os"),
+                facts.doubt(row),
             )
     elif "nvidia-cuda" in host.archives:
         names = data["repositories"]["distro_names"]
         if host.os.replace(" ", "").replace(".", "") not in names:
             message = f"NVIDIA's repository has no directory for {_os_name(host)}"
             origins = facts.origins("distros.yml", data["repositories"]["source"])
-            yield _os(
-                host,
+            yield CompatFinding(
                 "driver-packages",
                 "block",
+                host.subject,
                 message,
                 origins,
                 f"use one of {', '.join(names)}",
-                row,
-                "os",
+                host.at("os"),
+                facts.doubt(row) if row else None,
             )
     yield from _package_names(host, data["package_names"])
 
@@ -547,27 +564,25 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
                     f"package {package} brings the {flavour} kernel modules, and the stack declares the "
                     f"{host.flavour} ones"
                 )
-                yield _os(
-                    host,
+                yield CompatFinding(
                     "driver-packages",
                     "block",
+                    host.subject,
                     message,
                     origins,
                     f"declare `flavour: {flavour}`",
-                    None,
-                    "driver_packages",
+                    host.at("driver_packages", "os"),
                 )
             if own is not None and own != branch:
                 message = f"package {package} is of branch {own}, and the stack declares branch {branch}"
-                yield _os(
-                    host,
+                yield CompatFinding(
                     "driver-packages",
                     "block",
+                    host.subject,
                     message,
                     origins,
                     f"use {package.replace(own, branch)}",
-                    None,
-                    "driver_packages",
+                    host.at("driver_packages", "os"),
                 )
     change = next((item for item in names["change_of_packaging"] if "pinning packages" in item["fact"]), None)
     if (
@@ -611,28 +626,6 @@ def _archive_drivers(row: Mapping[str, Any]) -> list[str]:
             texts = versions.values() if isinstance(versions, dict) else [versions]
             found += [facts.release_numbers(str(text)) for text in texts if text is not None]
     return found
-
-
-def _os(
-    host: CompatHost,
-    rule: str,
-    severity: Severity,
-    message: str,
-    origins: tuple[Origin, ...],
-    remedy: str,
-    row: Mapping[str, Any] | None = None,
-    line: str = "os",
-) -> CompatFinding:
-    return CompatFinding(
-        rule,
-        severity,
-        host.subject,
-        message,
-        origins,
-        remedy,
-        host.at(line, "os"),
-        facts.doubt(row) if row else None,
-    )
 
 
 def _os_id(host: CompatHost) -> str:

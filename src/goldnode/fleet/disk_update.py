@@ -90,28 +90,34 @@ def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, st
     return size, found.hexdigest()
 
 
-def head(
-    name: str,
-    node_class: str,
-    build_id: str,
-    kernel: str,
-    options: str,
-    root: tuple[int, str],
-    tries: int,
-    unverified: str | None,
-) -> dict[str, Any]:
-    """Return the header of the stream to a node. `root` is size and SHA-256 of the root file system."""
-    return {
-        "schema": SCHEMA,
-        "name": name,
-        "class": node_class,
-        "build_id": build_id,
-        "kernel": kernel,
-        "options": options,
-        "root": {"size": root[0], "sha256": root[1]},
-        "tries": tries,
-        "unverified": unverified,
-    }
+@dataclass(frozen=True)
+class StreamHeader:
+    """Header of the stream to a node. `options` is the kernel command line, `root` size and SHA-256 of the root file
+    system.
+    """
+
+    name: str
+    node_class: str
+    build_id: str
+    kernel: str
+    options: str
+    root: tuple[int, str]
+    tries: int
+    unverified: str | None
+
+    def data(self) -> dict[str, Any]:
+        """Return the header as plain data."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "class": self.node_class,
+            "build_id": self.build_id,
+            "kernel": self.kernel,
+            "options": self.options,
+            "root": {"size": self.root[0], "sha256": self.root[1]},
+            "tries": self.tries,
+            "unverified": self.unverified,
+        }
 
 
 def send(path: Path, start: int, first: Mapping[str, Any], write: Callable[[bytes], Any]) -> None:
@@ -184,7 +190,7 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
         )
     start = part["root-a"].start
     options = command_line(raw, part["esp"].start, disk.build_id)
-    first = head(
+    first = StreamHeader(
         disk.name,
         disk.class_,
         disk.build_id,
@@ -193,7 +199,7 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
         digest(raw, start, part["root-a"].size),
         tries,
         reason,
-    )
+    ).data()
     return UpdateImage(disk, raw, start, first)
 
 

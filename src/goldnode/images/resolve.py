@@ -39,7 +39,7 @@ from goldnode.images.imagelock import ImageLock, find_lock, intent_digest
 from goldnode.images.matrix import Row, System
 from goldnode.images.wheelindex import Index, PipTransport, WheelFile, pinned, platforms
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
-from goldnode.lock.archives import ArchivePlaces
+from goldnode.lock.archives import ArchivePlaces, KeyAccess
 from goldnode.lock.fetch import Fetcher, FetchProgress, FileToFetch
 from goldnode.lock.locked_files import (
     LockedDeb,
@@ -202,7 +202,9 @@ class Resolver:
                     "architecture": system.architectures[0],
                 }
             )
-            places = ArchivePlaces(self.catalog, self.site, release, cache=self.cache, offline=self.offline)
+            places = ArchivePlaces(
+                self.catalog, self.site, release, KeyAccess(cache=self.cache, offline=self.offline)
+            )
             sources = archive_sources(system.archives, places)
             root = self._stack.enter_context(apt_root(sources, system.architectures[0], self.cache))
             root.refresh(self.offline)

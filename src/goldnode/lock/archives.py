@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from urllib3.exceptions import HTTPError
@@ -27,6 +28,20 @@ KEYS = "keys"  # directory beside a lock
 _MOST = 1 << 20  # bytes of a key file
 
 
+@dataclass(frozen=True)
+class KeyAccess:
+    """Where keys of archives are read and fetched.
+
+    `stores` are directories of locks. `complete`: fetch again if only some of several pinned keys are stored.
+    """
+
+    stores: Sequence[Path] = ()
+    cache: Path | None = None
+    offline: bool = False
+    complete: bool = False
+    transport: Transport | None = None
+
+
 class ArchivePlaces:
     """Where the archives of an OS release are at a site, and the keys that sign them."""
 
@@ -35,23 +50,16 @@ class ArchivePlaces:
         catalog: Catalog,
         site: Site,
         os: models.OperatingSystem,
-        *,
-        stores: Sequence[Path] = (),
-        cache: Path | None = None,
-        offline: bool = False,
-        complete: bool = False,
-        transport: Transport | None = None,
+        access: KeyAccess | None = None,
     ) -> None:
-        """Raises SiteError for an archive of the site that the catalog lacks.
-
-        `stores` are directories of locks. `complete`: fetch again where only some of several pinned keys are stored.
-        """
+        """Raise SiteError for an archive of the site that the catalog lacks."""
+        access = access or KeyAccess()
         check_archives(site, catalog.archives)
         self.catalog, self.site, self.os = catalog, site, os
-        self._stores = [place / KEYS for place in stores]
-        self._cache = (cache or cache_directory()) / KEYS
-        self._offline, self._complete = offline, complete
-        self._transport = transport
+        self._stores = [place / KEYS for place in access.stores]
+        self._cache = (access.cache or cache_directory()) / KEYS
+        self._offline, self._complete = access.offline, access.complete
+        self._transport = access.transport
         self._fetched: dict[str, bytes] = {}  # by fingerprint
 
     def address(self, name: str) -> str:

@@ -180,23 +180,32 @@ class Base:
 # -- what goes into a build
 
 
-def inputs_of(
-    stack: CatalogEntry[Stack],
-    catalog: Catalog,
-    site: Site,
-    lock: Lock | None,
-    *,
-    release: str | None = None,
-    flavour: str | None = None,
-    base: Base | None = None,
-    offline: bool = False,
-    cache: Path | None = None,
-) -> ModuleBuildInputs:
-    """Return what the modules of `lock` are built from; or, with `release` or `flavour`, those of the same driver for another pair.
+@dataclass(frozen=True)
+class ModuleBuildRequest:
+    """The modules to build: those of `lock`, or with `release` or `flavour` the same driver for another pair.
+
+    `base` is the root to build in; None: a new one.
+    """
+
+    stack: CatalogEntry[Stack]
+    catalog: Catalog
+    site: Site
+    lock: Lock | None
+    release: str | None = None
+    flavour: str | None = None
+    base: Base | None = None
+    offline: bool = False
+    cache: Path | None = None
+
+
+def inputs_of(request: ModuleBuildRequest) -> ModuleBuildInputs:
+    """Return the inputs of a build of modules.
 
     Raises LockError where apt cannot install the pair (its own line), ModulesError where the stack has nothing to build, where an
     unknown flavour is asked for, and where an archive has other bytes than the lock.
     """
+    stack, lock, base = request.stack, request.lock, request.base
+    release, flavour = request.release, request.flavour
     driver = stack.item.driver
     if driver is None or driver.dkms is None:
         raise ModulesError(
@@ -208,12 +217,13 @@ def inputs_of(
         flavour is not None and flavour != driver.flavour
     )
     item = varied(stack, lock, release, flavour) if other or lock is None else stack.item
-    with apt_root(apt_sources(stack, catalog, site), stack.item.os.architecture, cache) as root:
+    sources = apt_sources(stack, request.catalog, request.site)
+    with apt_root(sources, stack.item.os.architecture, request.cache) as root:
         if base is not None:
             status = root.directory / "base-status"
             status.write_bytes(base.status)
             root.use_status(status)
-        root.refresh(offline)
+        root.refresh(request.offline)
         if other or lock is None:
             entry = CatalogEntry(item.stack, item, stack.source)
             lock = _resolve(entry, root, root.names(), dt.datetime.now(tz=dt.UTC).date())

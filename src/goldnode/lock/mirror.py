@@ -23,6 +23,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from goldnode.catalog.load import Catalog
@@ -37,6 +38,18 @@ from goldnode.lock.publication import CURRENT, PUBLIC_KEY, RECORD, SUITE, Public
 from goldnode.lock.signing import ArchiveSigner, check_signature, open_signer
 
 __all__ = ["Mirror", "MirrorError", "Publication", "publication_id", "site_signer"]
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """Contents of a publication: all its packages, `extra` ones that are not in the lock, and see `Mirror.publish`."""
+
+    stack: str
+    lock: Lock
+    packages: Sequence[LockedPackage]
+    extra: Sequence[LockedPackage]
+    without: Sequence[str]
+    status: Path | None
 
 
 class Mirror:
@@ -204,7 +217,7 @@ class Mirror:
             elif known is not None:
                 found = self._amend(known, lock, signer)
             else:
-                found = self._make(final, stack, lock, packages, extra, signer, without, status)
+                found = self._make(final, _Contents(stack, lock, packages, extra, without, status), signer)
             _write(self.directory / PUBLIC_KEY, signer.public)
             link = final.parent / f".{CURRENT}.new"
             link.unlink(missing_ok=True)
@@ -232,23 +245,21 @@ class Mirror:
     def _make(
         self,
         final: Path,
-        stack: str,
-        lock: Lock,
-        packages: Sequence[LockedPackage],
-        extra: Sequence[LockedPackage],
+        contents: _Contents,
         signer: ArchiveSigner,
-        without: Sequence[str],
-        status: Path | None,
     ) -> Publication:
+        lock = contents.lock
         fresh = final.parent / f".{final.name}.new"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
         try:
-            rows = making.build(fresh, packages, self.path, dt.date.fromisoformat(lock.resolved), signer)
-            making.prove(fresh, lock, signer, extra, without, status)
+            rows = making.build(
+                fresh, contents.packages, self.path, dt.date.fromisoformat(lock.resolved), signer
+            )
+            making.prove(fresh, lock, signer, contents.extra, contents.without, contents.status)
             found = Publication(
                 final,
-                stack,
+                contents.stack,
                 final.name,
                 _now(),
                 signer.fingerprint,

@@ -24,6 +24,7 @@ from goldnode.lock.builder import (
     Base,
     ModuleBuild,
     ModuleBuildInputs,
+    ModuleBuildRequest,
     Say,
     build,
     fetch,
@@ -48,28 +49,39 @@ class BuiltPackage:
     publication: Path
 
 
+@dataclass(frozen=True)
+class BuildSettings:
+    """How to build: progress is reported to `say`, `base` is the root to build in (None: a new one), and `offline` uses
+    the cached indexes.
+    """
+
+    say: Say
+    base: Base | None = None
+    offline: bool = False
+
+
 def build_stack(
     stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
+    settings: BuildSettings,
     *,
-    say: Say,
-    base: Base | None = None,
-    offline: bool = False,
     out: Path | None = None,
     wait: float = 0,
 ) -> BuiltPackage:
-    """Build the modules of a stack's lock, put their package into the mirror, publish, and write STACK.modules.yml beside the lock.
+    """Build the modules of a stack's lock, publish their package in the mirror, and write STACK.modules.yml.
 
-    Keys are tried out before anything is built. `wait`: seconds for another run on the mirror. Raises ModulesError where the modules do
-    not build (the compiler's own line), MirrorError, LockError and SigningKeyError.
+    The file goes into `out`, by default next to the lock. Keys are tried out before anything is built. `wait`: seconds
+    to wait for another run on the mirror. Raises ModulesError with the compiler's line if the modules do not build,
+    MirrorError, LockError and SigningKeyError.
     """
+    say, base = settings.say, settings.base
     lock, lock_file = find_lock(stack, site)
     mirror = Mirror.of(site)
     signing = modpackage.Signing.of(site) if stack.item.secure_boot else None
     with ExitStack() as opened:
         signer = opened.enter_context(site_signer(site))
-        inputs, files, result, directory = _built(stack, catalog, site, lock, None, None, base, offline, say)
+        inputs, files, result, directory = _built(_request(stack, catalog, site, lock, settings), say)
         log = store_result(result, directory, site)
         _refuse_failed(result, log)
         with mirror.writing(wait):
@@ -117,7 +129,9 @@ def build_package(
     and the package. For a disk image, which holds all it needs. Raises as `build_stack` does.
     """
     signing = modpackage.Signing.of(site) if stack.item.secure_boot else None
-    inputs, files, result, directory = _built(stack, catalog, site, lock, None, None, None, offline, say)
+    inputs, files, result, directory = _built(
+        ModuleBuildRequest(stack, catalog, site, lock, offline=offline), say
+    )
     _refuse_failed(result, directory / result.log if result.log is not None else directory)
     with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
         sources = {tree.package: files[tree.package] for tree in inputs.trees}
@@ -127,6 +141,12 @@ def build_package(
         kept = into / package.file.name
         shutil.move(package.file, kept)
     return _modules(inputs, result, lock, package, row), kept
+
+
+def _request(
+    stack: CatalogEntry[Stack], catalog: Catalog, site: Site, lock: Lock | None, settings: BuildSettings
+) -> ModuleBuildRequest:
+    return ModuleBuildRequest(stack, catalog, site, lock, base=settings.base, offline=settings.offline)
 
 
 def _refuse_failed(result: ModuleBuild, log: Path) -> None:
@@ -178,23 +198,28 @@ def _modules(
     )
 
 
-def build_combinations(
-    stacks: Sequence[CatalogEntry[Stack]],
-    catalog: Catalog,
-    site: Site,
-    *,
-    kernels: Sequence[str] = (),
-    flavours: Sequence[str] = (),
-    everywhere: bool = False,
-    base: Base | None = None,
-    offline: bool = False,
-    say: Say,
-) -> list[ModuleBuild]:
-    """Build each stack's driver for its locked kernel and flavour, or for each of those named, and return one result per pair.
+@dataclass(frozen=True)
+class Combinations:
+    """Pairs of kernel release and driver flavour to build for each of `stacks`. Empty: the locked kernel, the own flavour.
 
-    A pair that apt cannot install is a result too. `everywhere`: the stacks were not named, so a kernel that a stack's archives do not
-    have is none of its pairs. Raises ModulesError where a flavour is not known, no pair is left, or this machine cannot build.
+    `everywhere`: the stacks were not named, so a kernel that is in none of a stack's archives is left out.
     """
+
+    stacks: Sequence[CatalogEntry[Stack]]
+    kernels: Sequence[str] = ()
+    flavours: Sequence[str] = ()
+    everywhere: bool = False
+
+
+def build_combinations(
+    asked: Combinations, catalog: Catalog, site: Site, settings: BuildSettings
+) -> list[ModuleBuild]:
+    """Build each combination of stack, kernel and flavour, and return one result for each.
+
+    A pair that apt cannot install is a result too. Raises ModulesError for an unknown flavour, if no pair is left, or
+    if this machine cannot build.
+    """
+    stacks, kernels, flavours = asked.stacks, asked.kernels, asked.flavours
     rows = []
     for stack in stacks:
         lock = _lock(stack, site)
@@ -203,9 +228,10 @@ def build_combinations(
         kinds: list[str | None] = [*flavours] or [own]
         for kernel in releases:
             for flavour in kinds:
-                result = _pair(stack, catalog, site, lock, kernel, flavour, base, offline, say)
+                request = _request(stack, catalog, site, lock, settings)
+                result = _pair(replace(request, release=kernel, flavour=flavour), settings.say)
                 absent = (
-                    everywhere
+                    asked.everywhere
                     and not result.ok
                     and result.line is not None
                     and f'kernel release "{kernel}" is in none' in result.line
@@ -224,20 +250,11 @@ def build_combinations(
     return rows
 
 
-def _pair(
-    stack: CatalogEntry[Stack],
-    catalog: Catalog,
-    site: Site,
-    lock: Lock | None,
-    kernel: str | None,
-    flavour: str | None,
-    base: Base | None,
-    offline: bool,
-    say: Say,
-) -> ModuleBuild:
+def _pair(request: ModuleBuildRequest, say: Say) -> ModuleBuild:
     try:
-        _, _, result, directory = _built(stack, catalog, site, lock, kernel, flavour, base, offline, say)
+        _, _, result, directory = _built(request, say)
     except LockError as problem:
+        stack, lock, kernel, flavour = request.stack, request.lock, request.release, request.flavour
         asked = [stack.name, kernel, flavour, problem.message]
         version = lock.driver_version if lock is not None else None
         key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
@@ -245,10 +262,10 @@ def _pair(
         result = ModuleBuild(
             key, stack.name, kernel or "?", version, flavour, None, 0.0, error, None, (), "", "", (), ""
         )
-        store_result(result, None, site)
+        store_result(result, None, request.site)
         return result
-    store_result(result, directory, site)
-    return replace(result, stack=stack.name)
+    store_result(result, directory, request.site)
+    return replace(result, stack=request.stack.name)
 
 
 def _lock(stack: CatalogEntry[Stack], site: Site) -> Lock | None:
@@ -259,19 +276,10 @@ def _lock(stack: CatalogEntry[Stack], site: Site) -> Lock | None:
 
 
 def _built(
-    stack: CatalogEntry[Stack],
-    catalog: Catalog,
-    site: Site,
-    lock: Lock | None,
-    kernel: str | None,
-    flavour: str | None,
-    base: Base | None,
-    offline: bool,
-    say: Say,
+    request: ModuleBuildRequest, say: Say
 ) -> tuple[ModuleBuildInputs, dict[str, Path], ModuleBuild, Path]:
-    inputs = inputs_of(
-        stack, catalog, site, lock, release=kernel, flavour=flavour, base=base, offline=offline
-    )
+    inputs = inputs_of(request)
+    stack, site, base = request.stack, request.site, request.base
     stores = []
     if site.mirror is not None:
         mirror = Mirror.of(site)
@@ -283,7 +291,7 @@ def _built(
             remedy="install them there: on top of a base only headers and sources are unpacked",
         )
     names = {*inputs.unpacked, *inputs.installed, *inputs.kernel}
-    files = fetch(inputs, sorted(names), stack, catalog, site, stores)
+    files = fetch(inputs, sorted(names), stack, request.catalog, site, stores)
     root = base.tar if base is not None else make_root(inputs, files, stack.item.os.codename, say=say)
     result, directory = build(inputs, files, root, say=say)
     return inputs, files, result, directory

@@ -22,7 +22,7 @@ from goldnode.compat import rules
 from goldnode.core.errors import LockError, UnsolvableError, VanishedError, nearest
 from goldnode.core.site import Site
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
-from goldnode.lock.archives import ArchivePlaces, archives_of, key_stores, wanted_options
+from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores, wanted_options
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.family import kernel_packages, kernel_release
@@ -225,10 +225,7 @@ def open_archives(
         catalog,
         site,
         stack.item.os,
-        stores=key_stores(stack, site),
-        cache=cache,
-        offline=offline,
-        complete=True,
+        KeyAccess(key_stores(stack, site), cache, offline, complete=True),
     )
     sources = archive_sources(archives_of(stack.item, options), places)
     with apt_root(sources, stack.item.os.architecture, cache) as root:
@@ -280,7 +277,7 @@ def apt_sources(stack: CatalogEntry[Stack], catalog: Catalog, site: Site) -> lis
     Raises SigningKeyError and SiteError, and LockError where a key cannot be fetched.
     """
     names = archives_of(stack.item, wanted_options(stack, catalog))
-    places = ArchivePlaces(catalog, site, stack.item.os, stores=key_stores(stack, site))
+    places = ArchivePlaces(catalog, site, stack.item.os, KeyAccess(key_stores(stack, site)))
     return archive_sources(names, places)
 
 

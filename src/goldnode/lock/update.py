@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +42,37 @@ class UpdateMode(enum.Enum):
     KEEP = "keep"
     UPGRADE = "upgrade"
     SECURITY = "security"
+
+
+@dataclass(frozen=True)
+class LockRequest:
+    """How to update or check a lock.
+
+    `packages` may move in addition to what `mode` moves. `out` is the directory of the lock, `status` a dpkg status
+    file to resolve on top of. `allow_unknown`: take a kernel of which it is unknown whether the driver builds on it.
+    Without `write`, the change is only reported. `today` is the day of the resolution.
+    """
+
+    mode: UpdateMode = UpdateMode.KEEP
+    packages: Collection[str] = ()
+    out: Path | None = None
+    status: Path | None = None
+    cache: Path | None = None
+    offline: bool = False
+    write: bool = True
+    allow_unknown: bool = False
+    today: dt.date = field(default_factory=lambda: dt.datetime.now(tz=dt.UTC).date())
+
+
+@dataclass(frozen=True)
+class _LockBefore:
+    """The lock before an update, its file, and what is known about it. `target`: directory of the new lock."""
+
+    lock: Lock | None
+    file: Path | None
+    target: Path
+    why: ChangeReason
+    notes: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -139,38 +170,33 @@ def update(
     stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
-    *,
-    mode: UpdateMode = UpdateMode.KEEP,
-    packages: Collection[str] = (),
-    out: Path | None = None,
-    status: Path | None = None,
-    cache: Path | None = None,
-    offline: bool = False,
-    write: bool = True,
-    allow_unknown: bool = False,
-    today: dt.date | None = None,
+    request: LockRequest | None = None,
 ) -> LockUpdate:
-    """Update the lock of `stack` as `mode` requests and write it, or only report the change.
+    """Update the lock of `stack` and write it, or only report the change.
 
     It is written into `out`, else into the first of the site's lock directories, else next to the stack. The
-    old lock is the one in `out`, else the one that `model.find_lock` finds. `packages` may move in addition.
-    Raises LockError and as `resolve.resolve` does; after an error the old lock is still there.
+    old lock is the one in `out`, else the one that `model.find_lock` finds. Raises LockError and as
+    `resolve.resolve` does; after an error the old lock is still there.
     """
-    day = today or dt.datetime.now(tz=dt.UTC).date()
+    request = request or LockRequest()
+    day, mode, out = request.today, request.mode, request.out
     places = [*site.lock_directories(to_write=True), *site.lock_places(stack.file.parent, "stacks")]
     target = out or places[0]
     path = _place(stack, site, out, to_write=True)
     old, fault, notes = _old(stack, path, mode)
-    _known(packages, old, path)
+    _known(request.packages, old, path)
     if mode is UpdateMode.SECURITY:
         old = _updatable(old, fault, stack, path)
-    with open_archives(stack, catalog, site, status=status, cache=cache, offline=offline) as archives:
+    with open_archives(
+        stack, catalog, site, status=request.status, cache=request.cache, offline=request.offline
+    ) as archives:
         if mode is UpdateMode.SECURITY and old is not None:
-            found = security_update(stack, old, archives, site, day, allow_unknown=allow_unknown)
+            found = security_update(stack, old, archives, site, day, allow_unknown=request.allow_unknown)
             why = _why(old, fault, stack, archives)
-            if write:
+            if request.write:
                 archives.places.store(target)
-            return _written(found.lock, old, target, path, out, why, notes, write, found)
+            before = _LockBefore(old, path, target, why, notes)
+            return _written(found.lock, before, found, write=request.write)
         why = _why(old, fault, stack, archives) if old is not None else ChangeReason()
         missing = [name for name in archives.options if old is not None and name not in old.options]
         if (
@@ -178,31 +204,25 @@ def update(
             and old is not None
             and path is not None
             and mode is UpdateMode.KEEP
-            and status is None
-            and not packages
+            and request.status is None
+            and not request.packages
             and _is_current(why, old, stack)
         ):
             return LockUpdate(path, "kept", old, old, LockDiff())
-        made = archives.resolve(day, keep=old if mode is UpdateMode.KEEP else None, free=packages)
+        made = archives.resolve(day, keep=old if mode is UpdateMode.KEEP else None, free=request.packages)
         notes += [made.relaxed] if made.relaxed else []
         if missing:
             notes.append(f"classes ask for optional parts that were not locked: {', '.join(missing)}")
-        if write:
+        if request.write:
             archives.places.store(target)
-        return _written(made.lock, old, target, path, out, why, notes, write, None)
+        return _written(made.lock, _LockBefore(old, path, target, why, notes), None, write=request.write)
 
 
 def check(
     stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
-    *,
-    mode: UpdateMode = UpdateMode.KEEP,
-    out: Path | None = None,
-    cache: Path | None = None,
-    offline: bool = False,
-    allow_unknown: bool = False,
-    today: dt.date | None = None,
+    request: LockRequest | None = None,
 ) -> LockCheck:
     """Report the packages of the lock of `stack` that moved or vanished, the change that would follow, and
     why. Nothing is written.
@@ -210,7 +230,8 @@ def check(
     With UpdateMode.UPGRADE or UpdateMode.SECURITY, a change that this mode would make counts as a fault too. Raises
     LockError if there is no lock or it cannot be read.
     """
-    day = today or dt.datetime.now(tz=dt.UTC).date()
+    request = request or LockRequest()
+    day, mode, out = request.today, request.mode, request.out
     path = _place(stack, site, out)
     old, fault, _ = _old(stack, path, UpdateMode.KEEP)
     if old is None or path is None:
@@ -220,7 +241,7 @@ def check(
         )
     problems: list[LockProblem] = []
     needed, pending, moved = LockDiff(), None, None
-    with open_archives(stack, catalog, site, cache=cache, offline=offline) as archives:
+    with open_archives(stack, catalog, site, cache=request.cache, offline=request.offline) as archives:
         why = _why(old, fault, stack, archives)
         if fault is not None:
             problems.append(LockProblem("edited", fault.message, True))
@@ -261,7 +282,7 @@ def check(
                 text = f"{newest.release} is there ({place}), and the stack names {stack.item.kernel.release} itself"
                 problems.append(LockProblem("kernel", text, False))
         if mode is UpdateMode.SECURITY and not any(problem.wrong for problem in problems):
-            moved = security_update(stack, old, archives, site, day, allow_unknown=allow_unknown)
+            moved = security_update(stack, old, archives, site, day, allow_unknown=request.allow_unknown)
             if moved.state != "current":
                 problems.append(
                     LockProblem("held-back" if moved.state == "held-back" else "kernel", moved.headline, True)
@@ -363,25 +384,17 @@ def _unsafe(lock: Lock, stack: CatalogEntry[Stack]) -> list[str]:
     ]
 
 
-def _written(
-    lock: Lock,
-    old: Lock | None,
-    target: Path,
-    path: Path | None,
-    out: Path | None,
-    why: ChangeReason,
-    notes: Sequence[str],
-    write: bool,
-    moved: SecurityUpdate | None,
-) -> LockUpdate:
+def _written(lock: Lock, before: _LockBefore, moved: SecurityUpdate | None, *, write: bool) -> LockUpdate:
+    """Write a new lock if it differs from the one before, and return the result."""
+    old, path, notes = before.lock, before.file, tuple(before.notes)
     same = old is not None and lock.model_copy(update={"resolved": old.resolved}) == old
-    if same and path is not None and old is not None and not why.edited:
-        return LockUpdate(path, "kept", old, old, LockDiff(), tuple(notes), moved)
-    diff = compare_locks(old, lock, why)
-    where = target / model.lock_name(lock.stack)
+    if same and path is not None and old is not None and not before.why.edited:
+        return LockUpdate(path, "kept", old, old, LockDiff(), notes, moved)
+    diff = compare_locks(old, lock, before.why)
+    where = before.target / model.lock_name(lock.stack)
     if not write:
-        return LockUpdate(where, "would-write", lock, old, diff, tuple(notes), moved)
-    return LockUpdate(model.write_lock(lock, target), "written", lock, old, diff, tuple(notes), moved)
+        return LockUpdate(where, "would-write", lock, old, diff, notes, moved)
+    return LockUpdate(model.write_lock(lock, before.target), "written", lock, old, diff, notes, moved)
 
 
 def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem]:

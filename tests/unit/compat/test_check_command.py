@@ -330,7 +330,7 @@ def test_images_and_requirements_are_held_against_each(check: Check, tmp_path: P
 
 
 def test_our_own_catalog_has_no_unexplained_block() -> None:
-    found = command.compatibility_report()
+    found = command.compatibility_report(command.CheckRequest())
     assert not found.fatal
     assert {(item.subject, item.rule) for item in found.findings if item.severity == "block"} == {
         (f"class {name}", "end-of-life") for name in ("demo_a100", "demo_disk_r535", "demo_disk_r550")

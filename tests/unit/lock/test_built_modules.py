@@ -473,4 +473,6 @@ def test_class_document_of_prebuilt_modules(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_table_without_a_pair_is_an_error() -> None:
     with pytest.raises(ModulesError, match="no stack has a lock"):
-        modulebuild.build_combinations([], load_catalog(), Site(), say=lambda text: None)
+        modulebuild.build_combinations(
+            modulebuild.Combinations([]), load_catalog(), Site(), modulebuild.BuildSettings(lambda text: None)
+        )

@@ -16,7 +16,7 @@ from goldnode.cli import main
 from goldnode.core.errors import LockError
 from goldnode.lock.builds import known_build
 from goldnode.lock.model import load_lock
-from goldnode.lock.update import LockUpdate, UpdateMode, check, update
+from goldnode.lock.update import LockRequest, LockUpdate, UpdateMode, check, update
 
 # The facts say of no 545 driver whether it builds on 6.1, so that each test says what is known.
 BRANCH, DRIVER = "545", "545.10.01"
@@ -68,7 +68,7 @@ def cve(guard: Archive, number: int, version: str) -> str:
 
 
 def security_update(place: Place, **options: Any) -> LockUpdate:
-    made = update(*place.load(), mode=UpdateMode.SECURITY, **options)
+    made = update(*place.load(), LockRequest(mode=UpdateMode.SECURITY, **options))
     assert made.security is not None
     return made
 

@@ -19,17 +19,17 @@ from goldnode.core.errors import LockError
 from goldnode.lock.diff import compare_locks
 from goldnode.lock.model import Lock, dump_lock, load_lock, write_lock
 from goldnode.lock.resolve import resolve
-from goldnode.lock.update import LockCheck, LockUpdate, UpdateMode, check, update
+from goldnode.lock.update import LockCheck, LockRequest, LockUpdate, UpdateMode, check, update
 
 FIRST, SECOND = dt.date(2026, 11, 21), dt.date(2026, 11, 22)
 
 
 def run(place: Place, **options: Any) -> LockUpdate:
-    return update(*place.load(), **{"today": SECOND} | options)
+    return update(*place.load(), LockRequest(**{"today": SECOND} | options))
 
 
 def looked(place: Place, **options: Any) -> LockCheck:
-    return check(*place.load(), **{"today": SECOND} | options)
+    return check(*place.load(), LockRequest(**{"today": SECOND} | options))
 
 
 def by_name(lock: Lock) -> dict[str, str]:
@@ -309,13 +309,13 @@ def test_the_lock_in_force_is_kept_wherever_it_lies(
     second_day(near)
     entry, catalog, site = place.load()
     site = site.model_copy(update={"locks": "of-site"})
-    assert update(entry, catalog, site, today=SECOND).file == first.file
-    moved = update(entry, catalog, site, today=SECOND, mode=UpdateMode.UPGRADE)
+    assert update(entry, catalog, site, LockRequest(today=SECOND)).file == first.file
+    moved = update(entry, catalog, site, LockRequest(today=SECOND, mode=UpdateMode.UPGRADE))
     assert moved.file == tmp_path / "of-site/small.lock.yml"
     assert load_lock(first.file) == first.lock
     # A directory that was named has its own lock or none.
     assert (
-        update(entry, catalog, site, today=SECOND, out=tmp_path / "out").lock.kernel_release
+        update(entry, catalog, site, LockRequest(today=SECOND, out=tmp_path / "out")).lock.kernel_release
         == "6.1.0-56-amd64"
     )
 
