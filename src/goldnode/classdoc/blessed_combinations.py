@@ -18,7 +18,7 @@ import jinja2
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog
-from goldnode.classdoc.hosts import host_of_class, host_of_stack
+from goldnode.classdoc.hosts import host_of_class, host_of_stack, release_numbers
 from goldnode.compat.check import check
 from goldnode.compat.model import CompatFinding, CompatHost, Workload
 from goldnode.core.errors import FactsError
@@ -148,7 +148,7 @@ def _driver(stack: models.Stack, host: CompatHost) -> str:
 def _containers(stack: models.Stack, host: CompatHost) -> str:
     if stack.runtime is None:
         return NONE
-    engine = f"{host.engine} {_upstream(host.engine_version) or '(not locked)'}"
+    engine = f"{host.engine} {release_numbers(host.engine_version) or '(not locked)'}"
     toolkit = stack.runtime.toolkit
     if toolkit is None:
         return f"{engine}, without GPUs"
@@ -156,10 +156,6 @@ def _containers(stack: models.Stack, host: CompatHost) -> str:
     if toolkit.vendor == "amd":
         return f"{engine}, CDI by goldnode"
     return f"{engine}, toolkit {host.toolkit or 'not locked'}{mode}"
-
-
-def _upstream(version: str | None) -> str | None:
-    return None if version is None else facts.release_numbers(version)
 
 
 def _support(stack: models.Stack, day: dt.date) -> str:

@@ -157,7 +157,7 @@ def _host(
         "os": f"{stack.os.id} {stack.os.version}",
         "architecture": stack.os.architecture,
         "kernel": release,
-        "kernel_version": _upstream(versions.get(kernel_packages(stack.os.id, release)[0]))
+        "kernel_version": release_numbers(versions.get(kernel_packages(stack.os.id, release)[0]))
         if release is not None
         else None,
         "vendor": driver.vendor if driver is not None else None,
@@ -170,17 +170,17 @@ def _host(
         else None,
         "flavour": _flavour(driver, part.gpus),
         "gpus": part.gpus,
-        "fabric_manager": _upstream(versions.get(manager)) if manager is not None else None,
+        "fabric_manager": release_numbers(versions.get(manager)) if manager is not None else None,
         "fabric_manager_package": manager,
         "engine": runtime.engine if runtime is not None else None,
         "engine_version": engine_version,
         "toolkit": None if toolkit_version is None else facts.release_numbers(toolkit_version),
         "toolkit_mode": mode.mode if mode is not None else None,
-        "amdgpu": _upstream(versions.get(driver.dkms.package))
+        "amdgpu": release_numbers(versions.get(driver.dkms.package))
         if driver is not None and driver.vendor == "amd" and driver.dkms
         else None,
         "modules": {
-            module.name: _upstream(versions.get(module.package)) or ""
+            module.name: release_numbers(versions.get(module.package)) or ""
             for module in stack.modules
             if module.package is not None
         },
@@ -222,7 +222,8 @@ def _flavour(driver: models.Driver | None, gpus: tuple[facts.GpuModel, ...]) -> 
         return None
 
 
-def _upstream(version: str | None) -> str | None:
+def release_numbers(version: str | None) -> str | None:
+    """Return the leading numbers of a package version; None if there is no package."""
     return None if version is None else facts.release_numbers(version)
 
 

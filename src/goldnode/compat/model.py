@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from goldnode.facts.host import GpuModel, Origin
+from goldnode.facts.host import GpuModel, ModuleFlavour, Origin
 
 # block: known not to work, or must not be used. warn: works within stated limits. unknown: no source states
 # it.
-Severity = Literal["block", "warn", "unknown"]
-Flavour = Literal["open", "proprietary"]
+CompatSeverity = Literal["block", "warn", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class CompatFinding:
     """
 
     rule: str
-    severity: Severity
+    severity: CompatSeverity
     subject: str
     message: str
     sources: tuple[Origin, ...]
@@ -89,7 +88,7 @@ class CompatHost:
     vendor: Literal["nvidia", "amd"] | None = None
     branch: str | None = None
     driver: str | None = None
-    flavour: Flavour | None = None
+    flavour: ModuleFlavour | None = None
     gpus: tuple[GpuModel, ...] = ()
     nvswitch: bool = False
     fabric_manager: str | None = None  # its version

@@ -12,10 +12,8 @@ from typing import Literal
 
 from goldnode.compat.model import StackWaiver
 from goldnode.facts import host as facts
-from goldnode.facts.host import release_numbers
+from goldnode.facts.host import ModuleFlavour, release_numbers
 from goldnode.node.state.debversion import compare
-
-Flavour = facts.Flavour
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def open_modules(architecture: str) -> ModuleSupport:
     )
 
 
-def module_flavour(gpu: facts.GpuModel, branch: str) -> tuple[Flavour, str]:
+def module_flavour(gpu: facts.GpuModel, branch: str) -> tuple[ModuleFlavour, str]:
     """Return the module flavour for `gpu` on driver `branch`, and the reason.
 
     If both are possible, it is the branch's default: open from 560, proprietary before.
@@ -72,7 +70,7 @@ def module_flavour(gpu: facts.GpuModel, branch: str) -> tuple[Flavour, str]:
     return "proprietary", f"the proprietary modules are the default before branch {first}"
 
 
-def flavour_fault(gpu: facts.GpuModel, branch: str, flavour: Flavour) -> str | None:
+def flavour_fault(gpu: facts.GpuModel, branch: str, flavour: ModuleFlavour) -> str | None:
     """Return why `flavour` cannot drive `gpu` on `branch`, or None if it can."""
     limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
     allowed = open_modules(gpu.architecture)

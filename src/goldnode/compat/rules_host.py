@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from goldnode.compat import known_bad, rules
-from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, Severity, StackWaiver, Workload
+from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, StackWaiver, Workload
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
 from goldnode.facts.host import GpuModel, Origin, numbers
@@ -281,7 +281,7 @@ def kernel_driver(host: CompatHost | None, workload: Workload | None = None) -> 
 _ANY_UPDATE = 9999  # a stable update later than any in the table
 
 
-def _builds(host: CompatHost, kernel: str, driver: str, flavour: facts.Flavour) -> str:
+def _builds(host: CompatHost, kernel: str, driver: str, flavour: facts.ModuleFlavour) -> str:
     """Return the nearest pairs of kernel and driver that build, as a remedy."""
     kernels = [
         name for name in facts.kernels_built() if facts.kernel_build(name, driver, flavour).outcome == "ok"
@@ -1041,7 +1041,7 @@ def image_on(image: CompatHost, observed: CompatHost) -> list[CompatFinding]:
 
 
 def _image_hardware(put: CompatHost, image: CompatHost, observed: CompatHost) -> Iterator[CompatFinding]:
-    def finding(severity: Severity, message: str, remedy: str) -> CompatFinding:
+    def finding(severity: CompatSeverity, message: str, remedy: str) -> CompatFinding:
         return CompatFinding("image-hardware", severity, put.subject, message, (), remedy, put.place)
 
     if image.architecture != observed.architecture:

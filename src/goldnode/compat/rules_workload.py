@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, Severity, Workload
+from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, Workload
 from goldnode.facts import workload as facts
 from goldnode.facts.host import GpuModel, Origin
 from goldnode.facts.workload import CudaMinor, closest, key, minor, same
@@ -89,7 +89,7 @@ def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
 
 def _finding(
     rule: str,
-    severity: Severity,
+    severity: CompatSeverity,
     workload: Workload,
     message: str,
     sources: Iterable[Origin],
@@ -594,7 +594,7 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
             ]
             if others:
                 message = f"cuDNN {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
-                severity: Severity = (
+                severity: CompatSeverity = (
                     "block" if workload.library_cuda.get("cudnn") in (None, major) else "unknown"
                 )
             else:

@@ -10,7 +10,7 @@ from goldnode.documents.base import Moment, Part
 from goldnode.documents.plan import PartName, PlanNote, PlanRefusal, PlanWaiting
 from goldnode.documents.verdict import VerdictCounts
 
-Outcome = Literal[
+HostOutcome = Literal[
     "unreachable",
     "failed",
     "refused",
@@ -115,7 +115,7 @@ class RunHost(Part):
     class_: str | None = Field(None, alias="class")
     class_digest: str | None = None
     lock_digest: str | None = None
-    outcome: Outcome
+    outcome: HostOutcome
     why: str | None
     parts: dict[PartName, list[RunResource]]
     refusals: list[PlanRefusal]
@@ -147,5 +147,5 @@ class RunDocument(Part):
     limit: str | None
     tags: list[str]
     check: bool
-    counts: dict[Outcome, int]
+    counts: dict[HostOutcome, int]
     hosts: dict[str, RunHost]

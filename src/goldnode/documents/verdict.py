@@ -10,10 +10,10 @@ from pydantic import Field, RootModel
 from goldnode.documents.base import Day, Digest, Moment, Part
 from goldnode.node.state.kinds import KINDS
 
-Outcome = Literal[
+FindingOutcome = Literal[
     "match", "mismatch", "not_exposed", "could_not_read", "not_verified_here", "deferred", "suppressed"
 ]
-Severity = Literal["degraded", "drain"]
+FindingSeverity = Literal["degraded", "drain"]
 
 
 # `*` in the table stands for a name that the node or the class gives.
@@ -26,8 +26,8 @@ class VerdictFinding(Part):
     id: str = Field(
         pattern=_IDS, description="id of a row in the table of findings (docs/reference/sanity.md)"
     )
-    outcome: Outcome
-    severity: Severity
+    outcome: FindingOutcome
+    severity: FindingSeverity
     expected: str | None
     got: str | None
     remedy: str | None

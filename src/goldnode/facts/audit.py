@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog
 
 Facts = Mapping[str, Any]
-Key = tuple[str | int, ...]
 
 # Allowed first words of `confidence`; free text may follow.
 CONFIDENCE = ("high", "medium", "low", "derived")
@@ -202,7 +201,9 @@ def _leaves(value: Any) -> Iterator[str]:
             yield from _leaves(inner)
 
 
-def _mappings(value: Any, path: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
+def _mappings(
+    value: Any, path: yamlsource.KeyPath = ()
+) -> Iterator[tuple[yamlsource.KeyPath, dict[str, Any]]]:
     """Yield every mapping below `value` with its path, except `meta` and the table of sources."""
     if isinstance(value, dict):
         yield path, value
@@ -214,7 +215,7 @@ def _mappings(value: Any, path: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]
             yield from _mappings(inner, (*path, index))
 
 
-def _covered(folder: _Folder, file: str, path: Key, value: Any, above: bool) -> None:
+def _covered(folder: _Folder, file: str, path: yamlsource.KeyPath, value: Any, above: bool) -> None:
     """Report rows that have no source, neither their own nor that of an enclosing row.
 
     `source: null` means "nothing found". Such a row needs a note about that, or holds no value.
@@ -246,7 +247,7 @@ def _covered(folder: _Folder, file: str, path: Key, value: Any, above: bool) -> 
             _covered(folder, file, (*path, key), inner, above)
 
 
-def _doubts(folder: _Folder, file: str, path: Key, row: Mapping[str, Any]) -> None:
+def _doubts(folder: _Folder, file: str, path: yamlsource.KeyPath, row: Mapping[str, Any]) -> None:
     confidence = row.get("confidence", "high")
     if re.split(r"\W", confidence, maxsplit=1)[0] not in CONFIDENCE:
         folder.tell(file, path, f"confidence {confidence!r} begins with none of {', '.join(CONFIDENCE)}")
@@ -266,7 +267,7 @@ def _doubts(folder: _Folder, file: str, path: Key, row: Mapping[str, Any]) -> No
 
 def _twice(folder: _Folder) -> None:
     """Check that no list has two rows for the same thing."""
-    lists: list[tuple[str, Key, Callable[[Any], Any]]] = [
+    lists: list[tuple[str, yamlsource.KeyPath, Callable[[Any], Any]]] = [
         ("cuda.yml", ("releases",), lambda row: row["version"]),
         ("cuda.yml", ("driver_minimum_per_major",), lambda row: row["major"]),
         ("cuda.yml", ("forward_compat", "entries"), lambda row: row["cuda"]),

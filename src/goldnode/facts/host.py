@@ -21,7 +21,7 @@ from goldnode.core.errors import FactsError, nearest
 
 FACTS = Path(__file__).parent
 
-Flavour = Literal["open", "proprietary"]
+ModuleFlavour = Literal["open", "proprietary"]
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 _KEPT = 100  # parsed files in the cache: about ten per version of the facts, so several versions fit
@@ -378,7 +378,7 @@ def kernels_built() -> tuple[str, ...]:
 
 @cache
 def kernel_build(
-    kernel: str, driver: str, flavour: Flavour = "proprietary", package: str | None = None
+    kernel: str, driver: str, flavour: ModuleFlavour = "proprietary", package: str | None = None
 ) -> KernelBuild:
     """Return whether NVIDIA driver version `driver` is known to build on `kernel` ("6.12.94+deb13-amd64").
 

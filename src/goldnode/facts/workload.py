@@ -17,11 +17,11 @@ from goldnode.facts.host import Origin, load, origins
 from goldnode.facts.host import doubt as row_doubt
 
 CUDA, CUDNN, FRAMEWORKS, ROCM = "cuda.yml", "cudnn_nccl.yml", "frameworks.yml", "rocm.yml"
-Key = tuple[int, ...]
+VersionKey = tuple[int, ...]
 
 
 @cache
-def key(version: str) -> Key:
+def key(version: str) -> VersionKey:
     """Return the leading numbers of a version; () for text without any.
 
     ``2.8.0+cu128`` gives (2, 8, 0), ``v0.6.3.post1`` gives (0, 6, 3).
@@ -210,7 +210,7 @@ def native_cuda() -> dict[int, str | None]:
 
 
 @cache
-def oldest_of_branch() -> dict[int, Key]:
+def oldest_of_branch() -> dict[int, VersionKey]:
     """Return the oldest known version of each driver branch."""
     rows = load("nvidia_drivers.yml")["branches"]
     return {
@@ -230,11 +230,11 @@ class CudnnSupport:
     `cuda` holds inclusive ranges of minors. `capabilities` is `None` if the row states only a minimum.
     """
 
-    low: Key
-    high: Key
+    low: VersionKey
+    high: VersionKey
     name: str
     major: int | None  # CUDA major of the package; None if one package serves several
-    cuda: tuple[tuple[Key, Key], ...]
+    cuda: tuple[tuple[VersionKey, VersionKey], ...]
     cuda_text: str
     capabilities: tuple[str, ...] | None
     minimum_capability: str | None
@@ -292,7 +292,7 @@ def cudnn_matrix() -> tuple[CudnnSupport, ...]:
     return tuple(sorted(found, key=lambda item: item.low))
 
 
-def _span(text: str) -> list[tuple[Key, Key]]:
+def _span(text: str) -> list[tuple[VersionKey, VersionKey]]:
     """Parse one CUDA entry of the matrix into at most one inclusive range.
 
     "12.0 - 12.6" is a range, "11.4 (8.2.2)" and "10.1 Update 2" are one minor, "11.x (no static)" is the
@@ -602,8 +602,8 @@ class UserSpaceSupport:
 
     driver: str
     text: str
-    low: Key | None
-    high: Key | None
+    low: VersionKey | None
+    high: VersionKey | None
     minors: tuple[str, ...]
     sources: tuple[Origin, ...]
     doubt: str | None

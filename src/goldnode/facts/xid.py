@@ -19,7 +19,7 @@ from goldnode.node.probe import logs
 FILE = "xid.yml"
 FIRST_SXID = 10000  # NVSwitch error numbers (SXid) start here
 
-Severity = Literal["none", "degraded", "drain"]
+XidSeverity = Literal["none", "degraded", "drain"]
 
 _BLAST = {
     "nothing": "nothing",
@@ -49,7 +49,7 @@ class ImmediateAction:
     """NVIDIA's immediate action. `node` and `blast` (the blast radius) are this project's interpretation."""
 
     name: str
-    node: Severity
+    node: XidSeverity
     blast: str
     does: str
 
@@ -68,7 +68,7 @@ class XidCode:
     action: str | None
     then: str | None
     means: str | None
-    node: Severity
+    node: XidSeverity
     blast: str
     unused: bool
     driver: str | None
@@ -82,7 +82,7 @@ class XidCode:
 
 
 # Class in the Fabric Manager guide -> effect on the node, blast radius, explanation.
-_SWITCH: dict[str, tuple[Severity, str, str]] = {
+_SWITCH: dict[str, tuple[XidSeverity, str, str]] = {
     "SXID_FATAL": ("drain", "node", "always fatal for the whole fabric: the machine has to be restarted"),
     "SXID_POTENTIAL": (
         "drain",

@@ -21,7 +21,7 @@ from goldnode.core.errors import LockError, SigningKeyError, SiteError
 from goldnode.core.files import cache_directory, replace_file
 from goldnode.core.site import Site, archive_url, check_archives
 from goldnode.lock.transport import Transport
-from goldnode.lock.unreachable import Kind, UnreachableArchive, kind_of, kind_of_status
+from goldnode.lock.unreachable import UnreachableArchive, UnreachableKind, kind_of, kind_of_status
 from goldnode.node import openpgp
 
 KEYS = "keys"  # directory beside a lock
@@ -214,7 +214,7 @@ class ArchivePlaces:
                 continue
         return None
 
-    def _wrong(self, data: bytes) -> tuple[Kind, str] | None:
+    def _wrong(self, data: bytes) -> tuple[UnreachableKind, str] | None:
         """Return why one key cannot be used now, or None."""
         state = keys.states(data)[0]
         if state.revoked:
@@ -296,7 +296,7 @@ class ArchivePlaces:
         except HTTPError as problem:
             raise self._error(name, url, kind_of(problem), _innermost_message(problem)) from problem
 
-    def _error(self, name: str, url: str, kind: Kind, detail: str) -> LockError:
+    def _error(self, name: str, url: str, kind: UnreachableKind, detail: str) -> LockError:
         proxy = ""
         if not url.startswith(("file:", "copy:")):
             self._transport = self._transport or Transport(connections=1, timeout=20)

@@ -13,8 +13,7 @@ from goldnode.core.errors import LockError
 from goldnode.core.files import cache_directory
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
-
-Flavour = Literal["open", "proprietary"]
+from goldnode.facts.host import ModuleFlavour
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def results_directory(site: Site) -> Path:
 
 
 def known_build(
-    kernel: str, kernel_version: str, driver: str, flavour: Flavour, *, results: Path | None = None
+    kernel: str, kernel_version: str, driver: str, flavour: ModuleFlavour, *, results: Path | None = None
 ) -> KnownBuild:
     """Return whether NVIDIA driver version `driver` builds on kernel release `kernel`, whose package has
     version `kernel_version`.
@@ -72,8 +71,10 @@ def known_build(
 def known_builds(
     kernel: str, kernel_version: str, driver: str, asked: Driver, *, results: Path | None = None
 ) -> KnownBuild:
-    """As `known_build`, for the flavour of a stack's driver; one that goes by the GPU (`auto`) must build in both."""
-    flavours: list[Flavour] = ["open", "proprietary"] if asked.flavour in ("auto", None) else [asked.flavour]  # type: ignore[list-item]
+    """Return `known_build` for the flavour of a stack's driver. A driver of flavour `auto` must build in both."""
+    flavours: list[ModuleFlavour] = ["open", "proprietary"]
+    if asked.flavour is not None and asked.flavour != "auto":
+        flavours = [asked.flavour]
     found = [known_build(kernel, kernel_version, driver, flavour, results=results) for flavour in flavours]
     return next((one for wanted in ("fails", "unknown") for one in found if one.outcome == wanted), found[0])
 

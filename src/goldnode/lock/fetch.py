@@ -29,7 +29,7 @@ BLOCK = 1 << 17  # bytes read at once
 TRIES = 5  # in a row without a block's worth of progress
 PAUSE = 1.0  # seconds before the second try; doubled before each further one
 
-Kind = Literal["vanished", "altered", "refused", "unreachable"]
+FetchFaultKind = Literal["vanished", "altered", "refused", "unreachable"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FileToFetch:
 class FetchFault:
     """One file that its archive does not give as the lock says."""
 
-    kind: Kind
+    kind: FetchFaultKind
     wanted: FileToFetch
     message: str
 
@@ -85,9 +85,9 @@ class Silent:
 
 
 class _FaultError(Exception):
-    def __init__(self, kind: Kind, message: str) -> None:
+    def __init__(self, kind: FetchFaultKind, message: str) -> None:
         super().__init__(message)
-        self.kind: Kind = kind
+        self.kind: FetchFaultKind = kind
 
 
 class _CutError(Exception):

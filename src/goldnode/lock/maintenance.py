@@ -41,14 +41,14 @@ GRACE_DAYS = 30
 
 _NAME = re.compile(r"^[0-9a-f]{64}$")
 
-Kind = Literal["store", "publication", "signature"]
+DamageKind = Literal["store", "publication", "signature"]
 
 
 @dataclass(frozen=True)
 class MirrorDamage:
     """One thing that is not what it should be. `sha256` names the file of the store that a repair would have to bring back."""
 
-    kind: Kind
+    kind: DamageKind
     path: Path
     message: str
     sha256: str | None = None

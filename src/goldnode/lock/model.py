@@ -20,10 +20,10 @@ from goldnode.catalog.models import Stack
 from goldnode.core import yamlsource
 from goldnode.core.errors import EditedLockError, GoldnodeError, LockError, NewerLockError
 from goldnode.core.site import Site
+from goldnode.documents.base import Digest as Digest  # exported: every lock has digests
 
 SCHEMA = 1
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 _EDITED = "this lock was edited after goldnode wrote it: its content does not have the digest it states"
 _HEADER = "# Written by `goldnode lock {stack}`. Not to be edited: run it again.\n"

@@ -15,7 +15,8 @@ from goldnode.catalog.models import Stack
 from goldnode.core import yamlsource
 from goldnode.core.errors import ModulesError
 from goldnode.core.site import Site
-from goldnode.lock.model import Digest, Lock, LockedPackage, LockModel, Sha256, flow
+from goldnode.documents.base import Digest
+from goldnode.lock.model import Lock, LockedPackage, LockModel, Sha256, flow
 
 ARCHIVE = "goldnode-mirror"
 

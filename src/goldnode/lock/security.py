@@ -27,7 +27,7 @@ from goldnode.lock.resolve import KernelOffer, StackArchives
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.family import kernel_release
 
-State = Literal["moved", "current", "held-back"]
+SecurityUpdateState = Literal["moved", "current", "held-back"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class SecurityUpdate:
     known to build.
     """
 
-    state: State
+    state: SecurityUpdateState
     lock: Lock
     newest: KernelOffer | None
     taken: KernelDriverPair | None
@@ -195,7 +195,7 @@ def security_update(
             notes.append(
                 f"{where}: name a newer `release`, or write `series` and `flavour` instead, and lock again"
             )
-    state: State = (
+    state: SecurityUpdateState = (
         "current"
         if not newer
         else "moved"
