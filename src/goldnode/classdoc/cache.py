@@ -127,7 +127,7 @@ class ClassDocuments:
                 document = self._compiled().document(name)
                 if "error" not in document:
                     # `_keep` writes the whole cache: store the messages first, so that one write covers both.
-                    self._kept["told"][name] = self._compiled().told(name)
+                    self._kept["told"][name] = self._compiled().remarks(name)
                     self._keep("documents", name, document)
                     return document
                 self._unusable[name] = document
@@ -135,14 +135,14 @@ class ClassDocuments:
         found: Json = self._kept["documents"][name]
         return found
 
-    def told(self, name: str) -> list[str]:
+    def remarks(self, name: str) -> list[str]:
         """Return the compatibility findings of a class that do not block it, one line each.
 
         Raises GoldnodeError.
         """
         self.document(name)
         found: list[str] = (
-            self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().told(name)
+            self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().remarks(name)
         )
         return found
 
@@ -263,7 +263,7 @@ class Compiler:
         except (LockError, CatalogError, FactsError, WorkloadError) as problem:
             return {"class": name, "error": str(problem)}
 
-    def told(self, name: str) -> list[str]:
+    def remarks(self, name: str) -> list[str]:
         """Return the compatibility findings of a class that do not block it, one line each.
 
         Raises GoldnodeError.

@@ -196,7 +196,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
                 )
             of_class[host] = (name, None if cohort is None else str(cohort))
             check_written(host, variables.get(host, {}))
-            unknown.see(host, variables.get(host, {}))
+            unknown.add(host, variables.get(host, {}))
     if not of_class:
         among = f" among those that --limit {limit} names" if limit else ""
         groups = sorted(set(data) - {"_meta", "all", "ungrouped"})

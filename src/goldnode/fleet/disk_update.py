@@ -237,7 +237,7 @@ class SshNode:
     become: tuple[str, ...] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)
 
-    def words(self, *command: str) -> list[str]:
+    def local_command(self, *command: str) -> list[str]:
         """Return the local command that runs a command on the node."""
         return [*self.ssh, shlex.join([*self.become, *command])]
 
@@ -248,12 +248,12 @@ class SshNode:
         give: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
         try:
             return subprocess.run(
-                self.words(*command), capture_output=True, check=False, timeout=timeout, **give
+                self.local_command(*command), capture_output=True, check=False, timeout=timeout, **give
             )
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(command, 255, b"", f"no answer within {timeout:g} s".encode())
 
-    def ask(self, *command: str, **more: Any) -> str:
+    def output_of(self, *command: str, **more: Any) -> str:
         """Run a command on the node and return its stdout.
 
         Raises DiskError with its error message if it fails.
@@ -322,14 +322,14 @@ def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> Ss
             remedy="set ansible_connection: ssh for it",
         )
 
-    def said(*keys: str) -> str | None:
+    def variable(*keys: str) -> str | None:
         return next((str(variables[key]) for key in keys if variables.get(key) not in (None, "")), None)
 
     words = [*SSH]
     for option, value in (
-        ("-p", said("ansible_port", "ansible_ssh_port")),
-        ("-l", said("ansible_user", "ansible_ssh_user")),
-        ("-i", said("ansible_ssh_private_key_file", "ansible_private_key_file")),
+        ("-p", variable("ansible_port", "ansible_ssh_port")),
+        ("-l", variable("ansible_user", "ansible_ssh_user")),
+        ("-i", variable("ansible_ssh_private_key_file", "ansible_private_key_file")),
     ):
         words += [option, value] if value else []
     for key in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
@@ -337,7 +337,7 @@ def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> Ss
     root = become or str(variables.get("ansible_become", "")).lower() in ("true", "yes", "1")
     return SshNode(
         name,
-        (*words, "--", said("ansible_host", "ansible_ssh_host") or name),
+        (*words, "--", variable("ansible_host", "ansible_ssh_host") or name),
         ("sudo", "-n") if root else (),
         variables,
     )
@@ -350,20 +350,20 @@ class InstalledProgram:
     node: SshNode
     place: str
 
-    def words(self, *words: str) -> tuple[str, ...]:
+    def slot_command(self, *words: str) -> tuple[str, ...]:
         """Return the remote command for `slot WORDS`."""
         return ("python3", "-I", "-S", self.place, "slot", *words)
 
     def survey(self) -> dict[str, Any]:
         """Return the state of the node's slots. Raises DiskError if the node has no slots."""
-        return answer(self.node.run(*self.words("status", "--format", "json")), self.node.name)
+        return answer(self.node.run(*self.slot_command("status", "--format", "json")), self.node.name)
 
     def back(self) -> dict[str, Any]:
         """Boot the other slot's last good image next.
 
         Return the state afterwards. Raises DiskError with the node's reason.
         """
-        return answer(self.node.run(*self.words("back", "--format", "json")), self.node.name)
+        return answer(self.node.run(*self.slot_command("back", "--format", "json")), self.node.name)
 
 
 @contextlib.contextmanager
@@ -371,7 +371,7 @@ def program(target: SshNode) -> Iterator[InstalledProgram]:
     """Install goldnode's program on the node for the duration of the context."""
     place = f"{PROGRAM}-{os.getpid()}-{os.urandom(4).hex()}"
     script = f"install -d -m 755 -o 0 -g 0 /run/goldnode && umask 077 && cat >{place}"
-    target.ask("sh", "-c", script, stdin=nodefile.build(writer=True))
+    target.output_of("sh", "-c", script, stdin=nodefile.build(writer=True))
     try:
         yield InstalledProgram(target, place)
     finally:
@@ -435,7 +435,8 @@ def write(there: InstalledProgram, image: UpdateImage, say: Say) -> dict[str, An
     Raises DiskError on failure; the running slot then stays the default.
     """
     return answer(
-        feed(there.node.words(*there.words("write", "--format", "json")), image, say), there.node.name
+        feed(there.node.local_command(*there.slot_command("write", "--format", "json")), image, say),
+        there.node.name,
     )
 
 
@@ -493,7 +494,7 @@ def boot_id(target: SshNode) -> str | None:
     return done.stdout.decode("ascii", "replace").strip() if done.returncode == 0 else None
 
 
-def ask_installed(target: SshNode, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
+def run_installed(target: SshNode, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
     """Run the program that the node's image installed, of any version, if only root can change it.
 
     Otherwise return OTHER.
@@ -506,8 +507,8 @@ def spoils(target: SshNode) -> str | None:
 
     A node that cannot answer does not block the reboot: nothing is then known against it.
     """
-    ask_installed(target, "policy", "apply", timeout=600)
-    done = ask_installed(target, "plan", "--format", "json", timeout=300)
+    run_installed(target, "policy", "apply", timeout=600)
+    done = run_installed(target, "plan", "--format", "json", timeout=300)
     try:
         found = json.loads(done.stdout)
     except ValueError:
@@ -542,7 +543,7 @@ def restart(
         now = boot_id(target)
         if now is None or now == before:
             continue
-        done = ask_installed(target, "slot", "status", "--format", "json", timeout=120)
+        done = run_installed(target, "slot", "status", "--format", "json", timeout=120)
         if done.returncode == OTHER:
             raise DiskError(
                 f"{target.name} boots {image}, where others than root can change goldnode's program, or it "

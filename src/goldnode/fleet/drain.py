@@ -231,7 +231,7 @@ class SchedulerDrainer:
 
     name = ""
 
-    def look(self, node: str) -> DrainState:
+    def state_of(self, node: str) -> DrainState:
         """Return the scheduler's state of a node."""
         raise NotImplementedError
 
@@ -256,7 +256,7 @@ class SchedulerDrainer:
         record: DrainRecord | None = None
         left: str | None = None
         for _ in range(TRIES):
-            seen = self.look(node)
+            seen = self.state_of(node)
             held = self._held(node, seen, before, caller)
             free = seen.in_service or held is not None
             if record is None:
@@ -272,7 +272,7 @@ class SchedulerDrainer:
                 f"{node} changes while it is to be drained", remedy="See who else drains it, then run again"
             )
         self.finish(node)
-        if self.look(node).in_service:
+        if self.state_of(node).in_service:
             raise GoldnodeError(
                 f"{node} was returned to service while it drained",
                 remedy="Ask who did; run again when it may be drained. It was not changed",
@@ -301,7 +301,7 @@ class SchedulerDrainer:
             )
         left = record.about() if record and record.run != caller.actor.run else None
         for _ in range(TRIES):
-            seen = self.look(node)
+            seen = self.state_of(node)
             try:
                 held = self._held(node, seen, record, caller)
             except GoldnodeError as problem:
@@ -371,7 +371,7 @@ class SlurmDrainer(SchedulerDrainer):
     sleep: Callable[[float], None] = field(default=time.sleep)
     name = "slurm"
 
-    def look(self, node: str) -> DrainState:
+    def state_of(self, node: str) -> DrainState:
         rows = slurm_rows(self.run(["scontrol", "show", "node", node, "--oneliner"]))
         if not rows:
             raise GoldnodeError(
@@ -393,7 +393,7 @@ class SlurmDrainer(SchedulerDrainer):
 
     def finish(self, node: str) -> None:
         waited = 0.0
-        while set(self.look(node).state.split("+")) & {"ALLOCATED", "MIXED", "COMPLETING"}:
+        while set(self.state_of(node).state.split("+")) & {"ALLOCATED", "MIXED", "COMPLETING"}:
             if waited >= self.wait:
                 raise GoldnodeError(
                     f"node {node} still has jobs after {self.wait:g} s of draining",
@@ -440,7 +440,7 @@ class KubectlDrainer(SchedulerDrainer):
     ANNOTATION = "goldnode/drained-for"
     MANAGER = "goldnode"  # by this name the API server notes who set a field last
 
-    def look(self, node: str) -> DrainState:
+    def state_of(self, node: str) -> DrainState:
         return self._state(
             json.loads(self.run(["kubectl", "get", "node", node, "-o", "json", "--show-managed-fields"]))
         )

@@ -225,7 +225,7 @@ def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, l
     groups = {name: hosts(name) for name in {*found, "all", "ungrouped"} - {"_meta"}}
     unknown = variables.UnknownVariables()
     for host, values in found.get("_meta", {}).get("hostvars", {}).items():
-        unknown.see(host, values)
+        unknown.add(host, values)
     for line in unknown.lines():
         print(f"warning: {line}.", file=sys.stderr)
     if not groups["all"]:

@@ -112,8 +112,8 @@ class UnknownVariables:
     def __init__(self) -> None:
         self.found: dict[str, list[str]] = {}
 
-    def see(self, host: str, names: Iterable[str]) -> None:
-        """Look at the names of a host's variables."""
+    def add(self, host: str, names: Iterable[str]) -> None:
+        """Collect the unknown ones among the names of variables of a host."""
         for name in names:
             if not name.startswith(PREFIXES) or name in SETTINGS or name in OWN:
                 continue

@@ -122,7 +122,7 @@ class Mirror:
 
     # -- fetching
 
-    def wanted(self, locks: Iterable[Lock], catalog: Catalog, site: Site) -> list[FileToFetch]:
+    def missing_files(self, locks: Iterable[Lock], catalog: Catalog, site: Site) -> list[FileToFetch]:
         """The files of `locks` that are not in the store. Raises SiteError for an archive without an address."""
         check_archives(site, catalog.archives)
         found: dict[str, FileToFetch] = {}
@@ -155,7 +155,7 @@ class Mirror:
         store cannot take them.
         """
         with self.writing(), self.disk():
-            wanted = self.wanted([locks] if isinstance(locks, Lock) else locks, catalog, site)
+            wanted = self.missing_files([locks] if isinstance(locks, Lock) else locks, catalog, site)
             self._room(wanted)
             self.store.mkdir(parents=True, exist_ok=True)
             return Fetcher(self.partial, self.keep, parallel=parallel, progress=progress, pause=pause).fetch(

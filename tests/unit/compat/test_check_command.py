@@ -370,7 +370,7 @@ def test_a_blocked_class_has_refusals_in_place_of_a_document(
     assert refusal["code"] == "module-flavour"
     assert refusal["remedy"] == "Use a stack with the open modules."
     assert refusal["message"].endswith("comes with the proprietary ones.")
-    assert [line.partition(":")[0] for line in made.told("a100")] == ["unknown", "warn", "warn"]
+    assert [line.partition(":")[0] for line in made.remarks("a100")] == ["unknown", "warn", "warn"]
 
 
 def test_a_class_that_fits_and_has_no_lock_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,10 +218,10 @@ def test_the_inventory_says_how_a_node_is_reached() -> None:
             "ansible_become": True,
         },
     )
-    assert found.words("cat", "/a b") == [
+    assert found.local_command("cat", "/a b") == [
         *update.SSH, "-p", "2222", "-l", "ops", "-i", "/keys/ops key", "-o", "ProxyJump=bastion", "--", "10.0.0.7", "sudo -n cat '/a b'",
     ]  # fmt: skip
-    assert update.reached("n", {}).words("true") == [*update.SSH, "--", "n", "true"]
+    assert update.reached("n", {}).local_command("true") == [*update.SSH, "--", "n", "true"]
     assert update.node("ops@n", None).name == "n"
     with pytest.raises(DiskError, match="reached by `docker`"):
         update.reached("n", {"ansible_connection": "community.docker.docker"})

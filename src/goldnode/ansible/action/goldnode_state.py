@@ -191,7 +191,7 @@ class ActionModule(ActionBase):
                 "class in the catalog",
                 remedy=put_right(groups, documents.names()),
             )
-        document, findings = documents.document(names[0]), documents.told(names[0])
+        document, findings = documents.document(names[0]), documents.remarks(names[0])
         # The first of the run's processes prints the findings of a class, as the callback plugin does.
         with contextlib.suppress(FileExistsError), (Path(C.DEFAULT_LOCAL_TMP) / f"told-{names[0]}").open("x"):
             if findings:

@@ -97,7 +97,7 @@ class CallbackModule(CallbackBase):
         self.turn = {host.name for host in self.hosts}
         self.empty = not inventory.hosts
         if self.cohorts is None:
-            self.cohorts = cohorts.withhold_incompatible(play, self.hosts, see=self.unknown.see)
+            self.cohorts = cohorts.withhold_incompatible(play, self.hosts, see=self.unknown.add)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
         """No host in the whole inventory is a mistake, and Ansible has no setting that calls it one."""
