@@ -546,10 +546,10 @@ def test_a_command_outlives_the_run_that_is_killed_with_all_its_processes(tmp_pa
     text = f"""
 import subprocess
 from pathlib import Path
-from goldnode.fleet.drain import Caller, Command
-from goldnode.fleet.drain_record import Records
+from goldnode.fleet.drain import CommandDrainer, DrainCaller
+from goldnode.fleet.drain_record import DrainRecords
 shell = lambda script: subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout
-Command(["{slow}"], ["true"]).drain("n1", "x", Caller(), Records(shell, Path("{local}"), "{tmp_path}"))
+CommandDrainer(["{slow}"], ["true"]).drain("n1", "x", DrainCaller(), DrainRecords(shell, Path("{local}"), "{tmp_path}"))
 """
     process = subprocess.Popen([sys.executable, "-c", text], start_new_session=True)
     end = time.monotonic() + 60
