@@ -44,7 +44,7 @@ class AdoptError(GoldnodeError):
 
 @dataclass
 class AdoptProposal:
-    """Files for a catalog by their path in it, what a person has to look at, and the stack the class names."""
+    """Proposed files by their path in a catalog, notes for review, and the stack of the class."""
 
     files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -55,9 +55,14 @@ class AdoptProposal:
 
 
 def survey_host(host: str, inventory: str | None = None, options: Sequence[str] = ()) -> dict[str, Any]:
-    """Survey `host` through Ansible, so that users, keys, become and jump hosts are what the inventory says. Changes nothing there.
+    """Survey `host` through Ansible, with the connection variables of the inventory.
 
-    :param host: a name of `inventory`, else an ssh destination. `options` go to ``ansible``. Raises AdoptError with what ssh said.
+    Nothing is changed on it.
+
+    :param host: a name of `inventory`, else an ssh destination.
+    :param options: further options of ``ansible``.
+
+    Raises AdoptError with the error of ssh.
     """
     user, at, name = host.rpartition("@")
     if inventory is not None:
@@ -119,7 +124,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = None) -> AdoptProposal:
-    """Make a class called `name`, and a stack where none of the catalog fits. Pure. Raises AdoptError for a system no stack can be for."""
+    """Propose a class called `name`, and a stack if none of the catalog fits. Pure.
+
+    Raises AdoptError for a system that goldnode has no stacks for.
+    """
     found = AdoptProposal()
     system = survey["os"]
     if system["id"] not in FAMILIES:
@@ -218,7 +226,7 @@ def _gpu(survey: Survey, found: AdoptProposal) -> dict[str, Any] | None:
 def _driver(
     survey: Survey, vendor: str | None, catalog: Catalog, found: AdoptProposal
 ) -> dict[str, Any] | None:
-    """The driver as a stack states it; None without a GPU, or where nothing a package manager knows drives it."""
+    """Return the driver in the form of a stack. None without a GPU, or if no package owns the driver."""
     packages = survey["packages"]
     if survey["runfile"]:
         found.notes.append(
@@ -390,8 +398,11 @@ def _stack(
 def _end_of_life(
     system: Mapping[str, str], driver: Mapping[str, Any] | None, catalog: Catalog, found: AdoptProposal
 ) -> dict[str, str]:
-    """The end of support that another stack of the same release states, or that of the driver's branch where it comes first; a date is
-    never made up."""
+    """Return the end of support: that of another stack of the same release, or of the driver's branch if it
+    is earlier.
+
+    Without a source there is no date.
+    """
     for entry in catalog.stacks.values():
         stack = entry.item
         if stack.os.id == system["id"] and stack.os.version == system["version"] and stack.driver is None:
@@ -436,7 +447,10 @@ def _archives(survey: Survey, catalog: Catalog, site: Site | None, found: AdoptP
 
 
 def _is(row: Mapping[str, Any], name: str, archive: Any, survey: Survey, site: Site | None) -> bool:
-    """Whether a source of the node is an archive of the catalog: by the site's address, the mark in its path, or its suite."""
+    """Return whether a package source of the node is an archive of the catalog.
+
+    The site's address, the mark in the path, or the suite decides.
+    """
     own = site.archives[name].url if site is not None and name in site.archives else None
     release = OperatingSystem.model_validate(survey["os"])
     if own is not None and row["uri"].rstrip("/") == expand(own, release, archive.architectures):
@@ -594,7 +608,7 @@ def _prove(found: AdoptProposal, catalog: Catalog) -> None:
 
 
 def write(found: AdoptProposal, directory: Path) -> list[Path]:
-    """Write the files into a catalog directory; one that is there already is never overwritten. Raises AdoptError."""
+    """Write the files into a catalog directory. Existing files are not overwritten. Raises AdoptError."""
     paths = {directory / name: text for name, text in found.files.items()}
     there = [path for path in paths if path.exists()]
     if there:

@@ -92,8 +92,9 @@ def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, st
 
 @dataclass(frozen=True)
 class StreamHeader:
-    """Header of the stream to a node. `options` is the kernel command line, `root` size and SHA-256 of the root file
-    system.
+    """Header of the stream to a node.
+
+    `options` is the kernel command line, `root` the size and SHA-256 of the root file system.
     """
 
     name: str

@@ -66,7 +66,10 @@ def run(argv: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class DrainCaller:
-    """Who drains and returns: the run, and whether drains by runs of other controllers count as left behind at once."""
+    """The run that drains nodes and returns them.
+
+    It may treat drains by runs of other controllers as abandoned at once.
+    """
 
     actor: Actor = field(default_factory=identity.actor)
     take_over: bool = False
@@ -105,7 +108,7 @@ class DrainState:
 
     @property
     def held(self) -> Mark | None:
-        """The mark of the run that holds the node out of service."""
+        """Return the mark of the run that holds the node out of service, or None."""
         return None if self.in_service else mark(self.reason)
 
 
@@ -131,22 +134,30 @@ class DrainOutcome:
 
 
 class Drainer(Protocol):
-    """One way to drain.
+    """A scheduler, or the site's commands, as a way to drain nodes.
 
-    `records`: where the record of the drain is kept; None keeps none. Both raise GoldnodeError; a node is then as the message says.
+    Both methods store a record of the drain in `records`, unless that is None. They raise GoldnodeError; its
+    message has the state of the node.
     """
 
     def drain(
         self, node: str, why: str, caller: DrainCaller, records: DrainRecords | None = None
     ) -> DrainOutcome:
-        """Take a node out of service and wait until no work is left on it; go on with a drain that an earlier run has left."""
+        """Take a node out of service and wait until no work is left on it.
+
+        A drain that an earlier run left is continued.
+        """
 
     def resume(
         self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
     ) -> DrainOutcome:
-        """Return a node that a run has drained. One that another holds out of service stays so, and the outcome says who and what returns it.
+        """Return a node that a run has drained.
 
-        :param before: whether the caller's own drain found it in service, for a command without records.
+        A node that another user holds out of service stays so. The outcome names the holder and the way to
+        return it.
+
+        :param before: whether the node was in service before the caller's own drain, for a command without
+            records.
         """
 
     def review(self, node: str, caller: DrainCaller, records: DrainRecords) -> DrainOutcome:
@@ -155,7 +166,10 @@ class Drainer(Protocol):
         """
 
     def marked(self) -> dict[str, str]:
-        """Return every node that runs hold out of service, with its reason, from one call; none where that cannot be seen."""
+        """Return all nodes that runs hold out of service, with their reasons, from one call.
+
+        Empty if that cannot be listed.
+        """
 
 
 @dataclass
@@ -196,7 +210,7 @@ def by_hand(by: str, node: str) -> str:
 
 
 def moved(record: DrainRecord, by: str, node: str) -> str:
-    """Return the sentence on a drain that was made by another scheduler, or under another name, than the inventory has now."""
+    """Return a sentence about a drain by another scheduler, or under another name, than the inventory's."""
     now = "goldnode_drain is none now" if by == "none" else f"the inventory says {node} by {by} now"
     hand = by_hand(record.by, record.node)
     return (
@@ -219,7 +233,10 @@ def since(held: Mark) -> str:
 
 
 def own(found: drain_record.FoundRecords, by: str, node: str) -> DrainRecord | None:
-    """Return the node's own record, if it is of this scheduler and name. Raises GoldnodeError for one of another: it must not be lost."""
+    """Return the node's record if it is of this scheduler and name.
+
+    Raises GoldnodeError for a record of another one, which must not be lost.
+    """
     record = found.node
     if record is not None and (record.by, record.node) != (by, node):
         raise GoldnodeError(moved(record, by, node).rstrip("."), remedy="Then run again; nothing was changed")
@@ -236,11 +253,14 @@ class SchedulerDrainer:
         raise NotImplementedError
 
     def take(self, node: str, why: str, seen: DrainState) -> bool:
-        """Take a node out of service for this reason; False where it is not as it was seen any more."""
+        """Take a node out of service for this reason. Return False if its state is no longer `seen`."""
         raise NotImplementedError
 
     def give(self, node: str, seen: DrainState, note: str) -> bool:
-        """Return a node, with the note that it had as a reason while in service; False where it is not as it was seen any more."""
+        """Return a node to service and restore the note that was its reason.
+
+        Return False if its state is no longer `seen`.
+        """
         raise NotImplementedError
 
     def finish(self, node: str) -> None:
@@ -332,7 +352,10 @@ class SchedulerDrainer:
 
     @staticmethod
     def _held(node: str, seen: DrainState, record: DrainRecord | None, caller: DrainCaller) -> Mark | None:
-        """Return the mark of the run that holds the node. Raises GoldnodeError where another run may still work on it."""
+        """Return the mark of the run that holds the node.
+
+        Raises GoldnodeError if another run may still work on it.
+        """
         held = seen.held
         if held and caller.works(held.run, held.time):
             raise busy(node, held.run, held.controller, held.time)
@@ -347,7 +370,7 @@ class SchedulerDrainer:
     def _record(
         self, node: str, text: str, seen: DrainState, before: DrainRecord | None, caller: DrainCaller
     ) -> DrainRecord:
-        """Return the record of a drain. Of one that is gone on with, state and note are those that its own run found."""
+        """Return the record of a drain. A continued drain has the state and note that the first run found."""
         actor, state, was = caller.actor, seen.state, seen.reason
         if seen.held:
             state, was = (before.state, before.was) if before and before.in_service else ("", "")
@@ -363,7 +386,10 @@ class SchedulerDrainer:
 
 @dataclass
 class SlurmDrainer(SchedulerDrainer):
-    """scontrol: state DRAIN, then wait until no job is left. Slurm shows a drained node with flags such as IDLE+DRAIN."""
+    """Drain with scontrol: set state DRAIN, then wait until no job is left.
+
+    Slurm shows a drained node with flags, such as IDLE+DRAIN.
+    """
 
     run: Run = run
     wait: float = 86400.0
@@ -408,7 +434,10 @@ class SlurmDrainer(SchedulerDrainer):
 
 
 def slurm_rows(text: str) -> list[tuple[str, DrainState]]:
-    """Return name and state of each node that scontrol shows, one a line. A reason ends with who gave it and when, which is left out."""
+    """Return name and state of each node in the output of scontrol, which has one node per line.
+
+    scontrol appends the user and the time to a reason; both are removed.
+    """
     rows = []
     for line in text.splitlines():
         name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
@@ -432,7 +461,10 @@ def slurm_rows(text: str) -> list[tuple[str, DrainState]]:
 
 @dataclass
 class KubectlDrainer(SchedulerDrainer):
-    """kubectl: cordon with the reason in an annotation, in one change, and drain. A cordon without the mark of a run is another's."""
+    """Drain with kubectl: cordon the node and set the annotation with the reason in one change, then drain.
+
+    A cordon without the mark of a run belongs to another user.
+    """
 
     run: Run = run
     name = "kubectl"
@@ -523,8 +555,11 @@ NOTING = 'f=$1; shift; "$@"; s=$?; echo $s >"$f.new" && mv "$f.new" "$f"; exit $
 
 @dataclass
 class CommandDrainer:
-    """The site's own programs, called with the node's name (and the reason). Exit status 0 says done, 3 from `drain_command` says that the node
-    was out of service already. A line `reason: TEXT` that it then prints is for what: by that the drain of a run is recognised for certain."""
+    """Drain with the site's own programs. Their arguments are the node's name and, for a drain, the reason.
+
+    Exit status 0 is success. Exit status 3 of `drain_command` means that the node was out of service already;
+    a line `reason: TEXT` on its output then has the reason, by which a drain of a run is recognised.
+    """
 
     drain_command: Sequence[str]
     resume_command: Sequence[str]
@@ -645,7 +680,10 @@ class CommandDrainer:
     def _known(
         record: DrainRecord | None, found: drain_record.FoundRecords, records: DrainRecords | None
     ) -> bool | None:
-        """Return whether the node was in service before the drain of a record; None where the run was cut off before it could note that."""
+        """Return whether the node was in service before the recorded drain.
+
+        None if the run was killed before it could record that.
+        """
         if record is None or record.in_service is not None:
             return record.in_service if record else None
         if found.local and found.local.run == record.run and found.local.in_service is not None:
@@ -656,7 +694,10 @@ class CommandDrainer:
 
     @staticmethod
     def _call(argv: Sequence[str], noted: Path | None) -> tuple[int, str]:
-        """Return the exit status of a command, and what it said. It ends, and its status is noted, also where this run is killed meanwhile."""
+        """Return exit status and output of a command.
+
+        The command finishes, and its status is recorded, even if this run is killed meanwhile.
+        """
         if shutil.which(argv[0]) is None:
             raise GoldnodeError(
                 f"{argv[0]}: not found", remedy="Correct goldnode_drain_command and goldnode_resume_command"
@@ -696,10 +737,12 @@ def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequenc
 
 
 def left(name: str, node: str, on_node: str, cache: Path, drain: Callable[[], Drainer]) -> str:
-    """Return which earlier run has left a node out of service, as far as is known without a look at it; empty where none has.
+    """Return the earlier run that left a node out of service, as far as known without contacting it.
 
-    :param on_node: the text of the node's own record, which came with its plan.
-    :param cache: a directory of this run alone: the scheduler is asked once, for all nodes.
+    Empty if there is none.
+
+    :param on_node: text of the node's own record, from its plan.
+    :param cache: directory of this run, so that the scheduler is asked once for all nodes.
     """
     if on_node:
         try:

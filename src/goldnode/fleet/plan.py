@@ -86,7 +86,10 @@ class FleetPlanError(GoldnodeError):
 
 @dataclass(frozen=True)
 class PlannedChange:
-    """One thing that would happen: its section, a line, and lines below it (a diff). Equal items of two nodes are one."""
+    """One change or note of a plan: its section, a line, and detail lines (a diff).
+
+    Nodes with equal items are grouped.
+    """
 
     section: str
     line: str
@@ -194,7 +197,10 @@ def _program(name: str) -> str:
 
 
 def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group -> its hosts, those of its children included, as Ansible itself reads the inventory; `all` are all of them."""
+    """Return the hosts of each group, with those of its children, as Ansible reads the inventory.
+
+    `all` has all hosts.
+    """
     # Without vars plugins: a class document per host is not what is asked for here.
     done = subprocess.run(
         [_program("ansible-inventory"), *where, "--list"],
@@ -270,7 +276,10 @@ def _host(name: str, node_class: str | None, answer: str | None, said: str) -> H
 
 
 def items(plan: Mapping[str, Any], parts: Mapping[str, str]) -> list[PlannedChange]:
-    """All that a plan would do, refuse, wait for and need afterwards. `parts`: part of the stack by package."""
+    """Return what a plan would change, refuse, wait for and require afterwards.
+
+    `parts`: part of the stack by package.
+    """
     found = [
         PlannedChange(REFUSALS, f"[{row['code']}] {row['message']} {row['remedy']}".rstrip())
         for row in plan["refusals"]
@@ -352,7 +361,10 @@ def diff(action: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def grouped(plans: Mapping[str, Sequence[PlannedChange]]) -> list[HostGroup]:
-    """Hosts with the same items together, the largest group first; the others by their difference from it where that is shorter."""
+    """Group hosts with the same items, the largest group first.
+
+    A group is shown as the difference from the first one if that is shorter.
+    """
     sets: dict[tuple[PlannedChange, ...], list[str]] = {}
     for name, found in sorted(plans.items()):
         sets.setdefault(tuple(found), []).append(name)
@@ -373,10 +385,12 @@ def grouped(plans: Mapping[str, Sequence[PlannedChange]]) -> list[HostGroup]:
 def overview(
     hosts: Sequence[HostPlan], about: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The whole as JSON (schema goldnode.plans/1). `documents`: class document by class; `about`: what was asked of whom.
+    """Return the plans as JSON (schema goldnode.plans/1).
 
-    {schema, …about, counts: state -> number, classes: name -> {stack, lock_digest, class_digest, counts, converged: [host], groups:
-    [{hosts, sections: section -> [{text, diff, …}]}], not_verified_here: [text]}, hosts: name -> {class, state, message, holders}}.
+    `documents`: class document by class. `about`: what was asked of which hosts. The form: {schema, …about,
+    counts: state -> number, classes: name -> {stack, lock_digest, class_digest, counts, converged: [host],
+    groups: [{hosts, sections: section -> [{text, diff, …}]}], not_verified_here: [text]}, hosts: name ->
+    {class, state, message, holders}}.
     """
     classes: dict[str, Any] = {}
     for name in sorted({host.node_class or "" for host in hosts}):

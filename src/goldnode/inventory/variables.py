@@ -122,7 +122,7 @@ class UnknownVariables:
                 self.found.setdefault(name, []).append(host)
 
     def lines(self) -> list[str]:
-        """A sentence for each, without full stop."""
+        """Return one sentence for each variable, without full stop."""
         return [self._line(name, hosts) for name, hosts in sorted(self.found.items())]
 
     @staticmethod

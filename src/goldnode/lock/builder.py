@@ -64,10 +64,11 @@ class Tree:
 
 @dataclass(frozen=True)
 class ModuleBuildInputs:
-    """All that a build is made from. `kernel`: the packages that carry it, the image first. `installed` and `unpacked` are names of
-    `packages`; `stanzas` are the archive's records.
+    """All inputs of a build.
 
-    `replaces`: the lock's packages that only the build needs.
+    `kernel` are the packages of the kernel, the image first. `installed` and `unpacked` are names of
+    `packages`, `stanzas` their records in the archive. `replaces` are packages of the lock that only the
+    build needs.
     """
 
     stack: str
@@ -93,7 +94,9 @@ class ModuleBuildInputs:
 
     @property
     def key(self) -> str:
-        """The name of this build: a hash of headers, sources, compiler and what they need, and of how goldnode builds."""
+        """Return the name of this build: a hash of headers, sources, compiler, their dependencies and
+        goldnode's build steps.
+        """
         hashes = sorted(
             self.packages[name].sha256 for name in {*self.unpacked, *self.tools} if name in self.packages
         )
@@ -109,7 +112,7 @@ class ModuleBuildInputs:
 
     @property
     def epoch(self) -> int:
-        """SOURCE_DATE_EPOCH of the build: a moment that follows from the inputs alone, in a year that tools accept."""
+        """Return SOURCE_DATE_EPOCH of the build, derived from the inputs, in a year that tools accept."""
         return 1_600_000_000 + int(self.key[:6], 16)
 
 
@@ -143,7 +146,9 @@ class ModuleBuild:
 
 @dataclass(frozen=True)
 class Base:
-    """A root on top of which the lock was resolved (`goldnode lock --on`): a tar, the hash of its bytes, its dpkg status."""
+    """A root on which the lock was resolved (`goldnode lock --on`): its tar, the SHA-256 of that, and its
+    dpkg status.
+    """
 
     tar: Path
     sha256: str
@@ -201,8 +206,8 @@ class ModuleBuildRequest:
 def inputs_of(request: ModuleBuildRequest) -> ModuleBuildInputs:
     """Return the inputs of a build of modules.
 
-    Raises LockError where apt cannot install the pair (its own line), ModulesError where the stack has nothing to build, where an
-    unknown flavour is asked for, and where an archive has other bytes than the lock.
+    Raises LockError with apt's line if apt cannot install the pair. Raises ModulesError if the stack builds
+    no modules, for an unknown flavour, and if an archive has other bytes than the lock.
     """
     stack, lock, base = request.stack, request.lock, request.base
     release, flavour = request.release, request.flavour
@@ -354,9 +359,11 @@ def fetch(
     *,
     cache: Path | None = None,
 ) -> dict[str, Path]:
-    """Return a file per package, from one of the `stores` (sha256 → file or None), else downloaded by apt; each is hashed here.
+    """Return one file per package, from one of the `stores` (sha256 → file or None) or downloaded by apt.
 
-    Raises LockError where a download fails, ModulesError where a file has other bytes than it should.
+    All are hashed.
+
+    Raises LockError if a download fails, ModulesError for a file with other bytes than locked.
     """
     place = (cache or cache_directory()) / "debs"
     place.mkdir(parents=True, exist_ok=True)
@@ -410,9 +417,9 @@ def make_root(
     say: Say,
     cache: Path | None = None,
 ) -> Path:
-    """Return a tar of the builder root, made by mmdebstrap from exactly the packages of `inputs.installed` unless the cache has it.
+    """Return a tar of the builder root, named after the hashes of its packages.
 
-    It is named after their hashes. Raises ModulesError.
+    mmdebstrap makes it from exactly `inputs.installed`, unless it is in the cache. Raises ModulesError.
     """
     place = (cache or cache_directory()) / "builder"
     place.mkdir(parents=True, exist_ok=True)
@@ -477,10 +484,12 @@ _WITHOUT_NETWORK = ("unshare", "--net")
 def build(
     inputs: ModuleBuildInputs, files: Mapping[str, Path], root: Path, *, say: Say, cache: Path | None = None
 ) -> tuple[ModuleBuild, Path]:
-    """Return the result of a build and the directory that keeps it (result.json, build.log, modules/); built now unless it is kept.
+    """Return the result of a build and its directory (result.json, build.log, modules/), from the cache if
+    possible.
 
-    `files` gives the .deb of every package of `inputs.unpacked` and of the kernel's image; `root` is the tar of `make_root`, or a
-    base. Raises ModulesError where the machine, not the source, is at fault: such a build is no result.
+    `files` has the .deb of every package of `inputs.unpacked` and of the kernel's image; `root` is the tar of
+    `make_root` or a base. Raises ModulesError if the machine is at fault and not the source: such a build has
+    no result.
     """
     kept = (cache or cache_directory()) / "modules"
     kept.mkdir(parents=True, exist_ok=True)
@@ -640,7 +649,7 @@ exec chroot "$0" "$@"
 def _inside(
     root: Path, command: Sequence[str], inputs: ModuleBuildInputs
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in the root: no network, processes, mounts and host name of its own; nothing outlives it."""
+    """Run a command in the root, without network, with its own mounts and host name. No process outlives it."""
     environment = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",
@@ -682,7 +691,10 @@ def _inside(
 
 
 def _command(command: list[str], fault: str, into: list[str] | None = None) -> None:
-    """Run a command, its output going into another one where there is one. Raises ModulesError with what either says."""
+    """Run a command, with its output piped into another one if given.
+
+    Raises ModulesError with the error of either.
+    """
     with tempfile.TemporaryFile() as said:
         first = subprocess.Popen(command, stdout=subprocess.PIPE if into else subprocess.DEVNULL, stderr=said)
         second = (
@@ -769,8 +781,11 @@ def decompressed(data: bytes, suffix: str) -> bytes:
 
 
 def kernel_modules(carry: Sequence[Path]) -> tuple[set[str], str]:
-    """The names of all modules a kernel's packages bring, built in or as files, as `depends` names them (with underscores); and the
-    directory that they bring them in: /lib/modules, or /usr/lib/modules."""
+    """Return the names of all modules of a kernel's packages, and the directory of its module files.
+
+    The names include built-in modules and have underscores, as in `depends`. The directory is /lib/modules or
+    /usr/lib/modules.
+    """
     names: set[str] = set()
     place = "/lib/modules"
     for deb in carry:
@@ -806,7 +821,9 @@ def modinfo(path: Path) -> dict[str, str]:
 def faults(
     inputs: ModuleBuildInputs, directory: Path, expected: Sequence[str], known: set[str]
 ) -> Iterator[str]:
-    """Yield what is wrong with built modules: one that is missing, or its vermagic, version, licence, name, or a module it needs."""
+    """Yield the faults of built modules: a missing module, or a wrong vermagic, version, licence, name or
+    dependency.
+    """
     there = {path.name.removesuffix(".ko"): modinfo(path) for path in sorted(directory.glob("*.ko"))}
     for name in expected:
         if name not in there:

@@ -30,7 +30,10 @@ class ChangeReason:
 
 @dataclass(frozen=True)
 class PackageChange:
-    """One package that differs. `was` and `now` are its rows in the two locks; a kernel's packages are paired across their names."""
+    """One package that differs. `was` and `now` are its rows in the two locks.
+
+    Packages of two kernels are paired although their names differ.
+    """
 
     kind: Literal["moved", "rebuilt", "new", "removed"]
     part: str
@@ -71,8 +74,9 @@ class PackageChange:
 class LockDiff:
     """The changes between two locks, by part and name.
 
-    `notes` counts rows of which only `why`, `part` or the like differs. `fetch` is the size in bytes of the files that are new or
-    other, `size` by how much the whole closure grows. `reboot` is why a node that takes the newer lock has to reboot, None if not.
+    `notes` counts rows of which only `why`, `part` or the like differs. `fetch` is the size in bytes of the
+    new files, `size` the growth of the whole closure. `reboot` is the reason why a node with the newer lock
+    must reboot, or None.
     """
 
     changes: tuple[PackageChange, ...] = ()
@@ -164,7 +168,7 @@ def is_security(archive: LockedArchive) -> bool:
 
 
 def _role(text: str, lock: Lock) -> str:
-    """A package's name without the kernel's release: the images of 6.1.0-50-amd64 and 6.1.0-56-amd64 are the same thing twice."""
+    """Return a package name without the kernel release, so that packages of two kernels can be paired."""
     release = lock.kernel_release
     for part, mark in ((release, "RELEASE"), (release.rpartition("-")[0], "ABI")):
         if part:

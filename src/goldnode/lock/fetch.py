@@ -60,7 +60,7 @@ class FetchProgress(Protocol):
     """Observer of a download. Called from several threads."""
 
     def start(self, files: int, size: int, there: int) -> None:
-        """So many files of so many bytes in all are wanted, of which `there` bytes were left by an earlier run."""
+        """Begin: number and size of all files, of which `there` bytes are left from an earlier run."""
 
     def advance(self, size: int) -> None:
         """So many bytes more are there; less than none where what was there has to be fetched again."""
@@ -120,9 +120,9 @@ class Fetcher:
         self._stop = threading.Event()
 
     def fetch(self, wanted: Iterable[FileToFetch]) -> list[FetchFault]:
-        """Fetch all, in no order. Returns a fault for each that cannot be had; the others are fetched all the same.
+        """Fetch all files, in no order, and return one fault for each file that could not be fetched.
 
-        Raises OSError when the disk does not take it.
+        Raises OSError if the disk cannot take a file.
         """
         # One file may be asked for by several stacks; the big ones go first, so that none is left alone at the end.
         files = sorted(

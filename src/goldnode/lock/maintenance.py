@@ -46,7 +46,10 @@ DamageKind = Literal["store", "publication", "signature"]
 
 @dataclass(frozen=True)
 class MirrorDamage:
-    """One thing that is not what it should be. `sha256` names the file of the store that a repair would have to bring back."""
+    """One damaged or unexpected file of a mirror.
+
+    `sha256` is the file of the store that a repair would have to fetch.
+    """
 
     kind: DamageKind
     path: Path
@@ -61,8 +64,10 @@ class MirrorDamage:
 
 
 def verify(mirror: Mirror, public: bytes, stacks: Iterable[str] | None = None) -> list[MirrorDamage]:
-    """Hold every file of the store against its name, and every publication (of `stacks`, default: of all) against its signature by one
-    of the `public` keys, its indexes and its record. Returns what is wrong, in order.
+    """Validate the files of the store by hash, and publications by signature, indexes and record.
+
+    `stacks` selects publications; default: all. A signature must be of one of the `public` keys. Return the
+    damage in order.
     """
     chosen = None if stacks is None else set(stacks)
     places = [
@@ -224,8 +229,10 @@ class NeededFiles:
 
 @dataclass(frozen=True)
 class CollectedFile:
-    """One thing that goes, or would: a publication, a file of the store, or what is left of a cut-off fetch. `size` in bytes is what
-    its going frees."""
+    """One thing that is removed, or would be.
+
+    It is a publication, a file of the store, or the rest of an interrupted fetch. `size` is the number of bytes that this frees.
+    """
 
     path: Path
     size: int
@@ -233,10 +240,12 @@ class CollectedFile:
 
 
 def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] = ()) -> NeededFiles:
-    """Gather everything that still needs a file: locks (of the catalog, the site, $GOLDNODE_LOCKS), rows of `STACK.modules.yml`, channels,
-    what is current for a stack of the catalog, and the locks that `nodes` (records of runs, or of nodes) name.
+    """Return everything that still needs a file.
 
-    Raises GoldnodeError for anything that cannot be read: what is not known is not thrown away.
+    That is: locks (of the catalog, the site, $GOLDNODE_LOCKS), rows of `STACK.modules.yml`, channels, the
+    current publications of the catalog's stacks, and locks in `nodes` (records of runs, or of nodes).
+
+    Raises GoldnodeError for anything unreadable, because its files must stay.
     """
     found = NeededFiles()
     places = dict.fromkeys(
@@ -278,7 +287,7 @@ def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] =
 
 
 def node_records(paths: Iterable[Path]) -> list[Path]:
-    """The JSON files among `paths`; of a directory, those in it. Raises MirrorError for one that is not there."""
+    """Return the JSON files in `paths`, which may be directories. Raises MirrorError for a missing one."""
     found: list[Path] = []
     for path in paths:
         if not path.exists():
@@ -312,7 +321,10 @@ def _hashes(value: Any) -> Iterator[str]:
 
 
 def _digests(value: Any) -> Iterator[str]:
-    """Every digest of a lock that a record names: `lock_digest`, `earlier_lock_digest`, and a class document's {lock: {digest}}."""
+    """Yield all digests of locks in a record.
+
+    Their keys are `lock_digest`, `earlier_lock_digest`, and {lock: {digest}} of a class document.
+    """
     if isinstance(value, Mapping):
         for key, item in value.items():
             if key.endswith("lock_digest") and isinstance(item, str):
@@ -334,10 +346,12 @@ def collect(
     dry_run: bool = False,
     now: dt.datetime | None = None,
 ) -> tuple[list[CollectedFile], dict[Path, str]]:
-    """Take away publications that nothing in `keep` needs and that are older than `days`, then files that no publication and no lock
-    names any more and that are as old. Returns what went (or would), and for each publication that stays, why.
+    """Remove publications and files older than `days` that nothing in `keep` needs.
 
-    A publication whose record cannot be read stays, with the files it may name: nothing of the store goes then.
+    A file goes if no publication and no lock names it. Return what was removed (or would
+    be), and the reason for each publication that stays.
+
+    If the record of a publication is unreadable, it stays and no file of the store is removed.
     """
     now = now or dt.datetime.now(dt.UTC)
     edge = now - dt.timedelta(days=days)

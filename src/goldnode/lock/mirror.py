@@ -42,7 +42,10 @@ __all__ = ["Mirror", "MirrorError", "Publication", "publication_id", "site_signe
 
 @dataclass(frozen=True)
 class _Contents:
-    """Contents of a publication: all its packages, `extra` ones that are not in the lock, and see `Mirror.publish`."""
+    """Contents of a publication: all its packages, and the `extra` ones that are not in the lock.
+
+    See `Mirror.publish`.
+    """
 
     stack: str
     lock: Lock
@@ -53,7 +56,10 @@ class _Contents:
 
 
 class Mirror:
-    """A mirror's directory. Reading needs no lock; every method that writes takes it, and may be called within `writing()`."""
+    """The directory of a mirror.
+
+    Reading takes no lock. Every method that writes takes it, and may be called within `writing()`.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -63,7 +69,7 @@ class Mirror:
 
     @classmethod
     def open(cls, directory: Path) -> Mirror:
-        """Return the mirror in `directory`, which need not exist yet. Raises MirrorError where that is no directory."""
+        """Return the mirror in `directory`, which may not exist yet. Raises MirrorError if it is a file."""
         if directory.exists() and not directory.is_dir():
             raise MirrorError(
                 "the mirror is no directory",
@@ -98,7 +104,10 @@ class Mirror:
         return size is None or found == size
 
     def add(self, path: Path) -> str:
-        """Copy a local file into the store. Returns its SHA-256. Raises MirrorError where it cannot be kept."""
+        """Copy a local file into the store and return its SHA-256.
+
+        Raises MirrorError if it cannot be stored.
+        """
         with self.writing(), self.disk():
             self.partial.mkdir(parents=True, exist_ok=True)
             temporary = self.partial / f"add.{os.getpid()}"
@@ -113,7 +122,7 @@ class Mirror:
             return digest.hexdigest()
 
     def keep(self, path: Path, sha256: str) -> None:
-        """Take a synced file into the store under its hash."""
+        """Move a synced file into the store under its hash."""
         target = self.path(sha256)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.chmod(0o444)
@@ -123,7 +132,10 @@ class Mirror:
     # -- fetching
 
     def missing_files(self, locks: Iterable[Lock], catalog: Catalog, site: Site) -> list[FileToFetch]:
-        """The files of `locks` that are not in the store. Raises SiteError for an archive without an address."""
+        """Return the files of `locks` that are not in the store.
+
+        Raises SiteError for an archive without an address.
+        """
         check_archives(site, catalog.archives)
         found: dict[str, FileToFetch] = {}
         for lock in locks:
@@ -149,10 +161,10 @@ class Mirror:
         parallel: int = 4,
         pause: float = 1.0,
     ) -> list[FetchFault]:
-        """Bring every file that the locks name into the store, from the archives as the site has them.
+        """Fetch every file of the locks into the store, from the archives at the site's addresses.
 
-        Returns one fault for each file that its archive does not give as locked; all others are fetched. Raises MirrorError where the
-        store cannot take them.
+        Return one fault for each file that its archive does not have as locked; all others are fetched.
+        Raises MirrorError if the store cannot take them.
         """
         with self.writing(), self.disk():
             wanted = self.missing_files([locks] if isinstance(locks, Lock) else locks, catalog, site)
@@ -179,7 +191,10 @@ class Mirror:
     # -- publishing
 
     def find(self, stack: str, packages: Iterable[LockedPackage]) -> Publication | None:
-        """The publication of exactly these packages, or None. Raises MirrorError where its record cannot be read."""
+        """Return the publication of exactly these packages, or None.
+
+        Raises MirrorError for an unreadable record.
+        """
         where = place(self.directory, stack, (item.sha256 for item in packages))
         return Publication.read(where) if (where / RECORD).is_file() else None
 
@@ -283,7 +298,7 @@ class Mirror:
         return found
 
     def _amend(self, known: Publication, lock: Lock, signer: ArchiveSigner) -> Publication:
-        """Another lock of the same packages, or another key: the repository itself stays."""
+        """Add a lock of the same packages, or sign with another key. The repository itself stays."""
         release = known.directory / f"dists/{SUITE}/InRelease"
         if known.fingerprint != signer.fingerprint:
             text = _signed_text(release.read_text(encoding="utf-8"))
@@ -302,9 +317,9 @@ class Mirror:
 
     @contextmanager
     def writing(self, wait: float = 0) -> Iterator[None]:
-        """Be the one that writes; refuse where another run is, after `wait` seconds. May be entered again by who is in it.
+        """Hold the lock of the only writer. Wait up to `wait` seconds for another run. May be nested.
 
-        Clears what a run that was cut off left unfinished. Raises MirrorError.
+        Removes what an interrupted run left unfinished. Raises MirrorError.
         """
         if self._held:
             self._held += 1
@@ -378,7 +393,10 @@ class Mirror:
 
 @contextmanager
 def site_signer(site: Site) -> Iterator[ArchiveSigner]:
-    """Give the site's signing key, tried out; see `signing.open_signer`. Raises MirrorError where the site names none."""
+    """Yield the site's signing key after a test signature; see `signing.open_signer`.
+
+    Raises MirrorError if the site has none.
+    """
     if site.mirror is None or site.mirror.signing_key is None:
         raise MirrorError(
             "the site names no key to sign the mirror with",

@@ -175,7 +175,7 @@ def lock_name(name: str) -> str:
 
 
 def load_lock(path: Path) -> Lock:
-    """Read a lock file. Raises LockError naming file and line, EditedLockError where it is not as goldnode wrote it."""
+    """Read a lock file. Raises LockError with file and line, and EditedLockError for an edited one."""
     lock, fault = read_lock(path)
     if fault is not None:
         raise fault
@@ -183,9 +183,11 @@ def load_lock(path: Path) -> Lock:
 
 
 def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
-    """Read a lock file that may have been edited: the lock, and what is wrong with it where its digest is not that of its content.
+    """Read a lock file that may have been edited.
 
-    Raises LockError naming file and line for what cannot be read at all.
+    Return the lock, and a fault if its digest is not that of its content.
+
+    Raises LockError with file and line for an unreadable file.
     """
     named = path.name.removesuffix(LOCK_SUFFIX)
     try:
@@ -215,9 +217,10 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
 def load_sealed(
     path: Path, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError], command: str
 ) -> AnyLock:
-    """Read the lock file of something else than a stack. `written`: `kind` with the digest that the file states; `command` writes it.
+    """Read a lock file of another kind than a stack's.
 
-    Raises `error` naming file and line, also where the content does not have the digest it states.
+    `written` is `kind` with the digest that the file states; `command` is the command that writes it. Raises
+    `error` with file and line, also if the digest is not that of the content.
     """
     source = yamlsource.read(path, error=error)
     _refuse_newer(source, error)
@@ -335,7 +338,7 @@ def write_lock(lock: Lock, directory: Path) -> Path:
 
 
 def write_atomically(path: Path, text: str, error: type[GoldnodeError]) -> Path:
-    """Write a lock of any kind, whole or not at all, making its directory, and return its file. Raises `error`."""
+    """Write a lock of any kind atomically, with its directory, and return its file. Raises `error`."""
     from goldnode.core.files import replace_file  # here, since most that reads locks writes none
 
     try:

@@ -51,8 +51,8 @@ class BuiltPackage:
 
 @dataclass(frozen=True)
 class BuildSettings:
-    """How to build: progress is reported to `say`, `base` is the root to build in (None: a new one), and `offline` uses
-    the cached indexes.
+    """How to build: progress is reported to `say`, `base` is the root to build in (None: a new one),
+    `offline` uses the cached indexes.
     """
 
     say: Say
@@ -125,8 +125,11 @@ def build_package(
     say: Say,
     offline: bool = False,
 ) -> tuple[BuiltModules, Path]:
-    """Build the modules of `lock` and put their package into directory `into`, without a mirror; returns what STACK.modules.yml would say,
-    and the package. For a disk image, which holds all it needs. Raises as `build_stack` does.
+    """Build the modules of `lock` and put their package into directory `into`, for a disk image.
+
+    No mirror is used.
+
+    Return the content of STACK.modules.yml, and the package. Raises as `build_stack` does.
     """
     signing = modpackage.Signing.of(site) if stack.item.secure_boot else None
     inputs, files, result, directory = _built(

@@ -85,10 +85,11 @@ class StackArchives:
     ) -> Resolution:
         """Resolve the stack.
 
-        With `keep`, kernel, driver and every version of that lock stay where the intent still allows them and the archives still have
-        them; only packages named in `free` may move, and those bound to them. If apt finds no solution, the base system is freed,
-        and then every package. `kernel` (a release) and `driver` (an upstream version) take the place of the lock's, and
-        then the stack set stays in any case. Raises LockError, UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
+        With `keep`, kernel, driver and all versions of that lock stay as far as the intent allows and the
+        archives have them. Only packages in `free`, and those bound to them, may move. If apt finds no
+        solution, the base system is freed, then every package. `kernel` (a release) and `driver` (an upstream
+        version) replace those of the lock; the stack set then stays in any case. Raises LockError,
+        UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
         """
         if keep is None:
             return Resolution(_resolve(self.stack, self._root, self._names, today, options=self.options))
@@ -155,7 +156,10 @@ class StackArchives:
         ]
 
     def drivers(self) -> list[str]:
-        """Return the driver versions of the stack's branch that are complete, newest first; none for a driver without a branch."""
+        """Return the complete driver versions of the stack's branch, newest first.
+
+        Empty for a driver without a branch.
+        """
         driver = self.stack.item.driver
         if driver is None or driver.branch is None:
             return []
@@ -216,9 +220,11 @@ def open_archives(
     cache: Path | None = None,
     offline: bool = False,
 ) -> Iterator[StackArchives]:
-    """Bring the indexes of the stack's archives up to date and give them, on top of dpkg status file `status`.
+    """Refresh the indexes of the stack's archives and yield the archives, on top of dpkg status file
+    `status`.
 
-    `offline` uses the indexes of the cache as they are. Raises LockError, SigningKeyError for a wrong key, before anything is downloaded.
+    With `offline`, the cached indexes are used as they are. Raises LockError, and SigningKeyError for a wrong
+    key before anything is downloaded.
     """
     options = wanted_options(stack, catalog)
     places = ArchivePlaces(

@@ -217,9 +217,9 @@ def security_update(
 def newer_kernels(
     stack: CatalogEntry[Stack], lock: Lock, archives: StackArchives
 ) -> tuple[KernelOffer | None, list[KernelOffer]]:
-    """Return the newest kernel of the security archives, and all that are newer than the locked one, newest first.
+    """Return the newest kernel of the security archives, and all newer than the locked one, newest first.
 
-    They are of the locked kernel's series and flavour, also where the stack names its kernel exactly.
+    They are of the locked kernel's series and flavour, even if the stack names an exact kernel.
     """
     exact = stack.item.kernel.release
     found = re.match(r"\d+\.\d+", exact) if exact is not None else None
@@ -235,7 +235,7 @@ def newer_kernels(
 
 
 def _guarded(lock: Lock) -> set[str]:
-    """The archives of security updates, or all where the stack has none of those."""
+    """Return the archives of security updates, or all archives if the stack has none of those."""
     return {item.id for item in lock.archives if is_security(item)} or {item.id for item in lock.archives}
 
 

@@ -75,9 +75,12 @@ class ArchiveSigner:
 def create(
     directory: Path, name: str, *, algorithm: str = "ed25519", expire: str = "never"
 ) -> tuple[str, Path, Path]:
-    """Make a key pair without a passphrase in a GnuPG home that is thrown away. Returns fingerprint, secret and public file.
+    """Make a key pair without a passphrase in a temporary GnuPG home.
 
-    Raises SigningKeyError where one of the files is there already: a key that nodes trust is not replaced by chance.
+    Return fingerprint, secret file and public file.
+
+    Raises SigningKeyError if one of the files exists, so that a key that nodes trust is not replaced by
+    accident.
     """
     secret, public = directory / SECRET, directory / PUBLIC
     for path in (secret, public):
@@ -113,10 +116,12 @@ def create(
 def open_signer(
     key: str, base: Path, public: bytes | None = None, public_file: Path | None = None
 ) -> Iterator[ArchiveSigner]:
-    """Give the signing key `key`: a file with a secret key (relative to `base`), or the fingerprint of one in the user's keyring.
+    """Yield the signing key `key`: a file with a secret key (relative to `base`), or a fingerprint in the
+    user's keyring.
 
-    It is tried out: it signs, and the signature holds against `public`, the key that nodes are given (default: its own). Raises
-    SigningKeyError for a key that is absent, expired, revoked, locked by a passphrase, or not the one of `public`.
+    The key makes a test signature, which is verified against `public`, the key that nodes have (default: its
+    own). Raises SigningKeyError for a key that is absent, expired, revoked, protected by a passphrase, or not
+    that of `public`.
     """
     with _home() as scratch:
         home: Path | None = None

@@ -77,7 +77,9 @@ class _LockBefore:
 
 @dataclass(frozen=True)
 class LockProblem:
-    """Something a check has to say. `wrong`: the lock cannot be used as it is; otherwise something newer waits.
+    """One problem of a lock.
+
+    `wrong`: the lock cannot be used as it is; otherwise a newer version is available.
 
     `kind`: edited, intent, vanished, changed, bulletin; kernel, security, newer, unresolved, held-back.
     """
@@ -137,7 +139,7 @@ class LockCheck:
 
     @property
     def wrong(self) -> list[LockProblem]:
-        """The problems that keep the lock from being used as it is."""
+        """Return the problems that make the lock unusable."""
         return [problem for problem in self.problems if problem.wrong]
 
     def data(self) -> dict[str, Any]:
@@ -291,7 +293,7 @@ def check(
 
 
 def compare_files(before: Path, after: Path) -> LockDiff:
-    """Return what differs between two lock files, without asking an archive. Raises LockError."""
+    """Return the differences between two lock files, without any archive. Raises LockError."""
     try:
         old = model.load_lock(before)
     except NewerLockError:
@@ -333,7 +335,7 @@ def _old(
 def _updatable(
     old: Lock | None, fault: EditedLockError | None, stack: CatalogEntry[Stack], path: Path | None
 ) -> Lock:
-    """The lock that kernel updates start from. Raises LockError for none, an edited or a stale one."""
+    """Return the lock to update with `--security`. Raises LockError for a missing, edited or stale one."""
     if fault is not None:
         raise fault
     if old is None or path is None:
@@ -374,7 +376,7 @@ def _is_current(why: ChangeReason, old: Lock, stack: CatalogEntry[Stack]) -> boo
 
 
 def _unsafe(lock: Lock, stack: CatalogEntry[Stack]) -> list[str]:
-    """A locked container toolkit that a bulletin affects which was not known when it was locked."""
+    """Return a sentence for a locked container toolkit that a bulletin affects."""
     toolkit = stack.item.runtime.toolkit if stack.item.runtime is not None else None
     names = toolkit.packages[:1] if toolkit is not None else []
     return [
