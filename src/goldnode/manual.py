@@ -17,7 +17,7 @@ from typing import NamedTuple
 import click
 
 from goldnode.cli import main as program
-from goldnode.node.words import Parser, parser
+from goldnode.node.cli_args import Parser, parser
 
 _NOTE = (
     "<!-- Written by `python -m goldnode.manual --markdown docs/reference/commands.md`. Do not edit: "

@@ -28,15 +28,15 @@ records what this gate has drained, so that the gate resumes nothing else.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import time
+from typing import NamedTuple
 
 from . import boot, drained
-from . import quickjson as json
 from .host import Host, Json, boot_identity
-from .later import re
 from .lines import by_lines
-from .plain import NamedTuple
 from .state.finding import FINE
 from .verdict import current
 

@@ -5,7 +5,7 @@ With an indent, the standard encoder cannot use its compiled part and is ten tim
 
 from __future__ import annotations
 
-from .quickjson import dumps
+from json import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,15 +6,16 @@ faults of this program also exit with 3.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
+from contextlib import suppress
+from dataclasses import asdict
 
 from . import boot, gate
-from . import quickjson as json
 from .host import Host, Json, boot_identity
 from .lines import by_lines
-from .plain import asdict, suppress
 from .report import finding_lines, plan_text, verdict_table
 from .state import owners
 from .state.domains.program import CLASS
@@ -55,7 +56,7 @@ class Flags:
 
 def plain(given: Sequence[str]) -> Any:
     """Return the options of a check of this node with flags alone, as its units start it; None for any other
-    arguments, which :mod:`.words` parses.
+    arguments, which :mod:`.cli_args` parses.
 
     Importing argparse and declaring every command takes as long as a probe of the node.
     """
@@ -83,7 +84,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = plain(given)
     if options is None:
-        from .words import parse
+        from .cli_args import parse
 
         options = parse(given)
     try:

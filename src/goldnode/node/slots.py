@@ -25,9 +25,9 @@ import json
 import os
 import re
 import time
+from hashlib import sha256
 
 from .boot import TOLD
-from .hashes import sha256
 from .host import Host, Json, boot_identity, is_container
 from .state import loader
 from .state.model import NodeError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from typing import NamedTuple
 
 from ..host import Json
-from ..plain import NamedTuple
 from ..probe.machine import plain
 from ..probe.values import is_fault
 

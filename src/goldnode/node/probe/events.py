@@ -10,6 +10,7 @@ one.
 from __future__ import annotations
 
 import errno
+import json
 import os
 
 from ..host import Json
@@ -156,8 +157,6 @@ def usec(records: bytes) -> Optional[int]:
 def last_capture(context: Context, boot_id: Optional[str], first: int) -> Tuple[List[Json], int]:
     """The events of this node's last capture and the number up to which they reach, if that is of this boot, whole, and leaves no gap before
     record `first`; else -1."""
-    from .. import quickjson as json
-
     data = context.files.data(CAPTURE, 32 << 20)
     try:
         events = json.loads(data)["events"] if isinstance(data, bytes) else None

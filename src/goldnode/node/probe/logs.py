@@ -11,6 +11,8 @@ in tests/cases/logs.
 
 from __future__ import annotations
 
+import json
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
@@ -202,8 +204,6 @@ class Parser:
 
     def entry(self, text: str) -> None:
         """An entry of the journal, as `journalctl -o json` prints it."""
-        from .. import quickjson as json
-
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):

@@ -13,12 +13,12 @@ the node had when it left that document. A row has these keys:
 
 from __future__ import annotations
 
+import json
+import re
 import time
+from typing import NamedTuple
 
-from .. import quickjson as json
 from ..host import Host, Json
-from ..later import re
-from ..plain import NamedTuple
 from .domains.program import CLASS, class_file
 from .model import Observed
 from .names import digest

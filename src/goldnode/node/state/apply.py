@@ -13,11 +13,11 @@ import json
 import os
 import re
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from .. import slots
 from ..host import Host, Result, boot_identity
-from ..plain import asdict, replace
 from . import applied, deferred, history, shaping
 from . import record as records
 from .aptcall import APT, APT_TIME

@@ -12,8 +12,8 @@ are those of GRUB 2.06: ``normal/menu.c`` (``get_entry_number``, ``menuentry_eq`
 
 from __future__ import annotations
 
-from ..later import re
-from ..plain import NamedTuple
+import re
+from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

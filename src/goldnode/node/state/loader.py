@@ -18,9 +18,9 @@ from __future__ import annotations
 import os
 import re
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from ..boot import PLACES, VARIABLES, VENDOR
-from ..plain import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ All of it is plain data. A plan can be printed, compared with a case file, sent 
 
 from __future__ import annotations
 
-from ..plain import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

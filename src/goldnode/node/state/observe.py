@@ -6,15 +6,15 @@ Reads in few batches and changes nothing. Every path lies under the host's root.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import struct
+from contextlib import suppress
 
 from .. import openpgp
-from .. import quickjson as json
 from ..boot import PLACES
 from ..host import Host, Json, boot_identity, is_container
-from ..later import re
-from ..plain import suppress
 from . import owed, owners
 from .family import builds_modules
 from .model import NodeError, Observed

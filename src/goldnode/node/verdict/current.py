@@ -7,10 +7,10 @@ long as the start of Python.
 
 from __future__ import annotations
 
+import json
 import sys
 
 from .. import boot
-from ..quickjson import loads as loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,8 +85,6 @@ def answer(form: str, quiet: bool, root: str = "/") -> int:
     """Print the verdict that holds now and return its exit code (`check --cached`). Without one, print why and return 3."""
     verdict, why = load(root)
     if why is not None:
-        import json
-
         remedy = "Run `goldnode-node check`, and see `systemctl status goldnode-watch.timer`."
         if form == "json":
             print(
@@ -124,6 +122,6 @@ def _json(root: str, name: str) -> Any:
     """The value in a JSON file: None when there is no file, the text itself (which is no verdict) when it is torn."""
     text = _text(root, name)
     try:
-        return loads(text) if text else None
+        return json.loads(text) if text else None
     except ValueError:
         return text

@@ -20,10 +20,11 @@ The rules, each with its source:
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import NamedTuple
 
 from ..boot import seconds
 from ..host import like
-from ..plain import NamedTuple, replace
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
 from ..state.kinds import GPU, NODE, NOTHING, PROCESS, VISIT

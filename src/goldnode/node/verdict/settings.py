@@ -7,7 +7,8 @@ one model have differently is a finding, and so is one that no program can work 
 
 from __future__ import annotations
 
-from ..plain import replace
+from dataclasses import replace
+
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MATCH, MISMATCH, NOT_EXPOSED, Finding
 from ..state.kinds import DEGRADED, NOTHING

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
+from typing import NamedTuple
 
 from .. import boot, probe
 from ..host import Host, Json
-from ..plain import NamedTuple, replace
 from ..probe.values import is_fault
 from ..state.domains import policy
 from ..state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding

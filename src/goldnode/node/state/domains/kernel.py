@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...later import shlex
+import shlex
+
 from ..model import BOOT, Action, Note, Observed
 from .files import Wanted
 

@@ -8,9 +8,11 @@ settings are neither read nor set.
 
 from __future__ import annotations
 
+import re
+import shlex
+from typing import NamedTuple
+
 from ...host import Host, Json
-from ...later import re, shlex
-from ...plain import NamedTuple
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
