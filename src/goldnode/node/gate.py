@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from . import boot, drained
 from .host import Host, Json, boot_identity
-from .lines import by_lines
+from .json_lines import by_lines
 from .state.finding import FINE
 from .verdict import current
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 
 from . import boot, gate
 from .host import Host, Json, boot_identity
-from .lines import by_lines
+from .json_lines import by_lines
 from .report import finding_lines, plan_text, verdict_table
 from .state import owners
 from .state.domains.program import CLASS

@@ -16,7 +16,7 @@ import shutil
 import sys
 
 from .host import PROGRAM, Host
-from .lines import by_lines
+from .json_lines import by_lines
 from .state.engine import plan, plan_absent
 from .state.model import ABSENT, EARLIER, NodeError
 from .state.observe import INITRAMFS_CACHE

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from goldnode.node.host import matching
-from goldnode.node.lines import by_lines
+from goldnode.node.json_lines import by_lines
 
 
 def test_a_cached_answer_imports_little() -> None:

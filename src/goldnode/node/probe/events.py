@@ -46,7 +46,7 @@ def read(context: Context) -> Json:
     if context.container:
         found["error"] = not_exposed("a container shows the kernel log of its host")
         return {"events": found}
-    parser = logs.Parser(boot_id)
+    parser = logs.LogParser(boot_id)
     ring = ring_of(files.root + KMSG)
     if isinstance(ring, dict):
         if not (context.host.live and journal(context, parser, found, None)) and not files_of(
@@ -73,7 +73,7 @@ def read(context: Context) -> Json:
     return {"events": found}
 
 
-def feed(parser: logs.Parser, records: bytes, after: int = -1) -> None:
+def feed(parser: logs.LogParser, records: bytes, after: int = -1) -> None:
     """Records, one a line, into the parser: those that may hold an event, and those only whose number is above `after`."""
     for line in logs.candidates(records):
         if after >= 0:
@@ -183,7 +183,7 @@ def last_capture(context: Context, boot_id: Optional[str], first: int) -> Tuple[
         return [], -1
 
 
-def merge(parser: logs.Parser, kept: List[Json]) -> None:
+def merge(parser: logs.LogParser, kept: List[Json]) -> None:
     """Rows that an earlier capture had go before the new ones, and take up their counts."""
     rows: Dict[Tuple[Any, ...], Json] = {}
     for row in kept:
@@ -219,7 +219,7 @@ def key_of(row: Json) -> Tuple[Any, ...]:
     return (row.get("kind"), row.get("code"), row.get("address"), row.get("mig"), *more)
 
 
-def journal(context: Context, parser: logs.Parser, found: Json, until: Optional[int]) -> bool:
+def journal(context: Context, parser: logs.LogParser, found: Json, until: Optional[int]) -> bool:
     """Read this boot's kernel log from the journal, up to the time `until` (microseconds since boot). Return
     whether it was complete.
 
@@ -295,7 +295,7 @@ def monotonic(line: bytes) -> Optional[int]:
     return int(digits) if mark and digits.isdigit() else None
 
 
-def files_of(context: Context, parser: logs.Parser, found: Json) -> bool:
+def files_of(context: Context, parser: logs.LogParser, found: Json) -> bool:
     """Read the first existing log file: its last boot, or all of it if it does not show where a boot begins.
     Return whether there was one.
     """
@@ -333,7 +333,7 @@ def tail(path: str) -> Optional[bytes]:
 
 def parsed(text: str) -> Json:
     """Return section `events` of a given text (an attachment of a ticket), for the last boot in it."""
-    parser = logs.Parser()
+    parser = logs.LogParser()
     data = text.encode("utf-8", "replace")
     for line in logs.candidates(data):
         parser.line(line)

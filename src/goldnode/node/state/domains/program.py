@@ -6,7 +6,7 @@ import json
 from hashlib import sha256
 
 from ...host import PROGRAM as PROGRAM
-from ...lines import by_lines
+from ...json_lines import by_lines
 from ..model import IMAGE, Action, Observed
 from .files import Wanted
 
