@@ -32,7 +32,7 @@ def main() -> int:
 
         form, rest = current.split(sys.argv[2:])
         status = current.answer(form or "text", "--quiet" in rest, root)
-        start.flush()
+        start.finish()
         return status
     from goldnode.node import program, start
     from goldnode.node.host import Host
@@ -53,7 +53,7 @@ def main() -> int:
 
     program.Host = lambda name="/", live=None: Node(name) if name == "/" else Host(name, live)
     status = program.main()
-    start.flush()
+    start.finish()
     return status
 
 

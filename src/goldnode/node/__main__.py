@@ -252,13 +252,13 @@ def begin() -> int:
         # A .pyc runs from a copy that the parent process has verified already.
         engine = None if __file__.endswith(".pyc") else settle(archive)
 
-    from goldnode.node.start import flush, main
+    from goldnode.node.start import finish, main
 
     try:
         status = main(engine, archive)
     except SystemExit as ended:  # argparse exits by itself
         status = ended.code if isinstance(ended.code, int) else COULD_NOT_CHECK if ended.code else 0
-    flush()
+    finish()
     return status
 
 
