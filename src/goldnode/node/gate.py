@@ -22,7 +22,8 @@ daemons of Slurm and Kubernetes always start.
 Files: `PASS` exists exactly while the gate lets work start; it holds the uptime of its verdict and for how
 many seconds the verdict counts. `STATE` is the gate's state as JSON (schema goldnode.gate/1: mode, open,
 reasons, since, verdict_time, told, error). `REASON` is one line of text. `MEMORY` survives a reboot: it
-records what this gate has drained, so that the gate resumes nothing else.
+records what this gate has drained, so that the gate resumes nothing else. `MODE` is its mode, for shell
+programs.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import json
 import os
 import re
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
 from . import boot, drained
@@ -56,6 +58,7 @@ KEPT = (
 GUARD = "/run/goldnode/gate.lock"
 ENGINE = "/run/goldnode/engine.lock"
 MEMORY = "/var/lib/goldnode/gate.json"
+MODE = "/var/lib/goldnode/gate.mode"
 # States for which `systemctl is-enabled` succeeds.
 ENABLED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 DROP_IN = "goldnode-gate.conf"  # in the drop-in directory of a runtime
@@ -150,6 +153,24 @@ see systemctl status goldnode-sanity.service"; fi >&2; sleep 1; exit 1'
 """
 
 
+def save(host: Host, verdict: Json, text: str) -> None:
+    """Write the verdict, and its summary for shell programs, which also run where there is no Python.
+
+    :param text: the verdict as JSON. Raises OSError; then neither file is left, so that no earlier verdict counts.
+    """
+    uptime = verdict["uptime"]
+    at = "-" if uptime is None else str(int(uptime))
+    line = f"{at} {verdict['exit_code']} {verdict['status']} {verdict['class'] or 'unknown'}\n"
+    try:
+        host.write(current.VERDICT, text.encode())
+        host.write(current.STATUS, line.encode())
+    except OSError:
+        for name in (current.VERDICT, current.STATUS):
+            with suppress(OSError):
+                host.remove(name)
+        raise
+
+
 def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
     """Apply a verdict. Return messages for the user, line by line.
 
@@ -200,6 +221,8 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
         state["told"], state["error"] = memory.get("drained"), error
         _keep(host, MEMORY, memory)
         _keep(host, STATE, state)
+        if host.text(MODE) != f"{mode}\n":
+            host.write(MODE, f"{mode}\n".encode())
         if opened:
             told += _start(host)
         return told
@@ -218,7 +241,7 @@ def release(host: Host) -> List[str]:
         told = _tell(host, {}, REPORT, [], memory, False)
         host.write(PASS, _pass(boot.uptime(host.text("/proc/uptime") or "")))
         told += _start(host)
-        for name in (PASS, STATE, REASON, MEMORY):
+        for name in (PASS, STATE, REASON, MEMORY, MODE):
             host.remove(name)
         return told
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 def by_lines(document: Mapping[str, Any], *, ordered: bool = False) -> str:
     """Return a JSON object as text, without a trailing newline.
 
-    Each key begins its line, after one space: the shell scripts of the integrations rely on that.
-
     :param ordered: sort keys, at every depth.
     """
     rows = []

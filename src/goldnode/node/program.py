@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
 from dataclasses import asdict
 
 from . import boot, gate
@@ -186,11 +185,9 @@ def run_check(host: Host, options: Any) -> int:
     asked = host.live and options.document != CLASS and os.geteuid() != 0
     if not options.no_write and not asked:
         try:
-            host.write(checking.VERDICT, text.encode())
+            gate.save(host, verdict, text)
         except OSError as problem:
             unwritten.append(OSError(problem.errno, problem.strerror, host.located(checking.VERDICT)))
-            with suppress(OSError):
-                host.remove(checking.VERDICT)  # an earlier verdict must not count instead
     try:
         if options.format == "json":
             print(text)

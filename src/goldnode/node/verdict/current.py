@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "goldnode.verdict/1"
 VERDICT = "/run/goldnode/verdict.json"
+# The verdict for shell programs: one line, "UPTIME EXIT_CODE STATUS CLASS".
+STATUS = "/run/goldnode/status"
 CLASS = "/etc/goldnode/class.json"
 PERIOD = 300  # seconds between two passive checks (goldnode-watch.timer)
 LIMIT = 3 * PERIOD  # two checks may be missed or late; after the third the node's state is unknown
