@@ -1,10 +1,7 @@
 """The gate: the effects of a verdict, by the class's `gate` mode.
 
-`report` only reports. `drain` also drains the node in the scheduler. `block` does not drain, but keeps
-container runtimes from starting.
-
-`report` only reports. `drain` also drains the node in the scheduler. `block` also prevents container runtimes
-from starting.
+`report` only reports. `drain` also drains the node in the scheduler. `block` does not drain, but prevents container
+runtimes from starting. A node is bad if one of these holds:
 
 * No verdict counts: it is missing, not readable, of another boot or class, or older than its limit.
 * The verdict is `not this class` (exit code 4), or has no finding at all.
@@ -229,8 +226,7 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
 
 
 def release(host: Host) -> List[str]:
-    """Remove the gate when the node leaves goldnode: resume the node if the gate drained it, start refused
-    runtimes, and remove the gate's files.
+    """Remove the gate when the node leaves goldnode.
 
     Resume the node if the gate drained it, start the refused runtimes, and remove the gate's files.
 
