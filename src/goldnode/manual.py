@@ -17,7 +17,7 @@ from typing import NamedTuple
 import click
 
 from goldnode.cli import main as program
-from goldnode.node.words import Parser, parser
+from goldnode.node.cli_args import CommandParser, parser
 
 _NOTE = (
     "<!-- Written by `python -m goldnode.manual --markdown docs/reference/commands.md`. Do not edit: "
@@ -88,7 +88,7 @@ def of_node() -> list[ManualEntry]:
     return found
 
 
-def _subcommands(command: argparse.ArgumentParser) -> dict[str, Parser]:
+def _subcommands(command: argparse.ArgumentParser) -> dict[str, CommandParser]:
     for action in command._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
