@@ -25,8 +25,7 @@ def evidence(
     patterns: tuple[str, ...],
     store: Path | None,
     matrix_file: Path | None,
-    key: Path | None,
-    databases: tuple[str, ...],
+    made: shared.EvidenceKeys,
     against: str | None,
     form: str,
 ) -> None:
@@ -37,7 +36,7 @@ def evidence(
     """
     from goldnode.core.errors import ImageError
     from goldnode.evidence import SHORT
-    from goldnode.evidence.write import Options, write
+    from goldnode.evidence.write import EvidenceOptions, write
     from goldnode.images.imagelock import find_lock
     from goldnode.images.matrix import load_matrix
     from goldnode.images.names import find
@@ -45,8 +44,8 @@ def evidence(
 
     kept = open_store(store)
     built = list(kept.built().values())
-    signer, known, builder = shared.made_with(key, databases)
-    options = Options(
+    signer, known, builder = shared.made_with(made)
+    options = EvidenceOptions(
         cache=kept.cache / "evidence",
         signer=signer,
         databases=known,

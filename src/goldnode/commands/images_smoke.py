@@ -12,7 +12,7 @@ from goldnode.commands.output import Option, emit, image_store, reports
 from goldnode.core.errors import GoldnodeError, ImageError
 
 if TYPE_CHECKING:
-    from goldnode.images.store import Store
+    from goldnode.images.store import ImageStore
 
 
 @click.command()
@@ -115,7 +115,7 @@ def smoke(
     sys.exit(report.BAD if report.BAD in codes else report.UNKNOWN if codes != {report.OK} else report.OK)
 
 
-def digest_of(store: Store, name: str) -> str:
+def digest_of(store: ImageStore, name: str) -> str:
     """Return the manifest digest of an image of the matrix (its latest build), of a name in the layout, or of a digest."""
     if name.startswith("sha256:"):
         return name

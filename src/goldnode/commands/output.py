@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,24 @@ def options(*decorators: Decorator) -> Decorator:
         for option in reversed(decorators):
             command = option(command)
         return command
+
+    return apply
+
+
+def grouped(name: str, kind: type[Any], *decorators: Decorator) -> Decorator:
+    """Combine options whose values the command gets as one argument `name`: a frozen dataclass `kind`.
+
+    The fields of `kind` are named after the options. A field without an option has its default.
+    """
+    names = [str(param.name) for param in click.command()(options(*decorators)(lambda: None)).params]
+
+    def apply(command: Command) -> Command:
+        @wraps(command)
+        def call(**given: Any) -> Any:
+            own = {one: given.pop(one) for one in names}
+            return command(**given, **{name: kind(**own)})
+
+        return options(*decorators)(call)
 
     return apply
 

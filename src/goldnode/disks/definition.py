@@ -88,7 +88,7 @@ class Different(_Model):
     packages: tuple[_Package, ...] = Field(default=(), description="Packages that are added.")
 
 
-class System(_Model):
+class DefinedSystem(_Model):
     """Packages of one OS release."""
 
     packages: tuple[_Package, ...] = Field(description="Packages of every disk, beside the essential ones.")
@@ -98,7 +98,7 @@ class System(_Model):
     cloud_init: tuple[_Package, ...] = Field(default=(), description="Packages of cloud-init.")
 
 
-class Waiver(_Model):
+class HygieneWaiver(_Model):
     """A finding that a check accepts."""
 
     check: str = Field(description="Name of the check.")
@@ -109,7 +109,7 @@ class Waiver(_Model):
 class HygieneRules(_Model):
     """Settings of the root filesystem checks."""
 
-    waivers: tuple[Waiver, ...] = Field(default=(), description="Findings that may stand.")
+    waivers: tuple[HygieneWaiver, ...] = Field(default=(), description="Findings that may stand.")
 
 
 class DefinitionFile(_Model):
@@ -117,7 +117,7 @@ class DefinitionFile(_Model):
 
     disks: Literal[1] = Field(description="Number of this file's format.")
     defaults: Shape = Field(description="Every disk, where its class says nothing else.")
-    systems: dict[str, System] = Field(description="Packages by OS: `debian12`.")
+    systems: dict[str, DefinedSystem] = Field(description="Packages by OS: `debian12`.")
     hygiene: HygieneRules = Field(
         default_factory=HygieneRules, description="What the checks of a root filesystem are told."
     )

@@ -23,7 +23,7 @@ from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.evidence import sbom, signatures, vulnerabilities
 from goldnode.evidence.contents import key
 from goldnode.evidence.diff import (
-    Change,
+    ImageChange,
     bytes_of,
     counts,
     file_changes,
@@ -36,13 +36,13 @@ from goldnode.evidence.diff import (
 from goldnode.evidence.provenance import BUILDER
 from goldnode.evidence.provenance import PREDICATE as SLSA
 from goldnode.evidence.size import human
-from goldnode.evidence.verify import Row, Verification
+from goldnode.evidence.verify import Verification, VerificationRow
 from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.evidence.signatures import Signer
+    from goldnode.evidence.signatures import EnvelopeSigner
 
 BUILD_TYPE = "urn:goldnode:disk-build:1"
 PREDICATE = "urn:goldnode:disk-evidence:1"
@@ -66,7 +66,7 @@ TITLES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenEvidence:
     """Result of writing one document: its kind, whether it changed, and a one-line summary."""
 
     kind: str
@@ -75,14 +75,14 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Options:
+class DiskEvidenceOptions:
     """Parameters of the evidence.
 
     `against` is an earlier disk to compare with. `backend` overrides the backend that the disk states.
     """
 
     cache: Path | None = None
-    signer: Signer | None = None
+    signer: EnvelopeSigner | None = None
     databases: tuple[vulnerabilities.Database, ...] = ()
     against: BuiltDisk | None = None
     builder: str = BUILDER
@@ -95,7 +95,7 @@ def document(disk: BuiltDisk, kind: str) -> Path:
     return disk.directory / (VERIFIED if kind == "verified" else disk.name + SUFFIX[kind])
 
 
-def write(disk: BuiltDisk, options: Options) -> list[Written]:
+def write(disk: BuiltDisk, options: DiskEvidenceOptions) -> list[WrittenEvidence]:
     """Write all documents about a disk next to it, the signature last.
 
     Raises DiskError and ImageError; nothing is signed in that case.
@@ -163,11 +163,11 @@ class _Putter:
         except FileNotFoundError:
             return False
 
-    def __call__(self, kind: str, data: bytes, line: str) -> Written:
+    def __call__(self, kind: str, data: bytes, line: str) -> WrittenEvidence:
         if self.has(kind, data):
-            return Written(kind, "kept", line)
+            return WrittenEvidence(kind, "kept", line)
         replace_file(document(self.disk, kind), data)
-        return Written(kind, "written", line)
+        return WrittenEvidence(kind, "written", line)
 
 
 def check_files(disk: BuiltDisk, only: Sequence[str] | None = None) -> None:
@@ -314,13 +314,13 @@ def provenance(disk: BuiltDisk, found: DiskContents, *, builder: str = BUILDER) 
     return signatures.statement(disk.name, digest_of(disk), SLSA, predicate, others)
 
 
-def _enveloped(disk: BuiltDisk, statement: bytes, signer: Signer | None) -> bytes:
+def _enveloped(disk: BuiltDisk, statement: bytes, signer: EnvelopeSigner | None) -> bytes:
     if signer is None:
         return statement
     return _signed_already(document(disk, "provenance"), statement, signer) or signer.sign(statement)
 
 
-def _signed_already(path: Path, payload: bytes, signer: Signer) -> bytes | None:
+def _signed_already(path: Path, payload: bytes, signer: EnvelopeSigner) -> bytes | None:
     """Return the existing envelope if the same key already signed the same payload.
 
     ECDSA would give other bytes each time.
@@ -332,7 +332,7 @@ def _signed_already(path: Path, payload: bytes, signer: Signer) -> bytes | None:
         return None
 
 
-def _signature(disk: BuiltDisk, signer: Signer) -> bytes:
+def _signature(disk: BuiltDisk, signer: EnvelopeSigner) -> bytes:
     rows = [
         {"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size}
         for path in documents(disk)
@@ -421,14 +421,14 @@ class DiskDiff:
 
     old: BuiltDisk
     new: BuiltDisk
-    facts: list[Change]
-    packages: list[Change]
+    facts: list[ImageChange]
+    packages: list[ImageChange]
     rebuilt: list[str]
-    modules: list[Change]
-    esp: list[Change]
+    modules: list[ImageChange]
+    esp: list[ImageChange]
     files: dict[str, dict[str, int]]
-    unexplained: list[Change]
-    hygiene: list[Change]
+    unexplained: list[ImageChange]
+    hygiene: list[ImageChange]
     sizes: dict[str, tuple[int, int]]
     grown: list[tuple[str, int]]
 
@@ -563,9 +563,9 @@ def facts(disk: BuiltDisk) -> dict[str, str]:
     return found | ({"simulated": "yes"} if disk.simulated else {})
 
 
-def _changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+def _changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[ImageChange]:
     return [
-        Change(name, was.get(name), now.get(name))
+        ImageChange(name, was.get(name), now.get(name))
         for name in sorted({*was, *now})
         if was.get(name) != now.get(name)
     ]
@@ -580,7 +580,7 @@ def authenticate(disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = T
     `content` also hashes the files of the disk.
     """
     digest = digest_of(disk)
-    rows: list[Row] = []
+    rows: list[VerificationRow] = []
     try:
         if content:
             check_files(disk, [row.format for row in disk.files if (disk.directory / row.file).is_file()])
@@ -589,7 +589,7 @@ def authenticate(disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = T
         note = f"; not here: {', '.join(absent)}" if absent else ""
         state: Literal["ok", "note"] = "ok" if content and here else "note"
         rows.append(
-            Row(
+            VerificationRow(
                 "disk",
                 state,
                 f"{here} files are what the manifest says{note}"
@@ -598,10 +598,10 @@ def authenticate(disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = T
             )
         )
     except DiskError as problem:
-        return Verification(digest, [Row("disk", "refused", problem.message)])
+        return Verification(digest, [VerificationRow("disk", "refused", problem.message)])
     found = documents(disk)
     rows += [
-        Row(_title(disk, path), "refused", fault)
+        VerificationRow(_title(disk, path), "refused", fault)
         for path in found
         if (fault := _about(disk, path, digest)) is not None
     ]
@@ -641,7 +641,9 @@ def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
     return None if said == [digest] else f"it is about {said[0] if said else 'nothing'}"
 
 
-def _signatures(disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Sequence[SSlibKey]) -> list[Row]:
+def _signatures(
+    disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Sequence[SSlibKey]
+) -> list[VerificationRow]:
     path = document(disk, "signature")
     if not keys:
         why = (
@@ -649,28 +651,28 @@ def _signatures(disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Seque
             if path.is_file()
             else "there is no signature, and no public key was named"
         )
-        return [Row("signature", "not_verified", why)]
+        return [VerificationRow("signature", "not_verified", why)]
     if not path.is_file():
-        return [Row("signature", "refused", "the disk is not signed")]
+        return [VerificationRow("signature", "refused", "the disk is not signed")]
     try:
         opened = signatures.open_envelope(path.read_bytes(), keys)
     except ImageError as problem:
-        return [Row("signature", "refused", problem.message)]
+        return [VerificationRow("signature", "refused", problem.message)]
     statement = json.loads(opened.payload)
     if digest not in signatures.subjects(opened.payload) or statement.get("predicateType") != PREDICATE:
-        return [Row("signature", "refused", "it was given for something else")]
-    rows = [Row("signature", "ok", f"by key {opened.keyid[:12]}")]
+        return [VerificationRow("signature", "refused", "it was given for something else")]
+    rows = [VerificationRow("signature", "ok", f"by key {opened.keyid[:12]}")]
     listed_rows = {str(row["file"]): str(row["sha256"]) for row in statement["predicate"]["documents"]}
     here = {row.name: row for row in found}
     rows += [
-        Row(name, "refused", "it is signed for, and is not here")
+        VerificationRow(name, "refused", "it is signed for, and is not here")
         for name in sorted(listed_rows.keys() - here.keys())
     ]
     for name, one in sorted(here.items()):
         title = _title(disk, one)
         if name not in listed_rows:
             rows.append(
-                Row(
+                VerificationRow(
                     title,
                     "refused",
                     "it was written after the signature; `goldnode disks evidence` signs anew",
@@ -678,17 +680,17 @@ def _signatures(disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Seque
             )
         elif listed_rows[name] != sha256_of(one):
             rows.append(
-                Row(
+                VerificationRow(
                     title,
                     "refused",
                     "it is not what was signed: it was altered, or written anew after the signature",
                 )
             )
         else:
-            rows.append(Row(title, "ok", "signed for"))
+            rows.append(VerificationRow(title, "ok", "signed for"))
         if one == document(disk, "provenance") and signatures.is_envelope(one.read_bytes()):
             try:
                 signatures.open_envelope(one.read_bytes(), keys)
             except ImageError as problem:
-                rows.append(Row(title, "refused", problem.message))
+                rows.append(VerificationRow(title, "refused", problem.message))
     return rows

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from goldnode.disks.definition import Waiver
+from goldnode.disks.definition import HygieneWaiver
 from goldnode.disks.model import Hygiene
 from goldnode.disks.sanitise import MACHINE_ID
 
@@ -309,7 +309,7 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
-def check(root: Path, waivers: Sequence[Waiver] = ()) -> list[Hygiene]:
+def check(root: Path, waivers: Sequence[HygieneWaiver] = ()) -> list[Hygiene]:
     """Run every check on the root filesystem and return the results in a fixed order.
 
     A finding that a waiver covers does not fail its check.

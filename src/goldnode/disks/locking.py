@@ -99,7 +99,7 @@ class _Written(DiskLock):
 
 
 @dataclass(frozen=True)
-class Target:
+class DiskTarget:
     """A class whose disk is to be locked or built, with everything required for that."""
 
     definition: Definition
@@ -163,7 +163,7 @@ class Target:
         return digest_of({**asked, "prebuilt": self.builds})
 
 
-def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> Target:
+def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> DiskTarget:
     """Return the target for the disk of class `name`.
 
     Raises GoldnodeError if its class, stack lock or OS cannot be used.
@@ -171,7 +171,7 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> T
     definition.check(catalog)
     entry = catalog.node_class(name)
     stack = catalog.stacks[entry.item.stack]
-    found = Target(
+    found = DiskTarget(
         definition,
         catalog,
         site,
@@ -221,7 +221,7 @@ def lock_file(name: str, definition: Definition, *, to_write: bool = False) -> P
     )
 
 
-def find_disk_lock(item: Target) -> DiskLock:
+def find_disk_lock(item: DiskTarget) -> DiskLock:
     """Return the lock of the disk of `item`.
 
     Raises DiskError if it is missing, stale, or of another class.
@@ -287,7 +287,7 @@ def write_disk_lock(lock: DiskLock, directory: Path) -> Path:
 
 
 def resolve(
-    item: Target,
+    item: DiskTarget,
     pool: Path,
     *,
     keep: DiskLock | None = None,
@@ -359,7 +359,7 @@ def resolve(
 
 
 def _refuse_vanished(
-    item: Target, root: AptRoot, rows: Mapping[str, LockedPackage], modules: BuiltModules | None
+    item: DiskTarget, root: AptRoot, rows: Mapping[str, LockedPackage], modules: BuiltModules | None
 ) -> None:
     """Raise DiskError if an archive lost a package of the stack lock, or has it with other content."""
     offered = root.offered(rows)
@@ -398,7 +398,7 @@ def _offer(root: AptRoot, pool: Path, modules: BuiltModules) -> None:
 # -- modules
 
 
-def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) -> BuiltModules:
+def built_modules(item: DiskTarget, pool: Path, *, say: Say, offline: bool = False) -> BuiltModules:
     """Return the modules of the stack's lock, from the site's mirror or built here.
 
     Put their package into `pool`.
@@ -426,7 +426,9 @@ def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) 
 # -- checking and fetching
 
 
-def check(item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | None = None) -> list[Moved]:
+def check(
+    item: DiskTarget, lock: DiskLock, *, offline: bool = False, cache: Path | None = None
+) -> list[Moved]:
     """Return the packages of `lock` that their archives no longer have, or have with other content."""
     with apt_root(
         apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache
@@ -437,7 +439,7 @@ def check(item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | 
 
 
 def fetch(
-    item: Target,
+    item: DiskTarget,
     lock: DiskLock,
     pool: Path,
     *,
@@ -529,7 +531,7 @@ def _take(source: Path, to: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Locked:
+class DiskLockResult:
     """Result of locking one disk: the lock, the previous one, and whether they differ."""
 
     lock: DiskLock
@@ -538,14 +540,14 @@ class Locked:
 
 
 def relock(
-    item: Target,
+    item: DiskTarget,
     pool: Path,
     *,
     upgrade: bool = False,
     offline: bool = False,
     out: Path | None = None,
     say: Say = lambda text: None,
-) -> Locked:
+) -> DiskLockResult:
     """Lock the disk of `item` and write the file.
 
     A lock that is still valid is not changed, unless `upgrade`.
@@ -565,12 +567,12 @@ def relock(
         and not upgrade
         and not check(item, old, offline=offline)
     ):
-        result = Locked(old, old, False)
+        result = DiskLockResult(old, old, False)
     else:
         lock = resolve(item, pool, keep=None if upgrade else old, offline=offline, say=say)
         # Equal except for the date: return the old lock.
         same = old is not None and old.model_copy(update={"resolved": lock.resolved}) == lock
-        result = Locked(old if same and old is not None else lock, old, not same)
+        result = DiskLockResult(old if same and old is not None else lock, old, not same)
     place = (
         out
         if out is not None
@@ -583,7 +585,7 @@ def relock(
     return result
 
 
-def line(result: Locked) -> str:
+def line(result: DiskLockResult) -> str:
     """Return a one-line summary."""
     lock = result.lock
     what = f"{len(lock.debs)} packages, {lock.size / 1e6:.1f} MB"

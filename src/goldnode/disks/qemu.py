@@ -102,7 +102,7 @@ class Drive:
 
 
 @dataclass(frozen=True)
-class Result:
+class GuestResult:
     """Result of a command in the guest. `rc` 255 means that ssh itself failed."""
 
     rc: int
@@ -148,7 +148,7 @@ def accelerator() -> Accelerator:
         return Accelerator(TCG, f"{DEVICE} may not be used by this user")
     try:
         with tempfile.TemporaryDirectory(prefix="goldnode-kvm-") as work:
-            machine = Machine(None, Path(work), memory=256, chosen=Accelerator(KVM), network=False)
+            machine = VirtualMachine(None, Path(work), memory=256, chosen=Accelerator(KVM), network=False)
             with machine:
                 deadline = time.monotonic() + PROBE
                 while time.monotonic() < deadline:
@@ -261,7 +261,7 @@ class _Qmp:
                 return answer["return"]
 
 
-class Machine:
+class VirtualMachine:
     """A virtual machine (two processors with KVM, one emulated).
 
     As a context manager it starts the machine and cleans up.
@@ -386,7 +386,7 @@ class Machine:
             words += ["-smbios", f"type=11,path={escaped(file)}"]
         return words
 
-    def start(self) -> Machine:
+    def start(self) -> VirtualMachine:
         """Start the machine and return it.
 
         The console file is appended to. Raises MachineError on failure.
@@ -503,7 +503,7 @@ class Machine:
                 time.sleep(0.1)
         self.cut()
 
-    def __enter__(self) -> Machine:
+    def __enter__(self) -> VirtualMachine:
         return self.start() if self._process is None else self
 
     def __exit__(
@@ -590,7 +590,7 @@ class Machine:
             *words,
         ]
 
-    def ssh(self, words: Sequence[str], *, stdin: bytes | None = None, limit: float = 300) -> Result:
+    def ssh(self, words: Sequence[str], *, stdin: bytes | None = None, limit: float = 300) -> GuestResult:
         """Run `words` in the guest's login shell, joined by spaces as ssh does.
 
         `limit` is in seconds of the guest's time.
@@ -623,7 +623,7 @@ class Machine:
                 process.wait()
             out.seek(0)
             err.seek(0)
-            return Result(rc, out.read().decode(errors="replace"), err.read().decode(errors="replace"))
+            return GuestResult(rc, out.read().decode(errors="replace"), err.read().decode(errors="replace"))
 
     def wait_ssh(
         self,

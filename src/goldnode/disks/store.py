@@ -13,7 +13,7 @@ from goldnode.core.errors import DiskError
 from goldnode.disks.model import STORE, store_directory
 
 
-class Store:
+class DiskStore:
     """A directory of disk images.
 
     `pool` holds packages as `pool/<sha256>/<file name>`, `built` the builds, and `cache` data that only saves
@@ -85,9 +85,9 @@ class Store:
         return found.f_bavail * found.f_frsize
 
 
-def open_store(path: Path | None = None) -> Store:
+def open_store(path: Path | None = None) -> DiskStore:
     """Open the store at `path`, otherwise $GOLDNODE_DISKS, otherwise `.goldnode/disks`.
 
     Create it if necessary.
     """
-    return Store(store_directory(path))
+    return DiskStore(store_directory(path))

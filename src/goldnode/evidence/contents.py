@@ -18,14 +18,14 @@ from typing import Any, Protocol
 
 from goldnode.core.errors import ImageError
 from goldnode.evidence import licences
-from goldnode.evidence.layers import IMAGE, WHEELS, Entry, Snapshot
+from goldnode.evidence.layers import IMAGE, WHEELS, FileEntry, Snapshot
 from goldnode.oci.layout import OciImage
 
 _SOURCE = re.compile(r"^(\S+)(?:\s+\(([^)]+)\))?$")
 _NAME = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
-class LockedDeb(Protocol):
+class EvidenceDeb(Protocol):
     """A deb of an image lock."""
 
     @property
@@ -42,7 +42,7 @@ class LockedDeb(Protocol):
     def made(self) -> bool: ...
 
 
-class LockedWheel(Protocol):
+class EvidenceWheel(Protocol):
     """A wheel of an image lock. `file` is its file name."""
 
     @property
@@ -55,7 +55,7 @@ class LockedWheel(Protocol):
     def sha256(self) -> str: ...
 
 
-class Lock(Protocol):
+class EvidenceLock(Protocol):
     """The part of an image lock that evidence uses."""
 
     @property
@@ -63,15 +63,15 @@ class Lock(Protocol):
     @property
     def digest(self) -> str: ...
     @property
-    def debs(self) -> Sequence[LockedDeb]: ...
+    def debs(self) -> Sequence[EvidenceDeb]: ...
     @property
-    def wheels(self) -> Sequence[LockedWheel]: ...
+    def wheels(self) -> Sequence[EvidenceWheel]: ...
     @property
     def tools(self) -> Any: ...
 
 
 @dataclass(frozen=True)
-class Deb:
+class InstalledDeb:
     """A package in the dpkg status.
 
     `sha256` is that of the .deb in the lock, None if no lock lists the package. `made`: goldnode built the
@@ -97,7 +97,7 @@ class Deb:
 
 
 @dataclass(frozen=True)
-class Wheel:
+class InstalledWheel:
     """A wheel, installed or unpacked.
 
     `files` are the regular files of the image that came from the wheel. `unpacked`: the files are not where
@@ -131,8 +131,8 @@ class Contents:
     snapshot: Snapshot
     image: dict[str, Any]
     os: dict[str, str]
-    debs: tuple[Deb, ...]
-    wheels: tuple[Wheel, ...]
+    debs: tuple[InstalledDeb, ...]
+    wheels: tuple[InstalledWheel, ...]
     owners: dict[str, str] = field(default_factory=dict)
     unowned: tuple[str, ...] = ()
 
@@ -142,7 +142,7 @@ class Contents:
         return self.snapshot.digest
 
     @property
-    def packages(self) -> tuple[Deb | Wheel, ...]:
+    def packages(self) -> tuple[InstalledDeb | InstalledWheel, ...]:
         """Return the debs, followed by the wheels."""
         return (*self.debs, *self.wheels)
 
@@ -168,9 +168,13 @@ class Contents:
         return found
 
 
-def key(item: Deb | Wheel) -> str:
+def key(item: InstalledDeb | InstalledWheel) -> str:
     """Return the name of a package in owners and dependencies: `deb:NAME:ARCHITECTURE` or `wheel:NAME`."""
-    return f"deb:{item.name}:{item.architecture}" if isinstance(item, Deb) else f"wheel:{normal(item.name)}"
+    return (
+        f"deb:{item.name}:{item.architecture}"
+        if isinstance(item, InstalledDeb)
+        else f"wheel:{normal(item.name)}"
+    )
 
 
 def normal(name: str) -> str:
@@ -178,7 +182,7 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[Lock] = ()) -> Contents:
+def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[EvidenceLock] = ()) -> Contents:
     """Determine the contents of an image.
 
     `locks` are those of the image and its parents: they have the hash of every deb and wheel.
@@ -186,7 +190,7 @@ def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[Lock] = ()) ->
     return describe(snapshot, _image(snapshot, image), locks)
 
 
-def describe(snapshot: Snapshot, said: dict[str, Any], locks: Sequence[Lock] = ()) -> Contents:
+def describe(snapshot: Snapshot, said: dict[str, Any], locks: Sequence[EvidenceLock] = ()) -> Contents:
     """Determine the contents of a root file system. `said` is its own description of itself."""
     debs = tuple(_debs(snapshot, locks))
     owners = _owned_by_debs(snapshot, debs)
@@ -232,7 +236,7 @@ def _os(snapshot: Snapshot) -> dict[str, str]:
     return {name.strip(): value.strip().strip('"') for name, value in rows}
 
 
-def _debs(snapshot: Snapshot, locks: Sequence[Lock]) -> Iterator[Deb]:
+def _debs(snapshot: Snapshot, locks: Sequence[EvidenceLock]) -> Iterator[InstalledDeb]:
     locked = {(row.name, row.version, row.architecture): row for lock in locks for row in lock.debs}
     texts = [snapshot.text("var/lib/dpkg/status") or ""]
     # Distroless images have one file per package in status.d instead of a status file.
@@ -255,7 +259,7 @@ def _debs(snapshot: Snapshot, locks: Sequence[Lock]) -> Iterator[Deb]:
         source = _SOURCE.match(row.get("Source", name))
         origin = locked.get((name, version, architecture))
         depends = [row.get(part, "") for part in ("Pre-Depends", "Depends")]
-        yield Deb(
+        yield InstalledDeb(
             name=name,
             version=version,
             architecture=architecture,
@@ -296,7 +300,7 @@ def _stanzas(text: str) -> Iterator[dict[str, str]]:
             yield found
 
 
-def _owned_by_debs(snapshot: Snapshot, debs: Sequence[Deb]) -> dict[str, str]:
+def _owned_by_debs(snapshot: Snapshot, debs: Sequence[InstalledDeb]) -> dict[str, str]:
     """Return the owning deb of each file.
 
     A path below a merged directory (/lib -> usr/lib) is resolved first, because dpkg records the path as
@@ -321,7 +325,9 @@ def _owned_by_debs(snapshot: Snapshot, debs: Sequence[Deb]) -> dict[str, str]:
     return owners
 
 
-def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -> Iterator[Wheel]:
+def _wheels(
+    snapshot: Snapshot, owners: dict[str, str], locks: Sequence[EvidenceLock]
+) -> Iterator[InstalledWheel]:
     """Return the wheels of every dist-info directory that no deb owns. Add their files to `owners`."""
     locked = {(normal(row.name), row.version): row for lock in locks for row in lock.wheels}
     folders = sorted(
@@ -356,7 +362,7 @@ def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -
         own = [path for path in (f"{folder}/METADATA", f"{folder}/RECORD") if path in snapshot.entries]
         owners.update(dict.fromkeys(own, owner))
         found.append(
-            Wheel(
+            InstalledWheel(
                 name=name,
                 version=version,
                 licence=licences.wheel(headers),
@@ -424,7 +430,7 @@ def _by_content(
 
 
 def _by_path(
-    record: list[tuple[str, str]], base: str, entries: dict[str, Entry]
+    record: list[tuple[str, str]], base: str, entries: dict[str, FileEntry]
 ) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """Split a RECORD by what the image has at its paths.
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from goldnode.evidence.contents import Contents, Lock, normal
+from goldnode.evidence.contents import Contents, EvidenceLock, normal
 from goldnode.evidence.signatures import statement
-from goldnode.oci.model import Built, Image
+from goldnode.oci.model import Built, ImageSpec
 
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:goldnode:image-build:1"
@@ -20,9 +20,9 @@ _BASE = "org.opencontainers.image.base."
 
 
 def provenance(
-    image: Image,
+    image: ImageSpec,
     built: Built,
-    locks: Sequence[Lock],
+    locks: Sequence[EvidenceLock],
     contents: Contents,
     *,
     builder: str = BUILDER,

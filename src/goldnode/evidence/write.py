@@ -15,18 +15,18 @@ from typing import Literal
 from goldnode import evidence
 from goldnode.core.errors import ImageError
 from goldnode.evidence import sbom, signatures, size, vulnerabilities
-from goldnode.evidence.contents import Contents, Lock, contents
+from goldnode.evidence.contents import Contents, EvidenceLock, contents
 from goldnode.evidence.diff import compare_images
 from goldnode.evidence.layers import snapshot
 from goldnode.evidence.provenance import BUILDER, PREDICATE, provenance
-from goldnode.evidence.signatures import Signer
+from goldnode.evidence.signatures import EnvelopeSigner
 from goldnode.evidence.verify import documents, sign
 from goldnode.oci.layout import Layout, OciImage, canonical
-from goldnode.oci.model import Built, Image
+from goldnode.oci.model import Built, ImageSpec
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenEvidence:
     """Result for one document: its type, whether it was written or kept, and a one-line summary."""
 
     type: str
@@ -35,21 +35,21 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Options:
+class EvidenceOptions:
     """Inputs of the evidence documents besides the image.
 
     `against` is the digest of the image to compare with. `builder` is a URI that identifies the builder.
     """
 
     cache: Path | None = None
-    signer: Signer | None = None
+    signer: EnvelopeSigner | None = None
     databases: tuple[vulnerabilities.Database, ...] = ()
     against: str | None = None
     builder: str = BUILDER
 
 
 def examine(
-    layout: Layout, digest: str, locks: Sequence[Lock] = (), cache: Path | None = None
+    layout: Layout, digest: str, locks: Sequence[EvidenceLock] = (), cache: Path | None = None
 ) -> tuple[OciImage, Contents]:
     """Read an image and determine its contents."""
     image = OciImage(layout, digest)
@@ -57,8 +57,8 @@ def examine(
 
 
 def write(
-    layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
-) -> list[Written]:
+    layout: Layout, image: ImageSpec, built: Built, locks: Sequence[EvidenceLock], options: EvidenceOptions
+) -> list[WrittenEvidence]:
     """Write and attach all evidence documents. `locks` has the image's own lock last.
 
     Raise ImageError if the lock is not the one the image was built from, or if an SBOM violates its schema.
@@ -80,8 +80,8 @@ def write(
 
 
 def _write(
-    layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
-) -> list[Written]:
+    layout: Layout, image: ImageSpec, built: Built, locks: Sequence[EvidenceLock], options: EvidenceOptions
+) -> list[WrittenEvidence]:
     found, there = examine(layout, built.digest, locks, options.cache)
     put = _Putter(layout, built.digest)
     bill = sbom.cyclonedx(found, there)
@@ -132,7 +132,7 @@ def _write(
             layout, built.digest, f"{image.backend}:{image.immutable_tag(built.build_id)}", options.signer
         )
         state: Literal["written", "kept"] = "kept" if artefact in before else "written"
-        written.append(Written(evidence.SIGNATURE, state, f"by key {options.signer.keyid[:12]}"))
+        written.append(WrittenEvidence(evidence.SIGNATURE, state, f"by key {options.signer.keyid[:12]}"))
     return written
 
 
@@ -146,22 +146,27 @@ class _Putter:
     def has(self, kind: str, data: bytes) -> bool:
         return any(row.type == kind and row.data == data for row in self.before)
 
-    def __call__(self, kind: str, data: bytes, line: str) -> Written:
+    def __call__(self, kind: str, data: bytes, line: str) -> WrittenEvidence:
         if self.has(kind, data):
-            return Written(kind, "kept", line)
+            return WrittenEvidence(kind, "kept", line)
         self.layout.attach(self.digest, kind, data)
         # Other tools may attach in-toto documents of other predicate types; leave those alone.
         for row in self.before:
             if row.type == kind and (kind != evidence.PROVENANCE or _predicate(row.data) == PREDICATE):
                 self.layout.detach(row.artefact)
-        return Written(kind, "written", line)
+        return WrittenEvidence(kind, "written", line)
 
 
 class _Note:
     """Record of the inputs and results of the last run, stored next to the layer indexes."""
 
     def __init__(
-        self, layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
+        self,
+        layout: Layout,
+        image: ImageSpec,
+        built: Built,
+        locks: Sequence[EvidenceLock],
+        options: EvidenceOptions,
     ) -> None:
         self._layout, self._digest = layout, built.digest
         self._file = (
@@ -184,7 +189,7 @@ class _Note:
     def _attached(self) -> list[str]:
         return [descriptor.digest for descriptor, _ in self._layout.attached(self._digest)]
 
-    def read(self) -> list[Written] | None:
+    def read(self) -> list[WrittenEvidence] | None:
         if self._file is None:
             return None
         try:
@@ -194,11 +199,11 @@ class _Note:
                 or found["attached"] != self._attached()
             ):
                 return None
-            return [Written(row["type"], "kept", row["line"]) for row in found["written"]]
+            return [WrittenEvidence(row["type"], "kept", row["line"]) for row in found["written"]]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def write(self, written: Sequence[Written]) -> None:
+    def write(self, written: Sequence[WrittenEvidence]) -> None:
         if self._file is None:
             return
         document = {
@@ -228,7 +233,7 @@ def _predicate(data: bytes) -> str:
         return PREDICATE  # an unreadable document is replaced
 
 
-def _enveloped(put: _Putter, statement: bytes, signer: Signer | None) -> bytes:
+def _enveloped(put: _Putter, statement: bytes, signer: EnvelopeSigner | None) -> bytes:
     if signer is None:
         return statement
     # Reuse a valid envelope: an ECDSA signature would have different bytes each time.

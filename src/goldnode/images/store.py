@@ -20,7 +20,7 @@ VARIABLE = "GOLDNODE_IMAGES"
 DEFAULT = Path(".goldnode/images")
 
 
-class Store:
+class ImageStore:
     """A directory of images.
 
     `layout` is its OCI image layout (the directory itself). `pool` contains the downloaded debs and wheels as
@@ -110,7 +110,7 @@ class Store:
         return place
 
 
-def open_store(path: Path | None = None) -> Store:
+def open_store(path: Path | None = None) -> ImageStore:
     """Open the store at `path`, at $GOLDNODE_IMAGES, or at `.goldnode/images` in the current directory.
 
     Create the store if it does not exist.
@@ -118,4 +118,4 @@ def open_store(path: Path | None = None) -> Store:
     if path is None:
         named = os.environ.get(VARIABLE)
         path = Path(named).expanduser() if named else DEFAULT
-    return Store(path)
+    return ImageStore(path)

@@ -21,7 +21,7 @@ _MERGED = ("bin/", "sbin/", "lib/", "lib32/", "lib64/", "libx32/")
 
 
 @dataclass(frozen=True)
-class Package:
+class InstalledPackage:
     """One installed package.
 
     `path` is that of its metadata. `requires` are names without versions; wheel names are normalised as pip
@@ -47,7 +47,7 @@ class Package:
         return f"{self.name} {self.version}"
 
 
-class Packages:
+class InstalledPackages:
     """The packages of a view. `machine` is the platform for which requirement markers are evaluated."""
 
     def __init__(self, view: View, machine: str = "x86_64") -> None:
@@ -62,15 +62,17 @@ class Packages:
             "platform_machine": {"arm64": "aarch64"}.get(view.architecture, machine),
             "extra": "",
         }
-        self.all: dict[str, Package] = {package.key: package for package in (*self._wheels(), *self._debs())}
+        self.all: dict[str, InstalledPackage] = {
+            package.key: package for package in (*self._wheels(), *self._debs())
+        }
 
-    def of(self, kind: str) -> dict[str, Package]:
+    def of(self, kind: str) -> dict[str, InstalledPackage]:
         """Return the packages of a kind by name."""
         return {package.name: package for package in self.all.values() if package.kind == kind}
 
     @cached_property
-    def _names(self) -> dict[str, list[Package]]:
-        found: dict[str, list[Package]] = {}
+    def _names(self) -> dict[str, list[InstalledPackage]]:
+        found: dict[str, list[InstalledPackage]] = {}
         for package in self.all.values():
             for name in (package.name, *package.provides):
                 found.setdefault(f"{package.kind}:{name}", []).append(package)
@@ -81,8 +83,8 @@ class Packages:
         return f"wheel:{name}" in self._names
 
     @cached_property
-    def _requirers(self) -> dict[str, list[Package]]:
-        found: dict[str, list[Package]] = {}
+    def _requirers(self) -> dict[str, list[InstalledPackage]]:
+        found: dict[str, list[InstalledPackage]] = {}
         for package in self.all.values():
             for name in package.requires:
                 for target in self._names.get(f"{package.kind}:{name}", []):
@@ -90,11 +92,11 @@ class Packages:
                         found.setdefault(target.key, []).append(package)
         return found
 
-    def requirers(self, package: Package) -> list[Package]:
+    def requirers(self, package: InstalledPackage) -> list[InstalledPackage]:
         """Return the installed packages that require a package."""
         return sorted(self._requirers.get(package.key, []), key=lambda row: row.name)
 
-    def required_by(self, package: Package) -> list[str]:
+    def required_by(self, package: InstalledPackage) -> list[str]:
         """Return the titles of the packages that require a package."""
         return list(dict.fromkeys(row.title for row in self.requirers(package)))
 
@@ -139,7 +141,7 @@ class Packages:
             if size >= 1024 and _joined(root, name) not in self._view.paths
         }
 
-    def _records(self) -> Iterator[tuple[Package, str, list[tuple[str, int]]]]:
+    def _records(self) -> Iterator[tuple[InstalledPackage, str, list[tuple[str, int]]]]:
         for package in self.all.values():
             if package.kind != "wheel" or not package.path.endswith("/METADATA"):
                 continue
@@ -148,7 +150,7 @@ class Packages:
             if text is not None:
                 yield package, folder.rpartition("/")[0], list(_record(text))
 
-    def _wheels(self) -> Iterator[Package]:
+    def _wheels(self) -> Iterator[InstalledPackage]:
         for path, text in self._view.texts.items():
             if _INFO.match(path) is None or path.startswith("var/lib/dpkg/"):
                 continue
@@ -160,7 +162,7 @@ class Packages:
                         self._requirements(str(row) for row in message.get_all("Requires-Dist", []))
                     )
                 )
-                yield Package(
+                yield InstalledPackage(
                     "wheel", canonical(name), str(message.get("Version", "")).strip(), path, requires
                 )
 
@@ -175,7 +177,7 @@ class Packages:
                 if match := re.match(r"[A-Za-z0-9._-]+", row):
                     yield canonical(match[0])
 
-    def _debs(self) -> Iterator[Package]:
+    def _debs(self) -> Iterator[InstalledPackage]:
         for path, text in self._view.texts.items():
             if path != "var/lib/dpkg/status" and not path.startswith("var/lib/dpkg/status.d/"):
                 continue
@@ -191,7 +193,7 @@ class Packages:
                     requires = ",".join(
                         fields.get(key, "") for key in ("Pre-Depends", "Depends", "Recommends")
                     )
-                    yield Package(
+                    yield InstalledPackage(
                         "deb",
                         name,
                         fields.get("Version", ""),

@@ -25,7 +25,7 @@ CODES = (
 )
 
 
-class Parser(argparse.ArgumentParser):
+class SmokeParser(argparse.ArgumentParser):
     """Parser that exits with 3 on wrong usage. argparse exits with 2, which means a failed test here."""
 
     def error(self, message: str) -> NoReturn:
@@ -34,9 +34,9 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(UNKNOWN)
 
 
-def parser() -> Parser:
+def parser() -> SmokeParser:
     """Return the parser of the command line."""
-    found = Parser(prog="goldnode-smoke", description=ABOUT, epilog=CODES)
+    found = SmokeParser(prog="goldnode-smoke", description=ABOUT, epilog=CODES)
     found.add_argument(
         "--backend",
         choices=image.BACKENDS,
