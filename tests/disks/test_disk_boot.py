@@ -43,7 +43,7 @@ def gone(pid: int) -> bool:
 
 
 def test_a_machine_starts_shows_its_console_and_leaves_nothing(empty: Path, tmp_path: Path) -> None:
-    with qemu.VirtualMachine(empty, tmp_path / "m", memory=256) as machine:
+    with qemu.VirtualMachine(empty, tmp_path / "m", qemu.VmOptions(memory=256)) as machine:
         pid = machine.pid
         assert pid is not None
         assert machine.port
@@ -64,7 +64,7 @@ def test_a_machine_starts_shows_its_console_and_leaves_nothing(empty: Path, tmp_
 
 def test_a_machine_that_qemu_refuses_is_an_error_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(qemu.MachineError, match=r"QEMU does not start: .*nothing\.raw.*No such file"):
-        qemu.VirtualMachine(tmp_path / "nothing.raw", tmp_path / "m", memory=256).start()
+        qemu.VirtualMachine(tmp_path / "nothing.raw", tmp_path / "m", qemu.VmOptions(memory=256)).start()
 
 
 def test_a_killed_run_leaves_no_machine_behind(empty: Path, tmp_path: Path) -> None:

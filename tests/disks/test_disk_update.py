@@ -15,7 +15,7 @@ import pytest
 from tests.disks.conftest import CLASS, Site
 
 from goldnode.disks.model import BuiltDisk, builds
-from goldnode.disks.qemu import SSH_OPTIONS, VirtualMachine, make_key, overlay
+from goldnode.disks.qemu import SSH_OPTIONS, VirtualMachine, VmOptions, make_key, overlay
 
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("disk")]
 
@@ -61,7 +61,7 @@ def machine(built: BuiltDisk, tmp_path: Path) -> Iterator[VirtualMachine]:
     disk = overlay(built.path("raw"), tmp_path / "disk.qcow2", size=built.raw.size + root.size + 512 * MIB)
     credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}
     with VirtualMachine(
-        disk, tmp_path / "machine", snapshot=False, form="qcow2", key=key, credentials=credentials
+        disk, tmp_path / "machine", VmOptions(snapshot=False, form="qcow2", key=key, credentials=credentials)
     ) as made:
         made.wait_ssh(900)
         asked = made.ssh(["systemctl", "is-system-running", "--wait"], limit=900)

@@ -18,7 +18,7 @@ from tests.unit.images.registries import make_image, make_key, prove
 
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public
-from goldnode.images.publish import Publication, publish
+from goldnode.images.publish import ImagePublication, publish
 from goldnode.oci.layout import Layout, OciImage
 from goldnode.oci.registry import Where
 
@@ -149,7 +149,7 @@ def test_a_pull_to_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: 
             ref,
             Where(registry.host, "full"),
             registry.client(),
-            Publication(trust=load_public(keys[1]), settle=0),
+            ImagePublication(trust=load_public(keys[1]), settle=0),
         )
         asked = (registry.host, str(registry.ca), "full/cuda", digest)
         small, whole = steps(
@@ -192,7 +192,7 @@ def test_a_registry_whose_disk_is_full_gets_no_tag_until_it_has_room(
         client, where, trust = registry.client(tries=2), Where(registry.host, "full"), load_public(keys[1])
         # It does not say what ails it: its answer is 500 alone.
         with pytest.raises(ImageError, match=r"answers 500.*Run it again when the registry is well"):
-            publish(source, ref, where, client, Publication(trust=trust, settle=0))
+            publish(source, ref, where, client, ImagePublication(trust=trust, settle=0))
         assert client.repository("full/cuda").tags() == []
         assert registry.process is not None
         room = [
@@ -206,7 +206,7 @@ def test_a_registry_whose_disk_is_full_gets_no_tag_until_it_has_room(
             str(storage),
         ]
         subprocess.run(room, check=True)
-        publish(source, ref, where, client, Publication(trust=trust, settle=0))
+        publish(source, ref, where, client, ImagePublication(trust=trust, settle=0))
         assert ref.partition(":")[2] in client.repository("full/cuda").tags()
         found = client.repository("full/cuda").manifest(digest)
         assert found is not None

@@ -32,7 +32,7 @@ from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
 from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
 from goldnode.images.gc import collect_registry
-from goldnode.images.publish import Publication, PublishedImage, publish, pull
+from goldnode.images.publish import ImagePublication, PublishedImage, publish, pull
 from goldnode.oci.layout import MANIFEST, Layout, OciImage
 from goldnode.oci.registry import (
     RefusedError,
@@ -94,7 +94,7 @@ def send(
         ref,
         Where(client.host, prefix),
         client,
-        Publication(trust=load_public(keys[1]), **{"settle": 0} | given),
+        ImagePublication(trust=load_public(keys[1]), **{"settle": 0} | given),
     )
 
 

@@ -33,7 +33,7 @@ class Location:
     offline: bool = False
 
 
-class Product(Protocol[PlaceT]):
+class ChannelProduct(Protocol[PlaceT]):
     """One kind of image: container images or disk images, at a location."""
 
     @property

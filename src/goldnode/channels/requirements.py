@@ -140,6 +140,25 @@ class Requirements:
         return found
 
 
+def requirements(
+    base: Sequence[str], canary: Sequence[str], stable: Sequence[str], majors: Sequence[str]
+) -> Requirements:
+    """Return the requirements of a product. A step includes those of the previous one.
+
+    `base` are those of a publication, in the order of the report; `canary` and `stable` come in addition.
+    """
+    moved = ("order", "majors")
+    good = (*base, *canary, *stable, *moved)
+    asked = {
+        "publish": tuple(base),
+        "candidate": tuple(base),
+        "canary": (*base, *canary, *moved),
+        "stable": good,
+        "known-good": good,
+    }
+    return Requirements(asked, majors)
+
+
 def waived(result: Requirement, waivers: Sequence[RequirementWaiver]) -> Requirement:
     """Return the result; one that is not met is waived if a waiver names it."""
     let = next((waiver for waiver in waivers if waiver.requirement == result.name), None)

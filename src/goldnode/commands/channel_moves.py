@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from goldnode.channels.product import Location
 from goldnode.commands.output import Decorator, emit, grouped, options, say
 from goldnode.core.errors import ImageError, nearest
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from goldnode.channels.gc import Collection, Gone
     from goldnode.channels.moves import MoveResult
-    from goldnode.channels.product import PlaceT, Product
+    from goldnode.channels.product import ChannelProduct, PlaceT
     from goldnode.channels.requirements import Approval, Requirement, Requirements, RequirementWaiver
     from goldnode.evidence.signatures import EnvelopeSigner
     from goldnode.evidence.verify import Verification
@@ -113,6 +114,12 @@ CHANNEL = click.option(
 )
 
 
+def location(*to: Decorator, offline: str = "") -> Decorator:
+    """Return the options of a location. `offline` is the help of `--offline`, for commands that have it."""
+    more = [click.option("--offline", is_flag=True, help=offline)] if offline else []
+    return grouped("location", Location, *to, *more)
+
+
 def approved(help_: str) -> Decorator:
     """Return the options of a promotion. `help_` describes the parts whose major versions need an approval."""
     return grouped(
@@ -200,6 +207,12 @@ def made_with(made: EvidenceKeys) -> tuple[EnvelopeSigner | None, tuple[Database
     )
 
 
+def note_unsigned(signer: EnvelopeSigner | None) -> None:
+    """Print a note if evidence was written without a signature."""
+    if signer is None:
+        say("Nothing was signed: name a key with --key, or as images.signing_key in the site file.")
+
+
 def user() -> str:
     """Return the name of the user who runs this. Raises ImageError if it cannot be determined."""
     import getpass
@@ -251,8 +264,14 @@ def requirement_lines(results: Iterable[Requirement]) -> list[str]:
     return lines
 
 
-def published_row(done: Any) -> dict[str, Any]:
-    """Return the result of a publication as plain data. `gates` is the former name of `requirements`."""
+def show_published(done: Any, line: str, form: str) -> dict[str, Any]:
+    """Print a publication with the requirements that did not simply pass. Return it as plain data.
+
+    `gates` is the former name of `requirements`.
+    """
+    if form == "text":
+        unusual = requirement_lines(one for one in done.requirements if one.state != "passed")
+        click.echo("\n".join([line, *unusual]))
     rows = [vars(one) for one in done.requirements]
     return {**vars(done), "requirements": rows, "gates": rows}
 
@@ -261,7 +280,7 @@ def published_row(done: Any) -> dict[str, Any]:
 
 
 def promote(
-    product: Product[PlaceT], channel: str, text: str, keys: Keys, decision: Decision
+    product: ChannelProduct[PlaceT], channel: str, text: str, keys: Keys, decision: Decision
 ) -> tuple[str, MoveResult]:
     """Point a channel to the image with the name `text`. Return the place and the result."""
     from goldnode.channels.moves import Move
@@ -288,7 +307,7 @@ def promote(
 
 
 def rollback(
-    product: Product[PlaceT], line: str, channel: str, to: str | None, keys: Keys, decision: Decision
+    product: ChannelProduct[PlaceT], line: str, channel: str, to: str | None, keys: Keys, decision: Decision
 ) -> tuple[str, MoveResult]:
     """Point a channel back to its previous image, or to the image `to`. Return the place and the result."""
     from goldnode.channels.moves import Move
@@ -310,7 +329,7 @@ def rollback(
         return place.name, roll_back(place, product.store, move)
 
 
-def collect(product: Product[PlaceT], trust: Sequence[Path], how: Collection, form: str) -> None:
+def collect(product: ChannelProduct[PlaceT], trust: Sequence[Path], how: Collection, form: str) -> None:
     """Remove unneeded images from the location of a product, and print the result."""
     keys = trusted(trust)
     gone, stays = product.collect(product.needed(keys), keys, how)
@@ -358,7 +377,7 @@ def show_gone(gone: Sequence[Gone], stays: Mapping[str, str], dry_run: bool, for
 
 
 def show_status(
-    product: Product[PlaceT],
+    product: ChannelProduct[PlaceT],
     names: Sequence[str],
     trust: Sequence[Path],
     repairing: bool,

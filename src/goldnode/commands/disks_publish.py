@@ -17,10 +17,8 @@ from goldnode.commands.output import (
     IMAGE_FORMAT,
     KEEP_DAYS,
     POLICY,
-    Decorator,
     disk_store,
     emit,
-    grouped,
     options,
     reports,
     say,
@@ -38,13 +36,8 @@ _TO = options(
         help="Published directory.",
     ),
 )
-_AT = grouped("location", Location, _TO)
-_STORE = grouped("location", Location, disk_store())
-
-
-def _at_or_offline(help_: str) -> Decorator:
-    """Return the options of a location, with `--offline`."""
-    return grouped("location", Location, _TO, click.option("--offline", is_flag=True, help=help_))
+_AT = shared.location(_TO)
+_STORE = shared.location(disk_store())
 
 
 @click.command()
@@ -104,10 +97,7 @@ def evidence(
             for one in written:
                 click.echo(f"  {one.state:<8} {TITLES.get(one.kind, one.kind):<16} {one.line}")
     emit(form, {"results": told})
-    if options.signer is None:
-        click.echo(
-            "Nothing was signed: name a key with --key, or as images.signing_key in the site file.", err=True
-        )
+    shared.note_unsigned(signer)
     if not passed:
         sys.exit(1)
 
@@ -185,11 +175,8 @@ def publish(
         disk = product.build(name)
         done = publishing(disk, place, signer, trust=trust, waivers=waivers)
         said = "there already, and whole" if done.before else f"{done.files} files ({human(done.size)})"
-        rows.append(shared.published_row(done))
-        if form == "text":
-            click.echo(f"{done.directory}  {done.digest[:19]}  {said}")
-            for line in shared.requirement_lines(one for one in done.requirements if one.state != "passed"):
-                click.echo(line)
+        line = f"{done.directory}  {done.digest[:19]}  {said}"
+        rows.append(shared.show_published(done, line, form))
         # A publication never changes, so documents that a later channel requires must be in it now.
         short = [name for name in LATER if not judge_one(name, disk, (*trust, signer.public)).met]
         if not done.before and short:
@@ -279,7 +266,9 @@ def promote(
 
 @click.command()
 @click.argument("class_", metavar="CLASS")
-@_at_or_offline("Change only this store. The next move that reaches the directory publishes the change.")
+@shared.location(
+    _TO, offline="Change only this store. The next move that reaches the directory publishes the change."
+)
 @shared.KEYS
 @shared.DECIDED
 @shared.CHANNEL
@@ -307,7 +296,7 @@ def rollback(
 
 @click.command()
 @click.argument("classes", nargs=-1, metavar="[CLASS]...")
-@_at_or_offline("Show this store's copy of the directory's channels.")
+@shared.location(_TO, offline="Show this store's copy of the directory's channels.")
 @shared.TRUST
 @shared.HISTORY
 @click.option(

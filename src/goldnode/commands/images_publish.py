@@ -15,9 +15,7 @@ from goldnode.commands.output import (
     CERTIFICATE,
     DRY_RUN,
     KEEP_DAYS,
-    Decorator,
     emit,
-    grouped,
     image_store,
     options,
     reports,
@@ -39,12 +37,7 @@ _TO = options(
     ),
     CERTIFICATE,
 )
-_AT = grouped("location", Location, _TO)
-
-
-def _at_or_offline(help_: str) -> Decorator:
-    """Return the options of a location, with `--offline`."""
-    return grouped("location", Location, _TO, click.option("--offline", is_flag=True, help=help_))
+_AT = shared.location(_TO)
 
 
 @click.command()
@@ -76,14 +69,14 @@ def publish(
     """
     from goldnode.evidence.size import human
     from goldnode.images.product import ImageProduct
-    from goldnode.images.publish import Publication
+    from goldnode.images.publish import ImagePublication
     from goldnode.images.publish import publish as publishing
 
     product = ImageProduct(location)
     shared.check_step(product.requirements, "publish", decision)
     layout, keys = product.store, shared.trusted(trust)
     refs = list(dict.fromkeys(ref for name in names for ref in product.builds(name)))
-    how = Publication(keys, decision.waivers(), private, full, mounts={})
+    how = ImagePublication(keys, decision.waivers(), private, full, mounts={})
     rows = []
     with product.registry() as (where, registry):
         for ref in refs:
@@ -91,15 +84,9 @@ def publish(
                 done = publishing(layout, ref, where, registry, how)
             listed = "Referrers API" if done.api else "tag sha256-…"
             said = "there already" if done.before else f"{done.sent} blobs sent ({human(done.size)})"
-            if form == "text":
-                click.echo(
-                    f"{done.name}@{done.digest}  {said}; {done.there} were there; {done.evidence} documents ({listed})"
-                )
-                for line in shared.requirement_lines(
-                    one for one in done.requirements if one.state != "passed"
-                ):
-                    click.echo(line)
-            rows.append(shared.published_row(done))
+            documents = f"{done.evidence} documents ({listed})"
+            line = f"{done.name}@{done.digest}  {said}; {done.there} were there; {documents}"
+            rows.append(shared.show_published(done, line, form))
     emit(form, {"images": rows})
 
 
@@ -179,7 +166,9 @@ def promote(
 
 @click.command()
 @click.argument("line")
-@_at_or_offline("Change only this store. The next move that reaches the registry publishes the change.")
+@shared.location(
+    _TO, offline="Change only this store. The next move that reaches the registry publishes the change."
+)
 @shared.KEYS
 @shared.DECIDED
 @shared.CHANNEL
@@ -218,7 +207,7 @@ def rollback(
 
 @click.command()
 @click.argument("lines", nargs=-1, metavar="[LINE]...")
-@_at_or_offline("Show this store's copy of the registry's channels.")
+@shared.location(_TO, offline="Show this store's copy of the registry's channels.")
 @shared.TRUST
 @shared.HISTORY
 @click.option(

@@ -27,6 +27,7 @@ from goldnode.evidence.diff import (
     bytes_of,
     counts,
     file_changes,
+    file_lines,
     growth,
     listed,
     package_changes,
@@ -37,12 +38,12 @@ from goldnode.evidence.provenance import BUILDER
 from goldnode.evidence.provenance import PREDICATE as SLSA
 from goldnode.evidence.size import human
 from goldnode.evidence.verify import Verification, VerificationRow
+from goldnode.evidence.writer import EvidenceOptions, EvidenceWriter, WrittenEvidence
 from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.evidence.signatures import EnvelopeSigner
 
 BUILD_TYPE = "urn:goldnode:disk-build:1"
 PREDICATE = "urn:goldnode:disk-evidence:1"
@@ -66,26 +67,13 @@ TITLES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class WrittenEvidence:
-    """Result of writing one document: its kind, whether it changed, and a one-line summary."""
-
-    kind: str
-    state: Literal["written", "kept"]
-    line: str
-
-
-@dataclass(frozen=True)
-class DiskEvidenceOptions:
-    """Parameters of the evidence.
+class DiskEvidenceOptions(EvidenceOptions):
+    """Inputs besides the disk.
 
     `against` is an earlier disk to compare with. `backend` overrides the backend that the disk states.
     """
 
-    cache: Path | None = None
-    signer: EnvelopeSigner | None = None
-    databases: tuple[vulnerabilities.Database, ...] = ()
     against: BuiltDisk | None = None
-    builder: str = BUILDER
     backend: str | None = None
     policy: Path | None = None
 
@@ -102,26 +90,20 @@ def write(disk: BuiltDisk, options: DiskEvidenceOptions) -> list[WrittenEvidence
     """
     check_files(disk, only=("raw",))
     found = read(disk, options.cache)
-    put = _Putter(disk)
+    put = _EvidenceFiles(disk)
     modules = {row.path: (row.entry, row.origin) for row in found.modules}
     bill = sbom.cyclonedx(subject(disk), found.root, components(found))
-    if not put.has("cyclonedx", bill):
-        sbom.validate(bill)
     firmware = {f"efi/{row.path}": (row.entry, row.origin) for row in found.esp}
     unknown = len([path for path in found.root.unowned if path not in modules])
     hashed = len([item for item in found.root.debs if item.sha256])
     known = f"{len(found.root.debs)} debs ({hashed} with the hash of the lock), {len(modules)} modules"
     line = f"{known}, {len(firmware)} files of the ESP, {unknown} of unknown origin"
-    written = [put("cyclonedx", bill, line)]
+    written = [put.bill("cyclonedx", bill, line)]
     written.append(
         put("spdx", sbom.spdx(subject(disk), found.root, {**modules, **firmware}), "the same, as SPDX 2.3")
     )
     statement = provenance(disk, found, builder=options.builder)
-    unsigned = "" if options.signer else "; not signed: no key was named"
-    materials = len(json.loads(statement)["predicate"]["buildDefinition"]["resolvedDependencies"])
-    written.append(
-        put("provenance", _enveloped(disk, statement, options.signer), f"{materials} materials{unsigned}")
-    )
+    written.append(put.provenance("provenance", statement, options))
     report = vulnerabilities.report(found.root, options.databases)
     written.append(put("vulnerabilities", report.document(), report.line()))
     inspection = inspect(disk, options.backend or found.backend, options.policy)
@@ -145,29 +127,25 @@ def write(disk: BuiltDisk, options: DiskEvidenceOptions) -> list[WrittenEvidence
         difference = compare(options.against, disk, options.cache)
         written.append(put("diff", canonical(difference.data()), f"to {options.against.name}"))
     if options.signer is not None:
-        written.append(
-            put("signature", _signature(disk, options.signer), f"by key {options.signer.keyid[:12]}")
-        )
+        signed = put.envelope("signature", _signed_documents(disk), options.signer)
+        written.append(put("signature", signed, f"by key {options.signer.keyid[:12]}"))
     return written
 
 
-class _Putter:
-    """Writer that skips documents whose content is already up to date."""
+class _EvidenceFiles(EvidenceWriter):
+    """Documents next to a disk."""
 
     def __init__(self, disk: BuiltDisk) -> None:
         self.disk = disk
 
-    def has(self, kind: str, data: bytes) -> bool:
+    def existing(self, kind: str) -> list[bytes]:
         try:
-            return document(self.disk, kind).read_bytes() == data
+            return [document(self.disk, kind).read_bytes()]
         except FileNotFoundError:
-            return False
+            return []
 
-    def __call__(self, kind: str, data: bytes, line: str) -> WrittenEvidence:
-        if self.has(kind, data):
-            return WrittenEvidence(kind, "kept", line)
+    def replace(self, kind: str, data: bytes) -> None:
         replace_file(document(self.disk, kind), data)
-        return WrittenEvidence(kind, "written", line)
 
 
 def check_files(disk: BuiltDisk, only: Sequence[str] | None = None) -> None:
@@ -314,37 +292,19 @@ def provenance(disk: BuiltDisk, found: DiskContents, *, builder: str = BUILDER) 
     return signatures.statement(disk.name, digest_of(disk), SLSA, predicate, others)
 
 
-def _enveloped(disk: BuiltDisk, statement: bytes, signer: EnvelopeSigner | None) -> bytes:
-    if signer is None:
-        return statement
-    return _signed_already(document(disk, "provenance"), statement, signer) or signer.sign(statement)
-
-
-def _signed_already(path: Path, payload: bytes, signer: EnvelopeSigner) -> bytes | None:
-    """Return the existing envelope if the same key already signed the same payload.
-
-    ECDSA would give other bytes each time.
-    """
-    try:
-        data = path.read_bytes()
-        return data if signatures.open_envelope(data, [signer.public]).payload == payload else None
-    except (FileNotFoundError, ImageError):
-        return None
-
-
-def _signature(disk: BuiltDisk, signer: EnvelopeSigner) -> bytes:
+def _signed_documents(disk: BuiltDisk) -> bytes:
+    """Return the statement that a disk's signature signs: all documents, and the files of the disk."""
     rows = [
         {"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size}
         for path in documents(disk)
     ]
-    payload = signatures.statement(
+    return signatures.statement(
         disk.name,
         digest_of(disk),
         PREDICATE,
         {"documents": rows},
         {row.file: row.sha256 for row in disk.files},
     )
-    return _signed_already(document(disk, "signature"), payload, signer) or signer.sign(payload)
 
 
 def documents(disk: BuiltDisk) -> list[Path]:
@@ -486,17 +446,7 @@ class DiskDiff:
         ):
             if rows:
                 lines += [f"{title}:", *listed([f"{sign(row)} {row.name}" for row in rows], limit)]
-        if self.files:
-            total = {
-                word: sum(row.get(word, 0) for row in self.files.values())
-                for word in ("added", "removed", "changed")
-            }
-            lines.append(
-                f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}"
-            )
-        if self.unexplained:
-            lines.append(f"files that changed without their package: {len(self.unexplained)}")
-            lines += listed([f"{sign(row)} /{row.name}" for row in self.unexplained], limit)
+        lines += file_lines(self.files, self.unexplained, limit)
         for name, (was, now) in self.sizes.items():
             lines.append(
                 f"{name}: {human(was)} -> {human(now)} ({'+' if now >= was else ''}{human(now - was)})"

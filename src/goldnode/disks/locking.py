@@ -41,6 +41,7 @@ from goldnode.lock.locked_files import (
     moved,
     pool_path,
     told,
+    version_changes,
     wanted_debs,
     writing,
 )
@@ -94,7 +95,7 @@ class DiskLock(Sealed):
         return sum(item.size for item in self.debs)
 
 
-class _Written(DiskLock):
+class _DiskLockFile(DiskLock):
     stated: Digest | None = Field(default=None, alias="digest")
 
 
@@ -254,7 +255,7 @@ def load_disk_lock(path: Path) -> DiskLock:
 
     Raises DiskError with file and line if it is invalid or does not match the digest it states.
     """
-    return load_sealed(path, DiskLock, _Written, DiskError, "goldnode disks lock")
+    return load_sealed(path, DiskLock, _DiskLockFile, DiskError, "goldnode disks lock")
 
 
 def dump_disk_lock(lock: DiskLock) -> str:
@@ -596,16 +597,7 @@ def line(result: DiskLockResult) -> str:
 
 def _moved(old: DiskLock, new: DiskLock) -> str:
     before, after = ({deb.name: deb.version for deb in lock.debs} for lock in (old, new))
-    rows = [
-        f"{name} {before[name]} -> {after[name]}"
-        for name in sorted(before.keys() & after.keys())
-        if before[name] != after[name]
-    ]
-    rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
-    rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
-    if not rows:
-        return "; the same packages"
-    return "; " + ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+    return f"; {version_changes(before, after) or 'the same packages'}"
 
 
 def inputs_digest(parts: Sequence[Any]) -> str:

@@ -12,9 +12,9 @@ from goldnode.channels.requirements import (
     Approval,
     Decisions,
     Requirement,
-    Requirements,
     checked,
     major,
+    requirements,
 )
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.core.files import sha256_of
@@ -28,18 +28,10 @@ if TYPE_CHECKING:
 
 
 BOOTS = 2
-# Requirements of each step, in the order of the report. A step includes those of the previous one.
-_BASE = ("built", "hygiene", "booted", "inspection", "signature")
-_CANARY = (*_BASE, "sbom", "provenance")
-_STABLE = (*_CANARY, "vulnerabilities")
-REQUIREMENTS = Requirements(
-    {
-        "publish": _BASE,
-        "candidate": _BASE,
-        "canary": (*_CANARY, "order", "majors"),
-        "stable": (*_STABLE, "order", "majors"),
-        "known-good": (*_STABLE, "order", "majors"),
-    },
+REQUIREMENTS = requirements(
+    ("built", "hygiene", "booted", "inspection", "signature"),
+    canary=("sbom", "provenance"),
+    stable=("vulnerabilities",),
     majors=("kernel", "driver"),
 )
 # Written after publication, so promotions require them and `publish` does not.

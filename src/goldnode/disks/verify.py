@@ -31,6 +31,7 @@ from goldnode.disks.qemu import (
     Accelerator,
     MachineError,
     VirtualMachine,
+    VmOptions,
     accelerator,
     check_tools,
     make_key,
@@ -232,7 +233,7 @@ def verify(
     with (directory / GUARD).open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)  # released when this process ends, for any reason
         try:
-            _Run(built, report, directory, memory, say).all(clones=clones, gpus=gpus)
+            _BootRun(built, report, directory, memory, say).all(clones=clones, gpus=gpus)
         except MachineError as error:
             report.error = str(error)
         finally:
@@ -262,7 +263,7 @@ def write(report: BootReport) -> Path:
     return path
 
 
-class _Run:
+class _BootRun:
     """One verification run: its directory and its machines."""
 
     def __init__(self, built: BuiltDisk, report: BootReport, directory: Path, memory: int, say: Say) -> None:
@@ -286,12 +287,14 @@ class _Run:
         return VirtualMachine(
             disk,
             place,
-            snapshot=False,
-            form="qcow2",
-            memory=self.memory,
-            key=self.key,
-            credentials=credentials,
-            mac=f"52:54:00:67:6e:{number:02x}",
+            VmOptions(
+                snapshot=False,
+                form="qcow2",
+                memory=self.memory,
+                key=self.key,
+                credentials=credentials,
+                mac=f"52:54:00:67:6e:{number:02x}",
+            ),
         )
 
     def all(self, *, clones: bool, gpus: bool) -> None:

@@ -4,9 +4,6 @@ origin.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -16,9 +13,12 @@ from functools import cached_property
 from posixpath import normpath
 from typing import Any, Protocol
 
+from packaging.utils import canonicalize_name
+
 from goldnode.core.errors import ImageError
 from goldnode.evidence import licences
 from goldnode.evidence.layers import IMAGE, WHEELS, FileEntry, Snapshot
+from goldnode.inspect.packages import paragraphs, wheel_record
 from goldnode.oci.layout import OciImage
 
 _SOURCE = re.compile(r"^(\S+)(?:\s+\(([^)]+)\))?$")
@@ -156,7 +156,7 @@ class Contents:
         for deb in self.debs:
             for name in (deb.name, *deb.provides):
                 debs.setdefault(name, []).append(key(deb))
-        wheels = {normal(wheel.name): key(wheel) for wheel in self.wheels}
+        wheels: dict[str, str] = {canonicalize_name(wheel.name): key(wheel) for wheel in self.wheels}
         found = {}
         for deb in self.debs:
             needed = {there for row in deb.depends for name in row for there in debs.get(name, [])}
@@ -173,13 +173,8 @@ def key(item: InstalledDeb | InstalledWheel) -> str:
     return (
         f"deb:{item.name}:{item.architecture}"
         if isinstance(item, InstalledDeb)
-        else f"wheel:{normal(item.name)}"
+        else f"wheel:{canonicalize_name(item.name)}"
     )
-
-
-def normal(name: str) -> str:
-    """Return the normalised name of a Python distribution, as package indexes compare names."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[EvidenceLock] = ()) -> Contents:
@@ -247,7 +242,7 @@ def _debs(snapshot: Snapshot, locks: Sequence[EvidenceLock]) -> Iterator[Install
         (
             row
             for text in texts
-            for row in _stanzas(text)
+            for row in paragraphs(text)
             if row.get("Status", "install ok installed").endswith(" installed")
         ),
         key=lambda row: (row.get("Package", ""), row.get("Architecture", "")),
@@ -291,15 +286,6 @@ def _licence(snapshot: Snapshot, name: str) -> str | None:
     return None if real is None else licences.debian(snapshot.licences.get(real, []))
 
 
-def _stanzas(text: str) -> Iterator[dict[str, str]]:
-    """Return the paragraphs of a dpkg status file; only the first line of multi-line fields."""
-    for block in re.split(r"\n\s*\n", text):
-        fields = (line.partition(":") for line in block.splitlines() if line[:1].strip() and ":" in line)
-        found = {name: value.strip() for name, _, value in fields}
-        if found:
-            yield found
-
-
 def _owned_by_debs(snapshot: Snapshot, debs: Sequence[InstalledDeb]) -> dict[str, str]:
     """Return the owning deb of each file.
 
@@ -329,7 +315,7 @@ def _wheels(
     snapshot: Snapshot, owners: dict[str, str], locks: Sequence[EvidenceLock]
 ) -> Iterator[InstalledWheel]:
     """Return the wheels of every dist-info directory that no deb owns. Add their files to `owners`."""
-    locked = {(normal(row.name), row.version): row for lock in locks for row in lock.wheels}
+    locked = {(canonicalize_name(row.name), row.version): row for lock in locks for row in lock.wheels}
     folders = sorted(
         {
             folder
@@ -351,10 +337,10 @@ def _wheels(
         headers = _headers(snapshot.texts.get(f"{folder}/METADATA", ""))
         name = next(iter(headers.get("name", [])), name)
         version = next(iter(headers.get("version", [])), version)
-        record = _record(snapshot.texts.get(f"{folder}/RECORD", ""))
+        record = [(row.path, row.sha256) for row in wheel_record(snapshot.texts.get(f"{folder}/RECORD", ""))]
         unpacked = folder.startswith(WHEELS)
-        origin = locked.get((normal(name), version))
-        owner = f"wheel:{normal(name)}"
+        origin = locked.get((canonicalize_name(name), version))
+        owner = f"wheel:{canonicalize_name(name)}"
         files, altered, absent = _by_path(record, folder.rpartition("/")[0], snapshot.entries)
         if unpacked:
             files = sorted({*files, *_by_content(absent, loose, owners)})
@@ -371,7 +357,7 @@ def _wheels(
                 requires=tuple(
                     sorted(
                         {
-                            normal(match[1])
+                            canonicalize_name(match[1])
                             for row in headers.get("requires-dist", [])
                             if (match := _needs(row))
                         }
@@ -384,7 +370,7 @@ def _wheels(
                 file=None if origin is None else origin.file,
             )
         )
-    yield from sorted(found, key=lambda wheel: (normal(wheel.name), wheel.version))
+    yield from sorted(found, key=lambda wheel: (canonicalize_name(wheel.name), wheel.version))
 
 
 def _needs(row: str) -> re.Match[str] | None:
@@ -397,23 +383,6 @@ def _headers(text: str) -> dict[str, list[str]]:
     for name, value in parsed.items():
         found.setdefault(name.lower(), []).append(str(value))
     return found
-
-
-def _record(text: str) -> list[tuple[str, str]]:
-    """Return path and sha256 (hex; `""` if not stated) of each row of a RECORD."""
-    found = []
-    for row in csv.reader(text.splitlines()):
-        if len(row) >= 2 and row[0]:
-            kind, _, value = row[1].partition("=")
-            found.append((row[0], _hex(value) if kind == "sha256" else ""))
-    return found
-
-
-def _hex(value: str) -> str:
-    try:
-        return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
-    except (ValueError, binascii.Error):
-        return ""
 
 
 def _by_content(

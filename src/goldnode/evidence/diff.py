@@ -9,11 +9,13 @@ first.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel, key, normal
+from packaging.utils import canonicalize_name
+
+from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel, key
 from goldnode.evidence.layers import FileEntry
 from goldnode.evidence.size import human
 from goldnode.node.state.debversion import compare
@@ -144,19 +146,7 @@ class ImageDiff:
                 lines += [f"  {shown_change(row)}" for row in rows]
         if self.rebuilt:
             lines.append(f"same version, other file: {', '.join(self.rebuilt)}")
-        if self.files:
-            total = {
-                word: sum(row.get(word, 0) for row in self.files.values())
-                for word in ("added", "removed", "changed")
-            }
-            lines.append(
-                f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}"
-            )
-        if self.unexplained:
-            lines.append(f"files that changed without their package: {len(self.unexplained)}")
-            lines += listed(
-                [f"{sign(row)} /{row.name}" for row in self.unexplained], None if files else _SHOWN
-            )
+        lines += file_lines(self.files, self.unexplained, None if files else _SHOWN)
         if self.libraries:
             lines.append("libraries that programs find by name:")
             lines += listed([f"{sign(row)} {row.name}" for row in self.libraries], None if files else _SHOWN)
@@ -301,7 +291,7 @@ def majors(was: Contents, now: Contents) -> list[ImageChange]:
 def _majors(contents: Contents, pattern: re.Pattern[str], count: int) -> dict[tuple[int, ...], str]:
     found: dict[tuple[int, ...], str] = {}
     for item in contents.packages:
-        if pattern.match(normal(item.name) if isinstance(item, InstalledWheel) else item.name):
+        if pattern.match(canonicalize_name(item.name) if isinstance(item, InstalledWheel) else item.name):
             # Ignore the epoch and everything after the upstream version.
             version = item.version.partition(":")[2] or item.version
             numbers = tuple(int(part) for part in re.findall(r"\d+", re.split(r"[-~+]", version)[0])[:count])
@@ -430,6 +420,20 @@ def shown_change(row: ImageChange) -> str:
     if row.was is None:
         return f"+ {row.name} {row.now}"
     return f"- {row.name} {row.was}" if row.now is None else f"{row.name} {row.was} -> {row.now}"
+
+
+def file_lines(
+    files: Mapping[str, Mapping[str, int]], unexplained: Sequence[ImageChange], limit: int | None
+) -> Iterator[str]:
+    """Yield the changes of files as text: counts, then up to `limit` files that changed without their package."""
+    if files:
+        total = {
+            word: sum(row.get(word, 0) for row in files.values()) for word in ("added", "removed", "changed")
+        }
+        yield f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}"
+    if unexplained:
+        yield f"files that changed without their package: {len(unexplained)}"
+        yield from listed([f"{sign(row)} /{row.name}" for row in unexplained], limit)
 
 
 def listed(rows: list[str], limit: int | None) -> list[str]:

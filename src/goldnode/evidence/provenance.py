@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from goldnode.evidence.contents import Contents, EvidenceLock, normal
+from packaging.utils import canonicalize_name
+
+from goldnode.evidence.contents import Contents, EvidenceLock
 from goldnode.evidence.signatures import statement
 from goldnode.oci.model import Built, ImageSpec
 
@@ -58,7 +60,7 @@ def provenance(
         ]
         dependencies += [
             {
-                "uri": f"pkg:pypi/{normal(row.name)}@{row.version}",
+                "uri": f"pkg:pypi/{canonicalize_name(row.name)}@{row.version}",
                 "name": row.file,
                 "digest": {"sha256": row.sha256},
             }

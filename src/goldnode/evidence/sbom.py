@@ -15,9 +15,11 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
+from packaging.utils import canonicalize_name
+
 from goldnode.core.errors import ImageError
 from goldnode.evidence import licences
-from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel, key, normal
+from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel, key
 from goldnode.evidence.layers import FileEntry
 from goldnode.oci.layout import OciImage, canonical
 
@@ -29,7 +31,7 @@ def purl(item: InstalledDeb | InstalledWheel, contents: Contents) -> str:
     """Return the package URL: `pkg:deb/debian/NAME@VERSION?arch=…&distro=…` or `pkg:pypi/NAME@VERSION`."""
     found = quote(item.version, safe=".-_~")
     if isinstance(item, InstalledWheel):
-        return f"pkg:pypi/{quote(normal(item.name), safe='.-_~')}@{found}"
+        return f"pkg:pypi/{quote(canonicalize_name(item.name), safe='.-_~')}@{found}"
     if item.made:
         return f"pkg:deb/goldnode/{item.name}@{found}?arch={item.architecture}"
     family = contents.os.get("ID", "unknown")

@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from packaging.utils import canonicalize_name
+
 from goldnode.core.errors import ImageError, nearest
-from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel, normal
+from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel
 from goldnode.node.state.debversion import compare
 from goldnode.oci.layout import canonical
 
@@ -188,7 +190,7 @@ class _Osv:
                     package = part.get("package", {})
                     ecosystem, name = str(package.get("ecosystem", "")), str(package.get("name", ""))
                     if ecosystem == "PyPI":
-                        name = normal(name)
+                        name = canonicalize_name(name)
                     self._rows.setdefault((ecosystem, name), []).append({"record": row, "affected": part})
         if not self._count:
             raise ValueError("it has no OSV record")
@@ -209,7 +211,7 @@ class _Osv:
         self, item: InstalledDeb | InstalledWheel, contents: Contents
     ) -> list[VulnerabilityFinding] | str:
         if isinstance(item, InstalledWheel):
-            ecosystem, name, version = "PyPI", normal(item.name), item.version
+            ecosystem, name, version = "PyPI", str(canonicalize_name(item.name)), item.version
         else:
             ecosystem = f"{contents.os.get('ID', '').capitalize()}:{contents.os.get('VERSION_ID', '')}"
             name, version = item.source, item.source_version

@@ -18,34 +18,18 @@ from goldnode.evidence import sbom, signatures, size, vulnerabilities
 from goldnode.evidence.contents import Contents, EvidenceLock, contents
 from goldnode.evidence.diff import compare_images
 from goldnode.evidence.layers import snapshot
-from goldnode.evidence.provenance import BUILDER, PREDICATE, provenance
-from goldnode.evidence.signatures import EnvelopeSigner
+from goldnode.evidence.provenance import PREDICATE, provenance
 from goldnode.evidence.verify import documents, sign
+from goldnode.evidence.writer import EvidenceOptions, EvidenceWriter, WrittenEvidence
 from goldnode.oci.layout import Layout, OciImage, canonical
 from goldnode.oci.model import Built, ImageSpec
 
 
 @dataclass(frozen=True)
-class WrittenEvidence:
-    """Result for one document: its type, whether it was written or kept, and a one-line summary."""
+class ImageEvidenceOptions(EvidenceOptions):
+    """Inputs besides the image. `against` is the digest of the image to compare with."""
 
-    type: str
-    state: Literal["written", "kept"]
-    line: str
-
-
-@dataclass(frozen=True)
-class EvidenceOptions:
-    """Inputs of the evidence documents besides the image.
-
-    `against` is the digest of the image to compare with. `builder` is a URI that identifies the builder.
-    """
-
-    cache: Path | None = None
-    signer: EnvelopeSigner | None = None
-    databases: tuple[vulnerabilities.Database, ...] = ()
     against: str | None = None
-    builder: str = BUILDER
 
 
 def examine(
@@ -57,7 +41,11 @@ def examine(
 
 
 def write(
-    layout: Layout, image: ImageSpec, built: Built, locks: Sequence[EvidenceLock], options: EvidenceOptions
+    layout: Layout,
+    image: ImageSpec,
+    built: Built,
+    locks: Sequence[EvidenceLock],
+    options: ImageEvidenceOptions,
 ) -> list[WrittenEvidence]:
     """Write and attach all evidence documents. `locks` has the image's own lock last.
 
@@ -80,33 +68,26 @@ def write(
 
 
 def _write(
-    layout: Layout, image: ImageSpec, built: Built, locks: Sequence[EvidenceLock], options: EvidenceOptions
+    layout: Layout,
+    image: ImageSpec,
+    built: Built,
+    locks: Sequence[EvidenceLock],
+    options: ImageEvidenceOptions,
 ) -> list[WrittenEvidence]:
     found, there = examine(layout, built.digest, locks, options.cache)
-    put = _Putter(layout, built.digest)
+    put = _AttachedEvidence(layout, built.digest)
     bill = sbom.cyclonedx(found, there)
-    # Validation loads a large schema; skip it for a document that is attached already.
-    if not put.has(evidence.CYCLONEDX, bill):
-        sbom.validate(bill)
     files = sum(len(wheel.files) for wheel in there.wheels if wheel.unpacked)
     packages = (
         f"{len(there.debs)} debs, {len(there.wheels)} wheels, {files} files unpacked from wheels, "
         f"{len(there.unowned)} of unknown origin"
     )
     written = [
-        put(evidence.CYCLONEDX, bill, packages),
+        put.bill(evidence.CYCLONEDX, bill, packages),
         put(evidence.SPDX, sbom.spdx(found, there), "the same, as SPDX 2.3"),
     ]
     statement = provenance(image, built, locks, there, builder=options.builder, base=found.labels)
-    materials = json.loads(statement)["predicate"]["buildDefinition"]["resolvedDependencies"]
-    unsigned = "" if options.signer else "; not signed: no key was named"
-    written.append(
-        put(
-            evidence.PROVENANCE,
-            _enveloped(put, statement, options.signer),
-            f"{len(materials)} materials{unsigned}",
-        )
-    )
+    written.append(put.provenance(evidence.PROVENANCE, statement, options))
     report = vulnerabilities.report(there, options.databases)
     written.append(put(evidence.VULNERABILITIES, report.document(), report.line()))
     sizes = size.sizes(found, there)
@@ -136,25 +117,22 @@ def _write(
     return written
 
 
-class _Putter:
-    """Attaches documents, each replacing the earlier one of its kind."""
+class _AttachedEvidence(EvidenceWriter):
+    """Documents that are attached to an image of a layout."""
 
     def __init__(self, layout: Layout, digest: str) -> None:
         self.layout, self.digest = layout, digest
         self.before = documents(layout, digest)
 
-    def has(self, kind: str, data: bytes) -> bool:
-        return any(row.type == kind and row.data == data for row in self.before)
+    def existing(self, kind: str) -> list[bytes]:
+        return [row.data for row in self.before if row.type == kind]
 
-    def __call__(self, kind: str, data: bytes, line: str) -> WrittenEvidence:
-        if self.has(kind, data):
-            return WrittenEvidence(kind, "kept", line)
+    def replace(self, kind: str, data: bytes) -> None:
         self.layout.attach(self.digest, kind, data)
         # Other tools may attach in-toto documents of other predicate types; leave those alone.
         for row in self.before:
             if row.type == kind and (kind != evidence.PROVENANCE or _predicate(row.data) == PREDICATE):
                 self.layout.detach(row.artefact)
-        return WrittenEvidence(kind, "written", line)
 
 
 class _Note:
@@ -166,7 +144,7 @@ class _Note:
         image: ImageSpec,
         built: Built,
         locks: Sequence[EvidenceLock],
-        options: EvidenceOptions,
+        options: ImageEvidenceOptions,
     ) -> None:
         self._layout, self._digest = layout, built.digest
         self._file = (
@@ -199,7 +177,7 @@ class _Note:
                 or found["attached"] != self._attached()
             ):
                 return None
-            return [WrittenEvidence(row["type"], "kept", row["line"]) for row in found["written"]]
+            return [WrittenEvidence(row["kind"], "kept", row["line"]) for row in found["written"]]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -231,17 +209,3 @@ def _predicate(data: bytes) -> str:
         return str(json.loads(signatures.payload_of(data)).get("predicateType"))
     except (ImageError, ValueError, AttributeError):
         return PREDICATE  # an unreadable document is replaced
-
-
-def _enveloped(put: _Putter, statement: bytes, signer: EnvelopeSigner | None) -> bytes:
-    if signer is None:
-        return statement
-    # Reuse a valid envelope: an ECDSA signature would have different bytes each time.
-    for row in put.before:
-        if row.type == evidence.PROVENANCE and signatures.is_envelope(row.data):
-            try:
-                if signatures.open_envelope(row.data, [signer.public]).payload == statement:
-                    return row.data
-            except ImageError:
-                continue
-    return signer.sign(statement)

@@ -62,7 +62,7 @@ class ImageLock(Sealed):
         return sum(item.size for item in self.debs) + sum(item.size for item in self.wheels)
 
 
-class _Written(ImageLock):
+class _ImageLockFile(ImageLock):
     stated: Digest | None = Field(default=None, alias="digest")
 
 
@@ -134,7 +134,7 @@ def load_lock(path: Path) -> ImageLock:
 
     Raises ImageError with file and line, also if the content does not match the digest that it states.
     """
-    return load_sealed(path, ImageLock, _Written, ImageError, "goldnode images lock")
+    return load_sealed(path, ImageLock, _ImageLockFile, ImageError, "goldnode images lock")
 
 
 def dump_lock(lock: ImageLock) -> str:

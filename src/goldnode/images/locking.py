@@ -18,6 +18,7 @@ from goldnode.images.imagelock import (
 )
 from goldnode.images.matrix import MatrixRow, load_matrix
 from goldnode.images.resolve import ImageLockResult, Resolver
+from goldnode.lock.locked_files import version_changes
 from goldnode.lock.model import lock_name
 
 
@@ -181,22 +182,10 @@ def line(result: ImageLockResult) -> str:
 
 def _moved(old: ImageLock, new: ImageLock) -> str:
     """Return the differences between two locks as one clause."""
-    before = _versions(old)
-    after = _versions(new)
-    rows = [
-        f"{name} {before[name]} -> {after[name]}"
-        for name in sorted(before.keys() & after.keys())
-        if before[name] != after[name]
-    ]
-    rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
-    rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
-    if not rows:
-        return (
-            "; the same packages, on another lock of what it stands on"
-            if old.parent != new.parent
-            else "; the same packages"
-        )
-    return "; " + ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+    changes = version_changes(_versions(old), _versions(new))
+    if not changes and old.parent != new.parent:
+        changes = "the same packages, on another lock of what it stands on"
+    return f"; {changes or 'the same packages'}"
 
 
 def _versions(lock: ImageLock) -> dict[str, str]:

@@ -86,11 +86,11 @@ def _some(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-class _Model(BaseModel):
+class _MatrixModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class MatrixSystem(_Model):
+class MatrixSystem(_MatrixModel):
     """One OS release that images are built on."""
 
     id: str = Field(description="ID of its os-release.")
@@ -110,7 +110,7 @@ class MatrixSystem(_Model):
     )
 
 
-class Licence(_Model):
+class Licence(_MatrixModel):
     """Licence terms of parts of images, and their consequence for publication."""
 
     title: str = Field(description="What the label says: an SPDX expression where there is one.")
@@ -118,7 +118,7 @@ class Licence(_Model):
     note: str = Field(description="Why, in one sentence, and where it was read.")
 
 
-class MatrixComponent(_Model):
+class MatrixComponent(_MatrixModel):
     """One part of a release: its source on each OS, and its version in the release."""
 
     version: str | dict[str, str] | None = Field(
@@ -156,7 +156,7 @@ class MatrixComponent(_Model):
     )
 
 
-class MatrixFlavour(_Model):
+class MatrixFlavour(_MatrixModel):
     """One flavour of a release: the components that it adds to its parent image."""
 
     parent: str | None = Field(
@@ -181,7 +181,7 @@ class MatrixFlavour(_Model):
     title: str | None = Field(default=None, description="What it is for, in a few words, for its label.")
 
 
-class Vendor(_Model):
+class Vendor(_MatrixModel):
     """An image from a vendor as a base."""
 
     vendor: _Vendor = Field(description="HOST/REPOSITORY@sha256:…")
@@ -208,7 +208,7 @@ _Source = Annotated[
 ]
 
 
-class MatrixRelease(_Model):
+class MatrixRelease(_MatrixModel):
     """One runtime version of one backend."""
 
     version: _Version = Field(description="What the tag says; distro where the parts share no version.")
@@ -235,7 +235,7 @@ class MatrixRelease(_Model):
     note: str | None = Field(default=None, description="What a reader should know before choosing it.")
 
 
-class BackendRows(_Model):
+class BackendRows(_MatrixModel):
     """All releases of one backend."""
 
     title: str = Field(description="What it is called in labels.")
@@ -243,7 +243,7 @@ class BackendRows(_Model):
     releases: tuple[MatrixRelease, ...] = Field(description="Runtime versions, each once.")
 
 
-class MatrixFile(_Model):
+class MatrixFile(_MatrixModel):
     """images/containers/matrix.yml."""
 
     matrix: Literal[1] = Field(description="Number of this file's format.")
@@ -399,7 +399,7 @@ def load_matrix(path: Path | None = None) -> ImageMatrix:
     source = yamlsource.read(path, error=ImageError)
     check_format(source, "matrix", 1, ImageError)
     document = yamlsource.validate(MatrixFile, source, error=ImageError)
-    return ImageMatrix(path, _ordered(_Reader(document, source).rows(), source))
+    return ImageMatrix(path, _ordered(_MatrixReader(document, source).rows(), source))
 
 
 def _policies() -> list[str]:
@@ -408,7 +408,7 @@ def _policies() -> list[str]:
     return sorted(data["backends"])
 
 
-class _Reader:
+class _MatrixReader:
     """Converter from a validated file to rows. Every error points to its line."""
 
     def __init__(self, document: MatrixFile, source: Source) -> None:

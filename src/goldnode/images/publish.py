@@ -111,7 +111,7 @@ def identity(image: OciImage, ref: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Publication:
+class ImagePublication:
     """How to publish an image.
 
     `private`: the registry may get content whose licence forbids redistribution. `full` reads every blob back,
@@ -131,13 +131,13 @@ class Publication:
 
 
 def publish(
-    layout: Layout, ref: str, place: Where, registry: Registry, how: Publication | None = None
+    layout: Layout, ref: str, place: Where, registry: Registry, how: ImagePublication | None = None
 ) -> PublishedImage:
     """Publish the image under `ref` of the store.
 
     Raises ImageError; then the tag was not written, or it belongs to another image.
     """
-    how = how or Publication()
+    how = how or ImagePublication()
     descriptor = layout.refs().get(ref)
     if descriptor is None:
         raise ImageError(f"{ref} is not in {layout.root}", remedy=absent(ref, layout.refs()))
@@ -188,7 +188,9 @@ def _immutable(target: Repository, tag: str, digest: str) -> bool:
     return found is not None
 
 
-def _record(layout: Layout, digest: str, tag: str, results: Sequence[Requirement], how: Publication) -> None:
+def _record(
+    layout: Layout, digest: str, tag: str, results: Sequence[Requirement], how: ImagePublication
+) -> None:
     """Attach the publication record with the results of the requirements.
 
     An equal record is attached only once.

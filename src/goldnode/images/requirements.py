@@ -16,9 +16,9 @@ from goldnode.channels.requirements import (
     Approval,
     Decisions,
     Requirement,
-    Requirements,
     checked,
     major,
+    requirements,
 )
 from goldnode.evidence import (
     CYCLONEDX,
@@ -39,18 +39,10 @@ if TYPE_CHECKING:
 
 PUBLICATION = "application/vnd.goldnode.publication.v1+json"
 
-# Requirements of each step, in the order of the report. A step includes those of the previous one.
-_BASE = ("inspection", "truth", "smoke-cpu", "signature")
-_CANARY = (*_BASE, "sbom", "provenance")
-_STABLE = (*_CANARY, "vulnerabilities", "smoke-gpu")
-REQUIREMENTS = Requirements(
-    {
-        "publish": _BASE,
-        "candidate": _BASE,
-        "canary": (*_CANARY, "order", "majors"),
-        "stable": (*_STABLE, "order", "majors"),
-        "known-good": (*_STABLE, "order", "majors"),
-    },
+REQUIREMENTS = requirements(
+    ("inspection", "truth", "smoke-cpu", "signature"),
+    canary=("sbom", "provenance"),
+    stable=("vulnerabilities", "smoke-gpu"),
     majors=("cudnn", "nccl"),
 )
 

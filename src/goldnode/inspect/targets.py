@@ -61,7 +61,7 @@ def find(
     `layout` lacks; its arguments are the name and the names in the layout.
     """
     path = Path(text)
-    run = _Run(cache, jobs or min(4, os.cpu_count() or 1), limits)
+    run = _ScanRun(cache, jobs or min(4, os.cpu_count() or 1), limits)
     if path.is_dir():
         if (path / "oci-layout").is_file():
             there = Layout(path, create=False)
@@ -83,7 +83,7 @@ def find(
 
 
 @dataclass
-class _Run:
+class _ScanRun:
     cache: Path | None
     jobs: int
     limits: Limits | None
@@ -154,7 +154,7 @@ def _images(layout: Layout) -> Iterator[tuple[str, str]]:
             yield name, row["digest"]
 
 
-def _of_image(layout: Layout, digest: str, name: str, run: _Run) -> InspectionTarget:
+def _of_image(layout: Layout, digest: str, name: str, run: _ScanRun) -> InspectionTarget:
     image = OciImage(layout, digest)
     layers = image.layers
     rows = [(layout.root, digest, number, run.cache, run.limits) for number in range(len(layers))]
@@ -210,7 +210,7 @@ def _configure(view: View, config: dict[str, Any]) -> None:
 # ----- files
 
 
-def _of_file(path: Path, run: _Run) -> list[InspectionTarget]:
+def _of_file(path: Path, run: _ScanRun) -> list[InspectionTarget]:
     if path.suffix == ".whl":
         return [_of_wheels([path], path.name, run)]
     with path.open("rb") as file:
@@ -250,14 +250,14 @@ def scan_wheel_file(path: Path, limits: Limits | None) -> Scan:
     return scan_wheel(path, limits)
 
 
-def _of_wheels(paths: list[Path], name: str, run: _Run) -> InspectionTarget:
+def _of_wheels(paths: list[Path], name: str, run: _ScanRun) -> InspectionTarget:
     scans = run.map(
         scan_wheel_file, [(path, run.limits) for path in paths], sum(path.stat().st_size for path in paths)
     )
     return InspectionTarget(_view(name, scans), "wheel" if len(paths) == 1 else "wheels")
 
 
-def _of_tar(path: Path, run: _Run) -> list[InspectionTarget]:
+def _of_tar(path: Path, run: _ScanRun) -> list[InspectionTarget]:
     try:
         with tarfile.open(path, "r:*") as tar:
             first = tar.next()
@@ -305,7 +305,7 @@ def _member(tar: tarfile.TarFile, name: str) -> Iterator[IO[bytes]]:
         yield stream
 
 
-def _of_saved(tar: tarfile.TarFile, row: dict[str, Any], run: _Run) -> InspectionTarget:
+def _of_saved(tar: tarfile.TarFile, row: dict[str, Any], run: _ScanRun) -> InspectionTarget:
     """Return the target of an image written by `docker save`."""
     name = next(iter(row.get("RepoTags") or []), row["Config"])
     view = View(name=name)
@@ -316,7 +316,7 @@ def _of_saved(tar: tarfile.TarFile, row: dict[str, Any], run: _Run) -> Inspectio
     return InspectionTarget(view, "image", view.labels.get("io.goldnode.backend", ""))
 
 
-def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _Run) -> InspectionTarget:
+def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _ScanRun) -> InspectionTarget:
     """Return the target of an image of an OCI layout in a tar."""
 
     def blob(digest: str) -> str:
@@ -334,7 +334,7 @@ def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _Run
     return InspectionTarget(view, "image", view.labels.get("io.goldnode.backend", ""))
 
 
-def _nested(tar: tarfile.TarFile, name: str, run: _Run) -> Scan:
+def _nested(tar: tarfile.TarFile, name: str, run: _ScanRun) -> Scan:
     with _member(tar, name) as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|*") as layer:

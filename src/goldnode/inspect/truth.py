@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from packaging.utils import canonicalize_name
+
 from goldnode.facts import host as facts
-from goldnode.inspect.packages import InstalledPackage, InstalledPackages, canonical
+from goldnode.inspect.packages import InstalledPackage, InstalledPackages
 from goldnode.inspect.policy import plain
 from goldnode.inspect.scan import View, shown
 from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, ImageSpec
@@ -558,7 +560,7 @@ def _mapping(text: str) -> dict[str, str]:
 
 
 def _is_called(package: InstalledPackage, component: str) -> bool:
-    name = canonical(component)
+    name = canonicalize_name(component)
     called = _CALLED.get(name, name)
     if package.kind == "wheel":
         return (
@@ -608,7 +610,7 @@ def _lock(view: View, packages: InstalledPackages, lock: LockedContents | None) 
         ]
     for kind, wanted in (
         ("deb", lock.debs),
-        ("wheel", {canonical(name): version for name, version in lock.wheels.items()}),
+        ("wheel", {str(canonicalize_name(name)): version for name, version in lock.wheels.items()}),
     ):
         # A package vendored in a wheel (setuptools/_vendor) is part of that wheel.
         got = {

@@ -181,7 +181,7 @@ _CHECK = {"id": "kernel", "outcome": "failed", "expected": "6.1", "got": "6.12"}
             {"vulnerabilities": "not_checked"},
             "vulnerabilities",
             "not_run",
-            "no package was held",
+            "no package was compared",
             id="no-database",
         ),
     ],

@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from goldnode.disks import qemu
-from goldnode.disks.qemu import KVM, TCG, Accelerator, Clock, Drive, Firmware, MachineError, VirtualMachine
+from goldnode.disks.qemu import (
+    KVM,
+    TCG,
+    Accelerator,
+    Clock,
+    Drive,
+    Firmware,
+    MachineError,
+    VirtualMachine,
+    VmOptions,
+)
 
 
 def machine(tmp_path: Path, disk: Path | None = None, **more: Any) -> VirtualMachine:
@@ -19,9 +29,7 @@ def machine(tmp_path: Path, disk: Path | None = None, **more: Any) -> VirtualMac
     return VirtualMachine(
         disk,
         tmp_path,
-        firmware=Firmware(Path("/fw/code.fd"), Path("/fw/variables.fd")),
-        chosen=chosen,
-        **more,
+        VmOptions(firmware=Firmware(Path("/fw/code.fd"), Path("/fw/variables.fd")), chosen=chosen, **more),
     )
 
 

@@ -18,7 +18,7 @@ from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
 from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
 from goldnode.images.gc import collect, collect_registry, needed
-from goldnode.images.publish import Publication, publish
+from goldnode.images.publish import ImagePublication, publish
 from goldnode.oci.layout import Layout, OciImage
 from goldnode.oci.registry import UnreachableError, referrers_tag, where
 
@@ -181,7 +181,7 @@ class TestRegistry:
                     ref(name),
                     found.where,
                     found.registry,
-                    Publication(trust=load_public(keys[1]), settle=0),
+                    ImagePublication(trust=load_public(keys[1]), settle=0),
                 )
             self.server = server
             yield found

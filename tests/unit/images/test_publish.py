@@ -28,7 +28,7 @@ from goldnode import evidence
 from goldnode.channels.requirements import RequirementWaiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public
-from goldnode.images.publish import Publication, PublishedImage, find, publish, pull
+from goldnode.images.publish import ImagePublication, PublishedImage, find, publish, pull
 from goldnode.images.requirements import PUBLICATION
 from goldnode.oci.layout import INDEX, Layout, OciImage, canonical
 from goldnode.oci.registry import UnreachableError, where
@@ -76,7 +76,7 @@ def send(
         ref,
         place,
         server.client(**given.pop("client", {})),
-        Publication(trust=load_public(keys[1]), settle=0, **given),
+        ImagePublication(trust=load_public(keys[1]), settle=0, **given),
     )
 
 
@@ -173,7 +173,7 @@ class TestImmutableTags:
                     ref,
                     where(f"http://{plain.host}/gpu"),
                     plain.client(),
-                    Publication(trust=load_public(keys[1]), settle=0.5),
+                    ImagePublication(trust=load_public(keys[1]), settle=0.5),
                 )
                 done["second"] = True
             except ImageError as problem:
