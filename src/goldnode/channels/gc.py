@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from goldnode.channels.history import ChannelLine, read
-from goldnode.channels.moves import ChannelPlace, HistoryStore, keep, local_places, local_text
+from goldnode.channels.moves import ChannelPlace, HistoryStore, save_history, saved_history, saved_places
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -91,8 +91,8 @@ def named_at(
         text = place.text(line)
         found |= named(place.name, line, text, trust)
         # Leave the store's copy alone if the history of the place does not continue it.
-        if text.startswith(local_text(store, place.name, line)):
-            keep(store, place.name, line, text)
+        if text.startswith(saved_history(store, place.name, line)):
+            save_history(store, place.name, line, text)
     return found
 
 
@@ -103,8 +103,8 @@ def named_here(
 ) -> dict[str, str]:
     """Return what a store's copies of histories name, and why. Raises GoldnodeError for an unreadable one."""
     found: dict[str, str] = {}
-    for place, one in local_places(keeper):
-        found |= named(place, as_line(one), local_text(keeper, place, one), trust)
+    for place, one in saved_places(keeper):
+        found |= named(place, as_line(one), saved_history(keeper, place, one), trust)
     return found
 
 

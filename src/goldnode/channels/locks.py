@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
-from goldnode.core.errors import ImageError
+from goldnode.core.errors import GoldnodeError, ImageError
 from goldnode.core.files import full_disk
 
 
@@ -19,6 +19,19 @@ class StoreDirectory(Protocol):
     @property
     def root(self) -> Path:
         """Its directory."""
+
+
+@contextmanager
+def opening(root: Path, error: type[GoldnodeError], variable: str) -> Iterator[None]:
+    """Turn a failure to create the directories of a store into an error with a remedy."""
+    try:
+        yield
+    except OSError as problem:
+        raise error(
+            f"the store cannot be written: {problem.strerror}",
+            file=root,
+            remedy=f"name another with --store or ${variable}",
+        ) from problem
 
 
 @contextmanager

@@ -113,16 +113,16 @@ class LocalPlace:
         return self.name != "store"
 
     def text(self, line: ChannelLine) -> bytes:
-        return local_text(self.keeper, self.name, line)
+        return saved_history(self.keeper, self.name, line)
 
     def commit(self, line: ChannelLine, text: bytes) -> None:
-        keep(self.keeper, self.name, line, text)
+        save_history(self.keeper, self.name, line, text)
 
     def point(self, line: ChannelLine, channel: str, digest: str) -> None:
         _local_point(self.keeper, self.name, line, channel, digest)
 
     def lines(self, repository: str) -> list[ChannelLine]:
-        return local_lines(self.keeper, self.name, repository)
+        return saved_lines(self.keeper, self.name, repository)
 
     def send_again(self, line: ChannelLine, digest: str) -> bool:
         return False
@@ -201,7 +201,7 @@ def _file(layout: HistoryStore, place: str, line: ChannelLine) -> Path:
     )
 
 
-def local_text(layout: HistoryStore, place: str, line: ChannelLine) -> bytes:
+def saved_history(layout: HistoryStore, place: str, line: ChannelLine) -> bytes:
     """The history of a line as this store last saw it, with what was added to it offline."""
     try:
         return _file(layout, place, line).read_bytes()
@@ -209,13 +209,13 @@ def local_text(layout: HistoryStore, place: str, line: ChannelLine) -> bytes:
         return b""
 
 
-def local_lines(layout: HistoryStore, place: str, repository: str) -> list[ChannelLine]:
+def saved_lines(layout: HistoryStore, place: str, repository: str) -> list[ChannelLine]:
     """The lines of a repository of which the store has a copy of the history."""
     folder = layout.root / "channels" / quote(place, safe="") / quote(repository, safe="")
     return [ChannelLine(repository, unquote(path.stem)) for path in sorted(folder.glob("*.jsonl"))]
 
 
-def local_places(layout: HistoryStore) -> list[tuple[str, ChannelLine]]:
+def saved_places(layout: HistoryStore) -> list[tuple[str, ChannelLine]]:
     """Every place and line of which the store has a history."""
     found: list[tuple[str, ChannelLine]] = []
     for path in sorted((layout.root / "channels").glob("*/*/*.jsonl")):
@@ -224,10 +224,10 @@ def local_places(layout: HistoryStore) -> list[tuple[str, ChannelLine]]:
     return found
 
 
-def keep(layout: HistoryStore, place: str, line: ChannelLine, text: bytes) -> None:
+def save_history(layout: HistoryStore, place: str, line: ChannelLine, text: bytes) -> None:
     """Write the store's copy of a history, whole or not at all. Raises ImageError where it would not go on from the one that is there."""
     path = _file(layout, place, line)
-    have = local_text(layout, place, line)
+    have = saved_history(layout, place, line)
     if have == text:
         return
     if not text.startswith(have):
@@ -268,7 +268,7 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
                 moved.notes.append(
                     f"{channel} of {line}: the promotion of {last.date} was not finished, and is now"
                 )
-            keep(store, place.name, line, history.text)
+            save_history(store, place.name, line, history.text)
             return moved
         base = last or history.current("stable")
         results, notes = judging(history, digest, base.now if base is not None else None)
@@ -338,7 +338,7 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
             moved.notes.append(
                 f"the rollback of {last.date} was not finished, and is now; run it again to go further back"
             )
-            keep(store, place.name, line, history.text)
+            save_history(store, place.name, line, history.text)
             return moved
         target = _way_back(history, channel, move.to, place.command)
         moved.now, moved.tag = target.now, target.tag
@@ -421,7 +421,7 @@ def _load(place: ChannelPlace, layout: HistoryStore, line: ChannelLine, how: Mov
     the other.
     """
     keys = how.keys
-    there, here = place.text(line), local_text(layout, place.name, line)
+    there, here = place.text(line), saved_history(layout, place.name, line)
     if there == here or there.startswith(here):
         return read(there, line, keys, where=f"{place.name}/{line}")
     if not here.startswith(there):
@@ -492,7 +492,7 @@ def _move(
             f"the tag of {entry.channel} of {line} is {found or 'none'} after it was given to {entry.now}: somebody else moves it",
             remedy="run the same command again when nobody else does",
         )
-    keep(layout, place.name, line, there)
+    save_history(layout, place.name, line, there)
     _local_point(layout, place.name, line, entry.channel, entry.now)
 
 
@@ -580,7 +580,7 @@ def status(
     """Return the state of the channels of a line, with the tags validated against the history. Raises
     ImageError for a history with wrong signatures.
     """
-    there, here = place.text(line), local_text(layout, place.name, line)
+    there, here = place.text(line), saved_history(layout, place.name, line)
     if not there.startswith(here) and not here.startswith(there):
         raise _diverged(place.name, line)
     history = read(there, line, trust, where=f"{place.name}/{line}")
@@ -642,5 +642,5 @@ def repair(place: ChannelPlace, store: HistoryStore, line: ChannelLine, how: Rep
         for state in found:
             _present(place, line, state.digest)
             _point(place, store, line, state.channel, state.digest, history)
-        keep(store, place.name, line, history.text)
+        save_history(store, place.name, line, history.text)
     return found

@@ -76,7 +76,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Decisions:
-    """Inputs of a judgement besides the image: trusted keys, and what somebody decided about requirements."""
+    """Inputs of a judgement besides the image: trusted keys, decisions about requirements, and the history."""
 
     trust: Sequence[SSlibKey] = ()
     waivers: Sequence[RequirementWaiver] = ()

@@ -60,7 +60,7 @@ def standing(store: ChannelStore, line: ClassLine, channel: str, place: str | No
     places = (
         [place]
         if place
-        else [name for name, one in moves.local_places(store) if one.repository == line.repository]
+        else [name for name, one in moves.saved_places(store) if one.repository == line.repository]
     )
     digests = {name: store.named(moves.local_name(name, line, channel)) for name in places}
     found = {digest for digest in digests.values() if digest is not None}

@@ -204,10 +204,10 @@ class DirectoryPlace:
         return sorted(name for name in found if CLASS_NAME.fullmatch(name))
 
     def send_again(self, line: ChannelLine, digest: str) -> bool:
-        from goldnode.disks.upload import bring
+        from goldnode.disks.upload import copy_build
 
         disk = self.store.disk(digest, line.repository)
         if disk is None or self.signer is None:
             return False
-        bring(disk, self, self.signer, [], replace=True)
+        copy_build(disk, self, self.signer, [], replace=True)
         return True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from goldnode.catalog.load import LOCK_SUFFIX
 from goldnode.channels.gc import Collected, Collection, NeededContent, lock_digests
 from goldnode.channels.history import CHANNELS
-from goldnode.channels.moves import Move, MoveResult, local_places
+from goldnode.channels.moves import Move, MoveResult, saved_places
 from goldnode.channels.product import Location
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import DiskError
@@ -106,7 +106,7 @@ class DiskProduct:
         """Return the classes that the directory has, or whose histories the store has."""
         if isinstance(place, DirectoryPlace):
             return [line_of(name) for name in place.classes()]
-        found = local_places(self.store)
+        found = saved_places(self.store)
         return [line_of(line.repository) for name, line in found if name == place.name]
 
     def known(self) -> list[str]:

@@ -45,7 +45,7 @@ from goldnode.disks.lines import HISTORY, ClassLine, line_of
 from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
 from goldnode.disks.places import ChannelStore, DirectoryPlace
 from goldnode.disks.requirements import judge
-from goldnode.disks.upload import PublishedDisk, _space, bring
+from goldnode.disks.upload import PublishedDisk, _space, copy_build
 from goldnode.evidence import signatures
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def publish(
     results = judge("publish", disk, Decisions((*trust, signer.public), waivers))
     refuse("publish", disk.name, results)
     with using(place.store), place.turn():
-        found = bring(disk, place, signer, results, now=now)
+        found = copy_build(disk, place, signer, results, now=now)
         with full(place.root):
             refresh(place.root)
     found.requirements = results
@@ -394,7 +394,7 @@ def _look_up(
 ) -> tuple[str, str]:
     """Return build id and digest of a channel's target, according to the signed history only."""
     there = source.small(f"{line}/channels/{HISTORY}") or b""
-    here = channels_moves.local_text(store, source.name, line)
+    here = channels_moves.saved_history(store, source.name, line)
     if not there:
         raise DiskError(
             f"{source.name} has no channels of {line}",
@@ -420,7 +420,7 @@ def _look_up(
             f"{channel} of {line} stands for nothing (of its channels: {known})",
             remedy="promote a disk to it",
         )
-    channels_moves.keep(store, source.name, line, text)
+    channels_moves.save_history(store, source.name, line, text)
     return last.tag, last.now
 
 

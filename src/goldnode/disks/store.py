@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from goldnode.channels.locks import opening
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import STORE, store_directory
 
@@ -22,15 +23,9 @@ class DiskStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        try:
+        with opening(root, DiskError, STORE):
             for place in (self.pool, self.built, self.cache):
                 place.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise DiskError(
-                f"the store cannot be written: {problem.strerror}",
-                file=root,
-                remedy=f"name another with --store or ${STORE}",
-            ) from problem
 
     @property
     def pool(self) -> Path:

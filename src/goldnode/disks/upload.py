@@ -49,7 +49,7 @@ class PublishedDisk:
     requirements: list[Requirement] = field(default_factory=list)
 
 
-def bring(
+def copy_build(
     disk: BuiltDisk,
     place: Directory,
     signer: EnvelopeSigner,

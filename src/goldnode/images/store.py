@@ -11,6 +11,7 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
+from goldnode.channels.locks import opening
 from goldnode.core.errors import ImageError
 from goldnode.core.files import replace_file
 from goldnode.oci.layout import Layout, canonical
@@ -30,16 +31,10 @@ class ImageStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        try:
+        with opening(root, ImageError, VARIABLE):
             self.layout = Layout(self.root)
             for place in (self.pool, self.cache, self.records):
                 place.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise ImageError(
-                f"the store cannot be written: {problem.strerror}",
-                file=root,
-                remedy=f"name another with --store or ${VARIABLE}",
-            ) from problem
 
     @property
     def pool(self) -> Path:

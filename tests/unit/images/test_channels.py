@@ -26,7 +26,7 @@ from tests.unit.images.registries import (
 
 from goldnode import evidence
 from goldnode.channels.history import CHANNELS, ChannelLine, line_of, read
-from goldnode.channels.moves import Move, MoveResult, Repair, local_text, repair, rollback, status
+from goldnode.channels.moves import Move, MoveResult, Repair, repair, rollback, saved_history, status
 from goldnode.channels.requirements import NO_SOAK, Approval, RequirementWaiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
@@ -383,7 +383,7 @@ class TestMajors:
 class TestCuts:
     def cuts(self, world: World, do: Any, old: dict[str, str], new: dict[str, str]) -> int:
         """Let the registry die at each write of `do`: users see the old state or the new one, and a repeat completes it."""
-        kept, local = snapshot(world.server), local_text(world.layout, world.place.name, LINE)
+        kept, local = snapshot(world.server), saved_history(world.layout, world.place.name, LINE)
         copy = world.layout.root / "channels"
         for number in range(50):
             restore(world.server, kept)
