@@ -231,9 +231,8 @@ def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: Found)
     identity, system = rules.as_map(capture.get("identity")), rules.as_map(capture.get("os"))
     virtual = identity.get("virtual")
     place = [f"{system['id']} {system.get('version') or ''}".strip()] if system.get("id") else []
-    place += (
-        [f"kernel {rules.fetch(system, 'kernel.running')}"] if rules.fetch(system, "kernel.running") else []
-    )
+    running = rules.fetch(system, "kernel.running")
+    place += [f"kernel {running}"] if isinstance(running, str) and running else []
     place += ["a container"] if identity.get("container") else []
     place += [f"virtual machine ({virtual})"] if isinstance(virtual, str) and virtual != "none" else []
     return {
