@@ -20,6 +20,8 @@ SCRIPTS = sorted(
 
 # More parameters become a frozen dataclass (docs/style.md); `self` and `cls` do not count.
 PARAMETERS = 7
+# Its bytes are part of every container image: a new signature would change all digests.
+WIDE = frozenset({"images/smoke/runner/cpu.py:call"})
 # TEMPORARY: functions that other changes are still shortening. Delete this block, and its use below, with the
 # last one.
 PENDING: frozenset[str] = frozenset(
@@ -106,7 +108,7 @@ def package_functions() -> set[str]:
 
 
 def test_functions_have_at_most_seven_parameters() -> None:
-    wide = sorted(package_functions() - PENDING)
+    wide = sorted(package_functions() - WIDE - PENDING)
     assert not wide, f"give these functions a frozen dataclass: {', '.join(wide)}"
 
 

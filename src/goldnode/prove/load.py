@@ -15,7 +15,7 @@ import time
 from typing import Any, Dict, List
 
 from goldnode.images.smoke.runner import device, linear
-from goldnode.images.smoke.runner.cuda import CudaDriver
+from goldnode.images.smoke.runner.cuda import Cuda
 from goldnode.images.smoke.runner.report import Failed
 
 ROUND = 0.05  # seconds of work to queue on each device before waiting for it
@@ -27,7 +27,7 @@ Json = Dict[str, Any]
 class Busy:
     """One device with its matrices."""
 
-    def __init__(self, driver: CudaDriver, gpu: device.SmokeGpu, size: int) -> None:
+    def __init__(self, driver: Cuda, gpu: device.Gpu, size: int) -> None:
         self.driver, self.gpu = driver, gpu
         driver.use(gpu.number)
         kinds = driver.precisions(gpu)
@@ -69,7 +69,7 @@ class Busy:
         return bool(linear.wrong(self.driver.get(self.memory[2], self.out), self.n, self.n, self.n, "fp32"))
 
 
-def work(driver: CudaDriver, size: int, say: Any) -> Json:
+def work(driver: Cuda, size: int, say: Any) -> Json:
     """Keep all devices busy until standard input ends. Return their work."""
     gpus = driver.gpus()
     if not gpus:
@@ -116,7 +116,7 @@ def main() -> int:
         os.write(to, json.dumps(found).encode() + b"\n")
 
     try:
-        driver = CudaDriver()
+        driver = Cuda()
         found = work(driver, int(sys.argv[1]), say)
     except Failed as problem:
         found = {"error": str(problem)}

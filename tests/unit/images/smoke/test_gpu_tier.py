@@ -111,19 +111,19 @@ def test_without_a_driver_library_device_files_fail(run: Run, tmp_path: Path) ->
 # -- the floor
 
 
-class Host(device.SmokeDriver):
+class Host(device.Driver):
     """A driver whose matrix unit takes no time at all: `tflops` are what a clock of the test's own makes of it."""
 
     blas = ("fp16", "tf32")
 
     def __init__(self, name: str = "NVIDIA H200", tflops: float = 700.0) -> None:
-        self.gpu = device.SmokeGpu(0, name, 141 << 30, "0000:18:00.0", (9, 0), 132)
+        self.gpu = device.Gpu(0, name, 141 << 30, "0000:18:00.0", (9, 0), 132)
         self.tflops = tflops
 
     def use(self, index: int) -> None:
         assert index == 0
 
-    def gpus(self) -> list[device.SmokeGpu]:
+    def gpus(self) -> list[device.Gpu]:
         return [self.gpu]
 
     def free(self) -> int:

@@ -31,11 +31,8 @@ def blas() -> Optional[Tuple[str, ctypes.CDLL]]:
     )
 
 
-def call(
-    library: ctypes.CDLL, kind: str, shape: Tuple[int, int, int], left: Any, right: Any, out: Any
-) -> None:
-    """Compute out = left x right, column-major. `shape`: rows and columns of `out`, and the inner size."""
-    m, n, k = shape
+def call(library: ctypes.CDLL, kind: str, m: int, n: int, k: int, left: Any, right: Any, out: Any) -> None:
+    """Compute out = left x right, column-major."""
     function, real = (
         (library.cblas_sgemm, ctypes.c_float) if kind == "fp32" else (library.cblas_dgemm, ctypes.c_double)
     )
@@ -64,10 +61,10 @@ def gemm(size: int = 0, seconds: float = 1.0) -> Json:
     for kind in ("fp32", "fp64"):
         left, right = linear.matrix_a(n, n, kind), linear.matrix_b(n, n, kind)
         out = ctypes.create_string_buffer(n * n * linear.KINDS[kind][1])
-        call(library, kind, (n, n, n), left, right, out)  # the first call starts the library's threads
+        call(library, kind, n, n, n, left, right, out)  # the first call starts the library's threads
         started, runs = time.perf_counter(), 0
         while not runs or time.perf_counter() - started < seconds / 2:
-            call(library, kind, (n, n, n), left, right, out)
+            call(library, kind, n, n, n, left, right, out)
             runs += 1
         took = time.perf_counter() - started
         _compare(out.raw, n, kind)
@@ -136,7 +133,7 @@ def inference() -> Json:
 def _product(library: ctypes.CDLL, left: Any, right: Any) -> List[List[float]]:
     rows, inner, columns = len(left), len(right), len(right[0])
     out = ctypes.create_string_buffer(rows * columns * 4)
-    call(library, "fp32", (rows, columns, inner), linear.flat(left), linear.flat(right), out)
+    call(library, "fp32", rows, columns, inner, linear.flat(left), linear.flat(right), out)
     return linear.rows_of(out.raw, rows, columns)
 
 

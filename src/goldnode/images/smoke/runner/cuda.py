@@ -7,7 +7,7 @@ import os
 from typing import Any, Dict, List, Tuple
 
 from . import libraries, native, ptx
-from .device import SmokeDriver, SmokeGpu
+from .device import Driver, Gpu
 from .report import Failed, Json, passed
 
 LIBCUDA = native.LIBCUDA
@@ -109,7 +109,7 @@ def _nvrtc(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
 # -- with one
 
 
-class CudaDriver(SmokeDriver):
+class Cuda(Driver):
     """The driver API, with the primary context of each device, which cuBLAS and NCCL use too."""
 
     kind = "cuda"
@@ -143,10 +143,10 @@ class CudaDriver(SmokeDriver):
         self.call(function, ctypes.byref(value), *arguments)
         return int(value.value)
 
-    def gpus(self) -> List[SmokeGpu]:
+    def gpus(self) -> List[Gpu]:
         return [self._gpu(index) for index in range(self.number("cuDeviceGetCount"))]
 
-    def _gpu(self, index: int) -> SmokeGpu:
+    def _gpu(self, index: int) -> Gpu:
         device = self.number("cuDeviceGet", index)
         name = ctypes.create_string_buffer(256)
         self.call("cuDeviceGetName", name, 256, device)
@@ -157,7 +157,7 @@ class CudaDriver(SmokeDriver):
         # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR 75, _MINOR 76, _MULTIPROCESSOR_COUNT 16
         major, minor, units = (self.number("cuDeviceGetAttribute", what, device) for what in (75, 76, 16))
         self.units[index] = units
-        return SmokeGpu(
+        return Gpu(
             index,
             name.value.decode("utf-8", "replace"),
             size.value,
@@ -225,7 +225,7 @@ class CudaDriver(SmokeDriver):
     def kernels(self) -> str:
         return "compiled from PTX by the driver"
 
-    def precisions(self, gpu: SmokeGpu) -> Tuple[str, ...]:
+    def precisions(self, gpu: Gpu) -> Tuple[str, ...]:
         if not self.blas:
             return ()
         # TF32 needs compute capability 8.0; older units compute in FP32.
@@ -253,9 +253,9 @@ class CudaDriver(SmokeDriver):
             raise Failed(f"{function} fails", expected=0, got=status)
 
 
-def open_driver(version: str = "") -> CudaDriver:
+def open_driver(version: str = "") -> Cuda:
     """Open the driver. `version` is that of cuBLAS, if the image states one."""
-    return CudaDriver(version)
+    return Cuda(version)
 
 
 def compiled_inference(version: str) -> Json:
@@ -265,7 +265,7 @@ def compiled_inference(version: str) -> Json:
     """
     library = native.need(libraries.sonames("nvrtc", version), "NVRTC")
     text = compiled(library, SOURCE)
-    found = CudaDriver()
+    found = Cuda()
     gpus = found.gpus()
     from .device import simulated
 

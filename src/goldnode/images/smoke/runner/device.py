@@ -17,7 +17,7 @@ MIB = 1 << 20
 SIMULATED = "SIMULATED"  # first word of the name of a simulated device
 
 
-class SmokeGpu(NamedTuple):
+class Gpu(NamedTuple):
     """One device as its driver reports it.
 
     `memory` is in bytes. `address` is the PCI address, empty if the driver does not report it. `capability`
@@ -32,7 +32,7 @@ class SmokeGpu(NamedTuple):
     units: int
 
 
-class SmokeDriver:
+class Driver:
     """Interface to a backend's library.
 
     Addresses of device memory are integers or handles, as the library returns them.
@@ -42,7 +42,7 @@ class SmokeDriver:
     blas: Tuple[str, ...] = ()  # precisions that `gemm` takes, best first, beyond the plain kernel
     largest = 4 << 30  # bytes of one allocation
 
-    def gpus(self) -> List[SmokeGpu]:
+    def gpus(self) -> List[Gpu]:
         """Return the devices in the library's order."""
         raise NotImplementedError
 
@@ -90,18 +90,18 @@ class SmokeDriver:
         """Return the name of the kernels' compiler."""
         raise NotImplementedError
 
-    def precisions(self, gpu: SmokeGpu) -> Tuple[str, ...]:
+    def precisions(self, gpu: Gpu) -> Tuple[str, ...]:
         """Return the precisions of `blas` to measure on a device."""
         return self.blas
 
 
-def driver(kind: str, **options: Any) -> SmokeDriver:
+def driver(kind: str, **options: Any) -> Driver:
     """Open the driver of a backend."""
-    found: SmokeDriver = importlib.import_module(f"{__package__}.{kind}").open_driver(**options)
+    found: Driver = importlib.import_module(f"{__package__}.{kind}").open_driver(**options)
     return found
 
 
-def simulated(gpus: Sequence[SmokeGpu]) -> bool:
+def simulated(gpus: Sequence[Gpu]) -> bool:
     """Return whether the devices are simulated, by their names.
 
     This also marks the whole result as simulated.
@@ -114,7 +114,7 @@ def simulated(gpus: Sequence[SmokeGpu]) -> bool:
     return False
 
 
-def devices(kind: str, **options: Any) -> Tuple[SmokeDriver, List[SmokeGpu]]:
+def devices(kind: str, **options: Any) -> Tuple[Driver, List[Gpu]]:
     """Open a driver and return it with its devices. Raises Failed without a device."""
     found = driver(kind, **options)
     gpus = found.gpus()
@@ -126,7 +126,7 @@ def devices(kind: str, **options: Any) -> Tuple[SmokeDriver, List[SmokeGpu]]:
     return found, gpus
 
 
-def shown(gpu: SmokeGpu) -> Json:
+def shown(gpu: Gpu) -> Json:
     """Return a device for a result.
 
     It has no serial number and no UUID, because a record is published along with its image.
@@ -159,7 +159,7 @@ def discovery(kind: str, expected: int = 0, files: int = 0, **options: Any) -> J
 # -- GEMM
 
 
-def model(gpu: SmokeGpu, floors: Sequence[Json], root: str) -> Optional[Json]:
+def model(gpu: Gpu, floors: Sequence[Json], root: str) -> Optional[Json]:
     """Return the row of the floors for a device, by its PCI ids in sysfs."""
     number = image.pci_id(gpu.address, root) if gpu.address else None
     return next((row for row in floors if number in row["pci_ids"]), None)
@@ -204,7 +204,7 @@ def gemm(
     return passed(expected, got, figures, why)
 
 
-def one_gemm(found: SmokeDriver, gpu: SmokeGpu, row: Optional[Json], size: int, seconds: float) -> Json:
+def one_gemm(found: Driver, gpu: Gpu, row: Optional[Json], size: int, seconds: float) -> Json:
     """Measure one device. Return {name, model, size, by, tflops, floor, no_floor}."""
     # The plain kernel is slow, so it gets small matrices.
     kinds = found.precisions(gpu)
@@ -240,7 +240,7 @@ def fitting(free: int, most: int) -> int:
     return n
 
 
-def multiply(found: SmokeDriver, kind: str, n: int, seconds: float) -> float:
+def multiply(found: Driver, kind: str, n: int, seconds: float) -> float:
     """Multiply n x n matrices, after a warm-up, and return 10 ** 12 operations per second.
 
     Every element of the last product is compared. An empty `kind` selects the plain kernel.
@@ -278,7 +278,7 @@ def multiply(found: SmokeDriver, kind: str, n: int, seconds: float) -> float:
     return float(2 * n**3 / each / 1e12)
 
 
-def timed(found: SmokeDriver, work: Callable[[], None], seconds: float) -> float:
+def timed(found: Driver, work: Callable[[], None], seconds: float) -> float:
     """Return the average seconds that `work` takes on the device.
 
     It runs for about `seconds`, after three runs that do not count.
@@ -323,7 +323,7 @@ def inference(kind: str, **options: Any) -> Json:
     return passed(linear.classes(expected), linear.classes(expected), figures, f"kernels: {found.kernels()}")
 
 
-def forward(found: SmokeDriver) -> Tuple[List[List[float]], float]:
+def forward(found: Driver) -> Tuple[List[List[float]], float]:
     """Return the logits of the batch, and the seconds they took, including copies."""
     x, first, second = linear.network()
     sizes = (linear.BATCH, linear.INPUT, linear.HIDDEN, linear.CLASSES)
@@ -370,7 +370,7 @@ def memory(kind: str, share: float = 0.9, most: int = 0, **options: Any) -> Json
     return passed("what was written", "what was written", figures)
 
 
-def pressure(found: SmokeDriver, gpu: SmokeGpu, share: float, most: int) -> Tuple[int, float]:
+def pressure(found: Driver, gpu: Gpu, share: float, most: int) -> Tuple[int, float]:
     """Return the bytes that were written and verified on a device, and the seconds of two passes."""
     count = found.alloc(4)  # counter of wrong words
     held: List[Tuple[Any, int]] = []

@@ -12,7 +12,7 @@ from .report import Failed, Json, NotRun, passed
 Numbers = Tuple[int, ...]
 
 
-class LibraryComponent(NamedTuple):
+class Component(NamedTuple):
     """A part of an image that is a shared library.
 
     `stem` is its file name before `.so`. `majors` are soname versions to try, newest first, unless the part's
@@ -164,48 +164,46 @@ _NPP = (
 # `odd` of components whose soname does not follow the part's version: each soname is tried.
 _ANY = dict.fromkeys(map(str, range(20)), "any")
 
-COMPONENTS: Dict[str, LibraryComponent] = {
+COMPONENTS: Dict[str, Component] = {
     # The soname of CUDA 11 has a minor version: libcudart.so.11.0.
-    "cudart": LibraryComponent("libcudart", ("13", "12", "11.0"), _cudart, 2, {"11": "11.0"}),
-    "cublas": LibraryComponent("libcublas", ("13", "12", "11"), _property("cublasGetProperty"), 3),
-    "cublaslt": LibraryComponent("libcublasLt", ("13", "12", "11")),
-    "cufft": LibraryComponent("libcufft", ("12", "11", "10"), _property("cufftGetProperty"), 3),
-    "curand": LibraryComponent("libcurand", ("10",), _property("curandGetProperty"), 3),
-    "cusolver": LibraryComponent("libcusolver", ("12", "11"), _property("cusolverGetProperty"), 3),
-    "cusparse": LibraryComponent("libcusparse", ("12", "11"), _property("cusparseGetProperty"), 3),
-    "cusparselt": LibraryComponent("libcusparseLt", ("0",)),
-    "npp": LibraryComponent(
-        "libnppc", ("13", "12", "11"), _npp, 3, also=dict.fromkeys(("13", "12", "11"), _NPP)
-    ),
-    "nvrtc": LibraryComponent("libnvrtc", ("13", "12", "11.2"), _pair("nvrtcVersion"), 2, {"11": "11.2"}),
-    "nvjitlink": LibraryComponent("libnvJitLink", ("13", "12"), _pair("nvJitLinkVersion", ctypes.c_uint), 2),
-    "nvjpeg": LibraryComponent("libnvjpeg", ("13", "12", "11")),
-    "nvtx": LibraryComponent("libnvToolsExt", ("1",), others=("libnvtx3interop.so.1",)),
-    "cupti": LibraryComponent("libcupti", ("13", "12", "11.8")),
-    "cudnn": LibraryComponent(
+    "cudart": Component("libcudart", ("13", "12", "11.0"), _cudart, 2, {"11": "11.0"}),
+    "cublas": Component("libcublas", ("13", "12", "11"), _property("cublasGetProperty"), 3),
+    "cublaslt": Component("libcublasLt", ("13", "12", "11")),
+    "cufft": Component("libcufft", ("12", "11", "10"), _property("cufftGetProperty"), 3),
+    "curand": Component("libcurand", ("10",), _property("curandGetProperty"), 3),
+    "cusolver": Component("libcusolver", ("12", "11"), _property("cusolverGetProperty"), 3),
+    "cusparse": Component("libcusparse", ("12", "11"), _property("cusparseGetProperty"), 3),
+    "cusparselt": Component("libcusparseLt", ("0",)),
+    "npp": Component("libnppc", ("13", "12", "11"), _npp, 3, also=dict.fromkeys(("13", "12", "11"), _NPP)),
+    "nvrtc": Component("libnvrtc", ("13", "12", "11.2"), _pair("nvrtcVersion"), 2, {"11": "11.2"}),
+    "nvjitlink": Component("libnvJitLink", ("13", "12"), _pair("nvJitLinkVersion", ctypes.c_uint), 2),
+    "nvjpeg": Component("libnvjpeg", ("13", "12", "11")),
+    "nvtx": Component("libnvToolsExt", ("1",), others=("libnvtx3interop.so.1",)),
+    "cupti": Component("libcupti", ("13", "12", "11.8")),
+    "cudnn": Component(
         "libcudnn",
         ("9", "8"),
         _cudnn,
         3,
         also={major: tuple(f"libcudnn_{x}" for x in names) for major, names in _CUDNN.items()},
     ),
-    "nccl": LibraryComponent("libnccl", ("2",), _nccl, 3),
+    "nccl": Component("libnccl", ("2",), _nccl, 3),
     # HIP reports the patch number of its sources (5.2.21153), packages have that of the release (5.2.3).
-    "hip": LibraryComponent(
+    "hip": Component(
         "libamdhip64", ("7", "6", "5"), _packed("hipRuntimeGetVersion", (10000000, 100000, 1)), 2
     ),
     # These libraries have version numbers of their own, unrelated to ROCm releases.
-    "hsa": LibraryComponent("libhsa-runtime64", ("1",)),
-    "comgr": LibraryComponent("libamd_comgr", ("3", "2")),
-    "rocblas": LibraryComponent("librocblas", ("5", "4", "0"), _rocblas, 0, _ANY),
-    "rocrand": LibraryComponent("librocrand", ("1",)),
-    "rocfft": LibraryComponent("librocfft", ("0",)),
-    "rccl": LibraryComponent("librccl", ("1",), _nccl, 0),
-    "rocm_smi": LibraryComponent("librocm_smi64", ("7", "6", "5", "1"), odd=_ANY),
-    "level_zero": LibraryComponent("libze_loader", ("1",)),
-    "opencl": LibraryComponent("libOpenCL", ("1",)),
-    "sycl": LibraryComponent("libsycl", ("9", "8", "7")),
-    "openblas": LibraryComponent("libopenblas", ("0",), _openblas, 3),
+    "hsa": Component("libhsa-runtime64", ("1",)),
+    "comgr": Component("libamd_comgr", ("3", "2")),
+    "rocblas": Component("librocblas", ("5", "4", "0"), _rocblas, 0, _ANY),
+    "rocrand": Component("librocrand", ("1",)),
+    "rocfft": Component("librocfft", ("0",)),
+    "rccl": Component("librccl", ("1",), _nccl, 0),
+    "rocm_smi": Component("librocm_smi64", ("7", "6", "5", "1"), odd=_ANY),
+    "level_zero": Component("libze_loader", ("1",)),
+    "opencl": Component("libOpenCL", ("1",)),
+    "sycl": Component("libsycl", ("9", "8", "7")),
+    "openblas": Component("libopenblas", ("0",), _openblas, 3),
 }
 
 # Other names of parts in image.json: names of packages and wheels, without `nvidia-`, `lib` and `-cu12`.

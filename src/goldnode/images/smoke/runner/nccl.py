@@ -7,14 +7,14 @@ import struct
 from typing import Any, List, Sequence
 
 from . import native
-from .device import SmokeDriver, SmokeGpu, devices, timed
+from .device import Driver, Gpu, devices, timed
 from .report import Failed, Json, NotRun, passed
 
 FLOAT, SUM = 7, 0  # ncclFloat32, ncclSum
 SONAMES = {"cuda": ("libnccl.so.2",), "rocm": ("librccl.so.1",)}
 
 
-def all_reduce(found: SmokeDriver, gpus: Sequence[SmokeGpu], count: int) -> Json:
+def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
     """Sum `count` floats over the devices. Every element of device r is r + 1."""
     if found.kind not in SONAMES:
         raise NotRun(f"no collective library with a C interface is known for {found.kind}")
@@ -75,10 +75,10 @@ def all_reduce(found: SmokeDriver, gpus: Sequence[SmokeGpu], count: int) -> Json
     return passed("equal sums on every device", "equal sums on every device", figures)
 
 
-class _All(SmokeDriver):
+class _All(Driver):
     """All devices as one, for `timed`: waits for each of them."""
 
-    def __init__(self, found: SmokeDriver, gpus: Sequence[SmokeGpu]) -> None:
+    def __init__(self, found: Driver, gpus: Sequence[Gpu]) -> None:
         self.found, self.list = found, gpus
 
     def sync(self) -> None:

@@ -11,7 +11,7 @@ import os
 from typing import Any, Dict, List, Tuple
 
 from . import device, image, kernels, libraries, native
-from .device import SmokeDriver, SmokeGpu
+from .device import Driver, Gpu
 from .report import Failed, Json, NotRun, passed
 
 # ze_result_t (ze_api.h): ZE_RESULT_ERROR_UNINITIALIZED, the loader finds no driver with a device
@@ -75,7 +75,7 @@ def platforms(devices: bool, processor: bool) -> Json:
     return passed({"clGetPlatformIDs": NO_PLATFORM}, {"clGetPlatformIDs": status})
 
 
-class OpenCl(SmokeDriver):
+class OpenCl(Driver):
     """OpenCL devices of one type, with a context and an in-order queue for each one in use."""
 
     kind = "opencl"
@@ -144,14 +144,14 @@ class OpenCl(SmokeDriver):
         )
         return int(value.value)
 
-    def gpus(self) -> List[SmokeGpu]:
+    def gpus(self) -> List[Gpu]:
         found = []
         for index, handle in enumerate(self.devices):
             name = ctypes.create_string_buffer(256)
             self.call("clGetDeviceInfo", handle, 0x102B, ctypes.c_size_t(256), name, None)  # CL_DEVICE_NAME
             size = self._number(handle, 0x101F, ctypes.c_uint64)  # CL_DEVICE_GLOBAL_MEM_SIZE
             units = self._number(handle, 0x1002, ctypes.c_uint32)  # CL_DEVICE_MAX_COMPUTE_UNITS
-            found.append(SmokeGpu(index, name.value.decode("utf-8", "replace").strip(), size, "", (), units))
+            found.append(Gpu(index, name.value.decode("utf-8", "replace").strip(), size, "", (), units))
         return found
 
     def versions(self) -> Json:
@@ -168,9 +168,7 @@ class OpenCl(SmokeDriver):
             queue = self.made("clCreateCommandQueue", context, self.devices[index], ctypes.c_uint64(0))
             self.queues[index] = (context, queue, {})
             # One allocation may not be larger than CL_DEVICE_MAX_MEM_ALLOC_SIZE.
-            self.largest = min(
-                SmokeDriver.largest, self._number(self.devices[index], 0x1010, ctypes.c_uint64)
-            )
+            self.largest = min(Driver.largest, self._number(self.devices[index], 0x1010, ctypes.c_uint64))
         self.current = index
 
     def free(self) -> int:

@@ -17,7 +17,7 @@ from .libraries import numbers
 from .report import Failed, Json, passed
 
 
-class CompilerProgram(NamedTuple):
+class Program(NamedTuple):
     """How to test a compiler.
 
     `version` and `pattern` read its version. `source` and `text` are name and content of a source file;
@@ -57,13 +57,13 @@ _HIP = (
     "__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\n"
     "int main() { return 0; }\n"
 )
-PROGRAMS: Dict[str, CompilerProgram] = {
-    "gcc": CompilerProgram(["-dumpfullversion"], r"([\d.]+)", "a.c", _C, ["a.c", "-o", "made"], r"goldnode"),
-    "nvcc": CompilerProgram(
+PROGRAMS: Dict[str, Program] = {
+    "gcc": Program(["-dumpfullversion"], r"([\d.]+)", "a.c", _C, ["a.c", "-o", "made"], r"goldnode"),
+    "nvcc": Program(
         ["--version"], r"V([\d.]+)", "a.cu", _CUDA, ["a.cu", "-o", "made"], r"code \d+",
         "libcuda.so", ["-DDRIVER", "a.cu", "-o", "driver", "-lcuda"],
     ),
-    "hipcc": CompilerProgram(
+    "hipcc": Program(
         ["--version"], r"HIP version: (\d+\.\d+)", "a.hip", _HIP,
         ["--offload-arch=gfx90a", "-c", "a.hip", "-o", "made"],
     ),

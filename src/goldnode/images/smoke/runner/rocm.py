@@ -10,7 +10,7 @@ import subprocess
 from typing import Any, Dict, List, Tuple
 
 from . import image, kernels, libraries, native
-from .device import SmokeDriver, SmokeGpu
+from .device import Driver, Gpu
 from .report import Failed, Json, passed
 
 NO_DEVICE = 100  # hipErrorNoDevice (hip_runtime_api.h)
@@ -90,7 +90,7 @@ def device_group(root: str = "/") -> Json:
 # -- with one
 
 
-class Hip(SmokeDriver):
+class Hip(Driver):
     """HIP's runtime API."""
 
     kind = "rocm"
@@ -115,12 +115,12 @@ class Hip(SmokeDriver):
                 got=status,
             )
 
-    def gpus(self) -> List[SmokeGpu]:
+    def gpus(self) -> List[Gpu]:
         count = ctypes.c_int()
         self.call("hipGetDeviceCount", ctypes.byref(count))
         return [self._gpu(index) for index in range(count.value)]
 
-    def _gpu(self, index: int) -> SmokeGpu:
+    def _gpu(self, index: int) -> Gpu:
         name, address, size = (
             ctypes.create_string_buffer(256),
             ctypes.create_string_buffer(32),
@@ -129,7 +129,7 @@ class Hip(SmokeDriver):
         self.call("hipDeviceGetName", name, 256, index)
         self.call("hipDeviceTotalMem", ctypes.byref(size), index)
         self.call("hipDeviceGetPCIBusId", address, 32, index)
-        return SmokeGpu(
+        return Gpu(
             index, name.value.decode("utf-8", "replace"), size.value, address.value.decode().lower(), (), 0
         )
 

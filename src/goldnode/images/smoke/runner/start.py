@@ -25,7 +25,7 @@ CODES = (
 )
 
 
-class SmokeParser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Parser that exits with 3 on wrong usage. argparse exits with 2, which means a failed test here."""
 
     def error(self, message: str) -> NoReturn:
@@ -34,9 +34,9 @@ class SmokeParser(argparse.ArgumentParser):
         raise SystemExit(UNKNOWN)
 
 
-def parser() -> SmokeParser:
+def parser() -> Parser:
     """Return the parser of the command line."""
-    found = SmokeParser(prog="goldnode-smoke", description=ABOUT, epilog=CODES)
+    found = Parser(prog="goldnode-smoke", description=ABOUT, epilog=CODES)
     found.add_argument(
         "--backend",
         choices=image.BACKENDS,
