@@ -71,7 +71,7 @@ def findings_of_class(
     entry = catalog.node_class(name)
     if host.on is not None:
         checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
-    return check(host, workloads_of_class(entry))
+    return check(host, workloads_of_class(entry, host.architecture))
 
 
 def findings_of_cohort(
@@ -86,19 +86,19 @@ def findings_of_cohort(
 
     hosts = [dataclasses.replace(host_of_class(name, catalog, site), cohort=cohort) for name in classes]
     loads = {
-        host.subject: workloads_of_class(catalog.node_class(name))
+        host.subject: workloads_of_class(catalog.node_class(name), host.architecture)
         for host, name in zip(hosts, classes, strict=True)
     }
     return settle(rules_host.check_cohorts(hosts, loads), None)
 
 
-def workloads_of_class(entry: CatalogEntry[models.NodeClass]) -> list[Workload]:
-    """Return the workloads that the class declares. Raises WorkloadError."""
+def workloads_of_class(entry: CatalogEntry[models.NodeClass], architecture: str) -> list[Workload]:
+    """Return the workloads that the class declares, on `architecture`. Raises WorkloadError."""
     if not entry.item.images and not entry.item.requirements:
         return []
     from goldnode.compat import workloads
 
-    return workloads.of_class(entry)
+    return workloads.of_class(entry, architecture)
 
 
 def host_of_stack(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import json
 import os
 import subprocess
@@ -28,7 +29,10 @@ from goldnode.inventory.variables import UnknownVariables, check_written
 
 @dataclasses.dataclass(frozen=True)
 class CheckRequest:
-    """The subjects of a check, by name. `limit` selects hosts of the inventories, as for Ansible."""
+    """The subjects of a check, by name. `limit` selects hosts of the inventories, as for Ansible.
+
+    `python` is the version that installs the requirements.
+    """
 
     classes: Sequence[str] = ()
     stacks: Sequence[str] = ()
@@ -36,6 +40,7 @@ class CheckRequest:
     limit: str | None = None
     images: Sequence[str] = ()
     requirements: Sequence[Path] = ()
+    python: str | None = None
 
 
 def compatibility_report(
@@ -77,7 +82,7 @@ def compatibility_report(
             )
     elif faults:
         _usable(named, request.stacks, left_out, catalog, faults)
-    given = _given(request.images, request.requirements)
+    given = functools.cache(functools.partial(_given, request))
     subjects: list[tuple[str, DeclaredAt | None]] = []
     found: list[CompatFinding] = []
     seen: dict[str, tuple[CompatHost, list[Workload]]] = {}
@@ -86,10 +91,13 @@ def compatibility_report(
         entry = catalog.node_class(name)
         if host.on is not None:
             checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
-        seen[name] = (host, [*workloads_of_class(entry), *given])
+        seen[name] = (host, [*workloads_of_class(entry, host.architecture), *given(host.architecture)])
     everything = [
         *seen.values(),
-        *((host_of_stack(name, catalog, site, on=on), given) for name in dict.fromkeys(request.stacks)),
+        *(
+            (host, given(host.architecture))
+            for host in (host_of_stack(name, catalog, site, on=on) for name in dict.fromkeys(request.stacks))
+        ),
     ]
     for host, workloads in everything:
         subjects.append((host.subject, host.place))
@@ -133,14 +141,18 @@ def _usable(
         raise faults[0]
 
 
-def _given(images: Sequence[str], requirements: Sequence[Path]) -> list[Workload]:
-    if not images and not requirements:
+def _given(request: CheckRequest, architecture: str) -> list[Workload]:
+    """Return the workloads of the command line, with markers evaluated for `architecture`."""
+    if not request.images and not request.requirements:
         return []
     from goldnode.compat import workloads
 
     return [
-        *(workloads.of_text(item) for item in images),
-        *(workloads.requirements(path) for path in requirements),
+        *(workloads.of_text(item) for item in request.images),
+        *(
+            workloads.requirements(path, python=request.python, architecture=architecture)
+            for path in request.requirements
+        ),
     ]
 
 

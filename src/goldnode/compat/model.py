@@ -167,6 +167,10 @@ class Workload:
     library_cuda: Mapping[str, str] = field(default_factory=dict)
     require_driver: str | None = None
     told: tuple[CompatFinding, ...] = ()
+    # Exact versions of packages that use the GPU, as a requirements file pins them, with extras and lines.
+    pins: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pin_places: Mapping[str, DeclaredAt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
