@@ -188,7 +188,12 @@ def _host(
         "stack": entry.name,
         "unlocked": fault.message if fault is not None else None,
         "lock_fault": None if isinstance(fault, NoLockError) else fault,
-        "packages": (*(driver.packages if driver is not None else ()), *stack.packages),
+        # The subnet manager may be locked as a dependency.
+        "packages": (
+            *(driver.packages if driver is not None else ()),
+            *stack.packages,
+            *(name for name in ("nvlsm",) if name in versions),
+        ),
         "archives": tuple(stack.archives),
         "end_of_life": stack.end_of_life.date,
         "end_of_life_source": stack.end_of_life.source,

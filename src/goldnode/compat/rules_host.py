@@ -206,6 +206,29 @@ def module_flavour(host: CompatHost | None, workload: Workload | None = None) ->
         )
 
 
+def geforce_open(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+    """Check GeForce GPUs with the open modules of branches that need a module parameter for them."""
+    if host is None or host.flavour != "open" or host.branch is None or not host.branch.isdigit():
+        return
+    limit = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]["geforce_parameter"]
+    names = [gpu.sku for gpu in host.gpus if gpu.sku.startswith("GeForce") and not gpu.data_centre]
+    first = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]["first_branch"]
+    if not names or not first <= int(host.branch) <= limit["last_branch"]:
+        return
+    enabled = any(word.endswith(f"{limit['name']}=1") for word in host.cmdline or ())
+    how = f"is enabled by {limit['name']}" if enabled else f"does not load for it without {limit['name']}=1"
+    message = f"{_driver(host)} supports {names[0]} with the open modules in alpha quality only, and {how}"
+    yield CompatFinding(
+        "geforce-open",
+        "warn" if enabled else "block",
+        host.subject,
+        message,
+        facts.origins("nvidia_drivers.yml", limit["source"]),
+        f"use the proprietary modules, or a branch after {limit['last_branch']}",
+        host.at("driver"),
+    )
+
+
 # Kernel and driver
 
 
@@ -701,6 +724,62 @@ def fabric_manager(host: CompatHost | None, workload: Workload | None = None) ->
         yield CompatFinding(
             "fabric-manager", "block", host.subject, message, origins, remedy, host.at("platform", "driver")
         )
+    yield from _subnet_manager(host)
+    yield from _board_without_nvswitch(host)
+
+
+def _architecture_reached(gpu: GpuModel, first: str) -> bool:
+    """Return whether the architecture of `gpu` is `first` or a later one."""
+    order = [
+        name.casefold() for name in facts.load("nvidia_drivers.yml")["rules"]["architectures"]["oldest_first"]
+    ]
+    name = gpu.architecture.casefold()
+    return name in order and order.index(name) >= order.index(first.casefold())
+
+
+def _subnet_manager(host: CompatHost) -> Iterator[CompatFinding]:
+    """Check that a board with NVLink 5 switches has the NVLink subnet manager beside the fabric manager."""
+    named = facts.load("nvidia_drivers.yml")["rules"]["fabric_manager"]
+    package, first = named["subnet_manager"], named["subnet_manager_from_architecture"]
+    boards = [gpu.sku for gpu in host.gpus if "SXM" in gpu.sku and _architecture_reached(gpu, first)]
+    if not host.nvswitch or host.simulated or not boards or package in host.packages:
+        return
+    message = (
+        f"the NVSwitches of {boards[0]} need {package} beside the fabric manager, and the stack carries none: "
+        "the fabric is not set up, and CUDA does not start (error 802)"
+    )
+    yield CompatFinding(
+        "fabric-manager",
+        "block",
+        host.subject,
+        message,
+        facts.origins("nvidia_drivers.yml", ["gdc", "fmug"]),
+        f"add {package} to the packages of the driver",
+        host.at("fabric_manager", "driver"),
+    )
+
+
+def _board_without_nvswitch(host: CompatHost) -> Iterator[CompatFinding]:
+    """Report SXM boards on a platform that declares no NVSwitch, so that nothing demands a fabric manager.
+
+    Boards of eight have NVSwitch from Ampere on; those of four are joined by NVLink alone.
+    """
+    boards = [gpu.sku for gpu in host.gpus if "SXM" in gpu.sku and _architecture_reached(gpu, "Ampere")]
+    if host.nvswitch or host.simulated or host.platform is None or not boards:
+        return
+    message = (
+        f'{boards[0]} is a module of HGX boards, of which those of eight have NVSwitch, and platform "{host.platform}" '
+        "declares none: whether a fabric manager is needed is not known"
+    )
+    yield CompatFinding(
+        "fabric-manager",
+        "unknown",
+        host.subject,
+        message,
+        facts.origins("nvidia_drivers.yml", ["fmug"]),
+        "name the platform of the board, for example hgx_h100_8, or declare one of four GPUs",
+        host.at("platform", "gpu"),
+    )
 
 
 # Containers
@@ -1332,6 +1411,14 @@ RULES: tuple[CompatRule, ...] = (
         "The stack has a lock, so that exact versions can be judged",
         "Without a lock only the series of the kernel and the branch of the driver are known.",
         no_lock,
+    ),
+    CompatRule(
+        "geforce-open",
+        "GeForce GPUs with the open modules",
+        "The first branches with open modules support GeForce and workstation GPUs in alpha quality, and only with "
+        "a module parameter. Facts: nvidia_drivers.yml (rules, open_modules, geforce_parameter).",
+        geforce_open,
+        {"nvidia_drivers.yml": ("open515", "open525", "open535")},
     ),
     CompatRule(
         "lock-integrity",

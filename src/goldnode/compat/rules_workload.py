@@ -551,6 +551,15 @@ def _too_old(
             doubt,
             runtime.doubt,
         )
+    if runtime.bringer is None:
+        binary, doubt = facts.cuda_rule("binary_compat")
+        message = (
+            f"{runtime} has no machine code for {where}, {known.first} is the first with {known.name}: only "
+            "binaries that carry PTX run, which the driver compiles at the first start"
+        )
+        return _finding(
+            "cuda-gpu", "warn", workload, message, (*known.sources, *binary), remedy, known.doubt, doubt
+        )
     message = f"{runtime} has no code for {where}: {known.first} is the first with {known.name}"
     return _finding("cuda-gpu", "block", workload, message, known.sources, remedy, known.doubt, runtime.doubt)
 

@@ -733,18 +733,27 @@ class ArchitectureOrder(FactsRow):
     source: Keys
 
 
+class GeforceParameter(FactsRow):
+    name: str
+    last_branch: int
+    source: Keys
+
+
 class OpenModuleLimits(FactsRow):
     first_branch: int
     default_from_branch: int
     first_architecture: str
     required_from_architecture: str
     only_flavour_from_branch: int
+    geforce_parameter: GeforceParameter
     source: Keys
     conflict: str
 
 
 class FabricManagerNames(FactsRow):
     package: str
+    subnet_manager: str
+    subnet_manager_from_architecture: str
     package_before: str
     plain_name_from_branch: int
     source: Keys

@@ -120,6 +120,8 @@ REFUSED = [
      "block", ("for other only",)),
     ("waiver-expired", "end-of-life", R535 | EOL | {"waiver": WAIVER, "on": dt.date(2027, 1, 2)},
      "block", ("expired on 2027-01-01", "the owner renew")),
+    ("geforce-open-535", "geforce-open", {"gpu": "GeForce-RTX-4090", "branch": "535", "driver": "535.309.01", "flavour": "open"}, "block",
+     ("alpha quality", "proprietary modules, or a branch after 535")),
     ("edited-lock", "lock-integrity", R580 | {"unlocked": "x", "lock_fault": EditedLockError("it was edited", file="s.lock.yml", remedy="r")},
      "block", ("cannot be used: it was edited", "| r")),
     ("no-lock", "no-lock", R580 | {"driver": None, "unlocked": "it has no lock"}, "unknown", ("it has no lock", "goldnode lock s")),

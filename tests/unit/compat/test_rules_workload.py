@@ -247,7 +247,7 @@ CASES: list[Any] = [
         "cuda-gpu",
         node(B200, "580.178.04"),
         {"cuda": "12.6"},
-        "block",
+        "warn",
         ("12.8 is the first with Blackwell", "use CUDA 12.8 or later"),
     ),
     ("cuda-gpu", node(B200, "580.178.04"), {"cuda": "12.8"}, None, ()),
@@ -262,7 +262,7 @@ CASES: list[Any] = [
         "cuda-gpu",
         node(H100, "535.309.01"),
         {"cuda": "11.7"},
-        "block",
+        "warn",
         ("11.8 is the first with Hopper", "9.0a needs 12.0"),
     ),
     (
