@@ -176,6 +176,15 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
         message = f"{demand.chain} requires {name}{demand.requirement.specifier}, and {who} {have}"
         remedy = f"pin {name}{demand.requirement.specifier}, or a release of {demand.owner} that takes {have}"
         yield _finding(rule, "block", workload, demand.owner, message, remedy)
+    demanded = {demand.name for demand in closure.demands}
+    for name, version in workload.pins.items():
+        # cuDNN and NCCL have tables of their own.
+        if name not in wheels.packages() and name not in demanded and not _JUDGED.fullmatch(name):
+            message = (
+                f"no release that is pinned with {name} {version} requires it, and nothing recorded says whether it "
+                f"has a wheel for {closure.machine}"
+            )
+            yield _finding(rule, "unknown", workload, name, message, _RESOLVE)
     for chain in closure.unread:
         name = chain.split(" ")[0]
         message = f"what {chain} requires was not recorded, so that its pins are not judged against it"
@@ -211,7 +220,7 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
     if workload is None:
         return
     rule, machine = "wheel-tags", _machine(host)
-    pins = {**workload.frameworks, **workload.pins}
+    pins = workload.pins if workload.kind == "requirements" else workload.frameworks
     python = None if workload.python is None else ".".join(map(str, key(workload.python)[:2]))
     judged = {finding.message.split(" ")[0] for finding in framework_python(host, workload)}
     fitting = set(PYTHONS)

@@ -569,7 +569,8 @@ def requirements(
         plugin = _PLUGIN.fullmatch(name)
         if plugin is not None:
             library_cuda["jax"] = plugin.group(1)
-            frameworks.setdefault("jax", pin.version)
+            if name.endswith("plugin"):  # the PJRT package alone runs on Pythons that jax does not
+                frameworks.setdefault("jax", pin.version)
     for name, extras in reading.extras.items():
         for extra in extras:
             found = re.fullmatch(r"cuda(\d\d)(?:[_-].*)?", extra)

@@ -80,9 +80,13 @@ def recorded() -> str:
     return str(load(FILE)["meta"]["compiled"])
 
 
+@cache
+def _required() -> frozenset[str]:
+    """Return the packages that recorded releases require."""
+    texts = (text for row in packages().values() for item in row.values() for text in item.requires or ())
+    return frozenset(re.split(r"[^a-z0-9-]", text, maxsplit=1)[0] for text in texts)
+
+
 def covers(name: str) -> bool:
-    """Return whether a pin of package `name` matters: it is recorded, or a library of NVIDIA's."""
-    return (
-        name in packages()
-        or re.match(r"nvidia-|cuda-(?:toolkit|bindings)$|tensorrt-cu|sgl", name) is not None
-    )
+    """Return whether a pin of `name` can be judged: it is recorded, or a recorded release requires it."""
+    return name in packages() or name in _required()
