@@ -59,11 +59,9 @@ def diffs(actions: list[dict[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def refused(refusals: list[dict[str, Any]]) -> str:
-    """Refusals for a person, a line for each."""
-    return "\n".join(
-        f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}".rstrip() for refusal in refusals
-    )
+def codes(refusals: list[dict[str, Any]]) -> str:
+    """Return the codes of refusals, each once."""
+    return ", ".join(dict.fromkeys(refusal["code"] for refusal in refusals))
 
 
 class ActionModule(ActionBase):
@@ -220,7 +218,7 @@ class ActionModule(ActionBase):
 
     def blocked(self, subject: str, refusals: list[dict[str, Any]], ask: str) -> dict[str, Any]:
         """The result for a host whose class, or whose cohort, must not reach a node."""
-        told = f"{subject} is blocked, and nothing was touched:\n{refused(refusals)}\n`goldnode check {ask}` tells more."
+        told = f"{subject} is blocked, and nothing was touched: {codes(refusals)}. `refusals` has the reasons, `goldnode check {ask}` all findings."
         return {"failed": True, "changed": False, "msg": told, "refusals": refusals}
 
     def option(self, task_vars: dict[str, Any], name: str, default: Any) -> Any:
@@ -276,9 +274,13 @@ class ActionModule(ActionBase):
         """The result of a plan that a node gave; with refusals that are not tolerated, a failed one that holds the plan as `refused_plan`."""
         plan = plain(result.pop("plan"))
         if any(refusal["code"] not in tolerate for refusal in plan["refusals"]):
-            result["refused_plan"], result["left"] = plan, self.left(plan, task_vars)
-            told = f"refused before anything was touched:\n{refused(plan['refusals'])}"
-            result.update(failed=True, msg=told, refusals=plan["refusals"])
+            if left_by := self.left(plan, task_vars):
+                result["left"] = left_by
+            if context.CLIARGS.get("tree"):  # `goldnode plan` reads the files of --tree; a person has no use for it
+                result["refused_plan"] = plan
+            # The refusals are part of the result, and of the report at the end: the message only counts them.
+            message = f"The node refused before anything was touched: {codes(plan['refusals'])}. `refusals` has the reasons."
+            result.update(failed=True, msg=message, refusals=plan["refusals"])
             return result
         result["ansible_facts"] = {FACT: plan, LEFT: self.left(plan, task_vars)}
         result["msg"] = summary(plan)
@@ -375,7 +377,10 @@ class ActionModule(ActionBase):
         """Apply a part of the plan that the node gave. A removal is one deed in an order of its own: the first role does all of it."""
         plan = plain(task_vars.get("ansible_facts", {}).get(FACT) or task_vars.get(FACT) or {})
         if not plan:
-            raise AnsibleActionFail(f"Part {part} needs a plan. Run role node_class before it.")
+            raise AnsibleActionFail(
+                f"Part {part} cannot be applied, because this run has not asked the node for its plan. Run site.yml from its "
+                f"start, with --tags {part} for this part alone. In a playbook of your own, run role node_class first."
+            )
         actions = [action for action in plan["actions"] if action["part"] == part]
         told = [f"{action['kind']} {action['target']}: {action['reason']}" for action in actions]
         if not actions:
