@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from goldnode.commands.output import BECOME, Option, emit, out_directory, reports, say
+from goldnode.core import progress
 
 
 @click.command()
@@ -61,6 +62,7 @@ def adopt(
     from goldnode.core.site import load_site
     from goldnode.fleet import adopt as adopting
 
+    progress.step(f"surveying {host}")
     survey = (
         adopting.read(from_file)
         if from_file

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from goldnode.core import progress
 from goldnode.core.errors import GoldnodeError
 
 Command = Callable[..., Any]
@@ -112,6 +113,7 @@ def document(name: str, content: Mapping[str, Any]) -> str:
 
 def emit(form: str, content: Mapping[str, Any], text: str | Callable[[], str] = "") -> None:
     """Print `content` as the command's JSON document, or `text`. A "schema" in `content` wins over the declared one."""
+    progress.stop()
     if form == "json":
         meta = click.get_current_context().meta
         click.echo(dumps({"schema": meta[_SCHEMA], **content}))

@@ -31,7 +31,13 @@ from goldnode.commands.output import BECOME, LIMIT, emit, reports
 )
 @BECOME
 def plan(
-    inventory: str | None, limit: str | None, form: str, full: bool, detailed: bool, forks: int | None, become: bool
+    inventory: str | None,
+    limit: str | None,
+    form: str,
+    full: bool,
+    detailed: bool,
+    forks: int | None,
+    become: bool,
 ) -> None:
     """Show what site.yml would change on the hosts of an inventory.
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from goldnode.core import progress
 from goldnode.core.data import ansible_environment
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.extras import require
@@ -164,7 +165,9 @@ def ask(
         if not limit:
             raise
         groups = _groups(source, environment)  # where that goes well it is the limit
-        raise no_host(inventory or "the inventory", limit, {*groups, *groups["all"]} - {"ungrouped"}) from None
+        raise no_host(
+            inventory or "the inventory", limit, {*groups, *groups["all"]} - {"ungrouped"}
+        ) from None
     classes = {host: name for name in sorted(names) for host in groups.get(name, ())}
     with tempfile.TemporaryDirectory() as tree:
         # One file per host, with the result as it came: what a callback prints is for people.
@@ -179,6 +182,8 @@ def ask(
             "--tree",
             tree,
         ]
+        number = len(groups["all"])
+        progress.step(lambda: f"asking {_plural(number, 'host')}: {sum(1 for _ in Path(tree).iterdir())} answered")
         done = subprocess.run(
             [*command, *(["--forks", str(forks)] if forks else []), *options],
             env=environment,
@@ -186,6 +191,7 @@ def ask(
             text=True,
             check=False,
         )
+        progress.step("comparing the plans")
         answers = {path.name: path.read_text(encoding="utf-8") for path in Path(tree).iterdir()}
     said = runs.first_line(done.stderr) if done.stderr.strip() else f"ansible ended with {done.returncode}"
     return [_host(name, classes.get(name), answers.get(name), said) for name in sorted(groups["all"])]
@@ -274,7 +280,9 @@ def _host(name: str, node_class: str | None, answer: str | None, said: str) -> H
     message = runs.unwrapped(str(result.get("msg") or "no reason was given"))
     if result.get("refusals"):  # of the class or the cohort: the node was not asked
         rows = [f"[{row['code']}] {row['message']} {row['remedy']}".rstrip() for row in result["refusals"]]
-        return HostPlan(name, node_class, state=FAILED, message=f"{message.partition(': ')[0]}: {' '.join(rows)}")
+        return HostPlan(
+            name, node_class, state=FAILED, message=f"{message.partition(': ')[0]}: {' '.join(rows)}"
+        )
     if result.get("unreachable"):
         return HostPlan(name, node_class, state=UNREACHABLE, message=runs.masked(runs.last_line(message)))
     return HostPlan(name, node_class, state=FAILED, message=runs.masked(runs.gist(message)))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from goldnode.core import progress
 from goldnode.core.errors import LockError, UnsolvableError
 from goldnode.core.files import cache_directory
 from goldnode.lock.reach import apt_error
@@ -148,7 +149,9 @@ class AptRoot:
 
     def update(self) -> None:
         """Bring the indexes up to date. Raises LockError when any source fails."""
+        progress.step("reading the package indexes")
         done = self._run(["apt-get", "update", "-q"], check=False)
+        progress.step("resolving the packages")
         if done.returncode:
             addresses = [(source.id, source.uri) for source in self.sources]
             known = apt_error(done.stderr, addresses, Transport(connections=1).proxy)
@@ -275,6 +278,7 @@ class AptRoot:
         """Download packages into a directory under the names of `Download.file`; apt checks each against its index. Raises LockError."""
         wanted = [f"{item.name}={item.version}" for item in downloads if not (into / item.file).exists()]
         if wanted:
+            progress.step(f"downloading {len(wanted)} packages")
             done = self._run(["apt-get", "download", "-q", *wanted], check=False, cwd=into)
             if done.returncode:
                 raise LockError(

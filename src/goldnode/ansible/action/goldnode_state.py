@@ -276,7 +276,9 @@ class ActionModule(ActionBase):
         if any(refusal["code"] not in tolerate for refusal in plan["refusals"]):
             if left_by := self.left(plan, task_vars):
                 result["left"] = left_by
-            if context.CLIARGS.get("tree"):  # `goldnode plan` reads the files of --tree; a person has no use for it
+            if context.CLIARGS.get(
+                "tree"
+            ):  # `goldnode plan` reads the files of --tree; a person has no use for it
                 result["refused_plan"] = plan
             # The refusals are part of the result, and of the report at the end: the message only counts them.
             message = f"The node refused before anything was touched: {codes(plan['refusals'])}. `refusals` has the reasons."
