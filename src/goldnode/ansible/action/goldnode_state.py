@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
+from goldnode.ansible.follow import counted, followed
 from goldnode.classdoc.cache import ClassDocuments, Compiler
 from goldnode.core import guarded
 from goldnode.core.errors import GoldnodeError, InventoryError
@@ -373,6 +374,26 @@ class ActionModule(ActionBase):
         )
         self._display.display("\n".join([head, *(f"  {text}" for text in summary(plan))]))
 
+    @contextlib.contextmanager
+    def progress(self, part: str, actions: list[dict[str, Any]], task_vars: dict[str, Any]) -> Iterator[None]:
+        """Show that a part is applied: of few hosts what each does, of a fleet one line per part."""
+        few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
+        if not few and not self._display.verbosity:
+            with (
+                contextlib.suppress(FileExistsError),
+                (Path(C.DEFAULT_LOCAL_TMP) / f"applying-{part}").open("x"),
+            ):
+                self._display.display(f"applying part {part}; -v shows the progress of each host")
+            yield
+            return
+        name = task_vars.get("inventory_hostname")
+        self._display.display(f"[{name}] {part}: {counted(actions)}")
+        if self.option(task_vars, "goldnode_root", ""):  # a directory has no progress file
+            yield
+            return
+        with followed(self, part, lambda text: self._display.display(f"[{name}]   {text}")):
+            yield
+
     def apply(
         self, document: dict[str, Any], part: str, task_vars: dict[str, Any], **back: str
     ) -> dict[str, Any]:
@@ -397,7 +418,8 @@ class ActionModule(ActionBase):
         self._lacks_program = bool(document) and any(
             action["target"] == PROGRAM for action in plan["actions"]
         )
-        result = self.execute(document, task_vars, operation="apply", part=part, **back)
+        with self.progress(part, actions, task_vars):
+            result = self.execute(document, task_vars, operation="apply", part=part, **back)
         done = plain(result.pop("done", []))
         result["resources"] = runs.applied(done, part)
         if result.get("failed"):

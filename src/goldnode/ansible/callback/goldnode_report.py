@@ -19,6 +19,7 @@ from ansible import __version__ as ansible_version
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
 from ansible import context
 from ansible.errors import AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.callback import CallbackBase
 
 from goldnode.core.errors import GoldnodeError
@@ -168,6 +169,13 @@ class CallbackModule(CallbackBase):
             self.ours = True
             for name in self.turn:
                 self.run.host(name)
+
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        """Announce a reboot, for which Ansible waits in silence."""
+        if self.ours and self._name(task) in REBOOT and self.run.host(host.name).reboots(check=False):
+            variables = self.play.get_variable_manager().get_vars(play=self.play, host=host)
+            if boolean(variables.get("goldnode_reboot", False), strict=False):
+                self._display.display(f"[{host.name}] reboots; this may take minutes")
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """A task came through."""

@@ -576,13 +576,15 @@ class Applier:
 
 
 def teller(host: Host) -> Callable[[str], None]:
-    """Return a `say` that appends to /run/goldnode/progress, so that a person can follow a long run."""
+    """Return a `say` that appends to /run/goldnode/progress. Action plugins on the controller show its lines."""
 
     def say(text: str) -> None:
         here = host.path(PROGRESS)
-        here.parent.mkdir(parents=True, exist_ok=True)
-        with here.open("a", encoding="utf-8", errors="replace") as opened:
-            opened.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+        # A run must not fail because its progress cannot be shown.
+        with contextlib.suppress(OSError):
+            here.parent.mkdir(parents=True, exist_ok=True)
+            with here.open("a", encoding="utf-8", errors="replace") as opened:
+                opened.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     return say
 
@@ -716,7 +718,9 @@ def settle(
     applier.planned = list(before.part(part))
     if part != ABSENT:
         records.before_files(host, applier.planned)
-    for action in applier.planned:
+    for number, action in enumerate(applier.planned, 1):
+        if host.live:
+            applier.say(f"{part} {number}/{len(applier.planned)}: {action.kind} {action.target}")
         perform(applier, action, done)
         if action.reboot and host.live:
             marks = list(load_json(host, REBOOT_MARKS) or [])
