@@ -70,6 +70,10 @@ class _Commands(LazyGroup):
         except click.ClickException as problem:
             output.emit_error(ctx, problem, ctx.meta[_GIVEN])
             raise  # click prints it to stderr
+        except KeyboardInterrupt:
+            # 1, with which click ends, has a meaning in some commands: `plan --exit-code`, `lock --check`.
+            click.echo("error: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
         except (GoldnodeError, OSError, ModuleNotFoundError) as problem:
             error = _error(problem)
             if error is None or ctx.params.get("debug"):
@@ -82,6 +86,7 @@ class _Commands(LazyGroup):
 # Commands that may take longer than a few seconds: they show progress.
 _LONG = {"adopt", "disks", "images", "lock", "mirror", "modules", "plan"}
 _LABEL = 70  # characters
+INTERRUPTED = 130  # exit status, as of a shell: 128 + SIGINT
 _GIVEN = "goldnode.given"  # key of click's Context.meta: the words of the command line
 
 

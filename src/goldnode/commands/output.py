@@ -136,6 +136,9 @@ def emit_error(
     form = ctx.meta.get(_FORM)
     if (form != "json" and (form or not _asks_for_json(given))) or ctx.meta.get(_EMITTED):
         return
+    cause = problem.__cause__
+    if isinstance(cause, GoldnodeError):  # a command with exit statuses of its own wraps it
+        problem = cause
     if isinstance(problem, GoldnodeError):
         error, file, line, remedy = problem.message, problem.file, problem.line, problem.remedy
     else:

@@ -183,7 +183,9 @@ def ask(
             tree,
         ]
         number = len(groups["all"])
-        progress.step(lambda: f"asking {_plural(number, 'host')}: {sum(1 for _ in Path(tree).iterdir())} answered")
+        progress.step(
+            lambda: f"asking {_plural(number, 'host')}: {sum(1 for _ in Path(tree).iterdir())} answered"
+        )
         done = subprocess.run(
             [*command, *(["--forks", str(forks)] if forks else []), *options],
             env=environment,

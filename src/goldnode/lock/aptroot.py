@@ -151,7 +151,6 @@ class AptRoot:
         """Bring the indexes up to date. Raises LockError when any source fails."""
         progress.step("reading the package indexes")
         done = self._run(["apt-get", "update", "-q"], check=False)
-        progress.step("resolving the packages")
         if done.returncode:
             addresses = [(source.id, source.uri) for source in self.sources]
             known = apt_error(done.stderr, addresses, Transport(connections=1).proxy)
@@ -162,6 +161,7 @@ class AptRoot:
                 remedy="check the addresses and keys of the site's archives and the network, or use --offline",
             )
         (self._lists.parent / "complete").write_text("", encoding="utf-8")
+        progress.step("resolving the packages")
 
     def require_lists(self) -> None:
         """Raises LockError where no complete set of indexes has been downloaded before."""
