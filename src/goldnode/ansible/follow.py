@@ -22,10 +22,8 @@ Show = Callable[[str], None]
 def of_part(text: str, part: str) -> list[str]:
     """Return the lines that the latest run of `part` wrote, without their times."""
     lines = [line.partition(" ")[2] for line in text.splitlines()]
-    first = f"{part} 1/"
-    starts = [number for number, line in enumerate(lines) if line.startswith(first)]
-    # A second pass of the same run also starts with its first action.
-    return lines[starts[-1] :] if starts else []
+    starts = [number for number, line in enumerate(lines) if line == f"{part}: start"]
+    return lines[starts[-1] + 1 :] if starts else []
 
 
 def follow(read: Callable[[], str], show: Show, part: str, ended: threading.Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,8 +32,12 @@ def check_inventory(inventory: str) -> None:
 
 def no_host(inventory: str, limit: str, names: Iterable[str]) -> InventoryError:
     """Return the error for a limit that matches no host. `names` are the names of all hosts and groups."""
+    known = set(names)
+    # Of a list, the member that is unknown; patterns are left to Ansible.
+    members = [part for part in re.split("[,:]", limit) if part.isidentifier() and part not in known]
+    wrong = members[0] if members else limit
     return InventoryError(
-        f"--limit {limit} names no host of {inventory}", remedy=nearest(limit, names) or "correct the pattern"
+        f"--limit {wrong} names no host of {inventory}", remedy=nearest(wrong, known) or "correct the pattern"
     )
 
 

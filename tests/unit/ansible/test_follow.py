@@ -8,10 +8,10 @@ import pytest
 
 from goldnode.ansible import follow
 
-EARLIER = "10:00:00 kernel 1/1: packages.transact old\n10:00:01 gpu_driver 1/2: file.write /etc/a\n"
+EARLIER = "09:59:59 kernel: start\n10:00:00 kernel 1/1: packages.transact old\n10:00:01 gpu_driver 1/2: file.write /etc/a\n"
 FILE = (
     EARLIER
-    + "11:00:00 kernel 1/2: packages.transact new\n11:00:02 installing 8 locked packages\n"
+    + "10:59:59 kernel: start\n11:00:00 kernel 1/2: packages.transact new\n11:00:02 installing 8 locked packages\n"
     + "11:01:00 kernel 2/2: initramfs.rebuild 6.1\n"
 )
 
@@ -21,6 +21,7 @@ FILE = (
     [
         ("", []),
         ("10:00:01 gpu_driver 1/2: file.write /etc/a\n", []),
+        (EARLIER + "11:00:00 kernel: start\n", []),
         (
             FILE,
             [
@@ -30,7 +31,7 @@ FILE = (
             ],
         ),
     ],
-    ids=["no-file", "another-part", "second-run"],
+    ids=["no-file", "another-part", "second-run-starts", "second-run"],
 )
 def test_lines_of_the_latest_run_of_a_part(text: str, expected: list[str]) -> None:
     assert follow.of_part(text, "kernel") == expected
@@ -70,7 +71,7 @@ def test_a_silent_node_is_mentioned_again(monkeypatch: pytest.MonkeyPatch) -> No
         if len(shown) == 2:
             ended.set()
 
-    follow.follow(lambda: "11:00:00 kernel 1/1: a b\n", show, "kernel", ended)
+    follow.follow(lambda: "10:59:59 kernel: start\n11:00:00 kernel 1/1: a b\n", show, "kernel", ended)
     assert shown[0] == "kernel 1/1: a b"
     assert shown[1].startswith("kernel 1/1: a b (")
 

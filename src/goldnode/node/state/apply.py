@@ -590,17 +590,21 @@ def teller(host: Host) -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
-def alone(host: Host, wait: float) -> Iterator[None]:
+def alone(host: Host, wait: float, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
     """Hold the node's apply lock. The kernel drops it when a run is killed, so there are no stale locks."""
     here = host.path(LOCK)
     here.parent.mkdir(parents=True, exist_ok=True)
     with here.open("a+") as opened:
         end = time.monotonic() + wait
+        waits = False
         while True:
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
+                if not waits and host.live:
+                    say(f"waiting up to {wait:.0f} s for another goldnode run on this node")
+                waits = True
                 if time.monotonic() > end:
                     opened.seek(0)
                     raise NodeError(
@@ -678,7 +682,9 @@ def apply(
         afterwards. The journal stays in these cases. It shows the next run that half-done changes are
         goldnode's own and that it may finish them.
     """
-    with alone(host, lock_timeout):
+    if host.live:
+        say(f"{part}: start")  # goldnode.ansible.follow shows the lines after it
+    with alone(host, lock_timeout, say):
         before = plan(host, document, payloads, lock_timeout=lock_timeout)
         if before.refusals:
             raise refusal_of(before)
