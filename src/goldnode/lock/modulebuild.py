@@ -20,7 +20,7 @@ from goldnode.core.errors import LockError, ModulesError
 from goldnode.core.files import sha256_of
 from goldnode.core.site import Site
 from goldnode.lock import modpackage
-from goldnode.lock.builder import Base, Inputs, Result, Say, build, fetch, inputs_of, make_root
+from goldnode.lock.builder import Base, Inputs, Result, Say, build, fetch, inputs_of, make_root, needs_tools
 from goldnode.lock.builds import results_directory
 from goldnode.lock.mirror import Mirror, site_signer
 from goldnode.lock.model import Lock, LockedPackage, find_lock
@@ -269,6 +269,7 @@ def _built(
             f"the base root lacks {', '.join(lacking[:6])}",
             remedy="install them there: on top of a base only headers and sources are unpacked",
         )
+    needs_tools(base is not None)  # before anything is downloaded
     names = {*inputs.unpacked, *inputs.installed, *inputs.kernel}
     files = fetch(inputs, sorted(names), stack, catalog, site, stores)
     root = base.tar if base is not None else make_root(inputs, files, stack.item.os.codename, say=say)

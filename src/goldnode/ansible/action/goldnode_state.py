@@ -6,33 +6,40 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
 from ansible import context
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from goldnode.ansible.follow import counted, followed
-from goldnode.classdoc.cache import ClassDocuments, Compiler
-from goldnode.core import guarded
-from goldnode.core.errors import GoldnodeError, InventoryError
-from goldnode.core.files import once
-from goldnode.core.program_file import payload
-from goldnode.fleet import runs
-from goldnode.fleet.drain import choose, left
-from goldnode.fleet.plan_document import PlanError, read_plan
-from goldnode.inventory import cohorts, variables
-from goldnode.inventory.classes import classes_of_hosts
-from goldnode.inventory.cohorts import COHORT, REFUSALS
-from goldnode.inventory.selection import put_right
-from goldnode.node.report import verdict_table
-from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
-from goldnode.node.state.model import ABSENT, EARLIER, PRESENT
-from goldnode.node.state.names import digest
+try:
+    from goldnode.ansible.follow import counted, followed
+    from goldnode.classdoc.cache import ClassDocuments, Compiler
+    from goldnode.core import guarded
+    from goldnode.core.errors import GoldnodeError, InventoryError
+    from goldnode.core.files import once
+    from goldnode.core.program_file import payload
+    from goldnode.fleet import runs
+    from goldnode.fleet.drain import choose, left
+    from goldnode.fleet.plan_document import PlanError, read_plan
+    from goldnode.inventory import cohorts, variables
+    from goldnode.inventory.classes import classes_of_hosts
+    from goldnode.inventory.cohorts import COHORT, REFUSALS
+    from goldnode.inventory.selection import put_right
+    from goldnode.node.report import verdict_table
+    from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
+    from goldnode.node.state.model import ABSENT, EARLIER, PRESENT
+    from goldnode.node.state.names import digest
+except ModuleNotFoundError as problem:  # Ansible of another Python environment
+    raise AnsibleError(
+        f"The Python environment of this Ansible ({sys.prefix}) lacks goldnode or a part of it: {problem}. Run the "
+        "ansible-playbook of the environment that goldnode is installed in, for instance .venv/bin/ansible-playbook."
+    ) from None
 
 FACT, BACK, LEFT = "goldnode_plan", "goldnode_rollback", "goldnode_left"
 FEW = 4  # hosts whose plans a person still reads

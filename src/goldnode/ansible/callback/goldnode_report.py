@@ -10,6 +10,7 @@ import fnmatch
 import getpass
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,10 +23,16 @@ from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.callback import CallbackBase
 
-from goldnode.core.errors import GoldnodeError
-from goldnode.fleet import identity, runs
-from goldnode.inventory import cohorts
-from goldnode.inventory.variables import Strangers
+try:
+    from goldnode.core.errors import GoldnodeError
+    from goldnode.fleet import identity, runs
+    from goldnode.inventory import cohorts
+    from goldnode.inventory.variables import Strangers
+except ModuleNotFoundError as problem:  # Ansible of another Python environment
+    raise AnsibleError(
+        f"The Python environment of this Ansible ({sys.prefix}) lacks goldnode or a part of it: {problem}. Run the "
+        "ansible-playbook of the environment that goldnode is installed in, for instance .venv/bin/ansible-playbook."
+    ) from None
 
 DOCUMENTATION = r"""
 name: goldnode_report
