@@ -120,5 +120,5 @@ def update(
         say(f"checking {image}")
         disk = find(image, store_directory(chosen.store))
         opened = updating.open_image(disk, chosen.unverified, chosen.tries)
-    after = updating.run(target, updating.Wish(opened, boot.reboot, boot.timeout), say)
+    after = updating.run(target, updating.DiskUpdate(opened, boot.reboot, boot.timeout), say)
     emit(form, after, lambda: updating.text(after, target.name))

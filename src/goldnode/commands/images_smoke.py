@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.output import Option, emit, grouped, image_store, reports
+from goldnode.commands.output import OutputOption, emit, grouped, image_store, reports
 from goldnode.core.errors import GoldnodeError, ImageError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class SmokeOptions:
     click.option(
         "--timeout",
         "limit",
-        cls=Option,
+        cls=OutputOption,
         former={"--limit": None},
         type=click.FloatRange(1),
         default=1800,
