@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from goldnode.catalog import models
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc import checks
 from goldnode.compat import rules
 from goldnode.core import keys
@@ -24,7 +24,7 @@ from goldnode.facts import health, pci_bridges
 from goldnode.facts import host as facts
 from goldnode.facts import workload as facts_workload
 from goldnode.lock import publication
-from goldnode.lock.archives import ArchivePlaces, archives_of, key_stores
+from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
 from goldnode.lock.modules import BuiltModules, find_modules
 from goldnode.node import openpgp
@@ -193,7 +193,7 @@ def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
     return {"reason": waiver.reason, "owner": waiver.owner, "expires": waiver.expires.isoformat()}
 
 
-def _built(stack: Entry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:
+def _built(stack: CatalogEntry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:
     """Return the prebuilt modules of a stack, or None if modules are built on the nodes or not at all."""
     if site.modules != "prebuilt" or stack.item.driver is None or stack.item.driver.dkms is None:
         return None
@@ -211,7 +211,7 @@ def _driver(
     driver: models.Driver | None,
     lock: Lock,
     item: models.NodeClass,
-    gpu: facts.Gpu | None,
+    gpu: facts.GpuModel | None,
     built: BuiltModules | None,
 ) -> dict[str, Any] | None:
     if driver is None or gpu is None:
@@ -286,7 +286,7 @@ def health_facts(model: str | None) -> dict[str, Any]:
     return found
 
 
-def _xid(gpu: facts.Gpu | None) -> dict[str, Any]:
+def _xid(gpu: facts.GpuModel | None) -> dict[str, Any]:
     """Return the meaning of Xids and SXids, for classes with an NVIDIA driver."""
     if gpu is None or gpu.vendor != "nvidia":
         return {}
@@ -348,7 +348,7 @@ def _module(module: models.KernelModule, lock: Lock, built: BuiltModules | None)
 
 
 def _site(
-    stack: Entry[models.Stack],
+    stack: CatalogEntry[models.Stack],
     lock: Lock,
     catalog: Catalog,
     site: Site,
@@ -419,14 +419,14 @@ def mirror_archive(
 
 
 def site_archives(
-    stack: Entry[models.Stack], catalog: Catalog, site: Site, options: Sequence[str] = ()
+    stack: CatalogEntry[models.Stack], catalog: Catalog, site: Site, options: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Return the archives of `stack` and of optional parts, with this site's addresses and keys.
 
     `key` is base64 of the armoured key if it is to be installed at `signed_by`. It is null if the node's OS provides the
     keyring. Raises SiteError and SigningKeyError, and LockError for a key that has to be fetched and cannot be.
     """
-    places = ArchivePlaces(catalog, site, stack.item.os, stores=key_stores(stack, site))
+    places = ArchivePlaces(catalog, site, stack.item.os, KeyAccess(key_stores(stack, site)))
     found = []
     for name in archives_of(stack.item, options):
         archive = catalog.archives[name].item
@@ -445,7 +445,9 @@ def site_archives(
     return found
 
 
-def _require_options(entry: Entry[models.NodeClass], stack: Entry[models.Stack], lock: Lock) -> None:
+def _require_options(
+    entry: CatalogEntry[models.NodeClass], stack: CatalogEntry[models.Stack], lock: Lock
+) -> None:
     """Refuse a class whose optional parts the lock does not hold. Raises LockError."""
     missing = [name for name in entry.item.options if name not in lock.options]
     if missing:

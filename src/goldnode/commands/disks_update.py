@@ -95,5 +95,5 @@ def update(
         image = str(named.parent) if named.is_file() else image
         say(f"checking {image}")
         chosen = updating.open_image(find(image, store_directory(store)), unverified, tries)
-    after = updating.run(target, updating.Wish(chosen, reboot, timeout), say)
+    after = updating.run(target, updating.DiskUpdate(chosen, reboot, timeout), say)
     emit(form, after, lambda: updating.text(after, target.name))

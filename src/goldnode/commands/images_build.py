@@ -16,7 +16,7 @@ import click
 from goldnode.commands.output import DRY_RUN, MATRIX, emit, image_store, reports, say
 
 if TYPE_CHECKING:
-    from goldnode.lock.fetch import Progress
+    from goldnode.lock.fetch import FetchProgress
 
 Say = Callable[[str, str, float], None]
 
@@ -154,7 +154,7 @@ def build(
 
 
 @contextmanager
-def _fetching() -> Iterator[Progress | None]:
+def _fetching() -> Iterator[FetchProgress | None]:
     """Show a progress bar of the download on a terminal."""
     if not sys.stderr.isatty():
         yield None

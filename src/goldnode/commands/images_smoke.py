@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.output import Option, emit, image_store, reports
+from goldnode.commands.output import OutputOption, emit, image_store, reports
 from goldnode.core.errors import GoldnodeError, ImageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout",
     "limit",
-    cls=Option,
+    cls=OutputOption,
     former={"--limit": None},
     type=click.FloatRange(1),
     default=1800,

@@ -24,7 +24,7 @@ _FORM, _SCHEMA, _EMITTED = "goldnode.form", "goldnode.schema", "goldnode.emitted
 ERROR_SCHEMA = "goldnode.error/1"
 
 
-class Option(click.Option):
+class OutputOption(click.Option):
     """An option that accepts former spellings too, which neither help nor completion shows.
 
     `former` maps a spelling to the value it sets; None if the value follows on the command line.
@@ -45,7 +45,7 @@ class Option(click.Option):
             parser.add_option(obj=self, opts=[name], dest=self.name, **action)
 
 
-class FormatOption(Option):
+class FormatOption(OutputOption):
     """`--format` of a command that prints documents of `schema`."""
 
     def __init__(self, *args: Any, schema: str, **given: Any) -> None:
@@ -172,7 +172,7 @@ IMAGE_FORMAT = " The format of a disk image is given with --image-format."
 KEEP_DAYS = click.option(
     "--keep-days",
     "days",
-    cls=Option,
+    cls=OutputOption,
     former={"--days": None},
     type=click.FloatRange(0),
     default=30,

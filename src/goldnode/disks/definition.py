@@ -22,7 +22,7 @@ from goldnode.core import yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import DiskError, nearest
 from goldnode.core.formats import check_format
-from goldnode.core.yamlsource import Source
+from goldnode.core.yamlsource import YamlSource
 
 DEFINITION = "GOLDNODE_DISK_DEFINITION"  # environment variable: replaces the built-in definition
 
@@ -135,7 +135,7 @@ class Disk:
 class Definition:
     """A validated definition and its source."""
 
-    def __init__(self, document: DefinitionFile, source: Source) -> None:
+    def __init__(self, document: DefinitionFile, source: YamlSource) -> None:
         self.document, self.source = document, source
 
     @property

@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import Field
 
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import NodeClass, Stack
 from goldnode.classdoc.compile import class_document
 from goldnode.core.errors import DiskError, UnsolvableError
@@ -31,16 +31,16 @@ from goldnode.disks.definition import Definition, Disk
 from goldnode.lock import pool as pools
 from goldnode.lock.aptroot import AptRoot, apt_root
 from goldnode.lock.archives import ArchivePlaces
-from goldnode.lock.fetch import Fetcher, Progress
+from goldnode.lock.fetch import Fetcher, FetchProgress
 from goldnode.lock.locked_files import (
     LockedDeb,
-    Moved,
+    MovedFile,
+    first_fault,
     keeper,
     kept_versions,
     locked_debs,
     moved,
     pool_path,
-    told,
     wanted_debs,
     writing,
 )
@@ -57,12 +57,12 @@ from goldnode.lock.model import (
     listed,
     load_sealed,
     lock_name,
-    write_whole,
+    write_atomically,
 )
 from goldnode.lock.modulebuild import build_package
 from goldnode.lock.modules import ARCHIVE as BUILT
 from goldnode.lock.modules import BuiltModules, find_modules
-from goldnode.lock.resolve import Graph, _records, apt_sources
+from goldnode.lock.resolve import DependencyGraph, _records, apt_sources
 from goldnode.node.state.family import builds_modules
 
 # Environment variable: directories searched for locks before those of the definition.
@@ -105,8 +105,8 @@ class Target:
     definition: Definition
     catalog: Catalog
     site: Site
-    entry: Entry[NodeClass]
-    stack: Entry[Stack]
+    entry: CatalogEntry[NodeClass]
+    stack: CatalogEntry[Stack]
     stack_lock: Lock
     disk: Disk
 
@@ -280,7 +280,7 @@ def dump_disk_lock(lock: DiskLock) -> str:
 
 def write_disk_lock(lock: DiskLock, directory: Path) -> Path:
     """Write the lock into `directory`, atomically, and return its file. Raises DiskError on failure."""
-    return write_whole(directory / lock_name(lock.disk), dump_disk_lock(lock), DiskError)
+    return write_atomically(directory / lock_name(lock.disk), dump_disk_lock(lock), DiskError)
 
 
 # -- resolving
@@ -334,7 +334,7 @@ def resolve(
                 remedy="correct its packages, or lock its stack again",
             ) from error
         stanzas = _records(root, downloads)
-        graph = Graph(stanzas)
+        graph = DependencyGraph(stanzas)
         essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
         asked = [name for name in (*item.disk.packages, *rows) if name in stanzas]
         reasons = {**graph.reached([*asked, *essential]), **dict.fromkeys(essential, "essential")}
@@ -426,7 +426,9 @@ def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) 
 # -- checking and fetching
 
 
-def check(item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | None = None) -> list[Moved]:
+def check(
+    item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | None = None
+) -> list[MovedFile]:
     """Return the packages of `lock` that their archives no longer have, or have with other content."""
     with apt_root(
         apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache
@@ -441,7 +443,7 @@ def fetch(
     lock: DiskLock,
     pool: Path,
     *,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     say: Say = lambda text: None,
 ) -> int:
     """Put every file of `lock` into `pool`, and return the number of bytes downloaded.
@@ -488,7 +490,7 @@ def fetch(
         )
     if faults:
         raise DiskError(
-            told(faults),
+            first_fault(faults),
             remedy=f"run `goldnode disks lock {item.name} --check` to see what moved, or fetch again if it "
             "was the network",
         )

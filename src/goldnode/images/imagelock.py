@@ -24,7 +24,7 @@ from goldnode.lock.model import (
     listed,
     load_sealed,
     lock_name,
-    write_whole,
+    write_atomically,
 )
 
 LOCKS = "GOLDNODE_IMAGE_LOCKS"  # environment variable: lock directories searched before the matrix's own
@@ -154,4 +154,4 @@ def dump_lock(lock: ImageLock) -> str:
 
 def write_lock(lock: ImageLock, directory: Path) -> Path:
     """Write the lock into `directory` atomically, and return its file. Raises ImageError."""
-    return write_whole(directory / lock_name(lock.image), dump_lock(lock), ImageError)
+    return write_atomically(directory / lock_name(lock.image), dump_lock(lock), ImageError)

@@ -23,7 +23,7 @@ from goldnode.core import yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
 from goldnode.core.formats import check_format
-from goldnode.core.yamlsource import KeyPath, Source
+from goldnode.core.yamlsource import KeyPath, YamlSource
 from goldnode.facts import host as facts
 from goldnode.oci.model import NAME, Image
 
@@ -411,7 +411,7 @@ def _policies() -> list[str]:
 class _Reader:
     """Converter from a validated file to rows. Every error points to its line."""
 
-    def __init__(self, document: MatrixFile, source: Source) -> None:
+    def __init__(self, document: MatrixFile, source: YamlSource) -> None:
         self.document, self.source = document, source
 
     def error(self, message: str, path: KeyPath, remedy: str | None = None) -> ImageError:
@@ -627,7 +627,7 @@ def _min_driver(backend: str, version: str) -> str | None:
     return None
 
 
-def _ordered(rows: Mapping[str, Row], source: Source) -> dict[str, Row]:
+def _ordered(rows: Mapping[str, Row], source: YamlSource) -> dict[str, Row]:
     """Return the rows with parents before children, otherwise in their order in the file."""
     found: dict[str, Row] = {}
 

@@ -39,23 +39,23 @@ from goldnode.images.imagelock import ImageLock, find_lock, intent_digest
 from goldnode.images.matrix import Row, System
 from goldnode.images.wheelindex import Index, PipTransport, WheelFile, pinned, platforms
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
-from goldnode.lock.archives import ArchivePlaces
-from goldnode.lock.fetch import Fetcher, Progress, Wanted
+from goldnode.lock.archives import ArchivePlaces, KeyAccess
+from goldnode.lock.fetch import Fetcher, FetchProgress, FileToFetch
 from goldnode.lock.locked_files import (
     LockedDeb,
     LockedWheel,
-    Moved,
+    MovedFile,
+    first_fault,
     keeper,
     kept_versions,
     locked_debs,
     moved,
     pool_path,
-    told,
     wanted_debs,
     writing,
 )
 from goldnode.lock.model import LockedArchive
-from goldnode.lock.resolve import Graph, _records, archive_sources
+from goldnode.lock.resolve import DependencyGraph, _records, archive_sources
 from goldnode.lock.transport import masked
 
 # Fields of a record that apt needs in a dpkg status file to resolve on top of it. Without Installed-Size, apt
@@ -150,7 +150,7 @@ class Resolver:
         _check_parts(row, lock)
         return Locked(row, lock, keep, True)
 
-    def check_all(self, locks: Sequence[tuple[Row, ImageLock]]) -> list[list[Moved]]:
+    def check_all(self, locks: Sequence[tuple[Row, ImageLock]]) -> list[list[MovedFile]]:
         """Return the result of `check` for each lock; several run in parallel."""
         for row, lock in locks:
             if lock.debs:
@@ -158,9 +158,9 @@ class Resolver:
         with ThreadPoolExecutor(4, thread_name_prefix="check") as pool:
             return list(pool.map(lambda pair: self.check(*pair), locks))
 
-    def check(self, row: Row, lock: ImageLock) -> list[Moved]:
+    def check(self, row: Row, lock: ImageLock) -> list[MovedFile]:
         """Return the files of `lock` that its sources no longer have, or have with other content."""
-        found: list[Moved] = []
+        found: list[MovedFile] = []
         if lock.debs:
             root = self._root(row.system)
             offered = root.offered(item.name for item in lock.debs)
@@ -168,7 +168,7 @@ class Resolver:
                 if deb.made:
                     if hostpackage.locked(hostpackage.stated(deb.provides)) != deb:
                         found.append(
-                            Moved(
+                            MovedFile(
                                 "changed", deb.name, f"this goldnode makes another {deb.name} than was locked"
                             )
                         )
@@ -179,11 +179,13 @@ class Resolver:
             for wheel in lock.wheels:
                 hashes = {item.sha256 for item in index.files(wheel.name) if item.file == wheel.file}
                 if not hashes:
-                    found.append(Moved("vanished", wheel.name, f"{wheel.file} is not in the index any more"))
+                    found.append(
+                        MovedFile("vanished", wheel.name, f"{wheel.file} is not in the index any more")
+                    )
                 # An index that states no hash cannot show a change.
                 elif None not in hashes and wheel.sha256 not in hashes:
                     found.append(
-                        Moved("changed", wheel.name, f"{wheel.file} has other bytes than were locked")
+                        MovedFile("changed", wheel.name, f"{wheel.file} has other bytes than were locked")
                     )
         return found
 
@@ -200,7 +202,9 @@ class Resolver:
                     "architecture": system.architectures[0],
                 }
             )
-            places = ArchivePlaces(self.catalog, self.site, release, cache=self.cache, offline=self.offline)
+            places = ArchivePlaces(
+                self.catalog, self.site, release, KeyAccess(cache=self.cache, offline=self.offline)
+            )
             sources = archive_sources(system.archives, places)
             root = self._stack.enter_context(apt_root(sources, system.architectures[0], self.cache))
             root.refresh(self.offline)
@@ -237,7 +241,7 @@ class Resolver:
             )
         stanzas = _records(root, downloads)
         self._keep_control(stanzas.values())
-        graph = Graph({**below, **stanzas})
+        graph = DependencyGraph({**below, **stanzas})
         asked = [name for name in row.debs if name in stanzas]
         essential = (
             [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
@@ -653,7 +657,7 @@ def _status(stanzas: Iterable[Stanza]) -> str:
 def fetch_all(
     rows: Sequence[tuple[Row, ImageLock]] | Sequence[Row],
     pool: Path,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     *,
     site: Site | None = None,
     parallel: int = 4,
@@ -688,7 +692,7 @@ def fetch_all(
         ).fetch(wanted)
     if faults:
         raise ImageError(
-            told(faults),
+            first_fault(faults),
             remedy=(
                 "run `goldnode images lock --check` to see what moved, or fetch again if it was the network"
             ),
@@ -714,7 +718,7 @@ def _there(pool: Path, item: LockedDeb | LockedWheel, verify: bool) -> bool:
         return False
 
 
-def _addresses(wheels: Sequence[tuple[Row, LockedWheel]], site: Site) -> Iterator[Wanted]:
+def _addresses(wheels: Sequence[tuple[Row, LockedWheel]], site: Site) -> Iterator[FileToFetch]:
     """Yield the downloads of these wheels from pip's indexes.
 
     Raises ImageError for a wheel that an index lacks or has with other content.
@@ -733,4 +737,4 @@ def _addresses(wheels: Sequence[tuple[Row, LockedWheel]], site: Site) -> Iterato
                 "has other bytes in the index than were locked" if named else "is not in the index any more"
             )
             raise row.error(f"{wheel.file} {what}", remedy=f"run `goldnode images lock {row.name}`")
-        yield Wanted(wheel.sha256, wheel.size, fitting[0].url, wheel.name, wheel.version, "of wheels")
+        yield FileToFetch(wheel.sha256, wheel.size, fitting[0].url, wheel.name, wheel.version, "of wheels")

@@ -20,7 +20,7 @@ from goldnode.disks.locking import (
     lock_directories,
     write_disk_lock,
 )
-from goldnode.lock.builder import Result
+from goldnode.lock.builder import ModuleBuild
 from goldnode.lock.locked_files import LockedDeb
 from goldnode.lock.model import lock_name
 from goldnode.node.state.family import builds_modules
@@ -194,7 +194,7 @@ def test_a_driver_that_does_not_build_leaves_no_lock(
     catalog = load_catalog()
     item = locking.target("demo_disk_r535", load_definition(), catalog, Site())
     line = "nv-pci.c:237: error: too few arguments to function 'pci_resize_resource'"
-    failed = Result(
+    failed = ModuleBuild(
         "0" * 64,
         item.stack.name,
         "6.1.0-56-amd64",

@@ -454,7 +454,7 @@ class Fake:
     """A resolver that answers from a table instead of an archive."""
 
     answers: dict[str, list[LockedWheel]]
-    moved: dict[str, list[locked_files.Moved]]
+    moved: dict[str, list[locked_files.MovedFile]]
     asked: list[str]
 
     def __init__(self, *, tools: dict[str, str] | None = None, **_: object) -> None:
@@ -465,7 +465,7 @@ class Fake:
 
     def __exit__(self, *raised: object) -> None: ...
 
-    def check_all(self, locks: list[tuple[Row, ImageLock]]) -> list[list[locked_files.Moved]]:
+    def check_all(self, locks: list[tuple[Row, ImageLock]]) -> list[list[locked_files.MovedFile]]:
         return [self.moved.get(row.name, []) for row, _ in locks]
 
     def lock(
@@ -496,7 +496,7 @@ def test_a_good_lock_is_kept_and_a_child_follows_its_parent(
     } == before  # asked, and the same but for the day
 
     Fake.answers[row.name] = [one.model_copy(update={"sha256": "b" * 64})]
-    Fake.moved = {row.name: [locked_files.Moved("changed", "demo", "demo has other bytes")]}
+    Fake.moved = {row.name: [locked_files.MovedFile("changed", "demo", "demo has other bytes")]}
     assert [problems for _, problems in check_images([], matrix_file=row.file)] == [
         ["changed: demo has other bytes"],
         [],

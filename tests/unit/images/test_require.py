@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from goldnode.compat.model import Host, Workload
+from goldnode.compat.model import CompatHost, Workload
 from goldnode.compat.rules_workload import cuda_driver, image_requirement
 from goldnode.core.errors import ImageError
 from goldnode.facts import host as facts
@@ -19,8 +19,8 @@ DRIVERS = tuple(
 BRANDS = {"A100-SXM4-40GB": "tesla", "L4": "tesla"}
 
 
-def host(driver: str, gpu: str) -> Host:
-    return Host(
+def host(driver: str, gpu: str) -> CompatHost:
+    return CompatHost(
         subject="a node",
         vendor="nvidia",
         branch=driver.partition(".")[0],
