@@ -50,11 +50,11 @@ _Package = Annotated[str, AfterValidator(_package)]
 _Word = Annotated[str, AfterValidator(_word)]
 
 
-class _Model(BaseModel):
+class _DefinitionModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Shape(_Model):
+class Shape(_DefinitionModel):
     """Parameters of a disk. Sizes in MiB."""
 
     loader: Literal["systemd-boot", "grub"] = Field(description="Boot loader.")
@@ -72,7 +72,7 @@ class Shape(_Model):
     packages: tuple[_Package, ...] = Field(description="Packages beside those of the system.")
 
 
-class Different(_Model):
+class Different(_DefinitionModel):
     """Overrides of one class."""
 
     loader: Literal["systemd-boot", "grub"] | None = Field(default=None, description="Overrides the default.")
@@ -84,7 +84,7 @@ class Different(_Model):
     packages: tuple[_Package, ...] = Field(default=(), description="Packages that are added.")
 
 
-class System(_Model):
+class DefinedSystem(_DefinitionModel):
     """Packages of one OS release."""
 
     packages: tuple[_Package, ...] = Field(description="Packages of every disk, beside the essential ones.")
@@ -94,7 +94,7 @@ class System(_Model):
     cloud_init: tuple[_Package, ...] = Field(default=(), description="Packages of cloud-init.")
 
 
-class Waiver(_Model):
+class HygieneWaiver(_DefinitionModel):
     """A finding that a check accepts."""
 
     check: str = Field(description="Name of the check.")
@@ -102,18 +102,18 @@ class Waiver(_Model):
     reason: str = Field(min_length=8, description="Reason for accepting it.")
 
 
-class HygieneRules(_Model):
+class HygieneRules(_DefinitionModel):
     """Settings of the root filesystem checks."""
 
-    waivers: tuple[Waiver, ...] = Field(default=(), description="Accepted findings.")
+    waivers: tuple[HygieneWaiver, ...] = Field(default=(), description="Accepted findings.")
 
 
-class DefinitionFile(_Model):
+class DefinitionFile(_DefinitionModel):
     """Schema of `disks.yml`."""
 
     disks: Literal[1] = Field(description="Number of this file's format.")
     defaults: Shape = Field(description="Defaults of all disks; a class can override them.")
-    systems: dict[str, System] = Field(description="Packages by OS: `debian12`.")
+    systems: dict[str, DefinedSystem] = Field(description="Packages by OS: `debian12`.")
     hygiene: HygieneRules = Field(
         default_factory=HygieneRules, description="Settings for the checks of a root filesystem."
     )

@@ -41,6 +41,7 @@ from goldnode.lock.locked_files import (
     locked_debs,
     moved,
     pool_path,
+    version_changes,
     wanted_debs,
     writing,
 )
@@ -94,12 +95,12 @@ class DiskLock(Sealed):
         return sum(item.size for item in self.debs)
 
 
-class _Written(DiskLock):
+class _DiskLockFile(DiskLock):
     stated: Digest | None = Field(default=None, alias="digest")
 
 
 @dataclass(frozen=True)
-class Target:
+class DiskTarget:
     """A class whose disk is to be locked or built, with everything required for that."""
 
     definition: Definition
@@ -163,7 +164,7 @@ class Target:
         return digest_of({**asked, "prebuilt": self.builds})
 
 
-def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> Target:
+def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> DiskTarget:
     """Return the target for the disk of class `name`.
 
     Raises GoldnodeError if its class, stack lock or OS cannot be used.
@@ -171,7 +172,7 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> T
     definition.check(catalog)
     entry = catalog.node_class(name)
     stack = catalog.stacks[entry.item.stack]
-    found = Target(
+    found = DiskTarget(
         definition,
         catalog,
         site,
@@ -221,7 +222,7 @@ def lock_file(name: str, definition: Definition, *, to_write: bool = False) -> P
     )
 
 
-def find_disk_lock(item: Target) -> DiskLock:
+def find_disk_lock(item: DiskTarget) -> DiskLock:
     """Return the lock of the disk of `item`.
 
     Raises DiskError if it is missing, stale, or of another class.
@@ -254,7 +255,7 @@ def load_disk_lock(path: Path) -> DiskLock:
 
     Raises DiskError with file and line if it is invalid or does not match the digest it states.
     """
-    return load_sealed(path, DiskLock, _Written, DiskError, "goldnode disks lock")
+    return load_sealed(path, DiskLock, _DiskLockFile, DiskError, "goldnode disks lock")
 
 
 def dump_disk_lock(lock: DiskLock) -> str:
@@ -287,7 +288,7 @@ def write_disk_lock(lock: DiskLock, directory: Path) -> Path:
 
 
 def resolve(
-    item: Target,
+    item: DiskTarget,
     pool: Path,
     *,
     keep: DiskLock | None = None,
@@ -359,7 +360,7 @@ def resolve(
 
 
 def _refuse_vanished(
-    item: Target, root: AptRoot, rows: Mapping[str, LockedPackage], modules: BuiltModules | None
+    item: DiskTarget, root: AptRoot, rows: Mapping[str, LockedPackage], modules: BuiltModules | None
 ) -> None:
     """Raise DiskError if an archive lost a package of the stack lock, or has it with other content."""
     offered = root.offered(rows)
@@ -398,7 +399,7 @@ def _offer(root: AptRoot, pool: Path, modules: BuiltModules) -> None:
 # -- modules
 
 
-def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) -> BuiltModules:
+def built_modules(item: DiskTarget, pool: Path, *, say: Say, offline: bool = False) -> BuiltModules:
     """Return the modules of the stack's lock, from the site's mirror or built here.
 
     Put their package into `pool`.
@@ -427,7 +428,7 @@ def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) 
 
 
 def check(
-    item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | None = None
+    item: DiskTarget, lock: DiskLock, *, offline: bool = False, cache: Path | None = None
 ) -> list[MovedFile]:
     """Return the packages of `lock` that their archives no longer have, or have with other content."""
     with apt_root(
@@ -439,7 +440,7 @@ def check(
 
 
 def fetch(
-    item: Target,
+    item: DiskTarget,
     lock: DiskLock,
     pool: Path,
     *,
@@ -531,7 +532,7 @@ def _take(source: Path, to: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Locked:
+class DiskLockResult:
     """Result of locking one disk: the lock, the previous one, and whether they differ."""
 
     lock: DiskLock
@@ -540,14 +541,14 @@ class Locked:
 
 
 def relock(
-    item: Target,
+    item: DiskTarget,
     pool: Path,
     *,
     upgrade: bool = False,
     offline: bool = False,
     out: Path | None = None,
     say: Say = lambda text: None,
-) -> Locked:
+) -> DiskLockResult:
     """Lock the disk of `item` and write the file.
 
     A lock that is still valid is not changed, unless `upgrade`.
@@ -567,12 +568,12 @@ def relock(
         and not upgrade
         and not check(item, old, offline=offline)
     ):
-        result = Locked(old, old, False)
+        result = DiskLockResult(old, old, False)
     else:
         lock = resolve(item, pool, keep=None if upgrade else old, offline=offline, say=say)
         # Equal except for the date: return the old lock.
         same = old is not None and old.model_copy(update={"resolved": lock.resolved}) == lock
-        result = Locked(old if same and old is not None else lock, old, not same)
+        result = DiskLockResult(old if same and old is not None else lock, old, not same)
     place = (
         out
         if out is not None
@@ -585,7 +586,7 @@ def relock(
     return result
 
 
-def line(result: Locked) -> str:
+def line(result: DiskLockResult) -> str:
     """Return a one-line summary."""
     lock = result.lock
     what = f"{len(lock.debs)} packages, {lock.size / 1e6:.1f} MB"
@@ -596,16 +597,7 @@ def line(result: Locked) -> str:
 
 def _moved(old: DiskLock, new: DiskLock) -> str:
     before, after = ({deb.name: deb.version for deb in lock.debs} for lock in (old, new))
-    rows = [
-        f"{name} {before[name]} -> {after[name]}"
-        for name in sorted(before.keys() & after.keys())
-        if before[name] != after[name]
-    ]
-    rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
-    rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
-    if not rows:
-        return "; the same packages"
-    return "; " + ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+    return f"; {version_changes(before, after) or 'the same packages'}"
 
 
 def inputs_digest(parts: Sequence[Any]) -> str:

@@ -139,23 +139,23 @@ def send(path: Path, start: int, first: Mapping[str, Any], write: Callable[[byte
 
 
 def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
-    """Return None if the gate of `goldnode disks verify` is open for an image, otherwise its state and the
+    """Return None if an image passed `goldnode disks verify`, otherwise its state and the
     given reason.
 
     Raises DiskError if it is closed and no reason was given.
     """
-    from goldnode.disks.requirements import judge
+    from goldnode.disks.requirements import judge_one
 
-    (gate,) = judge("publish", disk, only=("booted",))
-    if gate.open:
+    boots = judge_one("booted", disk)
+    if boots.met:
         return None
     if not (unverified or "").strip():
         raise DiskError(
-            f"image {disk.name} is not verified: {gate.why}",
+            f"image {disk.name} is not verified: {boots.why}",
             file=disk.directory / VERIFIED,
             remedy=f"run `goldnode disks verify {disk.directory}`, or give a reason: --unverified REASON",
         )
-    return f"{gate.why}; {unverified}"
+    return f"{boots.why}; {unverified}"
 
 
 def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> UpdateImage:

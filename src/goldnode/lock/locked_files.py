@@ -181,3 +181,18 @@ def first_fault(faults: Sequence[FetchFault]) -> str:
     """The first fault, and how many more there are."""
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return f"{faults[0]}{more}"
+
+
+def version_changes(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Return the differences between the versions of two locks as text, by name; "" if there are none.
+
+    Only the first eight are named.
+    """
+    rows = [
+        f"{name} {before[name]} -> {after[name]}"
+        for name in sorted(before.keys() & after.keys())
+        if before[name] != after[name]
+    ]
+    rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
+    rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
+    return ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")

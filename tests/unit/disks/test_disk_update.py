@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from goldnode.commands.disks_update import update as command
 from goldnode.core import program_file as nodefile
 from goldnode.core.errors import DiskError
-from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, Partition, Raw, System
+from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, DiskSystem, Partition, Raw
 from goldnode.fleet import disk_update as update
 from goldnode.node.slotwrite import head as read_head
 from goldnode.node.state.domains.program import OTHER, PROGRAM
@@ -58,7 +58,7 @@ def disk(tmp_path: Path) -> BuiltDisk:
         stack="s",
         stack_lock="sha256:2",
         disk_lock="sha256:3",
-        os=System("debian", "12", "bookworm", "amd64"),
+        os=DiskSystem("debian", "12", "bookworm", "amd64"),
         kernel="6.1.0-901-amd64",
         driver=None,
         modules=(),
