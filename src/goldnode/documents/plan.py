@@ -69,7 +69,7 @@ class PlanReboot(Part):
 
 
 class PlanDocument(Part):
-    """What would be changed, why, and what prevents it."""
+    """The changes of a run, their reasons, and their obstacles."""
 
     schema_: Literal["goldnode.plan/1"] = Field(alias="schema")
     state: Literal["present", "absent"]
