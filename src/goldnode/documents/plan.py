@@ -69,7 +69,7 @@ class PlanReboot(Part):
 
 
 class PlanDocument(Part):
-    """The changes of a run, their reasons, and their obstacles."""
+    """The changes that would be made, the reasons for them, and the obstacles."""
 
     schema_: Literal["goldnode.plan/1"] = Field(alias="schema")
     state: Literal["present", "absent"]
