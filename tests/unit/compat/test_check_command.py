@@ -220,7 +220,7 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
         ),
         (
             ("-i", "misspelt.yml"),
-            '(its groups: a-100, x), so that there is nothing to check. Call group "a-100" "a100", as the class is called.',
+            '(its groups: a-100, x), so that there is nothing to check. Rename group "a-100" to "a100", the name of the class.',
         ),
         (("-i", "latin.ini"), "latin.ini: the inventory cannot be read: 'utf-8' codec"),
         (("-i", "latin.ini"), "Save it as UTF-8."),
