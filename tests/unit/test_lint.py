@@ -46,7 +46,7 @@ PENDING: frozenset[str] = frozenset(
         "lock/update.py:update",
         "node/probe/logs.py:note",
         "node/state/history.py:record",
-        "node/verdict/events.py:_told_row",
+        "node/verdict/events.py:_of_row",
     }
 )
 
