@@ -44,9 +44,6 @@ PENDING: frozenset[str] = frozenset(
         "lock/update.py:_written",
         "lock/update.py:check",
         "lock/update.py:update",
-        "node/probe/logs.py:note",
-        "node/state/history.py:record",
-        "node/verdict/events.py:_of_row",
     }
 )
 
