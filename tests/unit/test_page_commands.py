@@ -65,7 +65,10 @@ def test_commands_and_options_exist(page: Path) -> None:
 
 
 def test_wrong_commands_are_found() -> None:
-    text = "```console\n$ goldnode chek -c l4\n# goldnode lock X \\\n    --upgrad  # later\n```\n`goldnode mirror X -j 2`, `goldnode plan --nope`, `goldnode needs root`"
+    text = (
+        "```console\n$ goldnode chek -c l4\n# goldnode lock X \\\n    --upgrad  # later\n```\n"
+        "`goldnode mirror X -j 2`, `goldnode plan --nope`, `goldnode needs root`"
+    )
     assert [fault(words) for words in commands(text)] == [
         "no command chek",
         "lock has no option --upgrad",
