@@ -44,6 +44,12 @@ from goldnode.commands.output import LIMIT, emit, reports
     metavar="FILE",
     help="Check this Python requirements file on each class or stack.",
 )
+@click.option(
+    "--gpu",
+    "model",
+    metavar="MODEL",
+    help="GPU model of the nodes, for classes with `model: auto`.",
+)
 @reports("check", "sarif")
 @click.option(
     "--require-lock",
@@ -59,6 +65,7 @@ def check(
     limit: str | None,
     images: tuple[str, ...],
     requirements: tuple[Path, ...],
+    model: str | None,
     form: str,
     require_lock: bool,
     explain: str | None,
@@ -95,7 +102,7 @@ def check(
         raise click.UsageError("--limit needs an inventory (-i).")
     from goldnode.commands.check_request import look
 
-    found = look(classes, stacks, inventories, limit, images, requirements)
+    found = look(classes, stacks, inventories, limit, images, requirements, model=model)
     if form == "sarif":
         click.echo(report.dumps(report.sarif(found)))
     else:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.catalog.load import Catalog
+from goldnode.catalog.models import AUTO
 from goldnode.classdoc import checks
 from goldnode.classdoc.hosts import host_of_class, host_of_stack, workloads_of_class
 from goldnode.classdoc.load import load_catalog
@@ -37,11 +38,14 @@ def look(
     catalog: Catalog | None = None,
     site: Site | None = None,
     on: dt.date | None = None,
+    model: str | None = None,
 ) -> Report:
     """Check the named subjects, with `images` and `requirements` on each; all classes if nothing is named.
 
-    Raises GoldnodeError for an unknown name, an inventory without a host of any class, a catalog without
-    classes, and an unreadable image or file.
+    `model` is the GPU model of classes that take any (`model: auto`).
+
+    Raises GoldnodeError for an unknown name or model, an inventory without a host of any class, a catalog
+    without classes, and an unreadable image or file.
     """
     catalog, site = catalog or load_catalog(), site or load_site()
     cohorts: list[tuple[str, str]] = []
@@ -66,8 +70,10 @@ def look(
     subjects: list[tuple[str, Place | None]] = []
     found: list[Finding] = []
     seen: dict[str, tuple[Host, list[Workload]]] = {}
+    if model is not None:
+        _require_auto(named, catalog)
     for name in named:
-        host = host_of_class(name, catalog, site, on=on)
+        host = host_of_class(name, catalog, site, on=on, model=model)
         entry = catalog.node_class(name)
         if host.on is not None:
             checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
@@ -99,6 +105,16 @@ def look(
             if host.unlocked is not None and host.stack
         ],
     )
+
+
+def _require_auto(names: Sequence[str], catalog: Catalog) -> None:
+    """Refuse a GPU model where no class leaves it open. Raises CatalogError."""
+    gpus = [catalog.node_class(name).item.gpu for name in names]
+    if not any(gpu is not None and gpu.model == AUTO for gpu in gpus):
+        raise CatalogError(
+            f"--gpu is for classes with `model: auto`, and {_few(names) or 'a stack'} is none",
+            remedy="leave --gpu out, or declare `gpu: {model: auto}`",
+        )
 
 
 def _given(images: Sequence[str], requirements: Sequence[Path]) -> list[Workload]:
