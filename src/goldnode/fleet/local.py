@@ -48,7 +48,7 @@ class Target:
 def choose(name: str | None) -> Target:
     """Return the class for this machine: the named one, that of localhost in ./inventory, or the one that fits.
 
-    Raises GoldnodeError if there is none, if it cannot be used, or if this user is not root.
+    Raises GoldnodeError without a class, if it cannot be used, or if this user is not root.
     """
     require("ansible")
     catalog = load_catalog()
@@ -77,7 +77,7 @@ def _own(catalog: Catalog) -> tuple[str, str] | None:
 
 
 def _fitting(catalog: Catalog) -> tuple[str, str]:
-    """Return the class of the catalog that fits this machine. Raises LocalError if there is none."""
+    """Return the class of the catalog that fits this machine. Raises LocalError without one."""
     machine = first_class.this_machine()
     gpus = first_class.gpus_of(machine)
     for stack in first_class.stacks_for(gpus, catalog, machine):

@@ -82,7 +82,7 @@ class SiteDirectoryError(GoldnodeError):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a site directory is for: hosts of one class, and files of a catalog by their path in it."""
+    """The hosts of one class, and files of a catalog by their path in it."""
 
     node_class: str
     hosts: tuple[str, ...]

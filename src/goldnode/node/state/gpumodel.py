@@ -33,7 +33,7 @@ def on_bus(gpu: Optional[Mapping[str, Any]], rows: Optional[List[Dict[str, Optio
 
 
 def unfit(gpu: Mapping[str, Any], pci_id: object) -> Optional[str]:
-    """Return why a GPU cannot be one of the class's; None if it can, or if no fact says so."""
+    """Return why a GPU cannot be one of the class's; None if it can, or if no fact rules it out."""
     if is_auto(gpu):
         found: Optional[str] = (gpu.get("unfit") or {}).get(pci_id)
         return found

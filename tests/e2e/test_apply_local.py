@@ -1,0 +1,114 @@
+"""`goldnode init` and `goldnode apply --local` on a node: one machine, no ssh, from a bare system to a second run without changes."""
+
+from __future__ import annotations
+
+import io
+import json
+import sysconfig
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.e2e.support import Site
+from tests.release_files import export
+
+from goldnode.testing.lab.nodes import Node
+
+pytestmark = pytest.mark.lab
+
+# What goldnode[ansible] requires, as modules of this environment. The node's Python has the same version.
+REQUIRED = (
+    "_cffi_backend*", "_yaml", "annotated_types", "ansible", "ansible_core*", "cffi", "click", "cryptography", "jinja2",
+    "markupsafe", "packaging", "pydantic", "pydantic_core", "pydantic_core-*", "resolvelib", "typing_extensions.py",
+    "typing_inspection", "yaml",
+)  # fmt: skip
+VENV = "/opt/goldnode/venv"
+PROGRAM = "#!{venv}/bin/python\nimport sys\nfrom {module} import main\nsys.exit(main())\n"
+MAINS = {
+    "goldnode": "goldnode.cli",
+    "ansible": "ansible.cli.adhoc",
+    "ansible-inventory": "ansible.cli.inventory",
+    "ansible-playbook": "ansible.cli.playbook",
+}
+
+
+def carry(node: Node, tree: Path) -> None:
+    """Put the checkout in `tree` and a virtual environment for it on the node."""
+    packages = Path(sysconfig.get_path("purelib"))
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        for name in (
+            "src",
+            "catalog",
+            "schemas",
+            "roles",
+            "site.yml",
+            "ansible.cfg",
+            "images/containers",
+            "pyproject.toml",
+        ):
+            tar.add(tree / name, f"opt/goldnode/tree/{name}")
+        for pattern in REQUIRED:
+            for path in packages.glob(pattern):
+                tar.add(path, f"{VENV[1:]}/lib/python3.11/site-packages/{path.name}")
+    node.container.put_archive("/", sink.getvalue())
+    node.put(
+        {
+            f"{VENV}/pyvenv.cfg": b"home = /usr/bin\ninclude-system-site-packages = false\n",
+            f"{VENV}/lib/python3.11/site-packages/goldnode.pth": b"/opt/goldnode/tree/src\n",
+        }
+    )
+    programs = {
+        f"{VENV}/bin/{name}": PROGRAM.format(venv=VENV, module=module).encode()
+        for name, module in MAINS.items()
+    }
+    node.put(programs, 0o755)
+    node.shell(
+        f"ln -s /usr/bin/python3 {VENV}/bin/python && ln -s {VENV}/bin/goldnode /usr/local/bin/goldnode"
+    )
+
+
+def test_one_machine_from_nothing_to_its_class(
+    make: Callable[..., tuple[Node, Site]], tmp_path: Path
+) -> None:
+    node, site = make("local", "e2e_plain", "e2e_plain")
+    assert site.catalog is not None
+    assert site.site is not None
+    assert site.locks is not None
+    carry(node, export(tmp_path / "tree"))
+    files = {
+        f"/root/e2e/{path.relative_to(site.catalog)}": path.read_bytes()
+        for path in site.catalog.rglob("*.yml")
+    }
+    files |= {f"/root/e2e/locks/{path.name}": path.read_bytes() for path in site.locks.iterdir()}
+    files["/root/e2e/goldnode-site.yml"] = site.site.read_bytes()
+    node.put(files)
+    environment = {
+        "GOLDNODE_CATALOG": "/root/e2e",
+        "GOLDNODE_LOCKS": "/root/e2e/locks",
+        "GOLDNODE_SITE": "/root/e2e/goldnode-site.yml",
+        "LC_ALL": "C.UTF-8",
+    }
+
+    def goldnode(words: str, rc: int = 0) -> str:
+        done = node.shell(
+            f"cd /root/mine 2>/dev/null || cd /root; goldnode {words}", check=False, env=environment
+        )
+        assert done.rc == rc, done.output[-6000:]
+        return done.output
+
+    assert "wrote mine/inventory/hosts.yml" in goldnode("init mine --local --class e2e_plain")
+    shown = goldnode("apply --local --dry-run", 1)
+    assert "Class e2e_plain (of localhost in ./inventory)" in shown
+    assert node.shell("apt-mark showhold").output == ""
+    assert "There is no terminal to ask on" in goldnode("apply --local </dev/null", 2)
+    applied = goldnode("apply --local --yes")
+    assert "This machine is what class e2e_plain declares." in applied
+    assert node.shell("apt-mark showhold").output.split()
+    node.shell("test -e /etc/systemd/system/goldnode-sanity.service")
+    again = goldnode("apply --local --yes --format json 2>/dev/null")
+    assert json.loads(again)["applied"] is False
+    assert "0 to change" in goldnode("apply --local --dry-run") or "converged" in goldnode(
+        "apply --local --dry-run"
+    )
