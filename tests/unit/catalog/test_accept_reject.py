@@ -950,5 +950,5 @@ def test_catalog_of_the_site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert str(root) in Compiler().places(), "the cache of class documents depends on it"
     monkeypatch.delenv("GOLDNODE_CATALOG")
     (root / "classes").rename(root / "clases")
-    with pytest.raises(CatalogError, match=r'clases of a catalog of `catalog` in .*goldnode-site\.yml'):
+    with pytest.raises(CatalogError, match=r"clases of a catalog of `catalog` in .*goldnode-site\.yml"):
         load_catalog()
