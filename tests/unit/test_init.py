@@ -43,7 +43,7 @@ def report(*words: str) -> dict[str, Any]:
 
 
 def inventory(directory: Path) -> str:
-    text = (directory / "inventory/hosts.yml").read_text(encoding="utf-8")
+    text = next((directory / "inventory").iterdir()).read_text(encoding="utf-8")
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
 
 
@@ -124,6 +124,16 @@ def test_class_of_the_catalog_needs_no_file_of_its_own(desk: Path) -> None:
 def test_yes_takes_the_defaults() -> None:
     found = report("init", "--yes")
     assert (found["class"], found["hosts"], found["notes"]) == ("workstation", ["localhost"], [])
+
+
+def test_another_class_can_be_added(desk: Path) -> None:
+    report("init", "site", "--host", "a", "--class", "cpu_only")
+    found = report("init", "site", "--host", "b", "--class", "l4")
+    assert found["written"] == ["inventory/l4.yml"]
+    result = run("init", "site", "--host", "a", "--class", "cpu_only_debian13")
+    assert result.exit_code == 2
+    assert 'host "a" is in two classes' in result.stderr
+    assert sorted(path.name for path in (desk / "site/inventory").iterdir()) == ["cpu_only.yml", "l4.yml"]
 
 
 def test_second_run_changes_nothing() -> None:

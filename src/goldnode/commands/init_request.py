@@ -123,6 +123,7 @@ def run(directory: Path, flags: Flags, ask: Ask | None, may_replace: Callable[[P
     here = machine if site.THIS_MACHINE in hosts else None
     node_class, files = _class(flags, answer, catalog, here)
     _prove(catalog, files)
+    _require_free(directory / site.INVENTORY, hosts, node_class, catalog)
     contents = site.Contents(node_class, hosts, files, flags.user)
     collection = site.collection_installed()
     written = site.write(directory, site.files(contents, collection=collection), may_replace)
@@ -183,6 +184,18 @@ def _class(flags: Flags, ask: Ask, catalog: Catalog, here: Machine | None) -> tu
     return first_class.class_of(chosen, stack, catalog, flags.name)
 
 
+def _require_free(inventory: Path, hosts: Sequence[str], node_class: str, catalog: Catalog) -> None:
+    """Refuse a host that an inventory file of the directory puts into another class. Raises GoldnodeError."""
+    taken = classes_of_hosts(inventory, catalog) if inventory.exists() else {}
+    for host in (name for pattern in hosts for name in expand(pattern)):
+        if taken.get(host, node_class) != node_class:
+            raise GoldnodeError(
+                f'nothing was written: host "{host}" is in two classes, {taken[host]} there and {node_class} here',
+                file=inventory,
+                remedy="remove it there, or name another directory",
+            )
+
+
 def _prove(catalog: Catalog, files: Mapping[str, str]) -> None:
     """Read the new files as a part of the catalog, before anything is written. Raises GoldnodeError."""
     with tempfile.TemporaryDirectory() as place:
@@ -205,14 +218,7 @@ def _checked(
     """Check what was written, as `goldnode check` does there."""
     catalog = load_catalog([*catalog_directories(), directory / site.CATALOG])
     settings = load_site(directory / site.SITE)
-    members = classes_of_hosts(directory / site.INVENTORY, catalog)
-    expected = {name for host in contents.hosts for name in expand(host)}
-    if {host for host, name in members.items() if name == contents.node_class} != expected:
-        raise GoldnodeError(
-            f'the inventory does not have the hosts of class "{contents.node_class}" as they were written',
-            file=directory / site.INVENTORY,
-            remedy="remove other inventory files from the directory",
-        )
+    classes_of_hosts(directory / site.INVENTORY, catalog)  # as site.yml reads it: no host in two classes
     item = catalog.node_class(contents.node_class).item
     auto = item.gpu is not None and item.gpu.model == AUTO
     model = here.gpus[0][0] if here is not None and auto and here.gpus else None

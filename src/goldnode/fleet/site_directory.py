@@ -119,7 +119,8 @@ def files(contents: Contents, *, collection: bool) -> dict[str, str]:
         SITE: _SITE,
         "ansible.cfg": _ANSIBLE.format(plugins=plugins),
         ".gitignore": _GITIGNORE,
-        f"{INVENTORY}/hosts.yml": _inventory(contents),
+        # One file per class, so that another class can be added to the directory.
+        f"{INVENTORY}/{contents.node_class}.yml": _inventory(contents),
         f"{LOCKS}/.gitkeep": "",
         **{f"{CATALOG}/{name}": text for name, text in contents.catalog.items()},
     }
@@ -158,7 +159,7 @@ def write(directory: Path, content: Mapping[str, str], may_replace: Callable[[Pa
             raise SiteDirectoryError(
                 "this file exists with another content, and nothing was written",
                 file=path,
-                remedy="name another directory, move it away, or use --overwrite",
+                remedy="name another directory, or move it away; `goldnode init --overwrite` replaces it",
             )
     parent = directory.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)

@@ -107,7 +107,7 @@ def test_site_without_a_class_of_its_own_has_a_place_for_one(tmp_path: Path) -> 
     content = site.files(site.Contents("cpu_only", (site.THIS_MACHINE,)), collection=False)
     site.write(tmp_path, content, never)
     assert (tmp_path / "catalog/classes").is_dir()
-    assert "ansible_connection: local" in (tmp_path / "inventory/hosts.yml").read_text(encoding="utf-8")
+    assert "ansible_connection: local" in (tmp_path / "inventory/cpu_only.yml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("collection", [True, False])
