@@ -14,7 +14,7 @@ from tests.e2e.support import Site
 from tests.release_files import export
 
 from goldnode.core.site import load_site
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
@@ -34,7 +34,7 @@ MAINS = {
 }
 
 
-def carry(node: Node, tree: Path) -> None:
+def carry(node: LabNode, tree: Path) -> None:
     """Put the checkout in `tree` and a virtual environment for it on the node."""
     packages = Path(sysconfig.get_path("purelib"))
     sink = io.BytesIO()
@@ -71,7 +71,7 @@ def carry(node: Node, tree: Path) -> None:
 
 
 def test_one_machine_from_nothing_to_its_class(
-    make: Callable[..., tuple[Node, Site]], tmp_path: Path
+    make: Callable[..., tuple[LabNode, Site]], tmp_path: Path
 ) -> None:
     node, site = make("local", "e2e_plain", "e2e_plain")
     assert site.catalog is not None

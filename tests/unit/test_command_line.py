@@ -21,7 +21,7 @@ from tests.unit.node.captures import healthy
 
 from goldnode.catalog.load import builtin_catalog
 from goldnode.cli import main
-from goldnode.commands.output import FormatOption, Option
+from goldnode.commands.output import FormatOption, OutputOption
 
 # Commands without a report: they print or write one file in its own format.
 FILES = ("class export", "completion", "node-program", "schema")
@@ -219,7 +219,7 @@ def test_former_spellings_are_hidden() -> None:
         (name, spelling)
         for name, (command, _) in COMMANDS.items()
         for option in options_of(command)
-        if isinstance(option, Option)
+        if isinstance(option, OutputOption)
         for spelling in option.former
     }
     assert former == {

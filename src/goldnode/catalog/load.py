@@ -19,7 +19,7 @@ from goldnode.core import yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.core.site import load_site
-from goldnode.core.yamlsource import Source
+from goldnode.core.yamlsource import YamlSource
 
 Item = TypeVar("Item", bound=models.Strict)
 
@@ -29,12 +29,12 @@ FOLDERS = ("stacks", "platforms", "classes")
 
 
 @dataclass(frozen=True)
-class Entry(Generic[Item]):
+class CatalogEntry(Generic[Item]):
     """One named item of the catalog, with its file and the lines of its keys."""
 
     name: str
     item: Item
-    source: Source
+    source: YamlSource
 
     @property
     def file(self) -> Path:
@@ -51,16 +51,16 @@ class Catalog:
     """All stacks, platforms, classes and archives, by name."""
 
     directories: tuple[Path, ...]
-    archives: dict[str, Entry[models.Archive]] = field(default_factory=dict)
-    stacks: dict[str, Entry[models.Stack]] = field(default_factory=dict)
-    platforms: dict[str, Entry[models.Platform]] = field(default_factory=dict)
-    classes: dict[str, Entry[models.NodeClass]] = field(default_factory=dict)
+    archives: dict[str, CatalogEntry[models.Archive]] = field(default_factory=dict)
+    stacks: dict[str, CatalogEntry[models.Stack]] = field(default_factory=dict)
+    platforms: dict[str, CatalogEntry[models.Platform]] = field(default_factory=dict)
+    classes: dict[str, CatalogEntry[models.NodeClass]] = field(default_factory=dict)
 
-    def stack(self, name: str) -> Entry[models.Stack]:
+    def stack(self, name: str) -> CatalogEntry[models.Stack]:
         """Return a stack. Raises CatalogError with the nearest valid spelling."""
         return _named("stack", name, self.stacks)
 
-    def node_class(self, name: str) -> Entry[models.NodeClass]:
+    def node_class(self, name: str) -> CatalogEntry[models.NodeClass]:
         """Return a node class. Raises CatalogError with the nearest valid spelling."""
         return _named("class", name, self.classes)
 
@@ -157,7 +157,9 @@ class Faults:
         self.broken: set[tuple[str, str | None]] = set()
 
     @contextmanager
-    def of(self, what: tuple[str, str | None], where: dict[str, Entry[Item]] | None = None) -> Iterator[None]:
+    def of(
+        self, what: tuple[str, str | None], where: dict[str, CatalogEntry[Item]] | None = None
+    ) -> Iterator[None]:
         """Collect errors of the item `what` (kind, name), which is in `where`."""
         try:
             yield
@@ -170,7 +172,7 @@ class Faults:
                 where.pop(str(what[1]), None)
 
 
-def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
+def _read_archives(place: Path, into: dict[str, CatalogEntry[models.Archive]]) -> None:
     path = place / "archives.yml"
     if not path.is_file():
         return
@@ -185,22 +187,22 @@ def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
                 line=source.line(("archives", name)),
                 remedy="rename or remove one of them",
             )
-        into[name] = Entry(name, archive, source)
+        into[name] = CatalogEntry(name, archive, source)
 
 
 def _read_folder(
-    folder: Path, model: type[Item], key: str, into: dict[str, Entry[Item]], keep: Faults
+    folder: Path, model: type[Item], key: str, into: dict[str, CatalogEntry[Item]], keep: Faults
 ) -> None:
     for path in _files(folder):
         with keep.of((key, path.stem)):
             _read_one(path, model, key, into)
 
 
-def _read_one(path: Path, model: type[Item], key: str, into: dict[str, Entry[Item]]) -> None:
+def _read_one(path: Path, model: type[Item], key: str, into: dict[str, CatalogEntry[Item]]) -> None:
     source = yamlsource.read(path)
     item = yamlsource.validate(model, source)
     name = source.data[key]
-    entry = Entry(name, item, source)
+    entry = CatalogEntry(name, item, source)
     if name in into:
         other = into[name]
         raise entry.error(
@@ -225,7 +227,7 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _named(kind: str, name: str, known: dict[str, Entry[Item]]) -> Entry[Item]:
+def _named(kind: str, name: str, known: dict[str, CatalogEntry[Item]]) -> CatalogEntry[Item]:
     if name not in known:
         raise CatalogError(f'{kind} "{name}" is not in the catalog', remedy=nearest(name, known))
     return known[name]

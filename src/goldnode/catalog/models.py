@@ -867,7 +867,7 @@ class Suppression(Strict):
         return self
 
 
-class Image(Strict):
+class WorkloadImage(Strict):
     """An image that runs on the nodes of a class, with properties that its name does not show.
 
     It can also be written as the name alone.
@@ -1030,7 +1030,7 @@ class NodeClass(Strict):
     suppressions: list[Suppression] = Field(
         default_factory=list, description="Findings that are known and accepted, until when, and by whom."
     )
-    images: list[Image] = Field(
+    images: list[WorkloadImage] = Field(
         default_factory=list, description="Images that run on its nodes; checked against the stack."
     )
     requirements: list[Sentence] = Field(

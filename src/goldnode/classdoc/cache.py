@@ -26,7 +26,7 @@ from goldnode.core.files import cache_directory
 
 if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog
-    from goldnode.compat.model import Finding
+    from goldnode.compat.model import CompatFinding
 
 # Read by `goldnode.site`, in addition to the site file: the addresses in this machine's apt sources.
 MACHINE = ("/etc/os-release", "/etc/apt", "/var/lib/apt/lists")
@@ -127,7 +127,7 @@ class ClassDocuments:
                 document = self._compiled().document(name)
                 if "error" not in document:
                     # `_keep` writes the whole cache: store the messages first, so that one write covers both.
-                    self._kept["told"][name] = self._compiled().told(name)
+                    self._kept["told"][name] = self._compiled().remarks(name)
                     self._keep("documents", name, document)
                     return document
                 self._unusable[name] = document
@@ -135,14 +135,14 @@ class ClassDocuments:
         found: Json = self._kept["documents"][name]
         return found
 
-    def told(self, name: str) -> list[str]:
+    def remarks(self, name: str) -> list[str]:
         """Return the compatibility findings of a class that do not block it, one line each.
 
         Raises GoldnodeError.
         """
         self.document(name)
         found: list[str] = (
-            self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().told(name)
+            self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().remarks(name)
         )
         return found
 
@@ -214,7 +214,7 @@ class Compiler:
 
         self._read_inventory = read_inventory
         self.catalog, self.site = load_catalog(), load_site()
-        self._found: dict[str, list[Finding]] = {}
+        self._found: dict[str, list[CompatFinding]] = {}
 
     def classes(self) -> list[str]:
         """Return the names of all classes."""
@@ -265,7 +265,7 @@ class Compiler:
         except (LockError, CatalogError, FactsError, WorkloadError) as problem:
             return {"class": name, "error": str(problem)}
 
-    def told(self, name: str) -> list[str]:
+    def remarks(self, name: str) -> list[str]:
         """Return the compatibility findings of a class that do not block it, one line each.
 
         Raises GoldnodeError.
@@ -290,7 +290,7 @@ class Compiler:
             "told": [f"{mark(finding)}: {brief(finding)}" for finding in found if not finding.fatal],
         }
 
-    def _findings(self, name: str) -> list[Finding]:
+    def _findings(self, name: str) -> list[CompatFinding]:
         from goldnode.classdoc.hosts import findings_of_class
 
         if name not in self._found:

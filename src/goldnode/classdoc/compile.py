@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from goldnode.catalog import models
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc import checks
 from goldnode.classdoc.gpu_facts import by_pci_id, health_facts, shared_facts
 from goldnode.classdoc.hosts import host_of_class
@@ -25,7 +25,7 @@ from goldnode.core.errors import LockError, MirrorError, SiteError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.lock import publication
-from goldnode.lock.archives import ArchivePlaces, archives_of, key_stores
+from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
 from goldnode.lock.modules import BuiltModules, find_modules
 from goldnode.node import openpgp
@@ -169,13 +169,13 @@ def declaration(name: str, catalog: Catalog, site: Site | None = None) -> dict[s
     return found
 
 
-def _model(item: models.NodeClass) -> facts.Gpu | None:
+def _model(item: models.NodeClass) -> facts.GpuModel | None:
     """Return the GPU model that the class names; None without one, and for `model: auto`."""
     return None if item.gpu is None or item.gpu.model == models.AUTO else facts.gpu(item.gpu.model)
 
 
 def _gpus(
-    entry: Entry[models.NodeClass],
+    entry: CatalogEntry[models.NodeClass],
     catalog: Catalog,
     site: Site,
     lock: Lock | None = None,
@@ -230,7 +230,7 @@ def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
     return {"reason": waiver.reason, "owner": waiver.owner, "expires": waiver.expires.isoformat()}
 
 
-def _built(stack: Entry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:
+def _built(stack: CatalogEntry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:
     """Return the prebuilt modules of a stack, or None if modules are built on the nodes or not at all."""
     if site.modules != "prebuilt" or stack.item.driver is None or stack.item.driver.dkms is None:
         return None
@@ -248,7 +248,7 @@ def _driver(
     driver: models.Driver | None,
     lock: Lock,
     item: models.NodeClass,
-    gpu: facts.Gpu | None,
+    gpu: facts.GpuModel | None,
     built: BuiltModules | None,
 ) -> dict[str, Any] | None:
     if driver is None:
@@ -362,7 +362,7 @@ def _module(module: models.KernelModule, lock: Lock, built: BuiltModules | None)
 
 
 def _site(
-    stack: Entry[models.Stack],
+    stack: CatalogEntry[models.Stack],
     lock: Lock,
     catalog: Catalog,
     site: Site,
@@ -433,14 +433,14 @@ def mirror_archive(
 
 
 def site_archives(
-    stack: Entry[models.Stack], catalog: Catalog, site: Site, options: Sequence[str] = ()
+    stack: CatalogEntry[models.Stack], catalog: Catalog, site: Site, options: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Return the archives of `stack` and of optional parts, with this site's addresses and keys.
 
     `key` is base64 of the armoured key if it is to be installed at `signed_by`. It is null if the node's OS provides the
     keyring. Raises SiteError and SigningKeyError, and LockError for a key that has to be fetched and cannot be.
     """
-    places = ArchivePlaces(catalog, site, stack.item.os, stores=key_stores(stack, site))
+    places = ArchivePlaces(catalog, site, stack.item.os, KeyAccess(key_stores(stack, site)))
     found = []
     for name in archives_of(stack.item, options):
         archive = catalog.archives[name].item
@@ -459,7 +459,9 @@ def site_archives(
     return found
 
 
-def _require_options(entry: Entry[models.NodeClass], stack: Entry[models.Stack], lock: Lock) -> None:
+def _require_options(
+    entry: CatalogEntry[models.NodeClass], stack: CatalogEntry[models.Stack], lock: Lock
+) -> None:
     """Refuse a class whose optional parts the lock does not hold. Raises LockError."""
     missing = [name for name in entry.item.options if name not in lock.options]
     if missing:

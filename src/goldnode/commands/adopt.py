@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from goldnode.commands.output import BECOME, Option, emit, out_directory, reports, say
+from goldnode.commands.output import BECOME, OutputOption, emit, out_directory, reports, say
 
 
 @click.command()
@@ -43,7 +44,7 @@ from goldnode.commands.output import BECOME, Option, emit, out_directory, report
 @click.option(
     "--save-survey",
     "save_to",
-    cls=Option,
+    cls=OutputOption,
     former={"--keep": None},
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
@@ -52,14 +53,12 @@ from goldnode.commands.output import BECOME, Option, emit, out_directory, report
 @reports("class-proposal")
 def adopt(
     host: str,
-    inventory: str | None,
     name: str | None,
     out: Path | None,
     site_directory: Path | None,
-    become: bool,
-    from_file: Path | None,
     save_to: Path | None,
     form: str,
+    **survey_from: Any,
 ) -> None:
     """Propose a class and a stack for a machine that runs already.
 
@@ -71,11 +70,7 @@ def adopt(
     from goldnode.core.site import load_site
     from goldnode.fleet import adopt as adopting
 
-    survey = (
-        adopting.read(from_file)
-        if from_file
-        else adopting.look(host, inventory, ["--become"] if become else [])
-    )
+    survey = _survey(host, **survey_from)
     if save_to is not None:
         save_to.write_text(json.dumps(survey, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     class_name = name or adopting.name_for(survey)
@@ -106,3 +101,12 @@ def adopt(
         f"Nothing was changed on {host}. Next: review, then {place}`goldnode lock {proposal.stack}` and `goldnode "
         "check-catalog`."
     )
+
+
+def _survey(host: str, inventory: str | None, become: bool, from_file: Path | None) -> dict[str, Any]:
+    """Return the survey in a file, or that of HOST."""
+    from goldnode.fleet import adopt as adopting
+
+    if from_file is not None:
+        return adopting.read(from_file)
+    return adopting.survey_host(host, inventory, ["--become"] if become else [])

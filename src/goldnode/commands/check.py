@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -59,17 +60,11 @@ from goldnode.commands.output import LIMIT, emit, reports
 @click.option("--explain", metavar="RULE", help="Explain a rule: what it compares, why, and its sources.")
 @click.option("--list-rules", is_flag=True, help="List all rules.")
 def check(
-    classes: tuple[str, ...],
-    stacks: tuple[str, ...],
-    inventories: tuple[str, ...],
-    limit: str | None,
-    images: tuple[str, ...],
-    requirements: tuple[Path, ...],
-    model: str | None,
     form: str,
     require_lock: bool,
     explain: str | None,
     list_rules: bool,
+    **subjects: Any,
 ) -> None:
     """Check that classes, stacks, images and requirements are compatible.
 
@@ -98,11 +93,11 @@ def check(
             else "\n".join(f"{item.id:<{width}}  {item.title}" for item in rules),
         )
         return
-    if limit is not None and not inventories:
+    if subjects["limit"] is not None and not subjects["inventories"]:
         raise click.UsageError("--limit needs an inventory (-i).")
-    from goldnode.commands.check_request import look
+    from goldnode.commands.check_request import CheckRequest, compatibility_report
 
-    found = look(classes, stacks, inventories, limit, images, requirements, model=model)
+    found = compatibility_report(CheckRequest(**subjects))
     if form == "sarif":
         click.echo(report.dumps(report.sarif(found)))
     else:

@@ -19,30 +19,35 @@ from goldnode.classdoc.hosts import host_of_class, host_of_stack, workloads_of_c
 from goldnode.classdoc.load import load_catalog
 from goldnode.compat import known_bad, rules_host
 from goldnode.compat.check import check, settle
-from goldnode.compat.model import Finding, Host, Place, Workload
-from goldnode.compat.report import Report
+from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt, Workload
+from goldnode.compat.report import CompatReport
 from goldnode.core.errors import CatalogError, InventoryError
 from goldnode.core.site import Site, load_site
 from goldnode.inventory.selection import check_inventory, no_host, put_right
-from goldnode.inventory.variables import Strangers, check_written
+from goldnode.inventory.variables import UnknownVariables, check_written
 
 
-def look(
-    classes: Sequence[str] = (),
-    stacks: Sequence[str] = (),
-    inventories: Sequence[str] = (),
-    limit: str | None = None,
-    images: Sequence[str] = (),
-    requirements: Sequence[Path] = (),
+@dataclasses.dataclass(frozen=True)
+class CheckRequest:
+    """The subjects of a check, by name. `limit` selects hosts of the inventories, as for Ansible."""
+
+    classes: Sequence[str] = ()
+    stacks: Sequence[str] = ()
+    inventories: Sequence[str] = ()
+    limit: str | None = None
+    images: Sequence[str] = ()
+    requirements: Sequence[Path] = ()
+    model: str | None = None  # the GPU model of classes that take any (`model: auto`)
+
+
+def compatibility_report(
+    request: CheckRequest,
     *,
     catalog: Catalog | None = None,
     site: Site | None = None,
     on: dt.date | None = None,
-    model: str | None = None,
-) -> Report:
-    """Check the named subjects, with `images` and `requirements` on each; all classes if nothing is named.
-
-    `model` is the GPU model of classes that take any (`model: auto`).
+) -> CompatReport:
+    """Check the named subjects, with the images and requirements on each; all classes if nothing is named.
 
     Raises GoldnodeError for an unknown name or model, an inventory without a host of any class, a catalog
     without classes, and an unreadable image or file.
@@ -51,14 +56,14 @@ def look(
     cohorts: list[tuple[str, str]] = []
     left_out: list[str] = []
     odd: list[str] = []
-    named = list(dict.fromkeys(classes))
-    for inventory in inventories:
-        hosts = hosts_of_inventory(inventory, limit, catalog)
+    named = list(dict.fromkeys(request.classes))
+    for inventory in request.inventories:
+        hosts = hosts_of_inventory(inventory, request.limit, catalog)
         named += [name for name, _ in hosts.of_class.values() if name not in named]
         cohorts += [(name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None]
         left_out += hosts.of_no_class
         odd += hosts.odd
-    if not named and not stacks and not inventories:
+    if not named and not request.stacks and not request.inventories:
         named = sorted(catalog.classes)
         if not named:
             places = ", ".join(str(place) for place in catalog.directories)
@@ -66,21 +71,21 @@ def look(
                 f"the catalog has no class to check ({places})",
                 remedy="declare one, or name a stack with --stack",
             )
-    given = _given(images, requirements)
-    subjects: list[tuple[str, Place | None]] = []
-    found: list[Finding] = []
-    seen: dict[str, tuple[Host, list[Workload]]] = {}
-    if model is not None:
+    given = _given(request.images, request.requirements)
+    subjects: list[tuple[str, DeclaredAt | None]] = []
+    found: list[CompatFinding] = []
+    seen: dict[str, tuple[CompatHost, list[Workload]]] = {}
+    if request.model is not None:
         _require_auto(named, catalog)
     for name in named:
-        host = host_of_class(name, catalog, site, on=on, model=model)
+        host = host_of_class(name, catalog, site, on=on, model=request.model)
         entry = catalog.node_class(name)
         if host.on is not None:
             checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
         seen[name] = (host, [*workloads_of_class(entry), *given])
     everything = [
         *seen.values(),
-        *((host_of_stack(name, catalog, site, on=on), given) for name in dict.fromkeys(stacks)),
+        *((host_of_stack(name, catalog, site, on=on), given) for name in dict.fromkeys(request.stacks)),
     ]
     for host, workloads in everything:
         subjects.append((host.subject, host.place))
@@ -88,7 +93,7 @@ def look(
     found += _cohorts(cohorts, seen)
     loads = [workload for _, workloads in everything for workload in workloads]
     kinds = {workload.subject: workload.kind for workload in loads}
-    return Report(
+    return CompatReport(
         subjects,
         found,
         _not_checked(
@@ -129,15 +134,15 @@ def _given(images: Sequence[str], requirements: Sequence[Path]) -> list[Workload
 
 
 def _cohorts(
-    cohorts: Sequence[tuple[str, str]], seen: dict[str, tuple[Host, list[Workload]]]
-) -> list[Finding]:
+    cohorts: Sequence[tuple[str, str]], seen: dict[str, tuple[CompatHost, list[Workload]]]
+) -> list[CompatFinding]:
     members = [dataclasses.replace(seen[name][0], cohort=cohort) for name, cohort in dict.fromkeys(cohorts)]
     return settle(
         rules_host.check_cohorts(members, {host.subject: loads for host, loads in seen.values()}), None
     )
 
 
-def _not_checked(hosts: Sequence[Host], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
+def _not_checked(hosts: Sequence[CompatHost], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
     told = []
     if without:
         told.append(f"what runs on the nodes of {_few(without)}, which name no image and no requirements")
@@ -189,7 +194,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
     members: dict[str, set[str]] = {}
     everyone = _members("all", data, members)
     of_class: dict[str, tuple[str, str | None]] = {}
-    strangers = Strangers()
+    unknown = UnknownVariables()
     for name in sorted(set(data) & set(catalog.classes)):
         for host in sorted(_members(name, data, members)):
             if host in of_class:
@@ -205,7 +210,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
                 )
             of_class[host] = (name, None if cohort is None else str(cohort))
             check_written(host, variables.get(host, {}))
-            strangers.see(host, variables.get(host, {}))
+            unknown.add(host, variables.get(host, {}))
     if not of_class:
         among = f" among those that --limit {limit} names" if limit else ""
         groups = sorted(set(data) - {"_meta", "all", "ungrouped"})
@@ -214,7 +219,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
             f"{_few(groups) or 'none'}), so that there is nothing to check",
             remedy=put_right(groups, catalog.classes),
         )
-    return InventoryHosts(of_class, sorted(everyone - set(of_class)), strangers.lines())
+    return InventoryHosts(of_class, sorted(everyone - set(of_class)), unknown.lines())
 
 
 def _members(name: str, data: dict[str, Any], known: dict[str, set[str]]) -> set[str]:

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from goldnode.commands.output import DRY_RUN, MATRIX, emit, image_store, reports, say
+from goldnode.commands.output import (
+    MATRIX,
+    BuildOptions,
+    build_options,
+    emit,
+    image_store,
+    reports,
+    say,
+)
 
 if TYPE_CHECKING:
-    from goldnode.lock.fetch import Progress
+    from goldnode.lock.fetch import FetchProgress
 
 Say = Callable[[str, str, float], None]
 
@@ -40,13 +48,7 @@ Say = Callable[[str, str, float], None]
     show_default="number of processors",
     help="Number of parallel downloads and build steps.",
 )
-@click.option("--offline", is_flag=True, help="Download nothing; all files must be in the pool already.")
-@click.option(
-    "--twice",
-    is_flag=True,
-    help="Build a second time, in another directory from the pool alone, and compare the digests.",
-)
-@DRY_RUN
+@build_options("digests")
 @reports("image-builds")
 def build(
     patterns: tuple[str, ...],
@@ -54,9 +56,7 @@ def build(
     store_path: Path | None,
     engine_name: str | None,
     jobs: int | None,
-    offline: bool,
-    twice: bool,
-    dry_run: bool,
+    how: BuildOptions,
     form: str,
 ) -> None:
     """Build images from their locks, without a network.
@@ -90,7 +90,7 @@ def build(
     builder = building.Builder(store, engine, jobs)
     pending = builder.pending(recipes)
     waiting = {item.image.name for item in pending}
-    if dry_run:
+    if how.dry_run:
         states = [
             (recipe, "to be built" if recipe.image.name in waiting else "is there") for recipe in recipes
         ]
@@ -106,7 +106,7 @@ def build(
             "\n".join(f"{recipe.ref}  {state}" for recipe, state in states),
         )
         return
-    if pending and not offline:
+    if pending and not how.offline:
         with _fetching() as progress:
             fetch_all(
                 [(row, lock) for row, lock in locks if row.name in waiting],
@@ -114,7 +114,7 @@ def build(
                 progress,
                 verify=False,
             )
-    if pending and offline:
+    if pending and how.offline:
         make_all([lock for row, lock in locks if row.name in waiting], store.pool, verify=False)
     with _showing() as show:
         builder.say = show
@@ -142,7 +142,7 @@ def build(
         ),
     )
     say(f"{len(waiting)} of {len(built)} images built in {seconds:.1f} s with {engine.name} {engine.version}")
-    if twice:
+    if how.twice:
         with second_build(store.cache / "twice") as place, _showing() as show:
             differences = building.twice(store, recipes, engine, place, jobs=jobs, say=show)
         for row in differences:
@@ -154,7 +154,7 @@ def build(
 
 
 @contextmanager
-def _fetching() -> Iterator[Progress | None]:
+def _fetching() -> Iterator[FetchProgress | None]:
     """Show a progress bar of the download on a terminal."""
     if not sys.stderr.isatty():
         yield None

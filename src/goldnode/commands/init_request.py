@@ -17,9 +17,9 @@ import click
 from goldnode.catalog.load import Catalog, catalog_directories
 from goldnode.catalog.models import AUTO
 from goldnode.classdoc.load import load_catalog
-from goldnode.commands.check_request import look
+from goldnode.commands.check_request import CheckRequest, compatibility_report
 from goldnode.compat import report
-from goldnode.compat.report import Report
+from goldnode.compat.report import CompatReport
 from goldnode.core.errors import CatalogError, GoldnodeError, LockError
 from goldnode.core.extras import installed
 from goldnode.core.site import load_site
@@ -57,7 +57,7 @@ class Done:
     contents: site.Contents
     stack: str
     written: site.Written
-    report: Report
+    report: CompatReport
     next: tuple[tuple[str, str], ...]  # command and its purpose
     notes: tuple[str, ...] = ()  # why site.yml would refuse this machine
 
@@ -222,12 +222,8 @@ def _checked(
     item = catalog.node_class(contents.node_class).item
     auto = item.gpu is not None and item.gpu.model == AUTO
     model = here.gpus[0][0] if here is not None and auto and here.gpus else None
-    found = look(
-        [contents.node_class],
-        catalog=catalog,
-        site=settings,
-        model=model if model in facts.gpus() else None,
-    )
+    request = CheckRequest([contents.node_class], model=model if model in facts.gpus() else None)
+    found = compatibility_report(request, catalog=catalog, site=settings)
     try:
         find_lock(catalog.stacks[item.stack], settings)
         locked = True

@@ -12,14 +12,14 @@ from goldnode.commands.output import (
     DRY_RUN,
     KEEP_DAYS,
     WAIT,
-    Option,
+    OutputOption,
     emit,
     reports,
     table,
 )
 
 if TYPE_CHECKING:
-    from goldnode.lock.fetch import Fault, Wanted
+    from goldnode.lock.fetch import FetchFault, FileToFetch
     from goldnode.lock.mirror import Mirror
 
 
@@ -47,7 +47,7 @@ def mirror() -> None:
     "-j",
     "--jobs",
     "parallel",
-    cls=Option,
+    cls=OutputOption,
     former={"--parallel": None},
     type=click.IntRange(1, 32),
     default=4,
@@ -86,7 +86,7 @@ def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | No
         failed = [{"kind": fault.kind, "file": fault.wanted.name, "why": fault.message} for fault in faults]
         if faults:
             emit(form, {"published": [], "failed": failed})
-            _tell(faults, list(locks))
+            _print_faults(faults, list(locks))
             sys.exit(1)
         published = [place.publish(name, lock, signer=signer, status=status) for name, lock in locks.items()]
     emit(
@@ -163,22 +163,22 @@ def verify(stacks: tuple[str, ...], repair: bool, form: str) -> None:
     """
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
-    from goldnode.lock import upkeep
+    from goldnode.lock import maintenance
     from goldnode.lock.mirror import Mirror
 
     site = load_site()
     place = Mirror.of(site)
-    public = upkeep.public_key(place, site)
+    public = maintenance.public_key(place, site)
     _known(place, stacks)
-    found = upkeep.verify(place, public, stacks or None)
+    found = maintenance.verify(place, public, stacks or None)
     lines = [f"{damage.kind}: {damage}" for damage in found]
     if found and repair:
         progress = _progress()
         with progress:
-            _, faults = upkeep.repair(place, found, site, progress, catalog=load_catalog())
+            _, faults = maintenance.repair(place, found, site, progress, catalog=load_catalog())
         for fault in faults:
             click.echo(str(fault), err=True)
-        found = upkeep.verify(place, public, stacks or None)
+        found = maintenance.verify(place, public, stacks or None)
         lines += [f"not repaired: {damage}" for damage in found]
     stored, published = len(list(place.store.glob("*/*"))), len(_publications(place, stacks))
     if not found:
@@ -225,16 +225,16 @@ def gc(days: float, dry_run: bool, nodes: tuple[Path, ...], form: str) -> None:
     from goldnode.classdoc.load import load_catalog
     from goldnode.commands.channel_moves import show_gone
     from goldnode.core.site import load_site
-    from goldnode.lock import upkeep
+    from goldnode.lock import maintenance
     from goldnode.lock.mirror import Mirror
 
     catalog, site = load_catalog(), load_site()
     place = Mirror.of(site)
     own = Path(os.environ.get("GOLDNODE_RUNS") or ".goldnode/runs").expanduser()
-    keep = upkeep.needed(
-        place, catalog, site, upkeep.node_records([*nodes, *([own] if own.is_dir() else [])])
+    keep = maintenance.needed(
+        place, catalog, site, maintenance.node_records([*nodes, *([own] if own.is_dir() else [])])
     )
-    gone, stays = upkeep.collect(place, keep, days=days, dry_run=dry_run)
+    gone, stays = maintenance.collect(place, keep, days=days, dry_run=dry_run)
     shown = [Gone(str(item.path.relative_to(place.directory)), item.why, item.size) for item in gone]
     show_gone(
         shown, {str(path.relative_to(place.directory)): why for path, why in stays.items()}, dry_run, form
@@ -322,10 +322,10 @@ class _Lines:
     def advance(self, size: int) -> None:
         return None
 
-    def done(self, wanted: Wanted) -> None:
+    def done(self, wanted: FileToFetch) -> None:
         click.echo(f"fetched {wanted.name} {wanted.version} ({wanted.size / 1e6:.1f} MB)", err=True)
 
-    def failed(self, fault: Fault) -> None:
+    def failed(self, fault: FetchFault) -> None:
         click.echo(f"{fault.kind} {fault.wanted.name} {fault.wanted.version}", err=True)
 
 
@@ -368,15 +368,15 @@ class _Bar:
     def advance(self, size: int) -> None:
         self._bar.advance(self._task, size)
 
-    def done(self, wanted: Wanted) -> None:
+    def done(self, wanted: FileToFetch) -> None:
         self._left -= 1
         self._bar.update(self._task, description=f"{self._left} files")
 
-    def failed(self, fault: Fault) -> None:
+    def failed(self, fault: FetchFault) -> None:
         self.done(fault.wanted)
 
 
-def _tell(faults: list[Fault], stacks: list[str]) -> None:
+def _print_faults(faults: list[FetchFault], stacks: list[str]) -> None:
     for fault in faults:
         click.echo(str(fault), err=True)
     kinds = {fault.kind for fault in faults}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ _FORM, _SCHEMA, _EMITTED = "goldnode.form", "goldnode.schema", "goldnode.emitted
 ERROR_SCHEMA = "goldnode.error/1"
 
 
-class Option(click.Option):
+class OutputOption(click.Option):
     """An option that accepts former spellings too, which neither help nor completion shows.
 
     `former` maps a spelling to the value it sets; None if the value follows on the command line.
@@ -45,7 +47,7 @@ class Option(click.Option):
             parser.add_option(obj=self, opts=[name], dest=self.name, **action)
 
 
-class FormatOption(Option):
+class FormatOption(OutputOption):
     """`--format` of a command that prints documents of `schema`."""
 
     def __init__(self, *args: Any, schema: str, **given: Any) -> None:
@@ -101,6 +103,24 @@ def options(*decorators: Decorator) -> Decorator:
         for option in reversed(decorators):
             command = option(command)
         return command
+
+    return apply
+
+
+def grouped(name: str, kind: type[Any], *decorators: Decorator) -> Decorator:
+    """Combine options whose values the command gets as one argument `name`: a frozen dataclass `kind`.
+
+    The fields of `kind` are named after the options. A field without an option has its default.
+    """
+    names = [str(param.name) for param in click.command()(options(*decorators)(lambda: None)).params]
+
+    def apply(command: Command) -> Command:
+        @wraps(command)
+        def call(**given: Any) -> Any:
+            own = {one: given.pop(one) for one in names}
+            return command(**given, **{name: kind(**own)})
+
+        return options(*decorators)(call)
 
     return apply
 
@@ -172,7 +192,7 @@ IMAGE_FORMAT = " The format of a disk image is given with --image-format."
 KEEP_DAYS = click.option(
     "--keep-days",
     "days",
-    cls=Option,
+    cls=OutputOption,
     former={"--days": None},
     type=click.FloatRange(0),
     default=30,
@@ -231,6 +251,62 @@ def image_store(name: str = "store") -> Decorator:
 def disk_store(name: str = "store") -> Decorator:
     """Return the option `--store` of `goldnode disks`."""
     return store(name, "GOLDNODE_DISKS", ".goldnode/disks")
+
+
+@dataclass(frozen=True)
+class LockOptions:
+    """How to lock: only check the locks, upgrade packages, use cached indexes alone."""
+
+    only_check: bool = False
+    upgrade: bool = False
+    offline: bool = False
+
+    def check(self) -> None:
+        """Refuse options that exclude each other."""
+        if self.only_check and self.upgrade:
+            raise click.UsageError("--check and --upgrade exclude each other")
+
+
+def lock_options(upgrade: str, offline: Decorator) -> Decorator:
+    """Return the options of a command that writes locks. `upgrade` is the help of `--upgrade`."""
+    return grouped(
+        "how",
+        LockOptions,
+        click.option(
+            "--check",
+            "only_check",
+            is_flag=True,
+            help="Write nothing. Report vanished and changed packages; exit with 1 if a lock is unusable.",
+        ),
+        click.option("--upgrade", is_flag=True, help=upgrade),
+        offline,
+    )
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How to build: without downloads, twice to compare the results, or not at all."""
+
+    offline: bool = False
+    twice: bool = False
+    dry_run: bool = False
+
+
+def build_options(compared: str) -> Decorator:
+    """Return the options of a command that builds. `compared` are the results that `--twice` compares."""
+    return grouped(
+        "how",
+        BuildOptions,
+        click.option(
+            "--offline", is_flag=True, help="Download nothing; all packages must be in the pool already."
+        ),
+        click.option(
+            "--twice",
+            is_flag=True,
+            help=f"Build a second time, in another directory from the pool alone, and compare the {compared}.",
+        ),
+        DRY_RUN,
+    )
 
 
 MATRIX = click.option(

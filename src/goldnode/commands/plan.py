@@ -38,7 +38,7 @@ def plan(
     from goldnode.fleet import plan as planning
 
     classes = ClassDocuments()
-    hosts = planning.ask(inventory, limit, classes.names(), forks, ["--become"] if become else [])
+    hosts = planning.fleet_plans(inventory, limit, classes.names(), forks, ["--become"] if become else [])
     documents = {
         host.node_class: classes.document(host.node_class)
         for host in hosts

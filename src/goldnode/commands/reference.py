@@ -97,10 +97,10 @@ class Key(NamedTuple):
 def keys(kind: str) -> list[Key]:
     """Return the keys of a file of `kind`, a key of FILES."""
     document = schema(kind)
-    return list(_Reader(document.get("$defs", {})).keys(document, ""))
+    return list(_KeyReader(document.get("$defs", {})).keys(document, ""))
 
 
-class _Reader:
+class _KeyReader:
     def __init__(self, definitions: Mapping[str, Any]) -> None:
         self.definitions = definitions
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from goldnode.compat import known_bad, rules_host
-from goldnode.compat.model import Acceptance, Finding, Host, Rule, Workload
+from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, CompatRule, Workload
 from goldnode.core.errors import FactsError, nearest
 from goldnode.facts import host as facts
 
@@ -18,14 +18,14 @@ _ORDER = {"block": 0, "unknown": 1, "warn": 2}
 
 
 @cache
-def registry() -> dict[str, Rule]:
+def registry() -> dict[str, CompatRule]:
     """Return every rule by its id: rules of hosts, of workloads, and of several hosts together.
 
     Raises FactsError for an id used twice.
     """
     from goldnode.compat import rules_workload
 
-    found: dict[str, Rule] = {}
+    found: dict[str, CompatRule] = {}
     for rule in (*rules_host.RULES, *rules_host.MORE, *rules_workload.RULES):
         if rule.id in found:
             raise FactsError(f'two rules are called "{rule.id}"')
@@ -33,7 +33,7 @@ def registry() -> dict[str, Rule]:
     return found
 
 
-def rule(name: str) -> Rule:
+def rule(name: str) -> CompatRule:
     """Return one rule. Raises FactsError with the nearest valid spelling."""
     known = registry()
     if name not in known:
@@ -41,7 +41,7 @@ def rule(name: str) -> Rule:
     return known[name]
 
 
-def check(host: Host | None, workloads: Sequence[Workload] = ()) -> list[Finding]:
+def check(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> list[CompatFinding]:
     """Return the findings about `host` and each workload on it: blocks first, then unknowns, then warnings.
 
     Host rules run once. Workload rules run for each workload, with the host if there is one. The known bad
@@ -49,7 +49,7 @@ def check(host: Host | None, workloads: Sequence[Workload] = ()) -> list[Finding
     with `accepted` set. A finding is `fatal` if it is not accepted and blocks. An unknown is fatal too if the
     class sets `unknown: block`.
     """
-    found: list[Finding] = []
+    found: list[CompatFinding] = []
     if host is not None:
         found += [*_of_host(host), *_model(host)]
     if workloads:
@@ -62,15 +62,15 @@ def check(host: Host | None, workloads: Sequence[Workload] = ()) -> list[Finding
     return settle(found, host)
 
 
-def _of_host(host: Host) -> Iterator[Finding]:
+def _of_host(host: CompatHost) -> Iterator[CompatFinding]:
     for each in rules_host.RULES:
         yield from each.check(host, None)
 
 
-def fatal_of_models(host: Host) -> dict[str, list[Finding]]:
+def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:
     """Return the fatal findings of every GPU model that a class with `model: auto` may meet, by model.
 
-    These are the models of the host's vendor. Findings that do not depend on the model are left out.
+    These are the models of the host's vendor. CompatFindings that do not depend on the model are left out.
     """
     always = {(each.rule, each.message) for each in settle(_of_host(host), host) if each.fatal}
     found = {}
@@ -81,7 +81,7 @@ def fatal_of_models(host: Host) -> dict[str, list[Finding]]:
     return found
 
 
-def _model(host: Host) -> Iterator[Finding]:
+def _model(host: CompatHost) -> Iterator[CompatFinding]:
     """Report that the GPU model of a class with `model: auto` is not known here, and which models do not fit."""
     if not host.auto or host.gpus:
         return
@@ -91,7 +91,7 @@ def _model(host: Host) -> Iterator[Finding]:
     without = (
         f", not {', '.join(bad[:6])}{f' and {len(bad) - 6} more' if len(bad) > 6 else ''}" if bad else ""
     )
-    yield Finding(
+    yield CompatFinding(
         "gpu-model",
         "unknown",
         host.subject,
@@ -102,16 +102,18 @@ def _model(host: Host) -> Iterator[Finding]:
     )
 
 
-def settle(found: Iterable[Finding], host: Host | None) -> list[Finding]:
+def settle(found: Iterable[CompatFinding], host: CompatHost | None) -> list[CompatFinding]:
     """Return the findings sorted, without duplicates, with the acceptances of `host` applied; see `check`."""
     unique = list(dict.fromkeys(known_bad.without_repetitions(list(found))))
     return sorted((_settled(finding, host) for finding in unique), key=_key)
 
 
-def _settled(finding: Finding, host: Host | None) -> Finding:
+def _settled(finding: CompatFinding, host: CompatHost | None) -> CompatFinding:
     accepted = finding.accepted
     if accepted is None and host is not None:
-        accepted = next((_told(item) for item in host.accept if _covers(item, finding, host)), None)
+        accepted = next(
+            (_acceptance_text(item) for item in host.accept if _covers(item, finding, host)), None
+        )
         if accepted is None and finding.severity == "unknown" and host.unknown == "accept":
             accepted = f"what is unknown, by {host.subject} (compat.unknown: accept)"
     unknown_blocks = host is not None and host.unknown == "block" and finding.severity == "unknown"
@@ -119,7 +121,7 @@ def _settled(finding: Finding, host: Host | None) -> Finding:
     return dataclasses.replace(finding, accepted=accepted, fatal=fatal)
 
 
-def _covers(item: Acceptance, finding: Finding, host: Host) -> bool:
+def _covers(item: Acceptance, finding: CompatFinding, host: CompatHost) -> bool:
     in_force = host.on is None or item.expires >= host.on
     return (
         in_force
@@ -128,11 +130,11 @@ def _covers(item: Acceptance, finding: Finding, host: Host) -> bool:
     )
 
 
-def _told(item: Acceptance) -> str:
+def _acceptance_text(item: Acceptance) -> str:
     return f"{item.reason} ({item.owner}, until {item.expires})"
 
 
-def _key(finding: Finding) -> tuple[object, ...]:
+def _key(finding: CompatFinding) -> tuple[object, ...]:
     return (
         not finding.fatal,
         _ORDER[finding.severity],

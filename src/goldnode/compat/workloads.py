@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from goldnode.compat.model import Finding, Place, Workload
+from goldnode.compat.model import CompatFinding, DeclaredAt, Workload
 from goldnode.core.errors import WorkloadError
 from goldnode.facts import workload as facts
 from goldnode.facts.workload import key, minor, same
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
     from goldnode.catalog import models
-    from goldnode.catalog.load import Entry
-    from goldnode.compat.image_metadata import Metadata
+    from goldnode.catalog.load import CatalogEntry
+    from goldnode.compat.image_metadata import ImageMetadata
 
 # -- image references
 
@@ -36,7 +36,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Reference:
+class ImageReference:
     """An image reference in its parts; `name` is without the registry."""
 
     text: str
@@ -46,7 +46,7 @@ class Reference:
     digest: str | None
 
 
-def parse_reference(text: str, place: Place | None = None) -> Reference:
+def parse_reference(text: str, place: DeclaredAt | None = None) -> ImageReference:
     """Parse an image reference. Raises WorkloadError if no registry would accept it."""
     rest, _, digest = text.partition("@")
     found = _HOST.match(rest)
@@ -66,10 +66,10 @@ def parse_reference(text: str, place: Place | None = None) -> Reference:
             **_at(place),
             remedy="write it as [REGISTRY/]NAME[:TAG][@DIGEST]",
         )
-    return Reference(text, registry, name, tag or None, digest or None)
+    return ImageReference(text, registry, name, tag or None, digest or None)
 
 
-def _at(place: Place | None) -> dict[str, Any]:
+def _at(place: DeclaredAt | None) -> dict[str, Any]:
     return {} if place is None else {"file": place.file, "line": place.line}
 
 
@@ -196,7 +196,9 @@ _SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Said | None], st
 )
 
 
-def image(text: str, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
+def image(
+    text: str, stated: models.WorkloadImage | None = None, *, place: DeclaredAt | None = None
+) -> Workload:
     """Return the workload of an image reference, merged with the statements of a class.
 
     Raises WorkloadError for an invalid reference, and for a statement that contradicts the tag.
@@ -246,19 +248,22 @@ def _tells(workload: Workload) -> bool:
     return any((workload.cuda, workload.rocm, workload.frameworks))
 
 
-def _untold(workload: Workload, message: str) -> Finding:
+def _untold(workload: Workload, message: str) -> CompatFinding:
     remedy = (
         "state what it holds in the class (cuda, rocm, frameworks …), or check its metadata: a file of "
         "`docker inspect`, or docker:REF"
     )
-    return Finding("workload-told", "unknown", workload.subject, message, (), remedy, workload.place)
+    return CompatFinding("workload-told", "unknown", workload.subject, message, (), remedy, workload.place)
 
 
 _STATED = ("cuda", "cudnn", "nccl", "rocm", "python", "forward_compat")
 
 
 def _stated(
-    workload: Workload, stated: models.Image, said: _Said | Mapping[str, Any], place: Place | None
+    workload: Workload,
+    stated: models.WorkloadImage,
+    said: _Said | Mapping[str, Any],
+    place: DeclaredAt | None,
 ) -> Workload:
     """Return `workload` with the class's statements applied. Raises WorkloadError for a contradiction."""
     written = said.written if isinstance(said, _Said) else said
@@ -303,7 +308,7 @@ def _shown(value: Any) -> str:
 
 
 def _contradiction(
-    workload: Workload, stated: str, have: str, whose: str, place: Place | None
+    workload: Workload, stated: str, have: str, whose: str, place: DeclaredAt | None
 ) -> WorkloadError:
     message = f"{workload.subject} is stated to have {stated}, and {whose} says {have}"
     return WorkloadError(message, **_at(place), remedy="correct the statement, or name the image that has it")
@@ -312,7 +317,9 @@ def _contradiction(
 # -- image metadata
 
 
-def metadata(path: Path, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
+def metadata(
+    path: Path, stated: models.WorkloadImage | None = None, *, place: DeclaredAt | None = None
+) -> Workload:
     """Return the workload of image metadata in a file.
 
     The file is JSON from `docker inspect` or an OCI configuration, an OCI layout directory, or a tar of a
@@ -322,11 +329,11 @@ def metadata(path: Path, stated: models.Image | None = None, *, place: Place | N
 
     with _placed(place):
         found = image_metadata.read(path)
-    return _described(found, f"image {path}", stated, place or Place(path))
+    return _described(found, f"image {path}", stated, place or DeclaredAt(path))
 
 
 def engine_image(
-    reference: str, stated: models.Image | None = None, *, place: Place | None = None
+    reference: str, stated: models.WorkloadImage | None = None, *, place: DeclaredAt | None = None
 ) -> Workload:
     """Return the workload of an image in the local Docker engine.
 
@@ -341,7 +348,7 @@ def engine_image(
 
 
 @contextmanager
-def _placed(place: Place | None) -> Iterator[None]:
+def _placed(place: DeclaredAt | None) -> Iterator[None]:
     """Add `place`, where the workload was named, to errors raised in the block."""
     try:
         yield
@@ -349,7 +356,9 @@ def _placed(place: Place | None) -> Iterator[None]:
         raise WorkloadError(error.message, **_at(place), remedy=error.remedy) from error
 
 
-def _described(found: Metadata, subject: str, stated: models.Image | None, place: Place | None) -> Workload:
+def _described(
+    found: ImageMetadata, subject: str, stated: models.WorkloadImage | None, place: DeclaredAt | None
+) -> Workload:
     """Return the workload of metadata, from its environment variables and labels."""
     run = found.run
     env = dict(item.split("=", 1) for item in (run.env if run else None) or () if "=" in item)
@@ -412,7 +421,7 @@ def _described(found: Metadata, subject: str, stated: models.Image | None, place
                 "was taken"
             )
             told.append(
-                Finding(
+                CompatFinding(
                     "workload-told", "warn", subject, message, (), "tag the image by what it holds", place
                 )
             )
@@ -423,7 +432,7 @@ def _described(found: Metadata, subject: str, stated: models.Image | None, place
     return replace(workload, told=tuple(told))
 
 
-def _compat(env: Mapping[str, str], found: Metadata) -> bool | None:
+def _compat(env: Mapping[str, str], found: ImageMetadata) -> bool | None:
     """Return whether the image contains NVIDIA's forward-compatibility package; None if it has no history.
 
     Its variables or a step of its history name the package.
@@ -436,7 +445,7 @@ def _compat(env: Mapping[str, str], found: Metadata) -> bool | None:
 # -- what a user or a class names
 
 
-def of_text(text: str, *, place: Place | None = None) -> Workload:
+def of_text(text: str, *, place: DeclaredAt | None = None) -> Workload:
     """Return the workload of `--image TEXT`. Raises WorkloadError.
 
     docker:REF queries the local engine. A path (starting with /, ./, ../, ~ or file:, or ending in .json or
@@ -453,7 +462,7 @@ def of_text(text: str, *, place: Place | None = None) -> Workload:
     return image(text, place=place)
 
 
-def of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
+def of_class(entry: CatalogEntry[models.NodeClass]) -> list[Workload]:
     """Return the workloads of a class: its images, then its requirements.
 
     Raises WorkloadError. Paths are relative to the class's file.
@@ -461,7 +470,7 @@ def of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
     found = []
     base = entry.file.parent
     for index, item in enumerate(entry.item.images):
-        place = Place(entry.file, entry.source.line(("images", index)))
+        place = DeclaredAt(entry.file, entry.source.line(("images", index)))
         if item.metadata is not None:
             workload = metadata(base / item.metadata, item, place=place)
             found.append(
@@ -470,12 +479,12 @@ def of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
         else:
             found.append(image(item.ref, item, place=place))
     for index, name in enumerate(entry.item.requirements):
-        place = Place(entry.file, entry.source.line(("requirements", index)))
+        place = DeclaredAt(entry.file, entry.source.line(("requirements", index)))
         found.append(requirements(base / name, place=place))
     return found
 
 
-def _renamed(workload: Workload, subject: str) -> tuple[Finding, ...]:
+def _renamed(workload: Workload, subject: str) -> tuple[CompatFinding, ...]:
     return tuple(replace(item, subject=subject) for item in workload.told)
 
 
@@ -528,7 +537,7 @@ class _Reading:
 
 
 def requirements(
-    path: Path, *, python: str | None = None, architecture: str = "amd64", place: Place | None = None
+    path: Path, *, python: str | None = None, architecture: str = "amd64", place: DeclaredAt | None = None
 ) -> Workload:
     """Return the workload of a requirements file as pip reads it, with the files it includes.
 
@@ -542,7 +551,7 @@ def requirements(
     subject = f"requirements {path}"
     # A constraint applies only to packages that something requires.
     pins = {name: pin for name, pin in reading.pins.items() if name in reading.asked}
-    where = Place(path)
+    where = DeclaredAt(path)
     frameworks = {name: pins[name].version for name in _FRAMEWORKS if name in pins}
     library_cuda: dict[str, str] = {}
     values: dict[str, str] = {}
@@ -571,14 +580,16 @@ def requirements(
     if "torch" in frameworks:
         frameworks["torch"] = _build(frameworks["torch"], pins["torch"].line, reading)
     told = [
-        Finding("requirement-open", "unknown", subject, message, (), remedy, Place(line.file, line.number))
+        CompatFinding(
+            "requirement-open", "unknown", subject, message, (), remedy, DeclaredAt(line.file, line.number)
+        )
         for line, message, remedy in reading.open
     ]
     if reading.no_facts:
         names = ", ".join(f"{name} (line {line.number})" for name, line in reading.no_facts)
         message = f"no facts are held of {names}, built for the GPU"
         remedy = "run it on one node of the class before it goes to all"
-        told.append(Finding("requirement-open", "unknown", subject, message, (), remedy, where))
+        told.append(CompatFinding("requirement-open", "unknown", subject, message, (), remedy, where))
     return Workload(
         subject=subject,
         kind="requirements",
@@ -613,7 +624,7 @@ def _build(version: str, line: _Line, reading: _Reading) -> str:
     return version
 
 
-def _read(path: Path, reading: _Reading, constraint: bool, place: Place | None) -> None:
+def _read(path: Path, reading: _Reading, constraint: bool, place: DeclaredAt | None) -> None:
     if path.resolve() in reading.read:
         return
     reading.read.append(path.resolve())
@@ -667,7 +678,9 @@ def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
             raise line.error(f"{name} names no file", "name the file after it")
         # pip resolves nested files relative to the file that names them.
         target = line.file.parent / value
-        _read(target, reading, constraint or name in ("-c", "--constraint"), Place(line.file, line.number))
+        _read(
+            target, reading, constraint or name in ("-c", "--constraint"), DeclaredAt(line.file, line.number)
+        )
     elif name in ("-e", "--editable") or name in _FLAGS:
         return
     elif name in _VALUED:

@@ -28,7 +28,7 @@ def require(*names: str) -> None:
 
 def installed(name: str) -> bool:
     """Return whether every package of an extra is installed."""
-    return all(map(_there, EXTRAS[name]))
+    return all(map(_installed, EXTRAS[name]))
 
 
 def of_module(module: str | None) -> str | None:
@@ -47,7 +47,7 @@ def missing(names: Iterable[str]) -> MissingExtraError:
     )
 
 
-def _there(module: str) -> bool:
+def _installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ImportError:  # an import hook refuses it

@@ -22,7 +22,7 @@ from goldnode.core import yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import DiskError, nearest
 from goldnode.core.formats import check_format
-from goldnode.core.yamlsource import Source
+from goldnode.core.yamlsource import YamlSource
 
 DEFINITION = "GOLDNODE_DISK_DEFINITION"  # environment variable: replaces the built-in definition
 
@@ -50,11 +50,11 @@ _Package = Annotated[str, AfterValidator(_package)]
 _Word = Annotated[str, AfterValidator(_word)]
 
 
-class _Model(BaseModel):
+class _DefinitionModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Shape(_Model):
+class Shape(_DefinitionModel):
     """Parameters of a disk. Sizes in MiB."""
 
     loader: Literal["systemd-boot", "grub"] = Field(description="What starts the kernel.")
@@ -72,7 +72,7 @@ class Shape(_Model):
     packages: tuple[_Package, ...] = Field(description="Packages beside those of the system.")
 
 
-class Different(_Model):
+class Different(_DefinitionModel):
     """Overrides of one class."""
 
     loader: Literal["systemd-boot", "grub"] | None = Field(
@@ -88,7 +88,7 @@ class Different(_Model):
     packages: tuple[_Package, ...] = Field(default=(), description="Packages that are added.")
 
 
-class System(_Model):
+class DefinedSystem(_DefinitionModel):
     """Packages of one OS release."""
 
     packages: tuple[_Package, ...] = Field(description="Packages of every disk, beside the essential ones.")
@@ -98,7 +98,7 @@ class System(_Model):
     cloud_init: tuple[_Package, ...] = Field(default=(), description="Packages of cloud-init.")
 
 
-class Waiver(_Model):
+class HygieneWaiver(_DefinitionModel):
     """A finding that a check accepts."""
 
     check: str = Field(description="Name of the check.")
@@ -106,18 +106,18 @@ class Waiver(_Model):
     reason: str = Field(min_length=8, description="Why it may stand.")
 
 
-class HygieneRules(_Model):
+class HygieneRules(_DefinitionModel):
     """Settings of the root filesystem checks."""
 
-    waivers: tuple[Waiver, ...] = Field(default=(), description="Findings that may stand.")
+    waivers: tuple[HygieneWaiver, ...] = Field(default=(), description="Findings that may stand.")
 
 
-class DefinitionFile(_Model):
+class DefinitionFile(_DefinitionModel):
     """Schema of `disks.yml`."""
 
     disks: Literal[1] = Field(description="Number of this file's format.")
     defaults: Shape = Field(description="Every disk, where its class says nothing else.")
-    systems: dict[str, System] = Field(description="Packages by OS: `debian12`.")
+    systems: dict[str, DefinedSystem] = Field(description="Packages by OS: `debian12`.")
     hygiene: HygieneRules = Field(
         default_factory=HygieneRules, description="What the checks of a root filesystem are told."
     )
@@ -139,7 +139,7 @@ class Disk:
 class Definition:
     """A validated definition and its source."""
 
-    def __init__(self, document: DefinitionFile, source: Source) -> None:
+    def __init__(self, document: DefinitionFile, source: YamlSource) -> None:
         self.document, self.source = document, source
 
     @property

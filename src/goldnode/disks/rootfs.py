@@ -22,8 +22,8 @@ from typing import Any
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.core.program_file import payload
 from goldnode.disks import offline
-from goldnode.disks.locking import DiskLock, Target, checked
-from goldnode.disks.model import Pending
+from goldnode.disks.locking import DiskLock, DiskTarget, checked
+from goldnode.disks.model import PendingWork
 from goldnode.disks.sanitise import sanitise
 from goldnode.lock.locked_files import LockedDeb
 from goldnode.lock.pool import stanza
@@ -54,7 +54,7 @@ class Rootfs:
     """A finished, sanitised root filesystem. `pending` is the work that needs a boot."""
 
     root: Path
-    pending: tuple[Pending, ...]
+    pending: tuple[PendingWork, ...]
 
 
 def needs_root() -> None:
@@ -86,7 +86,7 @@ def tools() -> dict[str, str]:
 
 
 def make(
-    item: Target,
+    item: DiskTarget,
     lock: DiskLock,
     document: Mapping[str, Any],
     into: Path,

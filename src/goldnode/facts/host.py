@@ -21,7 +21,7 @@ from goldnode.core.errors import FactsError, nearest
 
 FACTS = Path(__file__).parent
 
-Flavour = Literal["open", "proprietary"]
+ModuleFlavour = Literal["open", "proprietary"]
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 _KEPT = 100  # parsed files in the cache: about ten per version of the facts, so several versions fit
@@ -41,7 +41,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuModel:
     """One GPU model.
 
     None means that no source was found, never "not supported". Power is in watts, memory in MiB.
@@ -146,10 +146,10 @@ def load(name: str) -> dict[str, Any]:
         )
     content = path.read_bytes()
     kept = cache_directory() / f"{hashlib.sha256(content).hexdigest()}.json"
-    data = _kept(kept)
+    data = _read_cache(kept)
     if data is None:
         data = _parsed(name, content)
-        _keep(kept, data)
+        _write_cache(kept, data)
     return data
 
 
@@ -189,7 +189,7 @@ def cache_directory() -> Path:
     return files.cache_directory() / "facts"
 
 
-def _kept(path: Path) -> dict[str, Any] | None:
+def _read_cache(path: Path) -> dict[str, Any] | None:
     """Return cached parsed facts; `None` on a cache miss, or if another user could have written the file."""
     try:
         with path.open("rb") as opened:
@@ -202,7 +202,7 @@ def _kept(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _keep(path: Path, data: dict[str, Any]) -> None:
+def _write_cache(path: Path, data: dict[str, Any]) -> None:
     """Cache parsed facts if JSON preserves them exactly. Write errors are ignored: the cache is optional."""
     import tempfile
 
@@ -252,13 +252,13 @@ def compiled() -> dt.date:
 
 
 @cache
-def gpus() -> dict[str, Gpu]:
+def gpus() -> dict[str, GpuModel]:
     """Return every GPU model of the facts by its name (`sku`)."""
     data = load("gpus.yml")
     return {row["sku"]: _gpu(row) for vendor in ("nvidia", "amd", "intel") for row in data[vendor]}
 
 
-def gpu(sku: str) -> Gpu:
+def gpu(sku: str) -> GpuModel:
     """Return one GPU model. Raises FactsError with the nearest valid spelling."""
     known = gpus()
     if sku not in known:
@@ -266,12 +266,12 @@ def gpu(sku: str) -> Gpu:
     return known[sku]
 
 
-def _gpu(row: Mapping[str, Any]) -> Gpu:
+def _gpu(row: Mapping[str, Any]) -> GpuModel:
     mig = row.get("mig") or {}
     profiles = mig.get("profiles")
     if profiles is not None:  # "3g.93gb|3g.95gb": the source has two spellings of one profile
         profiles = tuple(part for profile in profiles for part in str(profile).split("|"))
-    return Gpu(
+    return GpuModel(
         sku=row["sku"],
         vendor=row["vendor"],
         pci_ids=tuple(row["pci_ids"]),
@@ -378,7 +378,7 @@ def kernels_built() -> tuple[str, ...]:
 
 @cache
 def kernel_build(
-    kernel: str, driver: str, flavour: Flavour = "proprietary", package: str | None = None
+    kernel: str, driver: str, flavour: ModuleFlavour = "proprietary", package: str | None = None
 ) -> KernelBuild:
     """Return whether NVIDIA driver version `driver` is known to build on `kernel` ("6.12.94+deb13-amd64").
 

@@ -65,7 +65,7 @@ def this_machine(host: Host | None = None) -> Machine:
     system = observe.os_release(host.text("/etc/os-release") or "")
     by_id = {pci_id: sku for sku, gpu in facts.gpus().items() for pci_id in gpu.pci_ids}
     container = is_container(host)
-    rows = [] if container else observe.gpus(host)
+    rows = [] if container else observe.gpus(host, observe.functions(host))
     counted = Counter(by_id.get(str(row["id"]), str(row["id"])) for row in rows)
     # The class 12 has accelerators of processors too. Without a fact, only NVIDIA's and AMD's count as GPUs.
     gpus = [

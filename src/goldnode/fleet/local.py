@@ -103,7 +103,7 @@ def _inventory(name: str) -> Iterator[str]:
 def plan(target: Target) -> HostPlan:
     """Return what site.yml would change on this machine. Raises GoldnodeError."""
     with _inventory(target.name) as inventory:
-        return planning.ask(inventory, None, [target.name], own=True)[0]
+        return planning.fleet_plans(inventory, None, [target.name], own=True)[0]
 
 
 def text(target: Target, planned: HostPlan, full: bool) -> str:

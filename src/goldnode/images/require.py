@@ -68,7 +68,7 @@ def requirement(version: str) -> str:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineProperties:
     """Properties of a machine that conditions refer to; None means unknown.
 
     `cuda` is the newest CUDA that the driver runs natively ("12.4").
@@ -80,7 +80,9 @@ class Machine:
     brand: str | None = None
 
     @classmethod
-    def of_driver(cls, version: str, *, arch: str | None = None, brand: str | None = None) -> Machine:
+    def of_driver(
+        cls, version: str, *, arch: str | None = None, brand: str | None = None
+    ) -> MachineProperties:
         """Return a machine with one of the drivers of the facts."""
         return cls(version, facts.native_cuda().get(key(version)[0]), arch, brand)
 
@@ -88,7 +90,7 @@ class Machine:
 Reader = Literal["library", "toolkit"]
 
 
-def admits(value: str, machine: Machine, reader: Reader = "library") -> bool:
+def admits(value: str, machine: MachineProperties, reader: Reader = "library") -> bool:
     """Return whether `value`, one NVIDIA_REQUIRE_* variable, lets a container start on `machine`.
 
     `reader` selects the program to imitate: libnvidia-container or nvidia-container-toolkit. Raises
@@ -111,7 +113,7 @@ def admits(value: str, machine: Machine, reader: Reader = "library") -> bool:
     return outcome
 
 
-def admitted(environment: Mapping[str, str], machine: Machine, reader: Reader = "library") -> bool:
+def admitted(environment: Mapping[str, str], machine: MachineProperties, reader: Reader = "library") -> bool:
     """Return whether an image with this environment starts on `machine`.
 
     Every NVIDIA_REQUIRE_* must admit the machine, unless NVIDIA_DISABLE_REQUIRE is set.
@@ -127,7 +129,7 @@ def _requirements(environment: Mapping[str, str]) -> Iterable[str]:
     )
 
 
-def _holds(text: str, machine: Machine, reader: Reader) -> bool | None:
+def _holds(text: str, machine: MachineProperties, reader: Reader) -> bool | None:
     """Return whether one condition holds.
 
     None: the toolkit ignores it, because it does not know the property.

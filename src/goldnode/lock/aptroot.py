@@ -21,8 +21,8 @@ from urllib.parse import unquote
 
 from goldnode.core.errors import LockError, UnsolvableError
 from goldnode.core.files import cache_directory
-from goldnode.lock.reach import apt_error
 from goldnode.lock.transport import Transport
+from goldnode.lock.unreachable import apt_error
 
 Stanza = Mapping[str, str]
 
@@ -48,7 +48,10 @@ class AptSource:
         return "\n".join([*lines, f"Signed-By: {keyring}", ""])
 
     def offers(self, origin: str) -> bool:
-        """Whether `origin`, as `apt-cache madison` writes it ("URI SUITE/COMPONENT ARCHITECTURE Packages"), is this source."""
+        """Return whether `origin` is this source.
+
+        It has the form of `apt-cache madison`: "URI SUITE/COMPONENT ARCHITECTURE Packages".
+        """
         uri, place, *_ = [*origin.split(" "), ""]
         # apt writes file:/x for file:///x
         mine = re.sub(r"^(file|copy):///", r"\1:/", self.uri).rstrip("/")
@@ -272,7 +275,11 @@ class AptRoot:
         return found
 
     def fetch(self, downloads: Iterable[Download], into: Path) -> None:
-        """Download packages into a directory under the names of `Download.file`; apt checks each against its index. Raises LockError."""
+        """Download packages into a directory under the names of `Download.file`. apt verifies each against
+        its index.
+
+        Raises LockError.
+        """
         wanted = [f"{item.name}={item.version}" for item in downloads if not (into / item.file).exists()]
         if wanted:
             done = self._run(["apt-get", "download", "-q", *wanted], check=False, cwd=into)

@@ -57,7 +57,7 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded|enough free spa
 
 
 @dataclass(frozen=True)
-class Step:
+class EngineStep:
     """One run of an engine: on `parent` (layers of the system kind, lowest first; `key` names them), with `directory` shown to it.
 
     `containerfile` is the recipe's; `work` a directory of its own for what is temporary, removed by the caller.
@@ -79,7 +79,7 @@ class Engine(Protocol):
     version: str
     exercised: str
 
-    def run(self, step: Step) -> contextlib.AbstractContextManager[IO[bytes]]:
+    def run(self, step: EngineStep) -> contextlib.AbstractContextManager[IO[bytes]]:
         """Run a step; gives the layer of what changed, a plain tar. Raises ImageError with what the script said."""
 
 
@@ -198,7 +198,7 @@ class Buildah:
         return Buildah(cache / "buildah")
 
     @contextlib.contextmanager
-    def run(self, step: Step) -> Iterator[IO[bytes]]:
+    def run(self, step: EngineStep) -> Iterator[IO[bytes]]:
         """See Engine."""
         _root()
         self.storage.mkdir(parents=True, exist_ok=True)
@@ -271,7 +271,7 @@ class BuildKit:
         self.version = f"{version}/{_builder()}"
 
     @contextlib.contextmanager
-    def run(self, step: Step) -> Iterator[IO[bytes]]:
+    def run(self, step: EngineStep) -> Iterator[IO[bytes]]:
         """See Engine."""
         digest = _parent(step, step.work / "parent")
         (step.work / "empty").mkdir()
@@ -312,7 +312,7 @@ class BuildKit:
                 yield packed
 
 
-def bake_file(step: Step, parent: str) -> dict[str, object]:
+def bake_file(step: EngineStep, parent: str) -> dict[str, object]:
     """Return the input of `docker buildx bake`: one target without a network, on the parent by digest, with
     an OCI layout as output.
     """
@@ -371,7 +371,7 @@ def _builder() -> str:
 # -- both
 
 
-def _parent(step: Step, into: Path) -> str:
+def _parent(step: EngineStep, into: Path) -> str:
     """An OCI layout of the step's parent, blobs linked or copied from the store; returns the manifest's digest."""
     layout = Layout(into)
     for layer in step.parent:

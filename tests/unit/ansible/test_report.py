@@ -283,7 +283,7 @@ def test_a_node_that_is_not_well_after_its_drain_ends_the_run_and_stays_out(tmp_
 
 def left_over(where: Path, name: str, in_service: bool = True) -> dict[str, Any]:
     """A converged host that a run, which has ended, had drained; `in_service`: as it was before that."""
-    record = drain_record.Record(
+    record = drain_record.DrainRecord(
         "command", name, f"{identity.place()}-dead01", "ctl", "2026-01-01T00:00:00Z", "x", in_service
     )
     file = where / name / FILE.lstrip("/")

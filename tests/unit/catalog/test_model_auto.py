@@ -16,7 +16,7 @@ from goldnode.catalog.load import Catalog
 from goldnode.classdoc.compile import declaration
 from goldnode.classdoc.hosts import findings_of_class, host_of_class
 from goldnode.classdoc.load import load_catalog
-from goldnode.commands.check_request import look
+from goldnode.commands.check_request import CheckRequest, compatibility_report
 from goldnode.compat.check import check, fatal_of_models
 from goldnode.core.errors import CatalogError, FactsError, GoldnodeError
 from goldnode.core.site import Site
@@ -122,13 +122,13 @@ def test_model_of_another_vendor_or_of_none_is_refused(
     tmp_path: Path, model: str, error: type[GoldnodeError]
 ) -> None:
     with pytest.raises(error):
-        look(["a100"], catalog=catalog(tmp_path), site=Site(), model=model)
+        compatibility_report(CheckRequest(["a100"], model=model), catalog=catalog(tmp_path), site=Site())
 
 
 def test_model_for_a_class_that_names_its_own_is_refused(tmp_path: Path) -> None:
     named = catalog(tmp_path, AUTO.replace("auto", "L4"))
     with pytest.raises(CatalogError, match="--gpu is for classes with `model: auto`"):
-        look(["a100"], catalog=named, site=Site(), model="L4")
+        compatibility_report(CheckRequest(["a100"], model="L4"), catalog=named, site=Site())
 
 
 def test_document_names_the_models_that_fit_and_the_reason_against_the_others(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from goldnode.cli import main
 from goldnode.commands import check_request as command
 from goldnode.compat import report
 from goldnode.compat.check import registry
-from goldnode.compat.model import Finding, Place
+from goldnode.compat.model import CompatFinding, DeclaredAt
 from goldnode.facts import host as facts
 from goldnode.facts import models
 
@@ -145,10 +145,10 @@ def test_sarif(check: Check) -> None:
 
 def test_levels() -> None:
     def level(severity: Any, fatal: bool) -> str:
-        finding = Finding(
-            "no-lock", severity, "class c", "m", (), "r", Place(Path("/nowhere/c.yml"), 2), fatal=fatal
+        finding = CompatFinding(
+            "no-lock", severity, "class c", "m", (), "r", DeclaredAt(Path("/nowhere/c.yml"), 2), fatal=fatal
         )
-        (result,) = report.sarif(report.Report([], [finding]))["runs"][0]["results"]
+        (result,) = report.sarif(report.CompatReport([], [finding]))["runs"][0]["results"]
         assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {
             "uri": "file:///nowhere/c.yml"
         }
@@ -330,7 +330,7 @@ def test_images_and_requirements_are_held_against_each(check: Check, tmp_path: P
 
 
 def test_our_own_catalog_has_no_unexplained_block() -> None:
-    found = command.look()
+    found = command.compatibility_report(command.CheckRequest())
     assert not found.fatal
     assert {(item.subject, item.rule) for item in found.findings if item.severity == "block"} == {
         (f"class {name}", "end-of-life") for name in ("demo_a100", "demo_disk_r535", "demo_disk_r550")
@@ -370,7 +370,7 @@ def test_a_blocked_class_has_refusals_in_place_of_a_document(
     assert refusal["code"] == "module-flavour"
     assert refusal["remedy"] == "Use a stack with the open modules."
     assert refusal["message"].endswith("comes with the proprietary ones.")
-    assert [line.partition(":")[0] for line in made.told("a100")] == ["unknown", "warn", "warn"]
+    assert [line.partition(":")[0] for line in made.remarks("a100")] == ["unknown", "warn", "warn"]
 
 
 def test_a_class_that_fits_and_has_no_lock_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

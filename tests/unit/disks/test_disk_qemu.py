@@ -11,17 +11,25 @@ from typing import Any
 import pytest
 
 from goldnode.disks import qemu
-from goldnode.disks.qemu import KVM, TCG, Accelerator, Clock, Drive, Firmware, Machine, MachineError
+from goldnode.disks.qemu import (
+    KVM,
+    TCG,
+    Accelerator,
+    Clock,
+    Drive,
+    Firmware,
+    MachineError,
+    VirtualMachine,
+    VmOptions,
+)
 
 
-def machine(tmp_path: Path, disk: Path | None = None, **more: Any) -> Machine:
+def machine(tmp_path: Path, disk: Path | None = None, **more: Any) -> VirtualMachine:
     chosen = more.pop("chosen", Accelerator(TCG, "no kvm"))
-    return Machine(
+    return VirtualMachine(
         disk,
         tmp_path,
-        firmware=Firmware(Path("/fw/code.fd"), Path("/fw/variables.fd")),
-        chosen=chosen,
-        **more,
+        VmOptions(firmware=Firmware(Path("/fw/code.fd"), Path("/fw/variables.fd")), chosen=chosen, **more),
     )
 
 

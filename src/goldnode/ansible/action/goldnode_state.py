@@ -40,7 +40,7 @@ FEW = 4  # hosts whose plans a person still reads
 ENGINE = payload(content=False)
 
 
-def plain(value: Any) -> Any:
+def untagged(value: Any) -> Any:
     """The value without Ansible's tags, as JSON would carry it."""
     return json.loads(json.dumps(value))
 
@@ -119,7 +119,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 f"goldnode_state: absent of host {name} takes goldnode away, which is no rollback. Use site.yml for that."
             )
-        fact = plain(task_vars.get("ansible_facts", {}).get(BACK) or {})
+        fact = untagged(task_vars.get("ansible_facts", {}).get(BACK) or {})
         if arguments["operation"] == "apply":
             if not fact:
                 raise AnsibleActionFail("A rollback needs its plan first. Run rollback.yml whole.")
@@ -127,7 +127,7 @@ class ActionModule(ActionBase):
             result.update(part=arguments["part"], rollback=fact)
         else:
             result = self.execute({}, task_vars, operation="plan", state=EARLIER, to=arguments["to"])
-            fact = plain(result.get("rollback") or {})
+            fact = untagged(result.get("rollback") or {})
             if not result.get("failed"):
                 result = self.planned(result, {}, task_vars, arguments["tolerate"])
                 result.setdefault("ansible_facts", {})[BACK] = fact
@@ -157,7 +157,7 @@ class ActionModule(ActionBase):
     def document(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Return the class document of the host: the variable that the vars plugin or -e sets, else by its groups."""
         name = task_vars.get("inventory_hostname")
-        found: dict[str, Any] = plain(task_vars.get("goldnode_node_class"))
+        found: dict[str, Any] = untagged(task_vars.get("goldnode_node_class"))
         if not found:
             groups = [group for group in task_vars.get("group_names", []) if group != "ungrouped"]
             try:
@@ -191,7 +191,7 @@ class ActionModule(ActionBase):
                 "class in the catalog",
                 remedy=put_right(groups, documents.names()),
             )
-        document, findings = documents.document(names[0]), documents.told(names[0])
+        document, findings = documents.document(names[0]), documents.remarks(names[0])
         # The first of the run's processes prints the findings of a class, as the callback plugin does.
         with contextlib.suppress(FileExistsError), (Path(C.DEFAULT_LOCAL_TMP) / f"told-{names[0]}").open("x"):
             if findings:
@@ -206,7 +206,7 @@ class ActionModule(ActionBase):
         process of the run that needs the result does.
         """
         if COHORT not in task_vars or REFUSALS in task_vars:
-            return list(plain(task_vars.get(REFUSALS) or []))
+            return list(untagged(task_vars.get(REFUSALS) or []))
         hosts = task_vars["hostvars"]
         try:
             found = once(
@@ -274,7 +274,7 @@ class ActionModule(ActionBase):
         tolerate: Sequence[str] = (),
     ) -> dict[str, Any]:
         """The result of a plan that a node gave; with refusals that are not tolerated, a failed one that holds the plan as `refused_plan`."""
-        plan = plain(result.pop("plan"))
+        plan = untagged(result.pop("plan"))
         if any(refusal["code"] not in tolerate for refusal in plan["refusals"]):
             result["refused_plan"], result["left"] = plan, self.left(plan, task_vars)
             told = f"refused before anything was touched:\n{refused(plan['refusals'])}"
@@ -373,7 +373,7 @@ class ActionModule(ActionBase):
         self, document: dict[str, Any], part: str, task_vars: dict[str, Any], **back: str
     ) -> dict[str, Any]:
         """Apply a part of the plan that the node gave. A removal is one deed in an order of its own: the first role does all of it."""
-        plan = plain(task_vars.get("ansible_facts", {}).get(FACT) or task_vars.get(FACT) or {})
+        plan = untagged(task_vars.get("ansible_facts", {}).get(FACT) or task_vars.get(FACT) or {})
         if not plan:
             raise AnsibleActionFail(f"Part {part} needs a plan. Run role node_class before it.")
         actions = [action for action in plan["actions"] if action["part"] == part]
@@ -391,16 +391,16 @@ class ActionModule(ActionBase):
             action["target"] == PROGRAM for action in plan["actions"]
         )
         result = self.execute(document, task_vars, operation="apply", part=part, **back)
-        done = plain(result.pop("done", []))
+        done = untagged(result.pop("done", []))
         result["resources"] = runs.applied(done, part)
         if result.get("failed"):
             result["changed"] = any(row["changed"] for row in result["resources"])
             return result
-        result["ansible_facts"] = {FACT: plain(result.pop("plan"))}
+        result["ansible_facts"] = {FACT: untagged(result.pop("plan"))}
         result["diff"] = diffs(done)
         result["msg"] = [
             *(line(row) for row in done),
-            *plain(result.get("gate", [])),
+            *untagged(result.get("gate", [])),
         ]  # a removal judges nothing
         last = not result["ansible_facts"][FACT]["actions"]
         if last and "verdict" in result and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:

@@ -21,7 +21,7 @@ from ansible.plugins.callback import CallbackBase
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet import identity, runs
 from goldnode.inventory import cohorts
-from goldnode.inventory.variables import Strangers
+from goldnode.inventory.variables import UnknownVariables
 
 DOCUMENTATION = r"""
 name: goldnode_report
@@ -56,7 +56,7 @@ REBOOT = ("reboot", "ansible.builtin.reboot", "ansible.legacy.reboot")
 
 
 class CallbackModule(CallbackBase):
-    """Pass events to :class:`goldnode.fleet.runs.Run`. An error in this plugin is an Ansible warning and
+    """Pass events to :class:`goldnode.fleet.runs.PlaybookRun`. An error in this plugin is an Ansible warning and
     never fails the run.
     """
 
@@ -73,9 +73,9 @@ class CallbackModule(CallbackBase):
         self.turn: set[str] = set()
         self.ours = self.told = False
         self.cohorts: list[str] | None = None
-        self.strangers = Strangers()
+        self.unknown = UnknownVariables()
         self.process = os.getpid()
-        self.run = runs.Run(check=bool(arguments.get("check")))
+        self.run = runs.PlaybookRun(check=bool(arguments.get("check")))
         self.run.about = {
             "playbook": self.playbook,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", self.started),
@@ -97,7 +97,7 @@ class CallbackModule(CallbackBase):
         self.turn = {host.name for host in self.hosts}
         self.empty = not inventory.hosts
         if self.cohorts is None:
-            self.cohorts = cohorts.hold(play, self.hosts, see=self.strangers.see)
+            self.cohorts = cohorts.withhold_incompatible(play, self.hosts, see=self.unknown.add)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
         """No host in the whole inventory is a mistake, and Ansible has no setting that calls it one."""
@@ -158,7 +158,7 @@ class CallbackModule(CallbackBase):
         """Print the compatibility findings of the classes of this run, once each, before any host is
         contacted.
         """
-        for line in self.strangers.lines():
+        for line in self.unknown.lines():
             self._display.display(f"[WARNING]: {line}.", color=C.COLOR_WARN, stderr=True)
         manager, seen, told = self.play.get_variable_manager(), set(), set()
         for host in self.hosts:
@@ -213,7 +213,7 @@ class CallbackModule(CallbackBase):
         if place.lower() not in ("off", "none", "no", "false", ""):
             name = f"{time.strftime('%Y%m%dT%H%M%SZ', self.started)}-{Path(self.playbook).stem}"
             try:
-                path = runs.keep(
+                path = runs.store_run(
                     Path(place).expanduser(), name, self.run.to_json(), max(1, self.get_option("keep"))
                 )
                 lines.append(f"  record: {path}")

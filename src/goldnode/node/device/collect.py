@@ -587,9 +587,15 @@ def _system(function: Callable[[], Any]) -> Any:
 
 
 def _rss() -> int:
-    """Highest resident size of this process in KiB."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as opened:
-        return next((int(line.split()[1]) for line in opened if line.startswith("VmHWM")), 0)
+    """Return the highest resident size of this process in KiB, or 0 without /proc, as in a bare chroot.
+
+    getrusage(2) would count the process that this one was started from.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as opened:
+            return next((int(line.split()[1]) for line in opened if line.startswith("VmHWM")), 0)
+    except OSError:
+        return 0
 
 
 def dumps(value: Any) -> str:

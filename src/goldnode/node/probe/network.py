@@ -160,15 +160,15 @@ def firmware(name: str) -> Any:
     """Return the firmware version from the driver (ETHTOOL_GDRVINFO: struct ethtool_drvinfo, 196 bytes,
     fw_version at 68).
     """
-    import _socket  # socket itself imports what takes longer than all that is done here
     import array
     import fcntl
+    import socket
     import struct
 
     answer = array.array("B", struct.pack("I", GDRVINFO) + bytes(192))
     request = struct.pack("16sP16x", name.encode()[:15], answer.buffer_info()[0])
     try:
-        opened = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+        opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             fcntl.ioctl(opened.fileno(), SIOCETHTOOL, request)
         finally:

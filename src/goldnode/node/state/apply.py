@@ -13,11 +13,11 @@ import json
 import os
 import re
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from .. import slots
 from ..host import Host, Result, boot_identity
-from ..plain import asdict, replace
 from . import applied, deferred, history, shaping
 from . import record as records
 from .aptcall import APT, APT_TIME
@@ -700,7 +700,10 @@ def apply(
             # An image gets no history: the time of the build would make every build different.
             if done and host.live:
                 try:
-                    history.record(host, document, part, done, earlier, time.monotonic() - begun, error, by)
+                    seconds = time.monotonic() - begun
+                    history.record(
+                        host, document, history.AppliedPart(part, done, earlier, seconds, error, by)
+                    )
                 except OSError as problem:
                     say(f"no record of this run could be kept: {problem}")
         return done, before, after

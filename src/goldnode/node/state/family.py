@@ -8,8 +8,8 @@ or a node's os-release to
 
 from __future__ import annotations
 
-from ..later import re
-from ..plain import NamedTuple
+import re
+from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ A finding may override severity, blast radius and remedy: few retired pages degr
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..host import like
-from ..plain import NamedTuple
 from .remedy import ACKNOWLEDGE, COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, Remedy
 
 TYPE_CHECKING = False

@@ -5,7 +5,8 @@ All of them are collected, so that one run reports everything that must be fixed
 
 from __future__ import annotations
 
-from ..later import re
+import re
+
 from . import gpumodel
 from .domains import apt
 from .domains.packages import broken_packages

@@ -4,11 +4,13 @@ not be read never counts as good.
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
+from typing import NamedTuple
 
 from .. import boot, probe
 from ..host import Host, Json
-from ..plain import NamedTuple, replace
 from ..state import gpumodel, owners
 from ..state.domains import apt, policy, program
 from ..state.domains import driver as driver_domain
@@ -188,8 +190,6 @@ def keep(host: Host, checked: Checked) -> None:
     if checked.memory is not None:
         deltas.save(host, checked.memory, checked.fault)
     if checked.capture is not None:
-        from .. import quickjson as json
-
         host.write(probe.CAPTURE, json.dumps(checked.capture, separators=(",", ":")).encode(), 0o600)
 
 

@@ -15,10 +15,10 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from ...device.child import ask
 from ...host import PROGRAM, Host, Json, boot_identity
-from ...plain import NamedTuple
 from .. import modes
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, place
 from ..gpumodel import AUTO
