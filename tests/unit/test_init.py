@@ -121,6 +121,16 @@ def test_class_of_the_catalog_needs_no_file_of_its_own(desk: Path) -> None:
     assert (desk / "goldnode-site.yml").is_file()
 
 
+def test_monitor_adds_the_optional_part_of_the_stack(desk: Path) -> None:
+    found = report("init", "--yes", "--graphics")
+    assert found["class"] == "workstation_ubuntu2404_hwe_r580"
+    text = (desk / f"catalog/classes/{found['class']}.yml").read_text(encoding="utf-8")
+    assert text.endswith("options:\n- graphics\n")
+    assert report("init", "--yes", "--graphics")["written"] == []
+    result = run("init", "x", "--host", "a", "--gpu", "auto", "--stack", "debian13_r580", "--graphics")
+    assert 'stack "debian13_r580" has no optional part "graphics"' in result.stderr
+
+
 def test_yes_takes_the_defaults() -> None:
     found = report("init", "--yes")
     assert (found["class"], found["hosts"], found["notes"]) == ("workstation", ["localhost"], [])

@@ -35,6 +35,11 @@ _QUESTIONS = options(
         show_default="from the GPU",
         help="Name of a class that the catalog does not have.",
     ),
+    click.option(
+        "--graphics",
+        is_flag=True,
+        help="A monitor is on an NVIDIA card: add the stack's optional part of that name.",
+    ),
     click.option("--user", metavar="USER", help="SSH user; one other than root becomes root with sudo."),
 )
 

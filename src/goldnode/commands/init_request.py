@@ -46,6 +46,7 @@ class Flags:
     gpu: str | None = None
     stack: str | None = None
     name: str | None = None
+    graphics: bool = False
     user: str | None = None
 
 
@@ -79,7 +80,7 @@ class Done:
         """Return the result for a person."""
         lines = [f"wrote {self.directory / name}" for name in self.written.written]
         lines += [f"unchanged {self.directory / name}" for name in self.written.same]
-        width = max(len(command) for command, _ in self.next)
+        width = min(60, max(len(command) for command, _ in self.next))
         steps = [f"  {command:<{width}}  # {purpose}" for command, purpose in self.next]
         notes = [f"warning: {note}; site.yml would refuse it." for note in self.notes]
         return "\n".join([*lines, "", report.text(self.report).rstrip(), *notes, "", "Next:", *steps])
@@ -113,8 +114,15 @@ def require_answers(flags: Flags) -> None:
 
 def run(directory: Path, flags: Flags, ask: Ask | None, may_replace: Callable[[Path], bool]) -> Done:
     """Ask what the flags do not answer, write the directory, and check its class. Raises GoldnodeError."""
-    if flags.node_class is not None and (flags.gpu, flags.stack, flags.name) != (None, None, None):
-        raise click.UsageError("--class has its GPUs and its stack: leave --gpu, --stack and --name out.")
+    if flags.node_class is not None and (flags.gpu, flags.stack, flags.name, flags.graphics) != (
+        None,
+        None,
+        None,
+        False,
+    ):
+        raise click.UsageError(
+            "--class has its GPUs and its stack: leave --gpu, --stack, --name and --graphics out."
+        )
     before = [directory / site.CATALOG] if (directory / site.CATALOG).is_dir() else []
     catalog = load_catalog([*catalog_directories(), *before])
     answer = ask or (lambda question, default, convert: convert(default))
@@ -181,7 +189,8 @@ def _class(flags: Flags, ask: Ask, catalog: Catalog, here: Machine | None) -> tu
         return catalog.stack(text.strip()).name
 
     stack = stack_of(flags.stack) if flags.stack is not None else ask("OS and stack", stacks[0], stack_of)
-    return first_class.class_of(chosen, stack, catalog, flags.name)
+    parts = (first_class.GRAPHICS,) if flags.graphics else ()
+    return first_class.class_of(chosen, stack, catalog, flags.name, parts)
 
 
 def _require_free(inventory: Path, hosts: Sequence[str], node_class: str, catalog: Catalog) -> None:

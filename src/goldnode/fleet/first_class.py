@@ -6,6 +6,7 @@ import datetime as dt
 import platform
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from goldnode.facts import host as facts
 from goldnode.node.host import Host, is_container
 from goldnode.node.state import observe
 
+GRAPHICS = "graphics"  # the optional part of a stack for a monitor on the GPU
 NONE = "none"  # the GPU of a class without one
 BACKENDS = {vendor: backend for backend, vendor in VENDOR_OF_BACKEND.items()}
 
@@ -147,25 +149,31 @@ def _same_series(stack: Stack, kernel: str) -> bool:
     return kernel.startswith(f"{series}.")
 
 
-def class_of(gpus: Gpus, stack: str, catalog: Catalog, name: str | None = None) -> tuple[str, dict[str, str]]:
+def class_of(
+    gpus: Gpus, stack: str, catalog: Catalog, name: str | None = None, parts: Sequence[str] = ()
+) -> tuple[str, dict[str, str]]:
     """Return the class for these GPUs and this stack, and its file for a catalog of the site's own.
 
-    No file is needed where the catalog has the class. `name` names a class of the site's own. Raises CatalogError
-    for a name that is taken.
+    No file is needed where the catalog has the class. `name` names a class of the site's own, `parts` are optional
+    parts of the stack. Raises CatalogError for a name that is taken.
     """
     catalog.stack(stack)
     if name is None:
         for known, entry in sorted(catalog.classes.items()):
             gpu = entry.item.gpu
             have = Gpus(NONE) if gpu is None else Gpus(gpu.model, gpu.count)
-            if (have, entry.item.stack, entry.item.simulated) == (gpus, stack, False):
+            item = entry.item
+            if (have, item.stack, tuple(item.options), item.simulated) == (gpus, stack, tuple(parts), False):
                 return known, {}
     elif name in catalog.classes:
         raise CatalogError(
             f'class "{name}" exists already', file=catalog.classes[name].file, remedy="choose another name"
         )
     chosen = name or _free_name(gpus, stack, catalog)
-    return chosen, {f"classes/{chosen}.yml": _class_file(chosen, gpus, stack, catalog)}
+    document = _class_document(chosen, gpus, stack, catalog)
+    if parts:
+        document["options"] = list(parts)
+    return chosen, {f"classes/{chosen}.yml": _HEAD + yaml.safe_dump(document, sort_keys=False, width=110)}
 
 
 def _free_name(gpus: Gpus, stack: str, catalog: Catalog) -> str:
@@ -179,7 +187,13 @@ def _free_name(gpus: Gpus, stack: str, catalog: Catalog) -> str:
     return next(name for name in names if name not in taken)
 
 
-def _class_file(name: str, gpus: Gpus, stack: str, catalog: Catalog) -> str:
+_HEAD = """\
+# Written by `goldnode init`. Every key: docs/reference/configuration.md.
+# The facts of the GPU model decide what is not declared here.
+"""
+
+
+def _class_document(name: str, gpus: Gpus, stack: str, catalog: Catalog) -> dict[str, Any]:
     document: dict[str, Any] = {
         "class": name,
         "description": _described(gpus),
@@ -191,11 +205,7 @@ def _class_file(name: str, gpus: Gpus, stack: str, catalog: Catalog) -> str:
         document["gpu"] = {"model": gpus.model, "count": gpus.count}
     if gpus.vendor == "nvidia":
         document["policy"] = {"persistence_mode": True}
-    head = (
-        "# Written by `goldnode init`. Every key: docs/reference/configuration.md.\n"
-        "# The facts of the GPU model decide what is not declared here.\n"
-    )
-    return head + yaml.safe_dump(document, sort_keys=False, width=110)
+    return document
 
 
 def _described(gpus: Gpus) -> str:

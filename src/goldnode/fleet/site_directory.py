@@ -102,7 +102,8 @@ def collection_installed() -> bool:
     """Return whether Ansible finds the collection goldnode.node, in its default places or where the environment points to."""
     named = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
     roots = [Path(part).expanduser() for part in named.split(os.pathsep) if part]
-    roots += [Path.home() / ".ansible/collections", Path("/usr/share/ansible/collections")]
+    home = Path(os.environ.get("ANSIBLE_HOME") or "~/.ansible").expanduser()
+    roots += [home / "collections", Path("/usr/share/ansible/collections")]
     roots += [Path(part) for part in sys.path]
     return any((root / "ansible_collections" / COLLECTION.replace(".", "/")).is_dir() for root in roots)
 
