@@ -133,7 +133,7 @@ def host_of_stack(
 
 @dataclasses.dataclass(frozen=True)
 class _ClassPart:
-    """What a class adds to the host of its stack. `places` are lines of the class file, `more` further fields."""
+    """The part of a host that its class adds to its stack. `places` are lines of the class file, `more` further fields."""
 
     subject: str
     place: DeclaredAt

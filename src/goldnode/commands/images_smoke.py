@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SmokeOptions:
-    """What runs the tests, with which devices, and which tests. `limit` is in seconds."""
+    """Program, devices and tier of a smoke test. `limit` is in seconds."""
 
     engine: Any
     runner: str

@@ -69,7 +69,7 @@ class PlanReboot(Part):
 
 
 class PlanDocument(Part):
-    """What would be changed, why, and what prevents it."""
+    """The changes that would be made, the reasons for them, and the obstacles."""
 
     schema_: Literal["goldnode.plan/1"] = Field(alias="schema")
     state: Literal["present", "absent"]

@@ -144,4 +144,4 @@ class NoVerdict(Part):
 
 
 class VerdictDocument(RootModel[Verdict | NoVerdict]):
-    """What `goldnode-node check --format json` prints, and the file of the verdict."""
+    """Output of `goldnode-node check --format json`, and content of the verdict file."""

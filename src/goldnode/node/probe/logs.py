@@ -151,7 +151,7 @@ def unescape(text: str) -> str:
 
 
 class LogEvent(NamedTuple):
-    """What a line reports. Lines with the same kind, code, address, MIG instance and `tell` share a row.
+    """Event that a line of the log reports. Lines with the same kind, code, address, MIG instance and `tell` share a row.
 
     :param tell: another property that keeps two events apart.
     :param weak: the line accompanies another one, and counts only without it.
