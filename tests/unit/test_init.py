@@ -340,7 +340,7 @@ def test_local_run_is_site_yml_with_a_local_connection(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(subprocess, "run", started)
     with pytest.raises(local.LocalError, match=r"site\.yml did not finish"):
-        local.run(local.Target("cpu_only", {}, "r"), quiet=False)
+        local.run(local.LocalTarget("cpu_only", {}, "r"), quiet=False)
     assert seen[0] == str(Path(sys.executable).with_name("ansible-playbook"))
     assert seen[1] == "cpu_only:\n  hosts:\n    localhost:\n      ansible_connection: local\n"
     assert seen[2].endswith("/site.yml")

@@ -11,7 +11,7 @@ import click
 from goldnode.commands.output import emit, options, reports
 
 if TYPE_CHECKING:
-    from goldnode.commands.init_request import Flags
+    from goldnode.commands.init_request import InitAnswers
 
 _QUESTIONS = options(
     click.option(
@@ -65,7 +65,7 @@ def init(directory: Path, yes: bool, overwrite: bool, form: str, **given: Any) -
     """
     from goldnode.commands import init_request as request
 
-    flags: Flags = request.Flags(**given)
+    flags: InitAnswers = request.InitAnswers(**given)
     ask = None if yes or not _terminal() else request.ask
     if ask is None and not yes:
         request.require_answers(flags)

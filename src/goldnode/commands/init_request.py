@@ -26,7 +26,7 @@ from goldnode.core.site import load_site
 from goldnode.facts import host as facts
 from goldnode.fleet import first_class
 from goldnode.fleet import site_directory as site
-from goldnode.fleet.first_class import Gpus, Machine
+from goldnode.fleet.first_class import NodeGpus, ThisMachine
 from goldnode.inventory.classes import classes_of_hosts, expand
 from goldnode.lock.model import find_lock
 
@@ -37,7 +37,7 @@ _HOST = re.compile(r"[A-Za-z0-9_.:\[\]-]+")
 
 
 @dataclass(frozen=True)
-class Flags:
+class InitAnswers:
     """Answers that the command line gives."""
 
     hosts: tuple[str, ...] = ()
@@ -51,13 +51,13 @@ class Flags:
 
 
 @dataclass(frozen=True)
-class Done:
+class InitResult:
     """A site directory that was written, and the check of its class."""
 
     directory: Path
-    contents: site.Contents
+    contents: site.SiteContents
     stack: str
-    written: site.Written
+    written: site.SiteWritten
     report: CompatReport
     next: tuple[tuple[str, str], ...]  # command and its purpose
     notes: tuple[str, ...] = ()  # why site.yml would refuse this machine
@@ -98,7 +98,7 @@ def ask(question: str, default: str, convert: Callable[[str], Any]) -> Any:
     return click.prompt(question, default=default, value_proc=value, err=True)
 
 
-def require_answers(flags: Flags) -> None:
+def require_answers(flags: InitAnswers) -> None:
     """Refuse a run that can ask nothing and lacks answers. Raises GoldnodeError."""
     missing = []
     if not flags.hosts and not flags.local:
@@ -112,7 +112,9 @@ def require_answers(flags: Flags) -> None:
         )
 
 
-def run(directory: Path, flags: Flags, ask: Ask | None, may_replace: Callable[[Path], bool]) -> Done:
+def run(
+    directory: Path, flags: InitAnswers, ask: Ask | None, may_replace: Callable[[Path], bool]
+) -> InitResult:
     """Ask what the flags do not answer, write the directory, and check its class. Raises GoldnodeError."""
     if flags.node_class is not None and (flags.gpu, flags.stack, flags.name, flags.graphics) != (
         None,
@@ -132,13 +134,13 @@ def run(directory: Path, flags: Flags, ask: Ask | None, may_replace: Callable[[P
     node_class, files = _class(flags, answer, catalog, here)
     _prove(catalog, files)
     _require_free(directory / site.INVENTORY, hosts, node_class, catalog)
-    contents = site.Contents(node_class, hosts, files, flags.user)
+    contents = site.SiteContents(node_class, hosts, files, flags.user)
     collection = site.collection_installed()
     written = site.write(directory, site.files(contents, collection=collection), may_replace)
     return _checked(directory, contents, written, here, collection=collection)
 
 
-def _hosts(flags: Flags, ask: Ask, machine: Machine) -> tuple[str, ...]:
+def _hosts(flags: InitAnswers, ask: Ask, machine: ThisMachine) -> tuple[str, ...]:
     given = (*flags.hosts, *([site.THIS_MACHINE] if flags.local else []))
     if given:
         return hosts_of(" ".join(given))
@@ -159,14 +161,16 @@ def hosts_of(text: str) -> tuple[str, ...]:
     return hosts
 
 
-def _class(flags: Flags, ask: Ask, catalog: Catalog, here: Machine | None) -> tuple[str, dict[str, str]]:
+def _class(
+    flags: InitAnswers, ask: Ask, catalog: Catalog, here: ThisMachine | None
+) -> tuple[str, dict[str, str]]:
     """Return the class, and its file if the catalog does not have it."""
     if flags.node_class is not None:
         catalog.node_class(flags.node_class)
         return flags.node_class, {}
     default = str(first_class.gpus_of(here)) if here is not None else AUTO
 
-    def gpus_or_class(text: str) -> Gpus | str:
+    def gpus_or_class(text: str) -> NodeGpus | str:
         return text.strip() if text.strip() in catalog.classes else first_class.parse_gpus(text)
 
     question = (
@@ -222,8 +226,13 @@ def _prove(catalog: Catalog, files: Mapping[str, str]) -> None:
 
 
 def _checked(
-    directory: Path, contents: site.Contents, written: site.Written, here: Machine | None, *, collection: bool
-) -> Done:
+    directory: Path,
+    contents: site.SiteContents,
+    written: site.SiteWritten,
+    here: ThisMachine | None,
+    *,
+    collection: bool,
+) -> InitResult:
     """Check what was written, as `goldnode check` does there."""
     catalog = load_catalog([*catalog_directories(), directory / site.CATALOG])
     settings = load_site(directory / site.SITE)
@@ -240,11 +249,11 @@ def _checked(
         locked = False
     steps = _next(directory, item.stack, contents, locked=locked, collection=collection)
     notes = () if here is None else first_class.unlike(here, item, catalog.stacks[item.stack].item)
-    return Done(directory, contents, item.stack, written, found, tuple(steps), tuple(notes))
+    return InitResult(directory, contents, item.stack, written, found, tuple(steps), tuple(notes))
 
 
 def _next(
-    directory: Path, stack: str, contents: site.Contents, *, locked: bool, collection: bool
+    directory: Path, stack: str, contents: site.SiteContents, *, locked: bool, collection: bool
 ) -> Sequence[tuple[str, str]]:
     """Return the next commands, each with its purpose."""
     steps = []

@@ -611,7 +611,7 @@ def _prove(found: AdoptProposal, catalog: Catalog) -> None:
 def write_site(found: AdoptProposal, name: str, host: str, directory: Path) -> list[Path]:
     """Write a site directory with the class `name`, and `host` in it. Raises SiteDirectoryError for a file that exists."""
     user, _, machine = host.rpartition("@")
-    contents = site_directory.Contents(name, (machine,), found.files, user or None)
+    contents = site_directory.SiteContents(name, (machine,), found.files, user or None)
     files = site_directory.files(contents, collection=site_directory.collection_installed())
     done = site_directory.write(directory, files, lambda path: False)
     return [directory / path for path in done.written]

@@ -26,7 +26,7 @@ BACKENDS = {vendor: backend for backend, vendor in VENDOR_OF_BACKEND.items()}
 
 
 @dataclass(frozen=True)
-class Gpus:
+class NodeGpus:
     """The GPUs of a node: a model of the facts, `auto` or `none`, and how many."""
 
     model: str
@@ -46,7 +46,7 @@ class Gpus:
 
 
 @dataclass(frozen=True)
-class Machine:
+class ThisMachine:
     """This machine, as far as it decides about a class. `gpus` are models, or PCI ids that no fact knows, with their number."""
 
     os: tuple[str, str]
@@ -61,7 +61,7 @@ class Machine:
         return f"{' '.join(self.os).strip() or 'unknown system'}, kernel {self.kernel}, {gpus}"
 
 
-def this_machine(host: Host | None = None) -> Machine:
+def this_machine(host: Host | None = None) -> ThisMachine:
     """Return this machine. A container shows the kernel and the bus of its host, and no GPU of its own is assumed."""
     host = host or Host("/")
     system = observe.os_release(host.text("/etc/os-release") or "")
@@ -75,44 +75,44 @@ def this_machine(host: Host | None = None) -> Machine:
         for name, count in counted.most_common()
         if name in facts.gpus() or name.startswith(("10de:", "1002:"))
     ]
-    return Machine((system["id"], system["version"]), platform.release(), tuple(gpus), container)
+    return ThisMachine((system["id"], system["version"]), platform.release(), tuple(gpus), container)
 
 
-def gpus_of(machine: Machine) -> Gpus:
+def gpus_of(machine: ThisMachine) -> NodeGpus:
     """Return the GPUs that a class for this machine would name. One NVIDIA card of any model is `auto`."""
     if not machine.gpus:
-        return Gpus(NONE)
+        return NodeGpus(NONE)
     model, count = machine.gpus[0]
     known = model in facts.gpus()
     nvidia = facts.gpu(model).vendor == "nvidia" if known else model.startswith("10de:")
     return (
-        Gpus(AUTO, count)
+        NodeGpus(AUTO, count)
         if nvidia and (count == 1 or not known)
-        else Gpus(model, count)
+        else NodeGpus(model, count)
         if known
-        else Gpus(NONE)
+        else NodeGpus(NONE)
     )
 
 
-def parse_gpus(text: str) -> Gpus:
+def parse_gpus(text: str) -> NodeGpus:
     """Return the GPUs that a person writes: `auto`, `none`, MODEL, or COUNT x MODEL. Raises GoldnodeError."""
     found = re.fullmatch(r"(?:(\d+)\s*[x*]\s*)?(\S.*)", text.strip())
     if found is None or found.group(1) == "0":
         raise GoldnodeError(f'"{text}" names no GPU', remedy="write auto, none, MODEL or COUNT x MODEL")
     count, name = int(found.group(1) or 1), found.group(2).strip()
     if name.casefold() in (AUTO, NONE):
-        return Gpus(name.casefold(), count if name.casefold() == AUTO else 1)
+        return NodeGpus(name.casefold(), count if name.casefold() == AUTO else 1)
     try:
-        return Gpus(facts.gpu(name).sku, count)
+        return NodeGpus(facts.gpu(name).sku, count)
     except FactsError:
         fold = {sku.casefold(): sku for sku in facts.gpus()}
         written = re.sub(r"^(nvidia|amd)\s+", "", name.casefold()).replace(" ", "-")
         if written in fold:
-            return Gpus(fold[written], count)
+            return NodeGpus(fold[written], count)
         raise
 
 
-def stacks_for(gpus: Gpus, catalog: Catalog, machine: Machine | None = None) -> list[str]:
+def stacks_for(gpus: NodeGpus, catalog: Catalog, machine: ThisMachine | None = None) -> list[str]:
     """Return the stacks with the driver that the GPUs need, the most suitable first.
 
     Those for the machine's release and kernel series come first, then those that are supported longest.
@@ -150,7 +150,7 @@ def _same_series(stack: Stack, kernel: str) -> bool:
 
 
 def class_of(
-    gpus: Gpus, stack: str, catalog: Catalog, name: str | None = None, parts: Sequence[str] = ()
+    gpus: NodeGpus, stack: str, catalog: Catalog, name: str | None = None, parts: Sequence[str] = ()
 ) -> tuple[str, dict[str, str]]:
     """Return the class for these GPUs and this stack, and its file for a catalog of the site's own.
 
@@ -161,7 +161,7 @@ def class_of(
     if name is None:
         for known, entry in sorted(catalog.classes.items()):
             gpu = entry.item.gpu
-            have = Gpus(NONE) if gpu is None else Gpus(gpu.model, gpu.count)
+            have = NodeGpus(NONE) if gpu is None else NodeGpus(gpu.model, gpu.count)
             item = entry.item
             if (have, item.stack, tuple(item.options), item.simulated) == (gpus, stack, tuple(parts), False):
                 return known, {}
@@ -176,7 +176,7 @@ def class_of(
     return chosen, {f"classes/{chosen}.yml": _HEAD + yaml.safe_dump(document, sort_keys=False, width=110)}
 
 
-def _free_name(gpus: Gpus, stack: str, catalog: Catalog) -> str:
+def _free_name(gpus: NodeGpus, stack: str, catalog: Catalog) -> str:
     base = {AUTO: "workstation", NONE: "cpu"}.get(gpus.model, gpus.model)
     slug = re.sub(
         r"[^a-z0-9]+", "_", f"{base}_{gpus.count}" if gpus.count > 1 else base.casefold(), flags=re.IGNORECASE
@@ -193,7 +193,7 @@ _HEAD = """\
 """
 
 
-def _class_document(name: str, gpus: Gpus, stack: str, catalog: Catalog) -> dict[str, Any]:
+def _class_document(name: str, gpus: NodeGpus, stack: str, catalog: Catalog) -> dict[str, Any]:
     document: dict[str, Any] = {
         "class": name,
         "description": _described(gpus),
@@ -208,14 +208,14 @@ def _class_document(name: str, gpus: Gpus, stack: str, catalog: Catalog) -> dict
     return document
 
 
-def _described(gpus: Gpus) -> str:
+def _described(gpus: NodeGpus) -> str:
     if gpus.model == NONE:
         return "Node without a GPU"
     model = "NVIDIA GPU of any model" if gpus.model == AUTO else gpus.model
     return f"Node with {gpus.count} x {model}"
 
 
-def unlike(machine: Machine, node_class: NodeClass, stack: Stack) -> list[str]:
+def unlike(machine: ThisMachine, node_class: NodeClass, stack: Stack) -> list[str]:
     """Return why site.yml would refuse this machine as one of the class, one sentence each."""
     found = []
     if (stack.os.id, stack.os.version) != machine.os:
@@ -236,7 +236,7 @@ def unlike(machine: Machine, node_class: NodeClass, stack: Stack) -> list[str]:
     return found
 
 
-def _platform(gpus: Gpus, catalog: Catalog) -> str:
+def _platform(gpus: NodeGpus, catalog: Catalog) -> str:
     for name, entry in sorted(catalog.platforms.items()):
         slots = entry.item.gpus
         if slots is not None and gpus.model in slots.models and gpus.count <= slots.count:

@@ -37,7 +37,7 @@ class LocalError(GoldnodeError):
 
 
 @dataclass(frozen=True)
-class Target:
+class LocalTarget:
     """The class for this machine, its document, and the reason why it was chosen."""
 
     name: str
@@ -45,7 +45,7 @@ class Target:
     reason: str
 
 
-def choose(name: str | None) -> Target:
+def choose(name: str | None) -> LocalTarget:
     """Return the class for this machine: the named one, that of localhost in ./inventory, or the one that fits.
 
     Raises GoldnodeError without a class, if it cannot be used, or if this user is not root.
@@ -66,7 +66,7 @@ def choose(name: str | None) -> Target:
             "the plan and the changes need root: packages, kernel modules and settings of this machine",
             remedy=f"run `{command}`",
         )
-    return Target(name, document, reason)
+    return LocalTarget(name, document, reason)
 
 
 def _own(catalog: Catalog) -> tuple[str, str] | None:
@@ -100,19 +100,19 @@ def _inventory(name: str) -> Iterator[str]:
         yield str(path)
 
 
-def plan(target: Target) -> HostPlan:
+def plan(target: LocalTarget) -> HostPlan:
     """Return what site.yml would change on this machine. Raises GoldnodeError."""
     with _inventory(target.name) as inventory:
         return planning.fleet_plans(inventory, None, [target.name], own=True)[0]
 
 
-def text(target: Target, planned: HostPlan, full: bool) -> str:
+def text(target: LocalTarget, planned: HostPlan, full: bool) -> str:
     """Return the class and the plan for a person."""
     documents = {target.name: target.document}
     return f"Class {target.name} ({target.reason})\n\n{planning.text([planned], documents, full)}"
 
 
-def run(target: Target, *, quiet: bool) -> None:
+def run(target: LocalTarget, *, quiet: bool) -> None:
     """Run site.yml on this machine. With `quiet`, its output goes to standard error. Raises LocalError if it fails."""
     with _inventory(target.name) as inventory:
         command = [
@@ -140,7 +140,7 @@ def reboot_reasons(planned: HostPlan) -> list[str]:
     return [] if planned.plan is None else list(planned.plan["reboot"]["reasons"])
 
 
-def ending(target: Target, planned: HostPlan, *, applied: bool) -> str:
+def ending(target: LocalTarget, planned: HostPlan, *, applied: bool) -> str:
     """Return what follows for a person; empty if the plan itself says it."""
     if not applied:
         return ""
@@ -161,7 +161,7 @@ def ending(target: Target, planned: HostPlan, *, applied: bool) -> str:
     return "\n".join(lines)
 
 
-def document(target: Target, planned: HostPlan, *, applied: bool) -> dict[str, Any]:
+def document(target: LocalTarget, planned: HostPlan, *, applied: bool) -> dict[str, Any]:
     """Return the result for a program."""
     return {
         "class": target.name,

@@ -81,7 +81,7 @@ class SiteDirectoryError(GoldnodeError):
 
 
 @dataclass(frozen=True)
-class Contents:
+class SiteContents:
     """The hosts of one class, and files of a catalog by their path in it."""
 
     node_class: str
@@ -91,7 +91,7 @@ class Contents:
 
 
 @dataclass(frozen=True)
-class Written:
+class SiteWritten:
     """Result of a write: paths relative to the directory. `same` had that content already."""
 
     written: tuple[str, ...]
@@ -113,7 +113,7 @@ def playbook(*, collection: bool) -> str:
     return f"{COLLECTION}.site" if collection else str(data("site.yml"))
 
 
-def files(contents: Contents, *, collection: bool) -> dict[str, str]:
+def files(contents: SiteContents, *, collection: bool) -> dict[str, str]:
     """Return the content of every file by its path in the directory."""
     plugins = _OF_COLLECTION if collection else _OF_INSTALLATION.format(package=PACKAGE, roles=data("roles"))
     found = {
@@ -130,7 +130,7 @@ def files(contents: Contents, *, collection: bool) -> dict[str, str]:
     return found
 
 
-def _inventory(contents: Contents) -> str:
+def _inventory(contents: SiteContents) -> str:
     hosts: dict[str, dict[str, str] | None] = {
         host: {"ansible_connection": "local"} if host == THIS_MACHINE else None for host in contents.hosts
     }
@@ -144,7 +144,7 @@ def _inventory(contents: Contents) -> str:
     return head + text
 
 
-def write(directory: Path, content: Mapping[str, str], may_replace: Callable[[Path], bool]) -> Written:
+def write(directory: Path, content: Mapping[str, str], may_replace: Callable[[Path], bool]) -> SiteWritten:
     """Write all files, or none of them.
 
     A file with another content is replaced only if `may_replace` allows it. Raises SiteDirectoryError for one that
@@ -177,7 +177,7 @@ def write(directory: Path, content: Mapping[str, str], may_replace: Callable[[Pa
             staged.rename(directory.absolute())
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    return Written(tuple(rest), tuple(same))
+    return SiteWritten(tuple(rest), tuple(same))
 
 
 def _move(staged: Path, directory: Path, names: list[str]) -> None:

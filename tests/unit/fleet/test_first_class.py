@@ -12,7 +12,7 @@ from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import CatalogError, GoldnodeError
 from goldnode.facts import host as facts
 from goldnode.fleet import first_class
-from goldnode.fleet.first_class import Gpus, Machine
+from goldnode.fleet.first_class import NodeGpus, ThisMachine
 from goldnode.node.host import Host
 
 
@@ -26,9 +26,9 @@ def machine(
     kernel: str = "6.8.0-1-generic",
     *gpus: tuple[str, int],
     container: bool = False,
-) -> Machine:
+) -> ThisMachine:
     name, _, version = system.partition(" ")
-    return Machine((name, version), kernel, gpus, container)
+    return ThisMachine((name, version), kernel, gpus, container)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def machine(
     ],
 )
 def test_gpus_as_people_write_them(text: str, model: str, count: int) -> None:
-    assert first_class.parse_gpus(text) == Gpus(model, count)
+    assert first_class.parse_gpus(text) == NodeGpus(model, count)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "0 x L4", "L44", "x"])
@@ -57,44 +57,44 @@ def test_gpus_that_are_none_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("sku", facts.gpus())
 def test_every_model_of_the_facts_is_read_as_itself(sku: str) -> None:
-    assert first_class.parse_gpus(f"2 x {sku}") == Gpus(sku, 2)
-    assert first_class.parse_gpus(str(Gpus(sku, 2))) == Gpus(sku, 2)
+    assert first_class.parse_gpus(f"2 x {sku}") == NodeGpus(sku, 2)
+    assert first_class.parse_gpus(str(NodeGpus(sku, 2))) == NodeGpus(sku, 2)
 
 
 @pytest.mark.parametrize(
     ("gpus", "expected"),
     [
-        ((), Gpus("none")),
-        ((("GeForce-RTX-4090", 1),), Gpus("auto")),
-        ((("10de:ffff", 2),), Gpus("auto", 2)),
-        ((("H100-SXM5-80GB", 8),), Gpus("H100-SXM5-80GB", 8)),
-        ((("MI300X", 1),), Gpus("MI300X")),
-        ((("1002:ffff", 1),), Gpus("none")),
+        ((), NodeGpus("none")),
+        ((("GeForce-RTX-4090", 1),), NodeGpus("auto")),
+        ((("10de:ffff", 2),), NodeGpus("auto", 2)),
+        ((("H100-SXM5-80GB", 8),), NodeGpus("H100-SXM5-80GB", 8)),
+        ((("MI300X", 1),), NodeGpus("MI300X")),
+        ((("1002:ffff", 1),), NodeGpus("none")),
     ],
 )
-def test_gpus_of_a_machine(gpus: tuple[tuple[str, int], ...], expected: Gpus) -> None:
+def test_gpus_of_a_machine(gpus: tuple[tuple[str, int], ...], expected: NodeGpus) -> None:
     assert first_class.gpus_of(machine("debian 13", "6.12.1", *gpus)) == expected
 
 
 @pytest.mark.parametrize(
     ("gpus", "of", "first"),
     [
-        (Gpus("auto"), machine("ubuntu 24.04", "6.8.0-90-generic"), "ubuntu2404_r580"),
-        (Gpus("auto"), machine("ubuntu 24.04", "7.0.0-34-generic"), "ubuntu2404_hwe_r580"),
-        (Gpus("auto"), machine("debian 12", "6.1.0-56-amd64"), "debian12_r580"),
-        (Gpus("auto"), None, "debian13_r580"),
-        (Gpus("none"), machine("debian 12", "6.1.0-56-amd64"), "debian12_cpu"),
-        (Gpus("MI300X"), None, "debian13_rocm"),
+        (NodeGpus("auto"), machine("ubuntu 24.04", "6.8.0-90-generic"), "ubuntu2404_r580"),
+        (NodeGpus("auto"), machine("ubuntu 24.04", "7.0.0-34-generic"), "ubuntu2404_hwe_r580"),
+        (NodeGpus("auto"), machine("debian 12", "6.1.0-56-amd64"), "debian12_r580"),
+        (NodeGpus("auto"), None, "debian13_r580"),
+        (NodeGpus("none"), machine("debian 12", "6.1.0-56-amd64"), "debian12_cpu"),
+        (NodeGpus("MI300X"), None, "debian13_rocm"),
     ],
 )
 def test_first_stack_is_the_one_for_the_machine(
-    catalog: Catalog, gpus: Gpus, of: Machine | None, first: str
+    catalog: Catalog, gpus: NodeGpus, of: ThisMachine | None, first: str
 ) -> None:
     assert first_class.stacks_for(gpus, catalog, of)[0] == first
 
 
 def test_no_stack_is_offered_that_the_gpus_cannot_use(catalog: Catalog) -> None:
-    for gpus in (Gpus("auto"), Gpus("none"), Gpus("MI300X")):
+    for gpus in (NodeGpus("auto"), NodeGpus("none"), NodeGpus("MI300X")):
         for name in first_class.stacks_for(gpus, catalog):
             driver = catalog.stacks[name].item.driver
             assert (driver.vendor if driver else None) == gpus.vendor
@@ -104,27 +104,29 @@ def test_no_stack_is_offered_that_the_gpus_cannot_use(catalog: Catalog) -> None:
 @pytest.mark.parametrize(
     ("gpus", "stack", "name"),
     [
-        (Gpus("L4"), "debian12_r580", "l4"),
-        (Gpus("auto"), "debian13_r580", "workstation_debian13"),
-        (Gpus("none"), "debian12_cpu", "cpu_only"),
+        (NodeGpus("L4"), "debian12_r580", "l4"),
+        (NodeGpus("auto"), "debian13_r580", "workstation_debian13"),
+        (NodeGpus("none"), "debian12_cpu", "cpu_only"),
     ],
 )
-def test_class_of_the_catalog_that_fits_is_used(catalog: Catalog, gpus: Gpus, stack: str, name: str) -> None:
+def test_class_of_the_catalog_that_fits_is_used(
+    catalog: Catalog, gpus: NodeGpus, stack: str, name: str
+) -> None:
     assert first_class.class_of(gpus, stack, catalog) == (name, {})
 
 
 @pytest.mark.parametrize(
     ("gpus", "stack", "name", "platform"),
     [
-        (Gpus("auto"), "ubuntu2404_r580", "workstation_ubuntu2404_r580", "generic"),
-        (Gpus("GeForce-RTX-4090", 2), "debian13_r580", "geforce_rtx_4090_2", "generic"),
-        (Gpus("L4"), "ubuntu2404_r580", "l4_ubuntu2404_r580", "generic"),
-        (Gpus("H100-SXM5-80GB", 8), "ubuntu2404_r580", "h100_sxm5_80gb_8", "hgx_h100_8"),
-        (Gpus("MI300X", 8), "debian13_rocm", "mi300x", None),
+        (NodeGpus("auto"), "ubuntu2404_r580", "workstation_ubuntu2404_r580", "generic"),
+        (NodeGpus("GeForce-RTX-4090", 2), "debian13_r580", "geforce_rtx_4090_2", "generic"),
+        (NodeGpus("L4"), "ubuntu2404_r580", "l4_ubuntu2404_r580", "generic"),
+        (NodeGpus("H100-SXM5-80GB", 8), "ubuntu2404_r580", "h100_sxm5_80gb_8", "hgx_h100_8"),
+        (NodeGpus("MI300X", 8), "debian13_rocm", "mi300x", None),
     ],
 )
 def test_class_of_the_sites_own_is_accepted_by_the_catalog(
-    catalog: Catalog, tmp_path: Path, gpus: Gpus, stack: str, name: str, platform: str | None
+    catalog: Catalog, tmp_path: Path, gpus: NodeGpus, stack: str, name: str, platform: str | None
 ) -> None:
     found, written = first_class.class_of(gpus, stack, catalog)
     assert found == name
@@ -142,9 +144,9 @@ def test_class_of_the_sites_own_is_accepted_by_the_catalog(
 
 def test_names_that_are_taken_and_stacks_that_do_not_exist_are_refused(catalog: Catalog) -> None:
     with pytest.raises(CatalogError, match='class "l4" exists already'):
-        first_class.class_of(Gpus("auto"), "debian13_r580", catalog, "l4")
+        first_class.class_of(NodeGpus("auto"), "debian13_r580", catalog, "l4")
     with pytest.raises(CatalogError, match='stack "debian13_r58" is not in the catalog'):
-        first_class.class_of(Gpus("auto"), "debian13_r58", catalog)
+        first_class.class_of(NodeGpus("auto"), "debian13_r58", catalog)
 
 
 UNLIKE = {
@@ -180,4 +182,4 @@ def test_this_machine_is_read_from_its_files(tmp_path: Path) -> None:
     (tmp_path / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="24.04"\n', encoding="utf-8")
     found = first_class.this_machine(Host(str(tmp_path)))
     assert (found.os, found.gpus) == (("ubuntu", "24.04"), (("GeForce-RTX-4090", 1),))
-    assert first_class.gpus_of(found) == Gpus("auto")
+    assert first_class.gpus_of(found) == NodeGpus("auto")

@@ -15,7 +15,9 @@ from goldnode.fleet import site_directory as site
 from goldnode.inventory.classes import classes_of_hosts
 
 CLASS = "class: mine\nbackend: cpu\nstack: debian12_cpu\n"
-MINE = site.Contents("mine", ("a.example.org", "b[1:2].example.org"), {"classes/mine.yml": CLASS}, "ubuntu")
+MINE = site.SiteContents(
+    "mine", ("a.example.org", "b[1:2].example.org"), {"classes/mine.yml": CLASS}, "ubuntu"
+)
 FILES = site.files(MINE, collection=True)
 
 
@@ -104,7 +106,7 @@ def test_what_is_written_loads(tmp_path: Path) -> None:
 
 
 def test_site_without_a_class_of_its_own_has_a_place_for_one(tmp_path: Path) -> None:
-    content = site.files(site.Contents("cpu_only", (site.THIS_MACHINE,)), collection=False)
+    content = site.files(site.SiteContents("cpu_only", (site.THIS_MACHINE,)), collection=False)
     site.write(tmp_path, content, never)
     assert (tmp_path / "catalog/classes").is_dir()
     assert "ansible_connection: local" in (tmp_path / "inventory/cpu_only.yml").read_text(encoding="utf-8")
