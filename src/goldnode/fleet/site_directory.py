@@ -152,7 +152,7 @@ def write(directory: Path, content: Mapping[str, str], may_replace: Callable[[Pa
     """
     if directory.exists() and not directory.is_dir():
         raise SiteDirectoryError("this is not a directory", file=directory, remedy="name another one")
-    same = [name for name, text in content.items() if _text(directory / name) == text]
+    same = [name for name, text in content.items() if _there(directory / name, text)]
     rest = [name for name in content if name not in same]
     for name in rest:
         path = directory / name
@@ -198,6 +198,11 @@ def _move(staged: Path, directory: Path, names: list[str]) -> None:
             if earlier is not None:
                 earlier.rename(path)
         raise
+
+
+def _there(path: Path, text: str) -> bool:
+    """Return whether a file has this content. `.gitkeep` is for an empty directory."""
+    return path.parent.is_dir() if path.name == ".gitkeep" else _text(path) == text
 
 
 def _text(path: Path) -> str | None:
