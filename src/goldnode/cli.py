@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
 from goldnode.commands import LazyGroup, output
-from goldnode.core import extras
+from goldnode.core import extras, progress
 from goldnode.core.errors import GoldnodeError
 
 # Each line repeats the first line of the command's docstring, so that the list imports no command. A test compares them.
@@ -63,11 +64,18 @@ class _Commands(LazyGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        given: list[str] = ctx.meta[_GIVEN]
+        long = next((word for word in given if not word.startswith("-")), "") in _LONG
         try:
-            return super().invoke(ctx)
+            with progress.shown(f"goldnode {' '.join(given)}"[:_LABEL]) if long else nullcontext():
+                return super().invoke(ctx)
         except click.ClickException as problem:
             output.emit_error(ctx, problem, ctx.meta[_GIVEN])
             raise  # click prints it to stderr
+        except KeyboardInterrupt:
+            # 1, with which click ends, has a meaning in some commands: `plan --exit-code`, `lock --check`.
+            click.echo("error: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
         except (GoldnodeError, OSError, ModuleNotFoundError) as problem:
             error = _error(problem)
             if error is None or ctx.params.get("debug"):
@@ -77,6 +85,10 @@ class _Commands(LazyGroup):
             ctx.exit(2)
 
 
+# Commands that may take longer than a few seconds: they show progress.
+_LONG = {"adopt", "disks", "images", "lock", "mirror", "modules", "plan"}
+_LABEL = 70  # characters
+INTERRUPTED = 130  # exit status, as of a shell: 128 + SIGINT
 _GIVEN = "goldnode.given"  # key of click's Context.meta: the words of the command line
 
 

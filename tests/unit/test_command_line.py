@@ -22,6 +22,7 @@ from tests.unit.node.captures import healthy
 from goldnode.catalog.load import builtin_catalog
 from goldnode.cli import main
 from goldnode.commands.output import FormatOption, OutputOption
+from goldnode.core import progress
 
 # Commands without a report: they print or write one file in its own format.
 FILES = ("class export", "completion", "node-program", "schema")
@@ -412,8 +413,6 @@ def test_the_script_completes_in_bash() -> None:
 @pytest.mark.parametrize(("variables", "colour"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_no_color(variables: dict[str, str], colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress on a terminal has no colour with NO_COLOR (https://no-color.org)."""
-    from goldnode.commands import images_build
-
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     for name, value in variables.items():
@@ -421,7 +420,7 @@ def test_no_color(variables: dict[str, str], colour: bool, monkeypatch: pytest.M
     leader, follower = pty.openpty()
     with open(follower, "w") as terminal, monkeypatch.context() as patch:  # noqa: PTH123 - a file descriptor
         patch.setattr(sys, "stderr", terminal)
-        with images_build._showing() as show:
+        with progress.steps() as show:
             show("an image", "started", 0.0)
             show("an image", "built", 1.0)
     written = os.read(leader, 1 << 16).decode()

@@ -11,7 +11,7 @@ from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc import checks
 from goldnode.compat import rules
 from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, DeclaredAt, StackWaiver, Workload
-from goldnode.core.errors import FactsError, LockError
+from goldnode.core.errors import FactsError, LockError, NoLockError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.lock.model import Lock, find_lock
@@ -92,7 +92,7 @@ def findings_of_class(
     entry = catalog.node_class(name)
     if host.on is not None:
         checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
-    return check(host, workloads_of_class(entry))
+    return check(host, workloads_of_class(entry, host.architecture))
 
 
 def findings_of_cohort(
@@ -107,19 +107,19 @@ def findings_of_cohort(
 
     hosts = [dataclasses.replace(host_of_class(name, catalog, site), cohort=cohort) for name in classes]
     loads = {
-        host.subject: workloads_of_class(catalog.node_class(name))
+        host.subject: workloads_of_class(catalog.node_class(name), host.architecture)
         for host, name in zip(hosts, classes, strict=True)
     }
     return settle(rules_host.check_cohorts(hosts, loads), None)
 
 
-def workloads_of_class(entry: CatalogEntry[models.NodeClass]) -> list[Workload]:
-    """Return the workloads that the class declares. Raises WorkloadError."""
+def workloads_of_class(entry: CatalogEntry[models.NodeClass], architecture: str) -> list[Workload]:
+    """Return the workloads that the class declares, on `architecture`. Raises WorkloadError."""
     if not entry.item.images and not entry.item.requirements:
         return []
     from goldnode.compat import workloads
 
-    return workloads.of_class(entry)
+    return workloads.of_class(entry, architecture)
 
 
 def host_of_stack(
@@ -150,13 +150,13 @@ def _host(
     on: dt.date | None,
 ) -> CompatHost:
     stack = entry.item
-    unlocked = None
+    fault: LockError | None = None
     if lock is None:
         try:
             lock = find_lock(entry, site)[0]
-        # A missing lock is a finding (rule no-lock), not an error: other rules still apply.
+        # A finding (rules no-lock and lock-integrity), not an error: other rules still apply.
         except LockError as problem:
-            unlocked = problem.message
+            fault = problem
     driver, runtime = stack.driver, stack.runtime
     toolkit = runtime.toolkit if runtime is not None else None
     versions = {package.name: package.version for package in lock.packages} if lock is not None else {}
@@ -207,7 +207,8 @@ def _host(
         },
         "place": part.place,
         "stack": entry.name,
-        "unlocked": unlocked,
+        "unlocked": fault.message if fault is not None else None,
+        "lock_fault": None if isinstance(fault, NoLockError) else fault,
         "packages": (*(driver.packages if driver is not None else ()), *stack.packages),
         "archives": tuple(stack.archives),
         "end_of_life": stack.end_of_life.date,

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from goldnode.commands.output import BECOME, OutputOption, emit, out_directory, reports, say
+from goldnode.core import progress
 
 
 @click.command()
@@ -70,6 +71,7 @@ def adopt(
     from goldnode.core.site import load_site
     from goldnode.fleet import adopt as adopting
 
+    progress.step(f"surveying {host}")
     survey = _survey(host, **survey_from)
     if save_to is not None:
         save_to.write_text(json.dumps(survey, indent=1, sort_keys=True) + "\n", encoding="utf-8")

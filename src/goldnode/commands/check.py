@@ -102,4 +102,8 @@ def check(
         click.echo(report.dumps(report.sarif(found)))
     else:
         emit(form, report.document(found), lambda: report.text(found))
+    for fault in found.faults:
+        click.echo(f"error: {fault}", err=True)
+    if found.faults:
+        sys.exit(2)
     sys.exit(1 if found.fatal or (require_lock and found.unlocked) else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from goldnode.compat import known_bad, rules_host
 from goldnode.compat.check import check, settle
 from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt, Workload
 from goldnode.compat.report import CompatReport
-from goldnode.core.errors import CatalogError, InventoryError
+from goldnode.core.errors import CatalogError, GoldnodeError, InventoryError
 from goldnode.core.site import Site, load_site
 from goldnode.inventory.selection import check_inventory, no_host, put_right
 from goldnode.inventory.variables import UnknownVariables, check_written
@@ -29,7 +30,10 @@ from goldnode.inventory.variables import UnknownVariables, check_written
 
 @dataclasses.dataclass(frozen=True)
 class CheckRequest:
-    """The subjects of a check, by name. `limit` selects hosts of the inventories, as for Ansible."""
+    """The subjects of a check, by name. `limit` selects hosts of the inventories, as for Ansible.
+
+    `python` is the version that installs the requirements.
+    """
 
     classes: Sequence[str] = ()
     stacks: Sequence[str] = ()
@@ -38,6 +42,7 @@ class CheckRequest:
     images: Sequence[str] = ()
     requirements: Sequence[Path] = ()
     model: str | None = None  # the GPU model of classes that take any (`model: auto`)
+    python: str | None = None
 
 
 def compatibility_report(
@@ -52,26 +57,34 @@ def compatibility_report(
     Raises GoldnodeError for an unknown name or model, an inventory without a host of any class, a catalog
     without classes, and an unreadable image or file.
     """
-    catalog, site = catalog or load_catalog(), site or load_site()
+    faults: list[GoldnodeError] = []
+    catalog, site = catalog or load_catalog(faults=faults), site or load_site()
     cohorts: list[tuple[str, str]] = []
     left_out: list[str] = []
     odd: list[str] = []
     named = list(dict.fromkeys(request.classes))
     for inventory in request.inventories:
         hosts = hosts_of_inventory(inventory, request.limit, catalog)
-        named += [name for name, _ in hosts.of_class.values() if name not in named]
-        cohorts += [(name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None]
+        # Each class once: an inventory of 10,000 hosts has a handful of classes.
+        named = list(dict.fromkeys([*named, *(name for name, _ in hosts.of_class.values())]))
+        cohorts += dict.fromkeys(
+            (name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None
+        )
         left_out += hosts.of_no_class
         odd += hosts.odd
     if not named and not request.stacks and not request.inventories:
         named = sorted(catalog.classes)
+        if not named and faults:
+            raise faults[0]
         if not named:
             places = ", ".join(str(place) for place in catalog.directories)
             raise CatalogError(
                 f"the catalog has no class to check ({places})",
                 remedy="declare one, or name a stack with --stack",
             )
-    given = _given(request.images, request.requirements)
+    elif faults:
+        _usable(named, request.stacks, left_out, catalog, faults)
+    given = functools.cache(functools.partial(_given, request))
     subjects: list[tuple[str, DeclaredAt | None]] = []
     found: list[CompatFinding] = []
     seen: dict[str, tuple[CompatHost, list[Workload]]] = {}
@@ -82,10 +95,13 @@ def compatibility_report(
         entry = catalog.node_class(name)
         if host.on is not None:
             checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
-        seen[name] = (host, [*workloads_of_class(entry), *given])
+        seen[name] = (host, [*workloads_of_class(entry, host.architecture), *given(host.architecture)])
     everything = [
         *seen.values(),
-        *((host_of_stack(name, catalog, site, on=on), given) for name in dict.fromkeys(request.stacks)),
+        *(
+            (host, given(host.architecture))
+            for host in (host_of_stack(name, catalog, site, on=on) for name in dict.fromkeys(request.stacks))
+        ),
     ]
     for host, workloads in everything:
         subjects.append((host.subject, host.place))
@@ -101,7 +117,9 @@ def compatibility_report(
             [name for name, (_, loads) in seen.items() if not loads],
             left_out,
         )
-        + odd,
+        + odd
+        + [f"catalog file {fault.file}, which is wrong" for fault in faults],
+        faults=[] if request.classes or request.stacks or request.inventories else faults,
         images=sum(kind == "image" for kind in kinds.values()),
         requirements=sum(kind == "requirements" for kind in kinds.values()),
         unlocked=[
@@ -122,14 +140,33 @@ def _require_auto(names: Sequence[str], catalog: Catalog) -> None:
         )
 
 
-def _given(images: Sequence[str], requirements: Sequence[Path]) -> list[Workload]:
-    if not images and not requirements:
+def _usable(
+    named: Sequence[str],
+    stacks: Sequence[str],
+    left_out: Sequence[str],
+    catalog: Catalog,
+    faults: Sequence[GoldnodeError],
+) -> None:
+    """Raise the first fault of the catalog if a subject, or a host of no class, may depend on a file with a fault.
+
+    Other subjects can be judged: a wrong file only stops what uses it.
+    """
+    if left_out or not set(named) <= set(catalog.classes) or not set(stacks) <= set(catalog.stacks):
+        raise faults[0]
+
+
+def _given(request: CheckRequest, architecture: str) -> list[Workload]:
+    """Return the workloads of the command line, with markers evaluated for `architecture`."""
+    if not request.images and not request.requirements:
         return []
     from goldnode.compat import workloads
 
     return [
-        *(workloads.of_text(item) for item in images),
-        *(workloads.requirements(path) for path in requirements),
+        *(workloads.of_text(item) for item in request.images),
+        *(
+            workloads.requirements(path, python=request.python, architecture=architecture)
+            for path in request.requirements
+        ),
     ]
 
 

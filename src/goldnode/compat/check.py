@@ -1,6 +1,6 @@
 """The engine: apply every rule to one host and its workloads.
 
-Pure. The rules are in `compat.rules_host` and `compat.rules_workload`.
+Pure. The rules are in `compat.rules_host`, `compat.rules_workload` and `compat.rules_wheels`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def registry() -> dict[str, CompatRule]:
 
     Raises FactsError for an id used twice.
     """
-    from goldnode.compat import rules_workload
+    from goldnode.compat import rules_wheels, rules_workload
 
     found: dict[str, CompatRule] = {}
-    for rule in (*rules_host.RULES, *rules_host.MORE, *rules_workload.RULES):
+    for rule in (*rules_host.RULES, *rules_host.MORE, *rules_workload.RULES, *rules_wheels.RULES):
         if rule.id in found:
             raise FactsError(f'two rules are called "{rule.id}"')
         found[rule.id] = rule
@@ -53,10 +53,10 @@ def check(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> list[C
     if host is not None:
         found += [*_of_host(host), *_model(host)]
     if workloads:
-        from goldnode.compat import rules_workload  # not needed to check nodes alone
+        from goldnode.compat import rules_wheels, rules_workload  # not needed to check nodes alone
 
         for workload in workloads:
-            for each in rules_workload.RULES:
+            for each in (*rules_workload.RULES, *rules_wheels.RULES):
                 found += each.check(host, workload)
             found += known_bad.findings(host, workload)
     return settle(found, host)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from goldnode.core.errors import GoldnodeError
 from goldnode.facts.host import GpuModel, ModuleFlavour, Origin
 
 # block: known not to work, or must not be used. warn: works within stated limits. unknown: no source states
@@ -107,6 +108,8 @@ class CompatHost:
     simulated: bool = False  # the hardware is simulated; rules about it are skipped
     # Why there is no lock with exact versions; None: there is one, or no lock is needed.
     unlocked: str | None = None
+    # The lock exists, but is edited, conflicting or unreadable.
+    lock_fault: GoldnodeError | None = None
     # Upstream version, if the release does not contain it: 6.1.192 of 6.1.0-56-amd64.
     kernel_version: str | None = None
     # Version of the package that ships the module, Debian's revision included.
@@ -165,6 +168,10 @@ class Workload:
     library_cuda: Mapping[str, str] = field(default_factory=dict)
     require_driver: str | None = None
     told: tuple[CompatFinding, ...] = ()
+    # Exact versions of packages that use the GPU, as a requirements file pins them, with extras and lines.
+    pins: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pin_places: Mapping[str, DeclaredAt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

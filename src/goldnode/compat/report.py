@@ -13,7 +13,7 @@ from typing import Any
 from goldnode.compat import rules_host
 from goldnode.compat.check import registry
 from goldnode.compat.model import CompatFinding, CompatRule, DeclaredAt
-from goldnode.core.errors import CatalogError
+from goldnode.core.errors import CatalogError, GoldnodeError
 from goldnode.facts import host as facts
 
 SCHEMA = "goldnode.check/1"
@@ -38,6 +38,8 @@ class CompatReport:
     requirements: int = 0
     # (class, stack, the lock's error)
     unlocked: Sequence[tuple[str, str, str]] = field(default_factory=list)
+    # Faults of catalog files whose items could not be checked
+    faults: Sequence[GoldnodeError] = field(default_factory=list)
 
     @property
     def fatal(self) -> bool:

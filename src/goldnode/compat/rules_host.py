@@ -10,10 +10,19 @@ import dataclasses
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from goldnode.compat import known_bad, rules
-from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, StackWaiver, Workload
+from goldnode.compat.model import (
+    CompatFinding,
+    CompatHost,
+    CompatRule,
+    CompatSeverity,
+    DeclaredAt,
+    StackWaiver,
+    Workload,
+)
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
 from goldnode.facts.host import GpuModel, Origin, numbers
@@ -988,7 +997,7 @@ def _branch_ends(host: CompatHost) -> tuple[Origin, ...]:
 
 def no_lock(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Report a stack without a lock: its declarations are judged, its exact versions are unknown."""
-    if host is None or host.unlocked is None:
+    if host is None or host.unlocked is None or host.lock_fault is not None:
         return
     open_ = (
         ["whether the module builds on the kernel", "the security floor"]
@@ -1007,6 +1016,16 @@ def no_lock(host: CompatHost | None, workload: Workload | None = None) -> Iterat
     )
     remedy = f"run `goldnode lock {host.stack}` where its archives can be reached"
     yield CompatFinding("no-lock", "unknown", host.subject, message, (), remedy, host.at("stack", "kernel"))
+
+
+def lock_integrity(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+    """Block a stack whose lock is edited, conflicting or unreadable: no version in it can be trusted."""
+    fault = host.lock_fault if host is not None else None
+    if host is None or fault is None:
+        return
+    place = DeclaredAt(Path(fault.file), fault.line) if fault.file is not None else host.at("stack")
+    message = f"the lock of stack {host.stack} cannot be used: {fault.message}"
+    yield CompatFinding("lock-integrity", "block", host.subject, message, (), fault.remedy, place)
 
 
 def known_bad_host(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
@@ -1313,6 +1332,14 @@ RULES: tuple[CompatRule, ...] = (
         "The stack has a lock, so that exact versions can be judged",
         "Without a lock only the series of the kernel and the branch of the driver are known.",
         no_lock,
+    ),
+    CompatRule(
+        "lock-integrity",
+        "The lock of the stack is as goldnode wrote it",
+        "A lock that was edited by hand, that has conflict markers of a merge, that belongs to another stack or "
+        "that cannot be read proves nothing about the versions of a node. A missing or stale lock is the "
+        "subject of no-lock.",
+        lock_integrity,
     ),
     CompatRule(
         known_bad.RULE,

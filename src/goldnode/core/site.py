@@ -76,7 +76,7 @@ class SiteGate(BaseModel):
         )
     )
     resume: NodeCommand = Field(
-        description="Command on the node, as words, that takes it back; called only for a drain of its own."
+        description="Command on the node, as a list of words, that resumes it; called only after its own drain."
     )
 
 
@@ -85,7 +85,7 @@ class SiteMirror(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    directory: str = Field(description="Where the controller keeps it; relative to the site file.")
+    directory: str = Field(description="Its directory on the controller; relative to the site file.")
     url: str | None = Field(
         default=None,
         description=(

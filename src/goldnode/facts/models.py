@@ -1042,6 +1042,23 @@ class FrameworksFile(FactsFile):
     tgi: None
 
 
+class WheelReleaseRow(FactsRow):
+    version: str
+    python: str | None
+    wheels: dict[str, str]
+    requires: list[str] | None
+
+
+class WheelPackageRow(FactsRow):
+    name: str
+    source: Keys
+    releases: list[WheelReleaseRow]
+
+
+class WheelsFile(FactsFile):
+    packages: list[WheelPackageRow]
+
+
 class RocmRelease(FactsRow):
     version: str
     date: str | None
@@ -1141,4 +1158,5 @@ FILES: dict[str, type[FactsFile]] = {
     "cudnn_nccl.yml": CudnnNcclFile,
     "frameworks.yml": FrameworksFile,
     "rocm.yml": RocmFile,
+    "wheels.yml": WheelsFile,
 }

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from goldnode.catalog.load import LOCK_SUFFIX, CatalogEntry
 from goldnode.catalog.models import Stack
 from goldnode.core import yamlsource
-from goldnode.core.errors import EditedLockError, GoldnodeError, LockError, NewerLockError
+from goldnode.core.errors import EditedLockError, GoldnodeError, LockError, NewerLockError, NoLockError
 from goldnode.core.site import Site
 from goldnode.documents.base import Digest as Digest  # exported: every lock has digests
 
@@ -259,7 +259,8 @@ def find_lock(stack: CatalogEntry[Stack], site: Site) -> tuple[Lock, Path]:
     """Return the lock of `stack` and its file: from $GOLDNODE_LOCKS, the site's `locks`, or next to the
     stack. The first file found decides.
 
-    Raises LockError if there is none, or if it was made for another intent.
+    Raises NoLockError if there is none, or if it was made for another intent, and another LockError for a file
+    that is not a lock of this stack as goldnode wrote it.
     """
     remedy = f"run `goldnode lock {stack.name}`"
     path = lock_file(stack, site)
@@ -269,7 +270,7 @@ def find_lock(stack: CatalogEntry[Stack], site: Site) -> tuple[Lock, Path]:
             if stack.item.exercised == "debian-archive"
             else " (it was never resolved against its real archives)"
         )
-        raise LockError(f'stack "{stack.name}" has no lock{why}', file=stack.file, remedy=remedy)
+        raise NoLockError(f'stack "{stack.name}" has no lock{why}', file=stack.file, remedy=remedy)
     lock = load_lock(path)
     check_intent(lock, path, stack)
     return lock, path
@@ -295,7 +296,7 @@ def check_intent(lock: Lock, path: Path, stack: CatalogEntry[Stack]) -> None:
     """Refuse a lock of another stack, or of an earlier intent of this one. Raises LockError."""
     check_stack(lock, path, stack)
     if lock.intent != intent_digest(stack.item):
-        raise LockError(
+        raise NoLockError(
             f"this lock is stale: {stack.file} asks for something else since {lock.resolved}",
             file=path,
             remedy=f"run `goldnode lock {stack.name}`",

@@ -11,8 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from pydantic import RootModel
 from tests.unit.catalog.test_accept_reject import CLASS, FILES, STACK, write
+from tests.unit.catalog.test_class_document import LOCK
 
 from goldnode.classdoc import cache as kept
+from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.commands import check_request as command
 from goldnode.compat import report
@@ -20,6 +22,7 @@ from goldnode.compat.check import registry
 from goldnode.compat.model import CompatFinding, DeclaredAt
 from goldnode.facts import host as facts
 from goldnode.facts import models
+from goldnode.lock.model import dump_lock, intent_digest
 
 ARCHIVES = FILES["archives.yml"].replace("  debian:", "  nvidia-cuda:")
 NVIDIA = STACK.replace("archives: [debian]", "archives: [nvidia-cuda]")
@@ -85,6 +88,63 @@ def test_classes_without_a_lock_are_named_and_can_be_refused(check: Check) -> No
     )
     assert (check().exit_code, check("--require-lock").exit_code) == (0, 1)
     assert [item["class"] for item in document(check("--format", "json"))["unlocked"]] == ["a100"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text.replace("580.178.04-1", "580.178.04-2", 1), "was edited after goldnode wrote it"),
+        (
+            lambda text: f"<<<<<<< ours\n{text}=======\n>>>>>>> theirs\n",
+            "the lock of stack r580 cannot be used",
+        ),
+        (lambda text: text.replace("stack: r580", "stack: other", 1), "was edited"),
+    ],
+    ids=["edited", "conflict-markers", "of-another-stack"],
+)
+def test_check_blocks_when_the_lock_is_not_as_written(
+    check: Check, change: Callable[[str], str], says: str, tmp_path: Path
+) -> None:
+    check()
+    stack = load_catalog([tmp_path / "catalog"]).stack("r580")
+    lock = LOCK.model_copy(update={"intent": intent_digest(stack.item)})
+    file = tmp_path / "catalog/stacks/r580.lock.yml"
+    file.write_text(dump_lock(lock))
+    assert [item["rule"] for item in document(check("--format", "json"))["findings"] if item["fatal"]] == []
+    file.write_text(change(file.read_text()))
+    result = check("--format", "json")
+    (fatal,) = (item for item in document(result)["findings"] if item["fatal"])
+    assert result.exit_code == 1
+    assert fatal["rule"] == "lock-integrity"
+    assert says in fatal["message"]
+    assert fatal["place"]["file"] == str(file)
+
+
+def test_a_wrong_catalog_file_stops_only_what_uses_it(check: Check, tmp_path: Path) -> None:
+    files = {"classes/b200.yml": B200.replace("class: a100", "class: b200").replace("count", "cuont")}
+    whole = check(files=files)
+    assert whole.exit_code == 2
+    assert "class a100" in whole.stdout
+    assert f"error: {tmp_path}/catalog/classes/b200.yml:4: " in whole.stderr
+    one = check("--class", "a100", files=files)
+    assert one.exit_code == 0, one.output
+    assert "catalog/classes/b200.yml, which is wrong" in "".join(one.stdout.split("\n"))
+    assert check("--class", "b200", files=files).exit_code == 2
+
+
+def test_an_inventory_with_many_hosts_of_a_class_judges_the_class_once(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fleet.ini").write_text("[a100]\nnode[001:300]\n")
+    made: list[str] = []
+    host_of_class = command.host_of_class
+    monkeypatch.setattr(
+        command,
+        "host_of_class",
+        lambda name, *rest, **more: made.append(name) or host_of_class(name, *rest, **more),
+    )
+    assert check("-i", "fleet.ini").exit_code == 0
+    assert made == ["a100"]
 
 
 def test_what_no_catalog_check_decides_any_more_is_blocked_here(check: Check) -> None:
@@ -220,7 +280,7 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
         ),
         (
             ("-i", "misspelt.yml"),
-            '(its groups: a-100, x), so that there is nothing to check. Call group "a-100" "a100", as the class is called.',
+            '(its groups: a-100, x), so that there is nothing to check. Rename group "a-100" to "a100", the name of the class.',
         ),
         (("-i", "latin.ini"), "latin.ini: the inventory cannot be read: 'utf-8' codec"),
         (("-i", "latin.ini"), "Save it as UTF-8."),

@@ -10,6 +10,7 @@ import pytest
 
 from goldnode.compat import check, rules_host
 from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, StackWaiver, Workload
+from goldnode.core.errors import EditedLockError
 from goldnode.facts import host as facts
 
 DAY = dt.date(2026, 11, 21)
@@ -119,6 +120,8 @@ REFUSED = [
      "block", ("for other only",)),
     ("waiver-expired", "end-of-life", R535 | EOL | {"waiver": WAIVER, "on": dt.date(2027, 1, 2)},
      "block", ("expired on 2027-01-01", "the owner renew")),
+    ("edited-lock", "lock-integrity", R580 | {"unlocked": "x", "lock_fault": EditedLockError("it was edited", file="s.lock.yml", remedy="r")},
+     "block", ("cannot be used: it was edited", "| r")),
     ("no-lock", "no-lock", R580 | {"driver": None, "unlocked": "it has no lock"}, "unknown", ("it has no lock", "goldnode lock s")),
 ]  # fmt: skip
 

@@ -159,7 +159,7 @@ def notes(document: Document, seen: Observed) -> List[Note]:
     return found
 
 
-# Sections of a class's `baseline` that the verdict checks (verdict/hardware.py, links.py, hostside.py).
+# Sections of a class's `baseline` that the verdict checks (verdict/hardware.py, links.py, host_rules.py).
 _JUDGED = ("gpu", "cpu", "memory", "network", "infiniband", "storage", "modules", "services")
 
 
