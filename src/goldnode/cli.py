@@ -30,6 +30,7 @@ _SECTIONS = {
         ),
         "class": ("classes", "Export the document of a node class, or propose its baseline."),
         "classes": ("classes", "List the node classes."),
+        "init": ("init", "Write a site directory: inventory, class, site file and ansible.cfg."),
         "matrix": ("matrix", "Show the compatibility matrix of all stacks and classes."),
         "schema": ("schema_command", "Print or write the JSON Schemas of all files and documents."),
     },
@@ -43,6 +44,7 @@ _SECTIONS = {
         "images": ("images", "Lock, build, inspect, test and publish container images."),
     },
     "Operate nodes": {
+        "apply": ("apply", "Apply a node class to this machine, without an inventory and without SSH."),
         "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),
         "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),

@@ -28,7 +28,7 @@ from goldnode.core import progress
 FILES = ("class export", "completion", "node-program", "schema")
 # First words of a command's help. Add a verb here, in the imperative.
 VERBS = re.compile(
-    "Boot|Build|Check|Compare|Copy|Download|Explain|Export|Fetch|Inspect|List|Lock|Point|Print|Propose|Push|Create|"
+    "Apply|Boot|Build|Check|Compare|Copy|Download|Explain|Export|Fetch|Inspect|List|Lock|Point|Print|Propose|Push|Create|"
     "Remove|Resolve|Run|Show|Turn|Verify|Write"
 )
 # One name for one thing: name that must not come back -> the name to use.
@@ -274,6 +274,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "classes",
         "class bless capture.json --class h100_sxm5_80gb",
         "adopt node1 --survey survey.json --name mine",
+        "init out --local --class cpu_only",
         "check --class cpu_only",
         "check --list-rules",
         "check-catalog",

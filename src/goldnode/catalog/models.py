@@ -475,10 +475,18 @@ class Platform(Strict):
     not_declared: list[Sentence] = Field(default_factory=list, description="Known gaps of this archive.")
 
 
+AUTO = "auto"  # value of `gpu.model`: any model of the backend's vendor that fits the stack
+
+
 class Gpu(Strict):
     """The GPUs of a class; everything else about the model comes from the facts."""
 
-    model: str = Field(description="Name in facts/gpus.yml.")
+    model: str = Field(
+        description=(
+            "Name in facts/gpus.yml. auto: the model that the node has, if it fits the stack; the node finds it on "
+            "its PCI bus."
+        )
+    )
     count: PositiveInt = Field(description="Number of GPUs of a node.")
 
 

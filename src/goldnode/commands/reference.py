@@ -16,7 +16,7 @@ from goldnode.core import environment
 FILES: Mapping[str, tuple[str, str]] = {
     "class": (
         "Class",
-        "`classes/NAME.yml` of a catalog (goldnode's own, or one that `GOLDNODE_CATALOG` names).",
+        "`classes/NAME.yml` of a catalog (goldnode's own, or one that `GOLDNODE_CATALOG` or the site file's `catalog` names).",
     ),
     "site": (
         "Site file",

@@ -21,7 +21,8 @@ VARIABLES = (
     Variable(
         "GOLDNODE_CATALOG",
         "none",
-        "Directories with `stacks/`, `platforms/`, `classes/` or `archives.yml`, read beside goldnode's own.",
+        "Directories with `stacks/`, `platforms/`, `classes/` or `archives.yml`, read beside goldnode's own and "
+        "before the site file's `catalog`.",
     ),
     Variable(
         "GOLDNODE_SITE",

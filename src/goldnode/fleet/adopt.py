@@ -29,7 +29,7 @@ from goldnode.core.errors import CatalogError, FactsError, GoldnodeError
 from goldnode.core.extras import require
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
-from goldnode.fleet import runs
+from goldnode.fleet import runs, site_directory
 from goldnode.inventory.selection import check_inventory
 from goldnode.lock.resolve import upstream_part
 from goldnode.node.state.family import FAMILIES
@@ -619,6 +619,15 @@ def _prove(found: AdoptProposal, catalog: Catalog) -> None:
             found.notes.append(
                 f"The catalog would refuse this proposal as it stands: {str(error).replace(directory + '/', '')}"
             )
+
+
+def write_site(found: AdoptProposal, name: str, host: str, directory: Path) -> list[Path]:
+    """Write a site directory with the class `name`, and `host` in it. Raises SiteDirectoryError for a file that exists."""
+    user, _, machine = host.rpartition("@")
+    contents = site_directory.SiteContents(name, (machine,), found.files, user or None)
+    files = site_directory.files(contents, collection=site_directory.collection_installed())
+    done = site_directory.write(directory, files, lambda path: False)
+    return [directory / path for path in done.written]
 
 
 def write(found: AdoptProposal, directory: Path) -> list[Path]:

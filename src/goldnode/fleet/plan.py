@@ -142,12 +142,15 @@ def fleet_plans(
     names: Iterable[str],
     forks: int | None = None,
     options: Sequence[str] = (),
+    *,
+    own: bool = False,
 ) -> list[HostPlan]:
     """Return the plan of every host of an inventory, through Ansible, whose connections, users and become
     come from the inventory. Without `inventory` it is the one that ansible.cfg names.
 
     :param names: the classes of the catalog; a host without an answer is reported with the class of its
         group.
+    :param own: use goldnode's own configuration of Ansible, not that of the working directory.
     :raises InventoryError: if there is no such inventory, or no such host in it.
     :raises FleetPlanError: if the inventory cannot be read.
     """
@@ -161,7 +164,7 @@ def fleet_plans(
         "ANSIBLE_DEPRECATION_WARNINGS": "false",
         "ANSIBLE_LOCALHOST_WARNING": "false",
     }
-    environment = {**ansible_environment(), **quiet}
+    environment = {**ansible_environment(own=own), **quiet}
     try:
         groups = _groups(where, environment)
     except FleetPlanError:
