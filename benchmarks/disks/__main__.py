@@ -27,7 +27,7 @@ from benchmarks.disks import report
 from goldnode.core.site import archive_url, load_site
 from goldnode.disks import assemble, firstboot
 from goldnode.disks.model import builds
-from goldnode.disks.qemu import TCG, VirtualMachine, accelerator, make_key, overlay
+from goldnode.disks.qemu import TCG, VirtualMachine, VmOptions, accelerator, make_key, overlay
 
 ROOT = pages.ROOT
 CLASS, SUITE, COMPONENTS = "cpu_only", "bookworm", "main contrib non-free non-free-firmware"
@@ -179,10 +179,12 @@ def peer(base: Path, work: Path) -> dict[str, Any]:
     guest = Guest(
         disk,
         work / "machine",
-        snapshot=False,
-        form="qcow2",
-        key=key,
-        credentials={"ssh.authorized_keys.root": key.with_suffix(".pub").read_text(encoding="utf-8")},
+        VmOptions(
+            snapshot=False,
+            form="qcow2",
+            key=key,
+            credentials={"ssh.authorized_keys.root": key.with_suffix(".pub").read_text(encoding="utf-8")},
+        ),
     )
     with guest:
         with stages("boot"):

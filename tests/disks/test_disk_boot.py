@@ -69,8 +69,9 @@ def test_a_machine_that_qemu_refuses_is_an_error_with_its_reason(tmp_path: Path)
 
 def test_a_killed_run_leaves_no_machine_behind(empty: Path, tmp_path: Path) -> None:
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom goldnode.disks.qemu import Machine\n"
-        "machine = Machine(Path(sys.argv[1]), Path(sys.argv[2]), memory=256).start()\nprint(machine.pid, flush=True)\ntime.sleep(600)\n"
+        "import sys, time\nfrom pathlib import Path\nfrom goldnode.disks.qemu import VirtualMachine, VmOptions\n"
+        "machine = VirtualMachine(Path(sys.argv[1]), Path(sys.argv[2]), VmOptions(memory=256)).start()\n"
+        "print(machine.pid, flush=True)\ntime.sleep(600)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(empty), str(tmp_path / "m")], stdout=subprocess.PIPE, text=True

@@ -22,33 +22,6 @@ SCRIPTS = sorted(
 PARAMETERS = 7
 # Its bytes are part of every container image: a new signature would change all digests.
 WIDE = frozenset({"images/smoke/runner/cpu.py:call"})
-# TEMPORARY: functions that other changes are still shortening. Delete this block, and its use below, with the
-# last one.
-PENDING: frozenset[str] = frozenset(
-    {
-        "classdoc/hosts.py:_host",
-        "commands/adopt.py:adopt",
-        "commands/check.py:check",
-        "commands/check_request.py:look",
-        "commands/lock.py:_refuse",
-        "commands/lock.py:lock",
-        "compat/rules_host.py:_os",
-        "fleet/disk_update.py:head",
-        "lock/archives.py:__init__",
-        "lock/builder.py:inputs_of",
-        "lock/mirror.py:_make",
-        "lock/modulebuild.py:_built",
-        "lock/modulebuild.py:_pair",
-        "lock/modulebuild.py:build_stack",
-        "lock/modulebuild.py:matrix",
-        "lock/update.py:_written",
-        "lock/update.py:check",
-        "lock/update.py:update",
-        "node/probe/logs.py:note",
-        "node/state/history.py:record",
-        "node/verdict/events.py:_told_row",
-    }
-)
 
 
 # Groups of their own, so that the tools run at the same time.
@@ -108,7 +81,7 @@ def package_functions() -> set[str]:
 
 
 def test_functions_have_at_most_seven_parameters() -> None:
-    wide = sorted(package_functions() - WIDE - PENDING)
+    wide = sorted(package_functions() - WIDE)
     assert not wide, f"give these functions a frozen dataclass: {', '.join(wide)}"
 
 

@@ -18,6 +18,7 @@ from goldnode.catalog import models
 from goldnode.core import yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
+from goldnode.core.site import load_site
 from goldnode.core.yamlsource import YamlSource
 
 Item = TypeVar("Item", bound=models.Strict)
@@ -84,7 +85,7 @@ def catalog_directories() -> list[Path]:
             raise CatalogError(
                 f"GOLDNODE_CATALOG names {path}, which is not a directory", remedy="correct the variable"
             )
-        _check_folders(path)
+        _check_folders(path, "GOLDNODE_CATALOG")
         found.append(path)
     if not found:
         raise CatalogError(
@@ -93,7 +94,20 @@ def catalog_directories() -> list[Path]:
     return found
 
 
-def _check_folders(path: Path) -> None:
+def site_catalog(known: Sequence[Path]) -> list[Path]:
+    """Return the catalog directory that the site file names, unless it is one of `known`.
+
+    Raises CatalogError for a directory that is no catalog, and SiteError for the site file.
+    """
+    site = load_site()
+    path = site.catalog_directory()
+    if path is None or path.resolve() in [item.resolve() for item in known]:
+        return []
+    _check_folders(path, f"`catalog` in {site.file}")
+    return [path]
+
+
+def _check_folders(path: Path, named_by: str) -> None:
     """Refuse a directory that is not a catalog or has a misspelt folder.
 
     It would be read as an empty catalog.
@@ -103,24 +117,28 @@ def _check_folders(path: Path) -> None:
         close = difflib.get_close_matches(name.casefold(), FOLDERS, n=1, cutoff=0.8)
         if name not in FOLDERS and close and close[0] not in there:
             raise CatalogError(
-                f"{path / name} of a catalog of GOLDNODE_CATALOG is read by nobody",
+                f"{path / name} of a catalog of {named_by} is read by nobody",
                 remedy=f'call it "{close[0]}"',
             )
     if not set(there) & set(FOLDERS) and not (path / "archives.yml").is_file():
         raise CatalogError(
-            f"GOLDNODE_CATALOG names {path}, which has none of {', '.join(f'{name}/' for name in FOLDERS)}",
+            f"{named_by} names {path}, which has none of {', '.join(f'{name}/' for name in FOLDERS)}",
             remedy="name the directory that holds them, or make them",
         )
 
 
 def read_catalog(directories: Sequence[Path] | None, faults: Faults) -> Catalog:
-    """Read the catalog in `directories`, or the one that the environment names, without judging it.
+    """Read the catalog in `directories`, or the one that environment and site file name, without judging it.
 
     Date-dependent checks (end of life, waivers) run when a class is used: see `checks.check_use`. Raises
     CatalogError for the first fault. If `faults` is given, the first fault of each file is appended to it
     instead, and the returned catalog lacks the items with faults.
     """
-    places = tuple(directories if directories is not None else catalog_directories())
+    if directories is None:
+        directories = catalog_directories()
+        with faults.of(("site", None)):
+            directories += site_catalog(directories)
+    places = tuple(directories)
     catalog = Catalog(places)
     for place in places:
         with faults.of(("archives", None)):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from goldnode.classdoc.compile import health_facts
+from goldnode.classdoc.gpu_facts import health_facts
 from goldnode.facts import host as facts
 from goldnode.node.probe.values import is_fault
 from goldnode.node.state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH

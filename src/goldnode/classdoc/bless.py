@@ -61,6 +61,13 @@ def bless(
     captures = [(str(path), read(path)) for path in paths]
     entry = catalog.node_class(name) if name is not None else None
     item = entry.item if entry is not None else None
+    if entry is not None and item is not None and item.gpu is not None and item.gpu.model == models.AUTO:
+        raise entry.error(
+            "a baseline is of one GPU model, and the class takes any (`model: auto`)",
+            "gpu",
+            "model",
+            remedy="declare the model, or bless without --class",
+        )
     platform = (
         catalog.platforms[item.platform].item if item is not None and item.platform is not None else None
     )

@@ -90,18 +90,18 @@ def blessed_combinations(catalog: Catalog, site: Site) -> BlessedCombinations:
         CombinationTable(
             "Stacks",
             "Stack",
-            "What is installed together, and changed only together. Versions are those of the lock; a "
-            "stack without one shows what it asks for.",
+            "Components that are installed and updated together, with the versions of the lock. A stack "
+            "without a lock shows its declaration.",
             ("OS", "Kernel", "Driver", "Containers", "Support ends", "Security", "Tried out"),
             stacks,
         ),
         CombinationTable(
             "Classes",
             "Class",
-            "What runs on the GPUs of a class. CUDA: the newest that the driver runs natively; by "
-            "minor-version compatibility, which needs machine code for the GPU in the binaries; with "
-            "NVIDIA's forward-compatibility package in the image. cuDNN, NCCL and PyTorch: the newest that "
-            "a source says goes with it.",
+            "Software that runs on the GPUs of a class. CUDA: the newest version that the driver runs natively; "
+            "with minor-version compatibility, which needs machine code for the GPU in the binaries; with "
+            "NVIDIA's forward-compatibility package in the image. cuDNN, NCCL and PyTorch: the newest version "
+            "that a source confirms for it.",
             ("Hardware", "Stack", "CUDA", "CUDA, minor", "CUDA, forward", "cuDNN", "NCCL", "PyTorch", "ROCm"),
             classes,
         ),
@@ -357,7 +357,7 @@ def text(shown: BlessedCombinations) -> str:
 
 
 def _text_lines(shown: BlessedCombinations) -> Iterator[str]:
-    yield f"Facts of {shown.date}, judged for that day. What is not known is said to be so."
+    yield f"Facts of {shown.date}, judged for that day. Values that no source covers are not known."
     for table in shown.tables:
         width = max(len(column) for column in table.columns)
         yield ""

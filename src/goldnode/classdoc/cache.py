@@ -237,6 +237,8 @@ class Compiler:
             named = (*entry.item.requirements, *(image.metadata for image in entry.item.images))
             keys += [entry.file.parent / name for name in named if name is not None]
         own = self.site.lock_places(data("catalog/stacks"), "stacks")[:-1]
+        if self.site.catalog is not None:
+            keys.append(self.site.resolve(self.site.catalog))
         return [str(path) for path in (*keys, *self.site.lock_directories(to_write=True), *own)]
 
     def check(self, inventory: str) -> None:

@@ -202,7 +202,7 @@ def check_class(entry: CatalogEntry[models.NodeClass], catalog: Catalog) -> None
     if item.images or item.requirements:
         _check_workloads(entry)
     gpu = None
-    if item.gpu is not None:
+    if item.gpu is not None and item.gpu.model != models.AUTO:
         try:
             gpu = facts.gpu(item.gpu.model)
         except FactsError as error:
@@ -210,6 +210,9 @@ def check_class(entry: CatalogEntry[models.NodeClass], catalog: Catalog) -> None
     _check_platform_of(entry, catalog, stack)
     _check_host(entry)
     _check_suppressions(entry)
+    if item.gpu is not None and item.gpu.model == models.AUTO:
+        _check_auto(entry, stack)
+        return
     if gpu is None:
         if item.baseline.gpu is not None:
             raise entry.error(
@@ -354,6 +357,8 @@ def not_checked(entry: CatalogEntry[models.NodeClass]) -> list[str]:
     item = entry.item
     if item.gpu is None:
         return []
+    if item.gpu.model == models.AUTO:
+        return ["the GPU model is the node's own (auto); the node is judged by the facts of its model"]
     gpu = facts.gpu(item.gpu.model)
     found = []
     policies = [item.policy, *item.policy.overrides]
@@ -578,6 +583,45 @@ def _check_gpu(entry: CatalogEntry[models.NodeClass], gpu: facts.GpuModel, stack
             "model",
             remedy="correct the model or the stack",
         )
+
+
+def _check_auto(entry: CatalogEntry[models.NodeClass], stack: models.Stack) -> None:
+    """Check a class with `model: auto`: nothing in it may depend on a model that is not known. Raises CatalogError."""
+    item = entry.item
+    if stack.driver is not None and stack.driver.flavour == "auto":
+        raise entry.error(
+            f'stack "{stack.stack}" chooses the flavour of its kernel modules by the GPU model, which this class leaves open',
+            "gpu",
+            "model",
+            remedy="declare the model, or use a stack with one flavour",
+        )
+    if item.baseline.gpu is not None:
+        raise entry.error(
+            "the baseline is of one GPU model, and the class takes any (`model: auto`)",
+            "baseline",
+            "gpu",
+            remedy="declare the model, or remove it",
+        )
+    for key in ("clocks", "power_limit_watts", "ecc", "mig"):
+        if getattr(item.policy, key) is not None:
+            raise entry.error(
+                f"`{key}` depends on the GPU model, and the class takes any (`model: auto`)",
+                "policy",
+                key,
+                remedy=f"declare the model, or write `{key}` into policy.overrides for each model that has it",
+            )
+    for index, override in enumerate(item.policy.overrides):
+        if override.model is None:
+            raise entry.error(
+                "an override for a UUID cannot be checked where the model is open (`model: auto`)",
+                "policy",
+                "overrides",
+                index,
+                remedy="write it for a model",
+            )
+    vendor = VENDOR_OF_BACKEND[item.backend]
+    first = next(gpu for gpu in facts.gpus().values() if gpu.vendor == vendor)
+    _check_policy(entry, first)
 
 
 # Settings that only one vendor's driver supports.

@@ -19,12 +19,18 @@ from goldnode.node.state.family import kernel_packages
 
 
 def host_of_class(
-    name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
+    name: str,
+    catalog: Catalog,
+    site: Site,
+    lock: Lock | None = None,
+    *,
+    on: dt.date | None = None,
+    model: str | None = None,
 ) -> CompatHost:
     """Return the host of class `name`: its GPUs, platform and stack, with the lock's versions if any.
 
-    Without `lock`, `lock.model.find_lock` finds it. `on` is the day to judge for, today by default. Raises
-    GoldnodeError for an unknown class.
+    Without `lock`, `lock.model.find_lock` finds it. `on` is the day to judge for, today by default. `model` is the
+    GPU model of a class that takes any (`model: auto`). Raises GoldnodeError for an unknown class or model.
     """
     entry = catalog.node_class(name)
     item = entry.item
@@ -47,14 +53,29 @@ def host_of_class(
         for key in ("gpu", "platform", "stack", "policy", "compat")
         if key in entry.source.data
     }
+    gpus: tuple[facts.GpuModel, ...] = ()
+    if item.gpu is not None and item.gpu.model == models.AUTO:
+        more["auto"] = True
+        more["vendor"] = checks.VENDOR_OF_BACKEND[item.backend]
+        gpus = () if model is None else (_of_backend(entry, model),)
+    elif item.gpu is not None:
+        gpus = (facts.gpu(item.gpu.model),)
     part = _ClassPart(
-        f"class {name}",
-        DeclaredAt(entry.file, entry.source.line(("class",))),
-        (facts.gpu(item.gpu.model),) if item.gpu is not None else (),
-        more,
-        places,
+        f"class {name}", DeclaredAt(entry.file, entry.source.line(("class",))), gpus, more, places
     )
     return _host(part, catalog.stacks[item.stack], site, lock, on)
+
+
+def _of_backend(entry: CatalogEntry[models.NodeClass], model: str) -> facts.GpuModel:
+    """Return the facts of a GPU model that a class with `model: auto` may have. Raises GoldnodeError."""
+    gpu, vendor = facts.gpu(model), checks.VENDOR_OF_BACKEND[entry.item.backend]
+    if gpu.vendor != vendor:
+        raise entry.error(
+            f'{model} is of vendor {gpu.vendor}, and class "{entry.name}" has backend {entry.item.backend}',
+            "backend",
+            remedy="name a model of the backend's vendor",
+        )
+    return gpu
 
 
 def findings_of_class(

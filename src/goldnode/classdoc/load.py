@@ -13,7 +13,7 @@ from goldnode.core.errors import GoldnodeError
 def load_catalog(
     directories: Sequence[Path] | None = None, *, faults: list[GoldnodeError] | None = None
 ) -> Catalog:
-    """Read and check the catalog in `directories`, or the one that the environment names.
+    """Read and check the catalog in `directories`, or the one that environment and site file name.
 
     Rules that depend on the date (end of life, waivers) apply when a class is used: see `checks.check_use`.
     Raises CatalogError for the first fault. With a list in `faults`, the first fault of each file is appended to it instead,

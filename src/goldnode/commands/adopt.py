@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from goldnode.commands.output import BECOME, OutputOption, emit, out_directory, reports, say
+from goldnode.core import progress
 
 
 @click.command()
@@ -26,6 +27,13 @@ from goldnode.commands.output import BECOME, OutputOption, emit, out_directory, 
     help="Name of the new class.",
 )
 @out_directory("print the files")
+@click.option(
+    "--site",
+    "site_directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write a site directory as `goldnode init` does, with HOST in the new class.",
+)
 @BECOME
 @click.option(
     "--survey",
@@ -45,22 +53,35 @@ from goldnode.commands.output import BECOME, OutputOption, emit, out_directory, 
 )
 @reports("class-proposal")
 def adopt(
-    host: str, name: str | None, out: Path | None, save_to: Path | None, form: str, **survey_from: Any
+    host: str,
+    name: str | None,
+    out: Path | None,
+    site_directory: Path | None,
+    save_to: Path | None,
+    form: str,
+    **survey_from: Any,
 ) -> None:
     """Propose a class and a stack for a machine that runs already.
 
     HOST is surveyed and not changed. Review the files before you use them.
     """
+    if out is not None and site_directory is not None:
+        raise click.UsageError("--out writes into a catalog and --site a whole directory: use one of them.")
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.fleet import adopt as adopting
 
+    progress.step(f"surveying {host}")
     survey = _survey(host, **survey_from)
     if save_to is not None:
         save_to.write_text(json.dumps(survey, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     class_name = name or adopting.name_for(survey)
     proposal = adopting.propose(survey, class_name, load_catalog(), load_site())
-    written = [str(path) for path in adopting.write(proposal, out)] if out is not None else []
+    written: list[str] = []
+    if out is not None:
+        written = [str(path) for path in adopting.write(proposal, out)]
+    elif site_directory is not None:
+        written = [str(path) for path in adopting.write_site(proposal, class_name, host, site_directory)]
     emit(
         form,
         {
@@ -72,13 +93,14 @@ def adopt(
             "notes": proposal.notes,
         },
         "\n".join(f"wrote {path}" for path in written)
-        if out is not None
+        if written
         else "\n".join(f"# {path}\n{text}" for path, text in proposal.files.items()),
     )
     for note in proposal.notes:
         say(f"review: {note}")
+    place = f"`cd {site_directory}`, " if site_directory is not None else ""
     say(
-        f"Nothing was changed on {host}. Next: review, then `goldnode lock {proposal.stack}` and `goldnode "
+        f"Nothing was changed on {host}. Next: review, then {place}`goldnode lock {proposal.stack}` and `goldnode "
         "check-catalog`."
     )
 

@@ -45,6 +45,12 @@ from goldnode.commands.output import LIMIT, emit, reports
     metavar="FILE",
     help="Check this Python requirements file on each class or stack.",
 )
+@click.option(
+    "--gpu",
+    "model",
+    metavar="MODEL",
+    help="GPU model of the nodes, for classes with `model: auto`.",
+)
 @reports("check", "sarif")
 @click.option(
     "--require-lock",

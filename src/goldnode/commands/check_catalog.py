@@ -53,6 +53,7 @@ def check() -> CatalogReport:
 
     faults: list[GoldnodeError] = []
     catalog = load_catalog(faults=faults)
+    faults.sort(key=lambda fault: isinstance(fault, SiteError))  # the site file follows the catalog
     found = CatalogReport(catalog, faults)
     site = Site()
 

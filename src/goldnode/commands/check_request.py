@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.catalog.load import Catalog
+from goldnode.catalog.models import AUTO
 from goldnode.classdoc import checks
 from goldnode.classdoc.hosts import host_of_class, host_of_stack, workloads_of_class
 from goldnode.classdoc.load import load_catalog
@@ -40,6 +41,7 @@ class CheckRequest:
     limit: str | None = None
     images: Sequence[str] = ()
     requirements: Sequence[Path] = ()
+    model: str | None = None  # the GPU model of classes that take any (`model: auto`)
     python: str | None = None
 
 
@@ -52,8 +54,8 @@ def compatibility_report(
 ) -> CompatReport:
     """Check the named subjects, with the images and requirements on each; all classes if nothing is named.
 
-    Raises GoldnodeError for an unknown name, an inventory without a host of any class, a catalog without
-    classes, and an unreadable image or file.
+    Raises GoldnodeError for an unknown name or model, an inventory without a host of any class, a catalog
+    without classes, and an unreadable image or file.
     """
     faults: list[GoldnodeError] = []
     catalog, site = catalog or load_catalog(faults=faults), site or load_site()
@@ -86,8 +88,10 @@ def compatibility_report(
     subjects: list[tuple[str, DeclaredAt | None]] = []
     found: list[CompatFinding] = []
     seen: dict[str, tuple[CompatHost, list[Workload]]] = {}
+    if request.model is not None:
+        _require_auto(named, catalog)
     for name in named:
-        host = host_of_class(name, catalog, site, on=on)
+        host = host_of_class(name, catalog, site, on=on, model=request.model)
         entry = catalog.node_class(name)
         if host.on is not None:
             checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
@@ -124,6 +128,16 @@ def compatibility_report(
             if host.unlocked is not None and host.stack
         ],
     )
+
+
+def _require_auto(names: Sequence[str], catalog: Catalog) -> None:
+    """Refuse a GPU model where no class leaves it open. Raises CatalogError."""
+    gpus = [catalog.node_class(name).item.gpu for name in names]
+    if not any(gpu is not None and gpu.model == AUTO for gpu in gpus):
+        raise CatalogError(
+            f"--gpu is for classes with `model: auto`, and {_few(names) or 'a stack'} is none",
+            remedy="leave --gpu out, or declare `gpu: {model: auto}`",
+        )
 
 
 def _usable(

@@ -23,6 +23,7 @@ from goldnode.commands.output import (
     say,
     table,
 )
+from goldnode.core import progress
 
 
 @click.command("list")
@@ -180,7 +181,6 @@ def build(
     import time
 
     from goldnode.classdoc.load import load_catalog
-    from goldnode.commands.images_build import _fetching, _showing
     from goldnode.core.errors import DiskError, nearest
     from goldnode.core.files import second_build
     from goldnode.core.site import load_site
@@ -217,15 +217,15 @@ def build(
         if not there:
             rootfs.needs_root()
         if not there and not how.offline:
-            with _fetching() as progress:
+            with progress.downloads(each=False) as watcher:
                 locking.fetch(
                     plan.item,
                     plan.lock,
                     store.pool,
-                    progress=progress,
+                    progress=watcher,
                     say=say,
                 )
-        with _showing() as show:
+        with progress.steps() as show:
             disk, made = building.build(plan, store, kinds=kinds or DEFAULT_FORMATS, say=show)
         rows.append({**disk.manifest(), "directory": disk.directory, "made": made})
         if form == "text":
@@ -242,7 +242,7 @@ def build(
                 f"disks evidence {plan.name}`"
             )
         if how.twice:
-            with second_build(store.cache / "twice") as place, _showing() as show:
+            with second_build(store.cache / "twice") as place, progress.steps() as show:
                 found = building.twice(plan, store, place, say=show)
             for text in found:
                 click.echo(f"error: {plan.name} is not the same when it is built twice: {text}", err=True)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -22,9 +19,7 @@ from goldnode.commands.output import (
     reports,
     say,
 )
-
-if TYPE_CHECKING:
-    from goldnode.lock.fetch import FetchProgress
+from goldnode.core import progress
 
 Say = Callable[[str, str, float], None]
 
@@ -107,16 +102,16 @@ def build(
         )
         return
     if pending and not how.offline:
-        with _fetching() as progress:
+        with progress.downloads(each=False) as watcher:
             fetch_all(
                 [(row, lock) for row, lock in locks if row.name in waiting],
                 store.pool,
-                progress,
+                watcher,
                 verify=False,
             )
     if pending and how.offline:
         make_all([lock for row, lock in locks if row.name in waiting], store.pool, verify=False)
-    with _showing() as show:
+    with progress.steps() as show:
         builder.say = show
         built = builder.build(recipes)
     seconds = time.monotonic() - started
@@ -143,7 +138,7 @@ def build(
     )
     say(f"{len(waiting)} of {len(built)} images built in {seconds:.1f} s with {engine.name} {engine.version}")
     if how.twice:
-        with second_build(store.cache / "twice") as place, _showing() as show:
+        with second_build(store.cache / "twice") as place, progress.steps() as show:
             differences = building.twice(store, recipes, engine, place, jobs=jobs, say=show)
         for row in differences:
             click.echo(f"error: {row.image} is not the same when it is built twice: {row.what}", err=True)
@@ -151,50 +146,3 @@ def build(
             click.echo(f"the second build is in {place}", err=True)
             sys.exit(1)
         click.echo(f"{len(recipes)} images built twice: every digest is the same", err=True)
-
-
-@contextmanager
-def _fetching() -> Iterator[FetchProgress | None]:
-    """Show a progress bar of the download on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from goldnode.commands.mirror import _Bar
-
-    with _Bar() as bar:
-        yield bar
-
-
-@contextmanager
-def _showing() -> Iterator[Say]:
-    """Show the running steps and their durations on a terminal; otherwise print one line per finished step."""
-    if not sys.stderr.isatty():
-
-        def line(what: str, state: str, seconds: float) -> None:
-            if state != "started":
-                click.echo(f"{state:7} {seconds:6.1f} s  {what}", err=True)
-
-        yield line
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-
-    shown: dict[str, TaskID] = {}
-    lock = threading.Lock()
-    with Progress(
-        SpinnerColumn(finished_text="✓"),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-    ) as progress:
-
-        def bar(what: str, state: str, seconds: float) -> None:
-            with lock:
-                if state == "started":
-                    shown[what] = progress.add_task(what, total=1)
-                elif (number := shown.pop(what, None)) is not None:
-                    progress.update(number, completed=1)
-                    progress.remove_task(number)
-                    progress.console.print(f"{state:7} {seconds:6.1f} s  {what}", highlight=False)
-
-        yield bar

@@ -20,6 +20,7 @@ from goldnode.commands.output import (
     options,
     reports,
 )
+from goldnode.core import progress
 from goldnode.core.errors import ImageError
 
 if TYPE_CHECKING:
@@ -270,20 +271,5 @@ def gc(
 @contextmanager
 def _moving(registry: Registry, what: str) -> Iterator[None]:
     """Show a byte counter on a terminal."""
-    from rich.console import Console
-    from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with Progress(
-        TextColumn("{task.description}"),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=console,
-        transient=True,
-    ) as bar:
-        task = bar.add_task(what, total=None)
-        registry.moved = lambda size: bar.advance(task, size)
+    with progress.bytes_moved(what) as registry.moved:
         yield

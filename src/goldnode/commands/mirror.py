@@ -17,9 +17,10 @@ from goldnode.commands.output import (
     reports,
     table,
 )
+from goldnode.core import progress
 
 if TYPE_CHECKING:
-    from goldnode.lock.fetch import FetchFault, FileToFetch
+    from goldnode.lock.fetch import FetchFault
     from goldnode.lock.mirror import Mirror
 
 
@@ -80,14 +81,14 @@ def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | No
     locks = {name: find_lock(catalog.stack(name), site)[0] for name in dict.fromkeys(stacks)}
     place = Mirror.of(site)
     with site_signer(site) as signer, place.writing(wait):
-        progress = _progress()
-        with progress:
-            faults = place.fetch(list(locks.values()), catalog, site, progress, parallel=parallel)
+        with progress.downloads() as watcher:
+            faults = place.fetch(list(locks.values()), catalog, site, watcher, parallel=parallel)
         failed = [{"kind": fault.kind, "file": fault.wanted.name, "why": fault.message} for fault in faults]
         if faults:
             emit(form, {"published": [], "failed": failed})
             _print_faults(faults, list(locks))
             sys.exit(1)
+        progress.step(f"publishing {', '.join(locks)}")
         published = [place.publish(name, lock, signer=signer, status=status) for name, lock in locks.items()]
     emit(
         form,
@@ -173,9 +174,8 @@ def verify(stacks: tuple[str, ...], repair: bool, form: str) -> None:
     found = maintenance.verify(place, public, stacks or None)
     lines = [f"{damage.kind}: {damage}" for damage in found]
     if found and repair:
-        progress = _progress()
-        with progress:
-            _, faults = maintenance.repair(place, found, site, progress, catalog=load_catalog())
+        with progress.downloads() as watcher:
+            _, faults = maintenance.repair(place, found, site, watcher, catalog=load_catalog())
         for fault in faults:
             click.echo(str(fault), err=True)
         found = maintenance.verify(place, public, stacks or None)
@@ -299,81 +299,6 @@ def _known(place: Mirror, stacks: tuple[str, ...]) -> None:
             )
     if not known:
         raise MirrorError("nothing is published", file=place.directory, remedy="run `goldnode mirror STACK`")
-
-
-def _progress() -> Any:
-    """A bar on a terminal, else a line per file."""
-    return _Bar() if sys.stderr.isatty() else _Lines()
-
-
-class _Lines:
-    """One line per fetched file, for logs."""
-
-    def __enter__(self) -> _Lines:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def start(self, files: int, size: int, there: int) -> None:
-        kept = f", {there / 1e6:.1f} MB of them from an earlier run" if there else ""
-        click.echo(f"{files} files to fetch, {size / 1e6:.1f} MB{kept}", err=True)
-
-    def advance(self, size: int) -> None:
-        return None
-
-    def done(self, wanted: FileToFetch) -> None:
-        click.echo(f"fetched {wanted.name} {wanted.version} ({wanted.size / 1e6:.1f} MB)", err=True)
-
-    def failed(self, fault: FetchFault) -> None:
-        click.echo(f"{fault.kind} {fault.wanted.name} {fault.wanted.version}", err=True)
-
-
-class _Bar:
-    """One bar over all bytes, with the rate and the time left."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=Console(stderr=True))
-        self._task = self._bar.add_task("fetching", total=None)
-        self._left = 0
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def start(self, files: int, size: int, there: int) -> None:
-        self._left = files
-        self._bar.update(self._task, total=size, completed=there, description=f"{files} files")
-
-    def advance(self, size: int) -> None:
-        self._bar.advance(self._task, size)
-
-    def done(self, wanted: FileToFetch) -> None:
-        self._left -= 1
-        self._bar.update(self._task, description=f"{self._left} files")
-
-    def failed(self, fault: FetchFault) -> None:
-        self.done(fault.wanted)
 
 
 def _print_faults(faults: list[FetchFault], stacks: list[str]) -> None:

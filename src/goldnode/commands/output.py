@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from goldnode.core import progress
 from goldnode.core.errors import GoldnodeError
 
 Command = Callable[..., Any]
@@ -132,6 +133,7 @@ def document(name: str, content: Mapping[str, Any]) -> str:
 
 def emit(form: str, content: Mapping[str, Any], text: str | Callable[[], str] = "") -> None:
     """Print `content` as the command's JSON document, or `text`. A "schema" in `content` wins over the declared one."""
+    progress.stop()
     if form == "json":
         meta = click.get_current_context().meta
         click.echo(dumps({"schema": meta[_SCHEMA], **content}))
@@ -154,6 +156,9 @@ def emit_error(
     form = ctx.meta.get(_FORM)
     if (form != "json" and (form or not _asks_for_json(given))) or ctx.meta.get(_EMITTED):
         return
+    cause = problem.__cause__
+    if isinstance(cause, GoldnodeError):  # a command with exit statuses of its own wraps it
+        problem = cause
     if isinstance(problem, GoldnodeError):
         error, file, line, remedy = problem.message, problem.file, problem.line, problem.remedy
     else:

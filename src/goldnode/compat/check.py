@@ -6,12 +6,13 @@ Pure. The rules are in `compat.rules_host`, `compat.rules_workload` and `compat.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from goldnode.compat import known_bad, rules_host
 from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, CompatRule, Workload
 from goldnode.core.errors import FactsError, nearest
+from goldnode.facts import host as facts
 
 _ORDER = {"block": 0, "unknown": 1, "warn": 2}
 
@@ -50,8 +51,7 @@ def check(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> list[C
     """
     found: list[CompatFinding] = []
     if host is not None:
-        for each in rules_host.RULES:
-            found += each.check(host, None)
+        found += [*_of_host(host), *_model(host)]
     if workloads:
         from goldnode.compat import rules_wheels, rules_workload  # not needed to check nodes alone
 
@@ -60,6 +60,46 @@ def check(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> list[C
                 found += each.check(host, workload)
             found += known_bad.findings(host, workload)
     return settle(found, host)
+
+
+def _of_host(host: CompatHost) -> Iterator[CompatFinding]:
+    for each in rules_host.RULES:
+        yield from each.check(host, None)
+
+
+def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:
+    """Return the fatal findings of every GPU model that a class with `model: auto` may meet, by model.
+
+    These are the models of the host's vendor. CompatFindings that do not depend on the model are left out.
+    """
+    always = {(each.rule, each.message) for each in settle(_of_host(host), host) if each.fatal}
+    found = {}
+    for sku, gpu in facts.gpus().items():
+        if gpu.vendor == host.vendor:
+            judged = settle(_of_host(dataclasses.replace(host, gpus=(gpu,))), host)
+            found[sku] = [each for each in judged if each.fatal and (each.rule, each.message) not in always]
+    return found
+
+
+def _model(host: CompatHost) -> Iterator[CompatFinding]:
+    """Report that the GPU model of a class with `model: auto` is not known here, and which models do not fit."""
+    if not host.auto or host.gpus:
+        return
+    models = fatal_of_models(host)
+    bad = [name for name, fatal in models.items() if fatal]
+    fit = f"{len(models) - len(bad)} of {len(models)} models of the facts fit this stack"
+    without = (
+        f", not {', '.join(bad[:6])}{f' and {len(bad) - 6} more' if len(bad) > 6 else ''}" if bad else ""
+    )
+    yield CompatFinding(
+        "gpu-model",
+        "unknown",
+        host.subject,
+        f"the class takes the GPU model that a node has (model: auto), which is not known here; {fit}{without}",
+        (),
+        f"name the model: `goldnode check -c {host.name} --gpu MODEL`; a node judges its own",
+        host.at("gpu"),
+    )
 
 
 def settle(found: Iterable[CompatFinding], host: CompatHost | None) -> list[CompatFinding]:

@@ -91,6 +91,7 @@ class CompatHost:
     driver: str | None = None
     flavour: ModuleFlavour | None = None
     gpus: tuple[GpuModel, ...] = ()
+    auto: bool = False  # the class takes the GPU model that a node has; `gpus` is empty until one is known
     nvswitch: bool = False
     fabric_manager: str | None = None  # its version
     engine: str | None = None

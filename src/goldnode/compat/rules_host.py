@@ -1439,8 +1439,16 @@ RULES: tuple[CompatRule, ...] = (
     ),
 )
 
-# Rules about several hosts. `image_on` and `check_cohorts` implement them.
+# Rules that `check.check`, `image_on` and `check_cohorts` implement.
 MORE: tuple[CompatRule, ...] = (
+    CompatRule(
+        "gpu-model",
+        "The GPU model is known",
+        "A class with `gpu: {model: auto}` takes the model that a node has. Without a node its GPU is unknown: each "
+        "model of the facts is judged, and those that the stack does not fit are named. The node refuses them by its "
+        "PCI bus. `--gpu MODEL`, a capture and `goldnode apply --local` give the model.",
+        None,
+    ),
     CompatRule(
         "image-hardware",
         "A disk image fits the machine it is put on",

@@ -15,7 +15,7 @@ from typing import Any
 from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, Workload
 from goldnode.facts import workload as facts
 from goldnode.facts.host import GpuModel, Origin
-from goldnode.facts.workload import CudaMinor, closest, key, minor, same
+from goldnode.facts.workload import CudaMinor, closest, key, minor, same, satisfies
 
 
 @dataclass(frozen=True)
@@ -1634,20 +1634,7 @@ def _brand(gpu: GpuModel, wanted: str) -> bool | None:
 
 
 def _compare(have: str | None, sign: str, wanted: str) -> bool | None:
-    if have is None:
-        return None
-    mine, its = key(have), key(wanted)
-    # Pad with zeros: 12.4 and 12.4.0 are equal.
-    width = max(len(mine), len(its))
-    mine, its = (*mine, *([0] * (width - len(mine)))), (*its, *([0] * (width - len(its))))
-    return {
-        ">=": mine >= its,
-        "<=": mine <= its,
-        "<": mine < its,
-        ">": mine > its,
-        "=": mine == its,
-        "!=": mine != its,
-    }[sign]
+    return None if have is None else satisfies(have, sign, wanted)
 
 
 def reader_findings(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:

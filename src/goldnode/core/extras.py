@@ -21,9 +21,14 @@ class MissingExtraError(GoldnodeError):
 
 def require(*names: str) -> None:
     """Raise MissingExtraError unless every package of these extras is installed."""
-    found = [name for name in names if not all(map(_installed, EXTRAS[name]))]
+    found = [name for name in names if not installed(name)]
     if found:
         raise missing(found)
+
+
+def installed(name: str) -> bool:
+    """Return whether every package of an extra is installed."""
+    return all(map(_installed, EXTRAS[name]))
 
 
 def of_module(module: str | None) -> str | None:

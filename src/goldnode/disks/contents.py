@@ -197,7 +197,9 @@ def _mtools(*words: str) -> bytes:
     try:
         done = subprocess.run(words, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     except FileNotFoundError as problem:
-        raise DiskError(f"{words[0]} is not on this machine", remedy="apt-get install mtools") from problem
+        raise DiskError(
+            f"{words[0]} is not on this machine", remedy="install it: apt-get install mtools"
+        ) from problem
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise DiskError(

@@ -57,7 +57,7 @@ class _DefinitionModel(BaseModel):
 class Shape(_DefinitionModel):
     """Parameters of a disk. Sizes in MiB."""
 
-    loader: Literal["systemd-boot", "grub"] = Field(description="What starts the kernel.")
+    loader: Literal["systemd-boot", "grub"] = Field(description="Boot loader.")
     layout: Literal["ab", "single"] = Field(description="Two root partitions with boot counting, or one.")
     esp_mib: int = Field(ge=64, le=4096, description="Size of the EFI system partition, MiB.")
     root_mib: int = Field(
@@ -68,23 +68,19 @@ class Shape(_DefinitionModel):
     command_line: tuple[_Word, ...] = Field(
         description="Words of the kernel's command line, beside those of the class's policy."
     )
-    cloud_init: bool = Field(description="Whether cloud-init is in it.")
+    cloud_init: bool = Field(description="Whether the image contains cloud-init.")
     packages: tuple[_Package, ...] = Field(description="Packages beside those of the system.")
 
 
 class Different(_DefinitionModel):
     """Overrides of one class."""
 
-    loader: Literal["systemd-boot", "grub"] | None = Field(
-        default=None, description="In place of the default."
-    )
-    layout: Literal["ab", "single"] | None = Field(default=None, description="In place of the default.")
-    esp_mib: int | None = Field(default=None, ge=64, le=4096, description="In place of the default, MiB.")
-    root_mib: int | None = Field(
-        default=None, ge=512, le=1048576, description="In place of the default, MiB."
-    )
-    command_line: tuple[_Word, ...] | None = Field(default=None, description="In place of the default.")
-    cloud_init: bool | None = Field(default=None, description="In place of the default.")
+    loader: Literal["systemd-boot", "grub"] | None = Field(default=None, description="Overrides the default.")
+    layout: Literal["ab", "single"] | None = Field(default=None, description="Overrides the default.")
+    esp_mib: int | None = Field(default=None, ge=64, le=4096, description="Overrides the default, MiB.")
+    root_mib: int | None = Field(default=None, ge=512, le=1048576, description="Overrides the default, MiB.")
+    command_line: tuple[_Word, ...] | None = Field(default=None, description="Overrides the default.")
+    cloud_init: bool | None = Field(default=None, description="Overrides the default.")
     packages: tuple[_Package, ...] = Field(default=(), description="Packages that are added.")
 
 
@@ -102,27 +98,27 @@ class HygieneWaiver(_DefinitionModel):
     """A finding that a check accepts."""
 
     check: str = Field(description="Name of the check.")
-    path: str = Field(description="What it found: a path in the root filesystem, or a shell pattern.")
-    reason: str = Field(min_length=8, description="Why it may stand.")
+    path: str = Field(description="Path in the root filesystem, or a shell pattern.")
+    reason: str = Field(min_length=8, description="Reason for accepting it.")
 
 
 class HygieneRules(_DefinitionModel):
     """Settings of the root filesystem checks."""
 
-    waivers: tuple[HygieneWaiver, ...] = Field(default=(), description="Findings that may stand.")
+    waivers: tuple[HygieneWaiver, ...] = Field(default=(), description="Accepted findings.")
 
 
 class DefinitionFile(_DefinitionModel):
     """Schema of `disks.yml`."""
 
     disks: Literal[1] = Field(description="Number of this file's format.")
-    defaults: Shape = Field(description="Every disk, where its class says nothing else.")
+    defaults: Shape = Field(description="Defaults of all disks; a class can override them.")
     systems: dict[str, DefinedSystem] = Field(description="Packages by OS: `debian12`.")
     hygiene: HygieneRules = Field(
-        default_factory=HygieneRules, description="What the checks of a root filesystem are told."
+        default_factory=HygieneRules, description="Settings for the checks of a root filesystem."
     )
     classes: dict[str, Different] = Field(
-        default_factory=dict, description="What of a class's disk is different."
+        default_factory=dict, description="Differences of a class's disk from the defaults."
     )
 
 

@@ -128,7 +128,7 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
             )
     except FileNotFoundError as problem:
         raise DiskError(
-            f"{problem.filename} is not on this machine", remedy="apt-get install util-linux"
+            f"{problem.filename} is not on this machine", remedy="install it: apt-get install util-linux"
         ) from problem
     except subprocess.TimeoutExpired as problem:
         raise DiskError(f"site.yml did not end within {_TIME} s on the root filesystem") from problem

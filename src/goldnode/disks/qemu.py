@@ -116,7 +116,8 @@ def find_firmware() -> Firmware:
         if Path(code).is_file() and Path(variables).is_file():
             return Firmware(Path(code), Path(variables))
     raise MachineError(
-        "there is no UEFI firmware for virtual machines on this machine", remedy="apt-get install ovmf"
+        "there is no UEFI firmware for virtual machines on this machine",
+        remedy="install it: apt-get install ovmf",
     )
 
 
@@ -128,7 +129,7 @@ def check_tools() -> None:
     if missing:
         raise MachineError(
             f"missing on this machine: {', '.join(missing)}",
-            remedy=f"apt-get install {' '.join(REQUIREMENTS)}",
+            remedy=f"install them: apt-get install {' '.join(REQUIREMENTS)}",
         )
     find_firmware()
 

@@ -80,7 +80,8 @@ def tools() -> dict[str, str]:
     for program in ("unshare", "setpriv", "tar", "zstd", "dpkg-deb"):
         if shutil.which(program) is None:
             raise DiskError(
-                f"{program} is not on this machine", remedy="apt-get install util-linux tar zstd dpkg"
+                f"{program} is not on this machine",
+                remedy="install it: apt-get install util-linux tar zstd dpkg",
             )
     return {name: found[name] for name in ("mmdebstrap", "apt", "dpkg")}
 

@@ -498,7 +498,7 @@ class CapturedPackages(Part):
 
 
 class CaptureDocument(Part):
-    """What a node reports about itself at one moment."""
+    """The state that a node reports about itself at one moment."""
 
     schema_: Literal["goldnode.capture/1"] = Field(alias="schema")
     time: str | None = None

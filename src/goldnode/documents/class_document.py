@@ -36,13 +36,19 @@ class ClassLock(Part):
 
 
 class ClassGpu(Part):
-    """The GPUs of the class. `pci_ids` are all that boards of the model have."""
+    """The GPUs of the class. `pci_ids` are all that boards of the model have.
+
+    With the model `auto`, the node's own GPUs count: `models` has those that fit by PCI id, `unfit` the reason
+    against each of the others.
+    """
 
     vendor: Literal["nvidia", "amd", "intel"]
     model: str
     count: int = Field(ge=1)
     pci_ids: list[str]
-    architecture: str
+    architecture: str | None
+    models: dict[str, str] | None = None
+    unfit: dict[str, str] | None = None
 
 
 class ClassPlatform(Part):
@@ -136,6 +142,7 @@ class ClassHealth(Part):
 
     limits: dict[str, Any]
     gpu: dict[str, Any] | None = None
+    models: dict[str, dict[str, Any]] | None = Field(None, description="facts by PCI id, for the model auto")
     on_package: list[str] | None = None
     cuda: dict[str, dict[str, str]] | None = None
     baseline: dict[str, Any] | None = None

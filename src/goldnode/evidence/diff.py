@@ -1,5 +1,5 @@
 """Differences between two images: packages, files, libraries, configuration and size, for people and
-promotion gates.
+requirements of a promotion.
 
 A file that changes together with its package is only counted. A file that changes without its package, or has
 no package, is listed individually. A major version change of a component that programs link against comes

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from goldnode.catalog.models import AUTO
 from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
@@ -137,7 +138,7 @@ def catalog_faults(catalog: Catalog) -> list[FactsError]:
             found.extend(_known(name, "stack", stack.driver.branch, facts.branch, entry.file))
             found.extend(_known(name, "stack", stack.driver.branch, facts.security_floor, entry.file))
     for name, klass in sorted(catalog.classes.items()):
-        if klass.item.gpu is not None:
+        if klass.item.gpu is not None and klass.item.gpu.model != AUTO:
             found.extend(_known(name, "class", klass.item.gpu.model, facts.gpu, klass.file))
     for name, platform in sorted(catalog.platforms.items()):
         for model in platform.item.gpus.models if platform.item.gpus is not None else ():

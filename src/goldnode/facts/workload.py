@@ -30,6 +30,22 @@ def key(version: str) -> VersionKey:
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
 
 
+def satisfies(have: str, sign: str, wanted: str) -> bool:
+    """Return whether a version is in a relation to another; `sign` is one of >=, <=, <, >, = and !=."""
+    mine, its = key(have), key(wanted)
+    # Pad with zeros: 12.4 and 12.4.0 are equal.
+    width = max(len(mine), len(its))
+    mine, its = (*mine, *([0] * (width - len(mine)))), (*its, *([0] * (width - len(its))))
+    return {
+        ">=": mine >= its,
+        "<=": mine <= its,
+        "<": mine < its,
+        ">": mine > its,
+        "=": mine == its,
+        "!=": mine != its,
+    }[sign]
+
+
 def same(version: str, other: str) -> bool:
     """Return whether the shorter of two versions is a prefix of the longer.
 

@@ -29,6 +29,7 @@ from goldnode.core.errors import CatalogError, FactsError, GoldnodeError
 from goldnode.core.extras import require
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
+from goldnode.fleet import runs, site_directory
 from goldnode.inventory.selection import check_inventory
 from goldnode.lock.resolve import upstream_part
 from goldnode.node.state.family import FAMILIES
@@ -101,10 +102,21 @@ def survey_host(host: str, inventory: str | None = None, options: Sequence[str] 
             (line for line in lines if "Could not match" in line or "ERROR" in line),
             lines[-1] if lines else "no host matched",
         )
+        said = re.sub(r"^\[?ERROR\]?[:!]? *", "", said)
         raise AdoptError(
-            f"{host} cannot be looked at: {said}", remedy="check `ssh` to it, or name its inventory with -i"
+            f"{host} cannot be surveyed: {runs.unwrapped(said).rstrip('.')}",
+            remedy=_reached(said, host, inventory),
         )
     return survey
+
+
+def _reached(said: str, host: str, inventory: str | None) -> str:
+    """Return the remedy for a host that Ansible could not survey, for what it said."""
+    if "Could not match" in said:
+        return f"name a host of {inventory}"
+    if "password" in said.lower() or "root" in said:
+        return "give --become, with a user who needs no password for it"
+    return f"try `ssh {host}`, or name its inventory with -i"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -113,10 +125,12 @@ def read(path: Path) -> dict[str, Any]:
         survey = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise AdoptError(
-            f"the survey cannot be read: {problem}", file=path, remedy="keep it again with --keep"
+            f"the survey cannot be read: {problem}", file=path, remedy="save it again with --save-survey"
         ) from problem
     if not isinstance(survey, dict) or survey.get("schema") != SCHEMA:
-        raise AdoptError(f"this is no survey of schema {SCHEMA}", file=path, remedy="keep one with --keep")
+        raise AdoptError(
+            f"this is no survey of schema {SCHEMA}", file=path, remedy="save one with --save-survey"
+        )
     return survey
 
 
@@ -605,6 +619,15 @@ def _prove(found: AdoptProposal, catalog: Catalog) -> None:
             found.notes.append(
                 f"The catalog would refuse this proposal as it stands: {str(error).replace(directory + '/', '')}"
             )
+
+
+def write_site(found: AdoptProposal, name: str, host: str, directory: Path) -> list[Path]:
+    """Write a site directory with the class `name`, and `host` in it. Raises SiteDirectoryError for a file that exists."""
+    user, _, machine = host.rpartition("@")
+    contents = site_directory.SiteContents(name, (machine,), found.files, user or None)
+    files = site_directory.files(contents, collection=site_directory.collection_installed())
+    done = site_directory.write(directory, files, lambda path: False)
+    return [directory / path for path in done.written]
 
 
 def write(found: AdoptProposal, directory: Path) -> list[Path]:

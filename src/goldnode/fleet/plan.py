@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from goldnode.core import progress
 from goldnode.core.data import ansible_environment
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.extras import require
@@ -136,36 +137,43 @@ class HostGroup:
 
 
 def fleet_plans(
-    inventory: str,
+    inventory: str | None,
     limit: str | None,
     names: Iterable[str],
     forks: int | None = None,
     options: Sequence[str] = (),
+    *,
+    own: bool = False,
 ) -> list[HostPlan]:
     """Return the plan of every host of an inventory, through Ansible, whose connections, users and become
-    come from the inventory.
+    come from the inventory. Without `inventory` it is the one that ansible.cfg names.
 
     :param names: the classes of the catalog; a host without an answer is reported with the class of its
         group.
+    :param own: use goldnode's own configuration of Ansible, not that of the working directory.
     :raises InventoryError: if there is no such inventory, or no such host in it.
     :raises FleetPlanError: if the inventory cannot be read.
     """
-    check_inventory(inventory)
+    if inventory is not None:
+        check_inventory(inventory)
     require("ansible")
-    where = ["-i", inventory, *(["--limit", limit] if limit else [])]
+    source = [] if inventory is None else ["-i", inventory]
+    where = [*source, *(["--limit", limit] if limit else [])]
     quiet = {
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_DEPRECATION_WARNINGS": "false",
         "ANSIBLE_LOCALHOST_WARNING": "false",
     }
-    environment = {**ansible_environment(), **quiet}
+    environment = {**ansible_environment(own=own), **quiet}
     try:
         groups = _groups(where, environment)
     except FleetPlanError:
         if not limit:
             raise
-        groups = _groups(["-i", inventory], environment)  # where that goes well it is the limit
-        raise no_host(inventory, limit, {*groups, *groups["all"]} - {"ungrouped"}) from None
+        groups = _groups(source, environment)  # where that goes well it is the limit
+        raise no_host(
+            inventory or "the inventory", limit, {*groups, *groups["all"]} - {"ungrouped"}
+        ) from None
     classes = {host: name for name in sorted(names) for host in groups.get(name, ())}
     with tempfile.TemporaryDirectory() as tree:
         # One file per host, with the result as it came: what a callback prints is for people.
@@ -180,6 +188,10 @@ def fleet_plans(
             "--tree",
             tree,
         ]
+        number = len(groups["all"])
+        progress.step(
+            lambda: f"asking {_plural(number, 'host')}: {sum(1 for _ in Path(tree).iterdir())} answered"
+        )
         done = subprocess.run(
             [*command, *(["--forks", str(forks)] if forks else []), *options],
             env=environment,
@@ -187,6 +199,7 @@ def fleet_plans(
             text=True,
             check=False,
         )
+        progress.step("comparing the plans")
         answers = {path.name: path.read_text(encoding="utf-8") for path in Path(tree).iterdir()}
     said = runs.first_line(done.stderr) if done.stderr.strip() else f"ansible ended with {done.returncode}"
     return [_host(name, classes.get(name), answers.get(name), said) for name in sorted(groups["all"])]
@@ -215,7 +228,7 @@ def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, l
         found = None
     if done.returncode or not isinstance(found, dict):
         raise FleetPlanError(
-            f"the inventory cannot be read: {_error(done.stderr)}", remedy="correct it, -i or --limit"
+            f"the inventory cannot be read: {_error(done.stderr)}", remedy=_unread(done.stderr)
         )
 
     def hosts(group: str, seen: frozenset[str] = frozenset()) -> list[str]:
@@ -236,17 +249,26 @@ def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, l
         print(f"warning: {line}.", file=sys.stderr)
     if not groups["all"]:
         raise FleetPlanError(
-            "there is no host in the inventory", remedy="name another one with -i, or correct --limit"
+            "there is no host in the inventory",
+            remedy="name one with -i, or as `inventory` in ansible.cfg; `goldnode init` writes both",
         )
     return groups
 
 
+def _unread(text: str) -> str:
+    """Return the remedy for an inventory that Ansible cannot read."""
+    if "vault" in text.lower():
+        return "put the path of the file with its password into the environment variable ANSIBLE_VAULT_PASSWORD_FILE"
+    return "correct it, -i or --limit; `ansible-inventory -i PATH --list` shows what each parser says of it"
+
+
 def _error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next(
+    found = next(
         (line for line in lines if line.startswith(("[ERROR]", "ERROR"))),
-        lines[-1] if lines else "nothing was said",
+        lines[-1] if lines else "Ansible gave no reason",
     )
+    return re.sub(r"^\[?ERROR\]?[:!]? *", "", found).rstrip(".")
 
 
 def _host(name: str, node_class: str | None, answer: str | None, said: str) -> HostPlan:
@@ -267,6 +289,11 @@ def _host(name: str, node_class: str | None, answer: str | None, said: str) -> H
     if plan is not None:
         return HostPlan(name, told.get("class") or node_class, plan, left=left)
     message = runs.unwrapped(str(result.get("msg") or "no reason was given"))
+    if result.get("refusals"):  # of the class or the cohort: the node was not asked
+        rows = [f"[{row['code']}] {row['message']} {row['remedy']}".rstrip() for row in result["refusals"]]
+        return HostPlan(
+            name, node_class, state=FAILED, message=f"{message.partition(': ')[0]}: {' '.join(rows)}"
+        )
     if result.get("unreachable"):
         return HostPlan(name, node_class, state=UNREACHABLE, message=runs.masked(runs.last_line(message)))
     return HostPlan(name, node_class, state=FAILED, message=runs.masked(runs.gist(message)))

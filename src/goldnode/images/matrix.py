@@ -113,9 +113,9 @@ class MatrixSystem(_MatrixModel):
 class Licence(_MatrixModel):
     """Licence terms of parts of images, and their consequence for publication."""
 
-    title: str = Field(description="What the label says: an SPDX expression where there is one.")
+    title: str = Field(description="Text of the label: an SPDX expression, if one exists.")
     redistribution: Literal["free", "private"] = Field(description="private: publishing needs --private.")
-    note: str = Field(description="Why, in one sentence, and where it was read.")
+    note: str = Field(description="Reason in one sentence, with its source.")
 
 
 class MatrixComponent(_MatrixModel):
@@ -136,8 +136,8 @@ class MatrixComponent(_MatrixModel):
     from_host: tuple[_Deb, ...] = Field(
         default=(),
         description=(
-            "What its packages ask of the host's driver, as package names: goldnode-driver-from-host "
-            "provides it, and no driver is installed."
+            "Packages of the host's driver that its packages require: goldnode-driver-from-host provides "
+            "them, and no driver is installed."
         ),
     )
     layout: Literal["cuda", "python"] = Field(
@@ -178,7 +178,7 @@ class MatrixFlavour(_MatrixModel):
         default=None,
         description="Whether it is built and smoked in this project's own tests; null: as the release.",
     )
-    title: str | None = Field(default=None, description="What it is for, in a few words, for its label.")
+    title: str | None = Field(default=None, description="Purpose in a few words, for its label.")
 
 
 class Vendor(_MatrixModel):
@@ -211,10 +211,10 @@ _Source = Annotated[
 class MatrixRelease(_MatrixModel):
     """One runtime version of one backend."""
 
-    version: _Version = Field(description="What the tag says; distro where the parts share no version.")
+    version: _Version = Field(description="Version in the tag; distro if the parts share no version.")
     os: Annotated[tuple[str, ...], AfterValidator(_some)] = Field(description="Keys of `systems`.")
     prefer: dict[str, Literal["debs", "wheels"]] = Field(
-        default_factory=dict, description="Where components that are both come from, by OS; default: wheels."
+        default_factory=dict, description="Source of components with both forms, by OS; default: wheels."
     )
     components: dict[str, MatrixComponent] = Field(
         default_factory=dict, description="Parts of the release, by the names that flavours pick."
@@ -225,20 +225,20 @@ class MatrixRelease(_MatrixModel):
     source: _Source = Field(
         default=None,
         description=(
-            "built, or left out: from packages and wheels. {vendor: REFERENCE}: the flavours that stand on "
-            "nothing are this image of the vendor's."
+            "built, or left out: from packages and wheels. {vendor: REFERENCE}: this image of the vendor "
+            "replaces the flavours without a parent."
         ),
     )
     exercised: bool = Field(
         default=True, description="Whether it is built and smoked in this project's own tests."
     )
-    note: str | None = Field(default=None, description="What a reader should know before choosing it.")
+    note: str | None = Field(default=None, description="Note for people who choose an image.")
 
 
 class BackendRows(_MatrixModel):
     """All releases of one backend."""
 
-    title: str = Field(description="What it is called in labels.")
+    title: str = Field(description="Name in labels.")
     purity: str = Field(description="Policy in purity.yml that its images are inspected by.")
     releases: tuple[MatrixRelease, ...] = Field(description="Runtime versions, each once.")
 

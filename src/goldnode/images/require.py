@@ -19,7 +19,7 @@ from typing import Literal
 
 from goldnode.core.errors import ImageError
 from goldnode.facts import workload as facts
-from goldnode.facts.workload import closest, key, minor
+from goldnode.facts.workload import closest, key, minor, satisfies
 
 _CONDITION = re.compile(r"(?P<name>[^<>=!]+)(?P<sign>>=|<=|!=|=|<|>)(?P<value>[^<>=!]+)")
 _VERSIONS = ("cuda", "driver", "arch")
@@ -164,18 +164,4 @@ def _holds(text: str, machine: MachineProperties, reader: Reader) -> bool | None
     if not _NUMBERS.fullmatch(wanted):
         raise ImageError(f'"{wanted}" in "{text}" is no version', remedy="write numbers with dots")
     have: str | None = {"cuda": machine.cuda, "driver": machine.driver, "arch": machine.arch}[name]
-    return have is not None and _compare(have, sign, wanted)
-
-
-def _compare(have: str, sign: str, wanted: str) -> bool:
-    mine, its = key(have), key(wanted)
-    width = max(len(mine), len(its))
-    mine, its = (*mine, *([0] * (width - len(mine)))), (*its, *([0] * (width - len(its))))
-    return {
-        ">=": mine >= its,
-        "<=": mine <= its,
-        "<": mine < its,
-        ">": mine > its,
-        "=": mine == its,
-        "!=": mine != its,
-    }[sign]
+    return have is not None and satisfies(have, sign, wanted)

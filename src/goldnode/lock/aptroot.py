@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from goldnode.core import progress
 from goldnode.core.errors import LockError, UnsolvableError
 from goldnode.core.files import cache_directory
 from goldnode.lock.transport import Transport
@@ -151,6 +152,7 @@ class AptRoot:
 
     def update(self) -> None:
         """Bring the indexes up to date. Raises LockError when any source fails."""
+        progress.step("reading the package indexes")
         done = self._run(["apt-get", "update", "-q"], check=False)
         if done.returncode:
             addresses = [(source.id, source.uri) for source in self.sources]
@@ -162,6 +164,7 @@ class AptRoot:
                 remedy="check the addresses and keys of the site's archives and the network, or use --offline",
             )
         (self._lists.parent / "complete").write_text("", encoding="utf-8")
+        progress.step("resolving the packages")
 
     def require_lists(self) -> None:
         """Raises LockError where no complete set of indexes has been downloaded before."""
@@ -282,6 +285,7 @@ class AptRoot:
         """
         wanted = [f"{item.name}={item.version}" for item in downloads if not (into / item.file).exists()]
         if wanted:
+            progress.step(f"downloading {len(wanted)} packages")
             done = self._run(["apt-get", "download", "-q", *wanted], check=False, cwd=into)
             if done.returncode:
                 raise LockError(

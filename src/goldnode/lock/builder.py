@@ -409,6 +409,17 @@ def fetch(
 # -- the root
 
 
+def needs_tools(base: bool) -> None:
+    """Raise ModulesError without root, or if a program of the build is missing; with a `base`, no root is made."""
+    _root()
+    for program in ("unshare",) if base else ("mmdebstrap", "unshare"):
+        if shutil.which(program) is None:
+            raise ModulesError(
+                f"{program} is not on this machine",
+                remedy="install it: apt-get install mmdebstrap util-linux",
+            )
+
+
 def make_root(
     inputs: ModuleBuildInputs,
     files: Mapping[str, Path],
@@ -462,7 +473,8 @@ def make_root(
                 done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
             except FileNotFoundError as error:
                 raise ModulesError(
-                    f"{error.filename} is not on this machine", remedy="apt-get install mmdebstrap util-linux"
+                    f"{error.filename} is not on this machine",
+                    remedy="install it: apt-get install mmdebstrap util-linux",
                 ) from error
             if done.returncode:
                 tail = "\n  ".join(done.stderr.strip().splitlines()[-8:])
@@ -681,7 +693,7 @@ def _inside(
         )
     except FileNotFoundError as error:
         raise ModulesError(
-            f"{error.filename} is not on this machine", remedy="apt-get install util-linux"
+            f"{error.filename} is not on this machine", remedy="install it: apt-get install util-linux"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise ModulesError(

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -23,6 +24,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from urllib3.exceptions import HTTPError
 
+from goldnode.core.errors import LockError
 from goldnode.lock.transport import Transport, masked
 
 BLOCK = 1 << 17  # bytes read at once
@@ -122,18 +124,25 @@ class Fetcher:
     def fetch(self, wanted: Iterable[FileToFetch]) -> list[FetchFault]:
         """Fetch all files, in no order, and return one fault for each file that could not be fetched.
 
-        Raises OSError if the disk cannot take a file.
+        Raises OSError if the disk cannot take a file, and LockError before anything is fetched if it is too small.
         """
         # One file may be asked for by several stacks; the big ones go first, so that none is left alone at the end.
         files = sorted(
             {item.sha256: item for item in wanted}.values(), key=lambda item: (-item.size, item.url)
         )
         self.partial.mkdir(parents=True, exist_ok=True)
-        self.progress.start(
-            len(files),
+        size, there = (
             sum(item.size for item in files),
             sum(min(self._size(item), item.size) for item in files),
         )
+        free = shutil.disk_usage(self.partial).free
+        if size - there > free:
+            raise LockError(
+                f"{(size - there) / 1e6:.0f} MB are to be fetched, and {free / 1e6:.0f} MB are free",
+                file=self.partial,
+                remedy="free space there, or name a directory on another file system",
+            )
+        self.progress.start(len(files), size, there)
         self.transport.prepare([item.url for item in files if item.url.startswith("http")])
         faults: list[FetchFault] = []
         with ThreadPoolExecutor(self.parallel, thread_name_prefix="fetch") as pool:

@@ -146,7 +146,9 @@ def _openssl(arguments: list[str], fault: str) -> bytes:
             ["openssl", *arguments], capture_output=True, check=False, stdin=subprocess.DEVNULL
         )
     except FileNotFoundError as error:
-        raise ModulesError("openssl is not on this machine", remedy="apt-get install openssl") from error
+        raise ModulesError(
+            "openssl is not on this machine", remedy="install it: apt-get install openssl"
+        ) from error
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise ModulesError(

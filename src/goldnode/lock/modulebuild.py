@@ -30,6 +30,7 @@ from goldnode.lock.builder import (
     fetch,
     inputs_of,
     make_root,
+    needs_tools,
 )
 from goldnode.lock.builds import results_directory
 from goldnode.lock.mirror import Mirror, site_signer
@@ -293,6 +294,7 @@ def _built(
             f"the base root lacks {', '.join(lacking[:6])}",
             remedy="install them there: on top of a base only headers and sources are unpacked",
         )
+    needs_tools(base is not None)  # before anything is downloaded
     names = {*inputs.unpacked, *inputs.installed, *inputs.kernel}
     files = fetch(inputs, sorted(names), stack, request.catalog, site, stores)
     root = base.tar if base is not None else make_root(inputs, files, stack.item.os.codename, say=say)

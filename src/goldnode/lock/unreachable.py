@@ -144,7 +144,7 @@ class UnreachableArchive:
             "variable": "https_proxy" if scheme == "https" else "http_proxy",
             "proxy": proxy or "of this machine",
         }
-        cause, remedy = (text.format(**words) for text in TABLE[self.kind])
+        cause, remedy = (text.format(**words) for text in TABLE[self._of_proxy(proxy)])
         if self.kind == "missing" and scheme not in ("http", "https"):
             cause = "nothing is at its address"
         through = f" through the proxy {proxy}" if proxy else " without a proxy"
@@ -153,6 +153,12 @@ class UnreachableArchive:
         more = f"; {', '.join(others)} failed as well" if others else ""
         tried = f"tried {masked(self.url)}{through}: {masked(self.detail)}"
         return raised(f'archive "{self.archive}" cannot be used: {cause} ({tried}){more}', remedy=remedy)
+
+    def _of_proxy(self, proxy: str) -> UnreachableKind:
+        """Return the kind, which is "proxy" if the message of a failed connection names the proxy."""
+        host = urlsplit(proxy).hostname
+        about_it = self.kind in ("dns", "refused", "timeout") and host and host in self.detail
+        return "proxy" if about_it else self.kind
 
 
 def kind_of(problem: BaseException) -> UnreachableKind:

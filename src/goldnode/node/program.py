@@ -169,7 +169,9 @@ def run_check(host: Host, options: Any) -> int:
 
         fault.trace(problem)
         verdict = unreadable(host, options.passive, *fault.explained(problem))
-    own = host.live and options.document == CLASS and not options.no_write
+    # An ordinary user gets the answer alone: only root can store the node's verdict and act on it.
+    asked = host.live and os.geteuid() != 0
+    own = host.live and options.document == CLASS and not options.no_write and not asked
     if own and document is not None:
         verdict = settled(host, document, verdict, options.passive)
     if own and checked is not None:
@@ -181,8 +183,6 @@ def run_check(host: Host, options: Any) -> int:
     # A full /run or a closed stdout must not keep the gate from draining a bad node: raise the error at the
     # end.
     unwritten: List[OSError] = []
-    # A user who names a class asks for the answer alone: only root can keep the node's verdict.
-    asked = host.live and options.document != CLASS and os.geteuid() != 0
     if not options.no_write and not asked:
         try:
             gate.save(host, verdict, text)

@@ -124,7 +124,9 @@ def _packages() -> dict[str, str]:
     for program, arguments in (("mmdebstrap", "--version"), ("apt-get", "--version"), ("dpkg", "--version")):
         text = _version(program, arguments)
         if text is None:
-            raise ImageError(f"{program} is not on this machine", remedy="apt-get install mmdebstrap")
+            raise ImageError(
+                f"{program} is not on this machine", remedy="install it: apt-get install mmdebstrap"
+            )
         found["apt" if program == "apt-get" else program] = text
     return found
 
@@ -189,7 +191,7 @@ class Buildah:
     def __init__(self, storage: Path) -> None:
         version = _version("buildah", "--version")
         if version is None:
-            raise ImageError("buildah is not on this machine", remedy="apt-get install buildah")
+            raise ImageError("buildah is not on this machine", remedy="install it: apt-get install buildah")
         self.version = version
         self.storage = storage
 
@@ -267,7 +269,7 @@ class BuildKit:
     def __init__(self) -> None:
         version = _version("docker", "buildx", "version")
         if version is None:
-            raise ImageError("docker has no buildx here", remedy="apt-get install docker-buildx")
+            raise ImageError("docker has no buildx here", remedy="install it: apt-get install docker-buildx")
         self.version = f"{version}/{_builder()}"
 
     @contextlib.contextmanager
@@ -438,7 +440,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], what: str) -> N
     except FileNotFoundError as problem:
         raise ImageError(
             f"{problem.filename} is not on this machine",
-            remedy="apt-get install util-linux mmdebstrap buildah",
+            remedy="install it: apt-get install util-linux mmdebstrap buildah",
         ) from problem
     except subprocess.TimeoutExpired as problem:
         raise ImageError(f"{what}: it took more than {_TIME} s") from problem

@@ -103,7 +103,7 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
 
 def collect() -> Json:
     """Return the facts of each NVIDIA model, and the catalog's classes that have one."""
-    from goldnode.classdoc.compile import health_facts
+    from goldnode.classdoc.gpu_facts import health_facts
     from goldnode.classdoc.load import load_catalog
     from goldnode.facts import host as facts
     from goldnode.facts import xid

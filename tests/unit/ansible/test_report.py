@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,6 +150,10 @@ def start(
     """Start a playbook, in a process group of its own."""
     (where / "stubs").mkdir(exist_ok=True)
     (where / "stubs" / "goldnode_state.py").write_text(STUB)
+    if (ROOT / book).is_file():
+        # The plugins beside the playbooks of the tree would precede the stubs.
+        (where / "books").mkdir(exist_ok=True)
+        book = Path(shutil.copy(ROOT / book, where / "books"))
     inventory: dict[str, Any] = {
         "all": {
             "hosts": {

@@ -100,7 +100,7 @@ def test_what_is_missing_is_named_all_at_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(shutil, "which", lambda name: None if name.startswith("qemu") else "/x")
     with pytest.raises(
         MachineError,
-        match=r"missing on this machine: qemu-system-x86_64, qemu-img\. Apt-get install .*qemu-system-x86",
+        match=r"missing on this machine: qemu-system-x86_64, qemu-img\. Install them: apt-get install .*qemu-system-x86",
     ):
         qemu.check_tools()
 

@@ -97,7 +97,9 @@ def test_versions(machine: Callable[[Answers], None]) -> None:
         "engine": "buildah 1.28.2",
     }
     machine(BUILDAH)
-    with pytest.raises(ImageError, match=r"mmdebstrap is not on this machine\. Apt-get install mmdebstrap"):
+    with pytest.raises(
+        ImageError, match=r"mmdebstrap is not on this machine\. Install it: apt-get install mmdebstrap"
+    ):
         engines.tools(choose())
 
 

@@ -557,7 +557,9 @@ def stream(to: int, with_settings: bool) -> None:
     )
 
 
-def _one(index: int, wanted: List[Tuple[str, Callable[[NvmlGpu], Json]]], say: Callable[[Json], None]) -> None:
+def _one(
+    index: int, wanted: List[Tuple[str, Callable[[NvmlGpu], Json]]], say: Callable[[Json], None]
+) -> None:
     """Every part of one GPU. A GPU that cannot be reached has the same fault in each."""
     say({"i": index, "next": "handle", "set": {}})
     try:

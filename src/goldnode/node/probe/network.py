@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from ..host import Json
-from . import aside
+from . import reader_process
 from .context import Context
 from .values import Files, is_fault, not_exposed, unread
 
@@ -76,7 +76,7 @@ def read(context: Context) -> Json:
     ]
     devices = files.names(IB)
     jobs += [(f"ib {name}", _bind(device, files, name)) for name in devices]
-    asked = aside.Asked(jobs)
+    asked = reader_process.Asked(jobs)
     network = {name: interface(files, name) for name in names}
     found = asked.finish()
     for name, row in network.items():

@@ -214,7 +214,7 @@ _ROWS: Tuple[Kind, ...] = (
     ),
     Kind(
         "gpu.board", HARDWARE, DRAIN, VISIT,
-        "the PCI subsystem id, which tells board variants of one device id apart, is one of the class",
+        "the PCI subsystem id, which distinguishes board variants of one device id, is one of the class",
         Remedy(
             "Compare `lspci -nnv -s SUBJECT` with the class: this is another board variant. Move the node to its class, or "
             "bless the board.",

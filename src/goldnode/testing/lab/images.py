@@ -235,7 +235,7 @@ def _make(client: DockerClient, wanted: LabRecipe) -> None:
         except FileNotFoundError as error:
             raise LabImageError(
                 "mmdebstrap is not installed, and no node image was named",
-                remedy="apt-get install mmdebstrap, or name an image with --image",
+                remedy="install it: apt-get install mmdebstrap, or name an image with --image",
             ) from error
         if done.returncode != 0:
             tail = "\n  ".join(done.stderr.strip().splitlines()[-8:])
