@@ -182,9 +182,19 @@ def _vllm_image(name: str, tag: str) -> _Said | None:
     return _Said({"architecture": machine} if machine else {}, frameworks={"vllm": found.group(1)})
 
 
+def _triton_image(name: str, tag: str) -> _Said | None:
+    """Parse a tag like ``25.12-vllm-python-py3``; the table of Triton's documentation has its content."""
+    found = re.match(r"(\d\d\.\d\d)-(trtllm|vllm)-python-py3$", tag)
+    row = facts.triton_images().get((found.group(1), found.group(2))) if found else None
+    if row is None:
+        return None
+    return _Said(derived={"cuda": row["cuda"], "python": row["python"]})
+
+
 # Repository (its last two path components), parser of its tags, and an example of a tag.
 _SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Said | None], str]] = (
     (re.compile(r"nvidia/cuda"), _cuda_image, "12.4.1-cudnn-runtime-ubuntu22.04"),
+    (re.compile(r"nvidia/tritonserver"), _triton_image, "25.12-vllm-python-py3"),
     (re.compile(r"pytorch/pytorch"), _pytorch_image, "2.5.1-cuda12.4-cudnn9-runtime"),
     (
         re.compile(r"rocm/(pytorch|tensorflow|jax|vllm)[a-z-]*"),

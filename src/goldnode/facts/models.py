@@ -1034,6 +1034,20 @@ class VllmWheel(FactsRow):
     source: Keys
 
 
+class TritonImage(FactsRow):
+    release: str
+    variant: Literal["trtllm", "vllm"]
+    python: str
+    cuda: str
+    driver: str
+
+
+class TritonImages(FactsRow):
+    how_read: str
+    source: Keys
+    entries: list[TritonImage]
+
+
 class FrameworksFile(FactsFile):
     torch_wheels: list[TorchWheel]
     torch_builds: list[TorchReleaseBuilds]
@@ -1048,6 +1062,7 @@ class FrameworksFile(FactsFile):
     jax_rules: list[Statement]
     vllm: list[VllmWheel]
     vllm_compute_capability: MinimumCapability
+    triton_images: TritonImages
     tgi: None
 
 

@@ -514,6 +514,12 @@ def vllm() -> dict[str, Mapping[str, Any]]:
     return {row["version"]: row for row in load(FRAMEWORKS)["vllm"]}
 
 
+@cache
+def triton_images() -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return the contents of Triton's images by release ("25.12") and variant ("vllm")."""
+    return {(row["release"], row["variant"]): row for row in load(FRAMEWORKS)["triton_images"]["entries"]}
+
+
 def framework_row(name: str) -> Mapping[str, Any]:
     """Return a single row of frameworks.yml: tensorflow_compute_capability or vllm_compute_capability."""
     row: Mapping[str, Any] = load(FRAMEWORKS)[name]
