@@ -20,7 +20,7 @@ def facts() -> None:
 
 
 @facts.command()
-@reports("facts_audit")
+@reports("facts-audit")
 @click.option(
     "--stale-after",
     type=click.IntRange(min=1),

@@ -42,7 +42,7 @@ def test_command_reports_every_file() -> None:
     result = CliRunner().invoke(main, ["facts", "audit", "--format", "json", "--stale-after", "100000"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert found["schema"] == "goldnode.facts_audit/1"
+    assert found["schema"] == "goldnode.facts-audit/1"
     assert found["faults"] == []
     assert {"wheels.yml", "cuda.yml"} <= {item["name"] for item in found["files"]}
 
