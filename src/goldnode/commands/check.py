@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,13 @@ from typing import Any
 import click
 
 from goldnode.commands.output import LIMIT, emit, reports
+
+
+def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return a Python version. Raises BadParameter for text that is not one."""
+    if value is not None and re.fullmatch(r"3\.\d+(\.\d+)?", value) is None:
+        raise click.BadParameter(f'"{value}" is not a version of Python 3, for example 3.12.')
+    return value
 
 
 @click.command()
@@ -44,6 +52,13 @@ from goldnode.commands.output import LIMIT, emit, reports
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Check this Python requirements file on each class or stack.",
+)
+@click.option(
+    "--python",
+    metavar="VERSION",
+    callback=_python,
+    show_default="the version in the header of a compiled file",
+    help="Python that installs the requirements files, for example 3.12.",
 )
 @click.option(
     "--gpu",

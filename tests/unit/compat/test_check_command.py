@@ -287,6 +287,7 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
         (("-i", "latin.ini"), "Save it as UTF-8."),
         (("--class", "a100", "--requirements", "latin.ini"), "Save it as UTF-8."),
         (("--format", "xml"), "Invalid value for '--format'"),
+        (("--class", "a100", "--python", "three"), '"three" is not a version of Python 3, for example 3.12.'),
     ],
 )
 def test_what_cannot_be_checked_ends_with_2(
@@ -467,3 +468,17 @@ def test_parsed_facts_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "x.yml").write_text("{1: x}\n")
     assert load("x.yml") == {1: "x"}
     assert load("x.yml") == {1: "x"}, "JSON would make it text"
+
+
+def test_requirements_are_judged_for_the_python_that_is_named(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("torch==2.5.1\ntorchvision==0.20.1\n")
+    arguments = ("--class", "a100", "--requirements", "r.txt", "--format", "json", "--python")
+    found = {
+        python: {
+            item["rule"]
+            for item in document(check(*arguments, python))["findings"]
+            if item["fatal"] and "r.txt" in item["subject"]
+        }
+        for python in ("3.12", "3.13")
+    }
+    assert found == {"3.12": set(), "3.13": {"wheel-tags"}}
