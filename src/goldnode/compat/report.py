@@ -134,9 +134,9 @@ def _origins(sources: Iterable[facts.Origin]) -> list[str]:
     """Return the titles of sources with their keys in the facts, grouped by file."""
     files: dict[str, list[facts.Origin]] = {}
     for origin in sources:
-        files.setdefault(origin.file, []).append(origin)
+        files.setdefault(origin.place, []).append(origin)
     return [
-        f"{', '.join(item.title for item in items)} (facts/{file}: {', '.join(item.key for item in items)})"
+        f"{', '.join(item.title for item in items)} ({file}: {', '.join(item.key for item in items)})"
         for file, items in files.items()
     ]
 

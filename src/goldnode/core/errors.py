@@ -7,7 +7,8 @@ and exits 2. Any other exception is a bug in goldnode and keeps its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -107,24 +108,73 @@ class SigningKeyError(GoldnodeError):
     """A signing key is missing, unreadable, or not the one that the catalog names."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint for a misspelt name: the nearest known name, or the list of known names.
+_SHOWN = 12  # valid names that an error lists if no name is near
+_CANDIDATES = 3
 
-    The hint is "" if no names are known. It starts with a verb and has no full stop, so it can be used as a
-    remedy.
+
+def candidates(name: str, known: Iterable[str]) -> list[str]:
+    """Return the known names that are near `name`, the best first: at most three, often one, possibly none.
+
+    A name that differs only in case and separators is the only candidate. Names of which one begins with the
+    other come next (`h100_sxm5` for `h100_sxm5_80gb`), and then names with nearly the same letters.
     """
     choices = sorted(set(known))
-    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
-    if not close:
-        # Names such as GPU models are upper case: compare again without case before giving up.
-        folded = {choice.casefold(): choice for choice in choices}
-        close = [folded[m] for m in difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.5)]
+    words = _words(name)
+    equal = [choice for choice in choices if _words(choice) == words]
+    if equal:
+        return equal[:_CANDIDATES]
+    begun = [choice for choice in choices if begins(name, choice)]
+    if begun:
+        return sorted(begun, key=lambda choice: abs(len(choice) - len(name)))[:_CANDIDATES]
+    folded = {choice.casefold(): choice for choice in reversed(choices)}
+    close = difflib.get_close_matches(name.casefold(), list(folded), n=_CANDIDATES, cutoff=0.6)
+    best = difflib.SequenceMatcher(None, close[0], name.casefold()).ratio() if close else 0
+    # Further ones only if they are as near as the best: a worse one is noise.
+    return [
+        folded[item]
+        for item in close
+        if difflib.SequenceMatcher(None, item, name.casefold()).ratio() > best - 0.02
+    ]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint for a misspelt name: the nearest known names, or all of them if there are few.
+
+    The hint is "" if no name is near and there are too many to list. It starts with a verb and has no full
+    stop, so it can be used as a remedy.
+    """
+    choices = sorted(set(known))
+    close = candidates(name, choices)
     if close:
-        return f'use "{close[0]}"'
-    if not choices:
-        return ""
-    shown = ", ".join(choices[:12]) + (", …" if len(choices) > 12 else "")
-    return f"use one of: {shown}"
+        return f"use {quoted(close)}"
+    return f"use one of: {', '.join(choices)}" if 0 < len(choices) <= _SHOWN else ""
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Return names in quotation marks, the last two joined with "or"."""
+    *first, last = [f'"{name}"' for name in names]
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"[a-z0-9]+", name.casefold()))
+
+
+def begins(name: str, other: str) -> bool:
+    """Return whether one name continues the other, word by word; the last word of `name` may be cut.
+
+    Case and separators do not count: `h100_sxm5` begins "H100-SXM5-80GB".
+    """
+    words, longer = _words(name), _words(other)
+    if not words or not longer or len("".join(words)) < 2:
+        return False
+    *whole, last = words
+    cut = (
+        list(longer[: len(whole)]) == whole
+        and len(longer) > len(whole)
+        and longer[len(whole)].startswith(last)
+    )
+    return cut or words[: len(longer)] == longer
 
 
 def _sentence(text: str) -> str:

@@ -35,6 +35,7 @@ CONFIDENCE = ("high", "medium", "low", "derived")
 
 # Fields of a GPU whose source is stated under another key (`source: {memory_power: smi}`).
 _STATED_BY = {
+    "names": "names",
     "pci_ids": "pci_ids",
     "compute_capability": "cc",
     "memory_mib": ("memory_power", "memory"),
@@ -546,7 +547,7 @@ def _gpus(folder: _Folder) -> None:
             path, name = (vendor, index), gpu["sku"]
             for field, by in _STATED_BY.items():
                 keys = by if isinstance(by, tuple) else (by,)
-                if gpu.get(field) is not None and all(gpu["source"].get(key) is None for key in keys):
+                if gpu.get(field) not in (None, []) and all(gpu["source"].get(key) is None for key in keys):
                     folder.report("gpus.yml", path, f"{name}: {field} is stated without a source")
             mig = gpu.get("mig") or {}
             if mig.get("profiles") and not mig.get("capable"):

@@ -6,6 +6,7 @@ Every answer includes its source (`Origin`), so that an error can name the docum
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from goldnode.core import files
-from goldnode.core.errors import FactsError, nearest
+from goldnode.core.errors import FactsError, begins, candidates, nearest, quoted
 
 FACTS = Path(__file__).parent
 
@@ -29,7 +30,10 @@ _KEPT = 100  # parsed files in the cache: about ten per version of the facts, so
 
 @dataclass(frozen=True)
 class Origin:
-    """One source of a fact: the facts file, its key there, its title, and its address if it has one."""
+    """One source of a fact: the facts file, its key there, its title, and its address if it has one.
+
+    `file` is the name of a file of goldnode's facts, or the path of a file of a catalog.
+    """
 
     file: str
     key: str
@@ -37,7 +41,12 @@ class Origin:
     where: str | None
 
     def __str__(self) -> str:
-        return f"{self.title} (facts/{self.file}, {self.key})"
+        return f"{self.title} ({self.place}, {self.key})"
+
+    @property
+    def place(self) -> str:
+        """The facts file as a reader finds it."""
+        return self.file if "/" in self.file else f"facts/{self.file}"
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class GpuModel:
 
     sku: str
     vendor: Literal["nvidia", "amd", "intel"]
+    names: tuple[str, ...]  # product names as nvidia-smi or amd-smi prints them
     pci_ids: tuple[str, ...]
     architecture: str
     compute_capability: str | None
@@ -135,14 +145,33 @@ class KernelBuild:
         )
 
 
-@cache
 def load(name: str) -> dict[str, Any]:
-    """Return the content of facts file `name` ("gpus.yml"). Raises FactsError for an unknown one."""
-    path = FACTS / name
+    """Return facts file `name` ("gpus.yml") with the rows that catalogs add. Raises FactsError for an unknown one."""
+    return _loaded(name, FACTS, site_folders())
+
+
+@cache
+def _loaded(name: str, folder: Path, places: tuple[str, ...]) -> dict[str, Any]:
+    data = _own(name, folder)
+    if any((Path(place) / name).is_file() for place in places):
+        from goldnode.facts import site  # parses YAML: only where a catalog adds facts
+
+        return site.extended(name, data, places)
+    return data
+
+
+def own_file(name: str) -> dict[str, Any]:
+    """Return facts file `name` without the rows of catalogs. Raises FactsError for an unknown one."""
+    return _own(name, FACTS)
+
+
+@cache
+def _own(name: str, folder: Path) -> dict[str, Any]:
+    path = folder / name
     if not path.is_file():
         raise FactsError(
             f'there is no facts file "{name}"',
-            remedy=nearest(name, [item.name for item in FACTS.glob("*.yml")]),
+            remedy=nearest(name, [item.name for item in folder.glob("*.yml")]),
         )
     content = path.read_bytes()
     kept = cache_directory() / f"{hashlib.sha256(content).hexdigest()}.json"
@@ -151,6 +180,26 @@ def load(name: str) -> dict[str, Any]:
         data = _parsed(name, content)
         _write_cache(kept, data)
     return data
+
+
+def site_folders() -> tuple[str, ...]:
+    """Return the folders `facts` of the catalogs in $GOLDNODE_CATALOG, whose rows are added to these facts."""
+    return _site_folders(os.environ.get("GOLDNODE_CATALOG", ""))
+
+
+@lru_cache(maxsize=8)
+def _site_folders(variable: str) -> tuple[str, ...]:
+    places = [Path(part).expanduser() / "facts" for part in variable.split(os.pathsep) if part]
+    return tuple(str(place) for place in dict.fromkeys(places) if place.is_dir())
+
+
+def site_faults() -> list[FactsError]:
+    """Return the errors in facts files of catalogs. The rows of a file with an error are not used."""
+    if not site_folders():
+        return []
+    from goldnode.facts import site  # parses YAML: only where a catalog adds facts
+
+    return site.faults(site_folders())
 
 
 def _parsed(name: str, content: bytes) -> dict[str, Any]:
@@ -228,7 +277,14 @@ def origins(file: str, keys: object) -> tuple[Origin, ...]:
     found = []
     for key in keys if isinstance(keys, list) else [keys]:
         entry = table[key]
-        found.append(Origin(file, str(key), entry["title"], entry.get("url") or entry.get("repo")))
+        found.append(
+            Origin(
+                str(entry.get("stated_in") or file),
+                str(key),
+                entry["title"],
+                entry.get("url") or entry.get("repo"),
+            )
+        )
     return tuple(found)
 
 
@@ -251,19 +307,98 @@ def compiled() -> dt.date:
     )
 
 
-@cache
 def gpus() -> dict[str, GpuModel]:
     """Return every GPU model of the facts by its name (`sku`)."""
+    return _gpus(site_folders())
+
+
+@cache
+def _gpus(_places: tuple[str, ...]) -> dict[str, GpuModel]:
     data = load("gpus.yml")
     return {row["sku"]: _gpu(row) for vendor in ("nvidia", "amd", "intel") for row in data[vendor]}
 
 
-def gpu(sku: str) -> GpuModel:
-    """Return one GPU model. Raises FactsError with the nearest valid spelling."""
+def gpu(name: str) -> GpuModel:
+    """Return one GPU model by its name in the facts or by its product name. Raises FactsError with near names."""
     known = gpus()
-    if sku not in known:
-        raise FactsError(f'GPU model "{sku}" is not in the facts', remedy=nearest(sku, known))
+    sku = name if name in known else gpu_of_product(name)
+    if sku is None:
+        broken = f"; not read: {site_faults()[0]}" if site_faults() else ""
+        raise FactsError(f'GPU model "{name}" is not in the facts{broken}', remedy=_gpu_hint(name))
     return known[sku]
+
+
+def gpu_of_product(name: str) -> str | None:
+    """Return the model whose product name is `name`, as nvidia-smi prints it; None for an unknown one.
+
+    Older drivers print the name without "NVIDIA" before it.
+    """
+    return _products(site_folders()).get(name.removeprefix("NVIDIA "))
+
+
+@cache
+def _products(_places: tuple[str, ...]) -> dict[str, str]:
+    return {name.removeprefix("NVIDIA "): sku for sku, row in gpus().items() for name in row.names}
+
+
+_NEAR = 3  # models that a hint names
+# Words of product names that do not tell models apart.
+_BRANDS = frozenset({"nvidia", "amd", "intel", "tesla", "geforce", "instinct", "quadro", "gpu"})
+
+
+def near_gpus(name: str) -> list[str]:
+    """Return up to three models with a name near `name`, all of one architecture; empty if none is near.
+
+    Vendor and brand are left out of the comparison, and the models must share the number in the name: H100 and
+    GH200 have most letters in common and nothing else.
+    """
+    spelt: dict[str, set[str]] = {}
+    for sku, row in gpus().items():
+        for known in (sku, *row.names):
+            spelt.setdefault(_spelling(known), set()).add(sku)
+    own = _spelling(name)
+    number = _number(own)
+    alike = {text: skus for text, skus in spelt.items() if number is not None and _number(text) == number}
+    if number is not None and not alike:  # cut off ("A10" of "A100")
+        alike = {text: skus for text, skus in spelt.items() if (_number(text) or "").startswith(number)}
+    if not alike and number is not None:
+        return []
+    if not alike:
+        alike = {text: spelt[text] for text in candidates(own, spelt)}
+    equal = {text: skus for text, skus in alike.items() if text == own}
+    begun = {text: skus for text, skus in alike.items() if begins(own, text) and len(text) > len(own)}
+    nearness: dict[str, float] = {}
+    for text, skus in (equal or begun or alike).items():
+        ratio = difflib.SequenceMatcher(None, own, text).ratio()
+        nearness |= {sku: max(ratio, nearness.get(sku, 0)) for sku in skus}
+    best = max(nearness.values(), default=0)
+    least = 0 if begun else best - 0.1
+    models = sorted((sku for sku in nearness if nearness[sku] > least), key=lambda sku: -nearness[sku])
+    first = {gpus()[sku].architecture for sku in models if nearness[sku] == best}
+    if len(first) != 1:
+        return []
+    return [sku for sku in models if gpus()[sku].architecture in first][:_NEAR]
+
+
+def _spelling(name: str) -> str:
+    words = re.findall(r"rtx|[a-z]+\d*[a-z]*|\d+[a-z]*", name.casefold())
+    return " ".join(word for word in words if word not in _BRANDS)
+
+
+def _number(spelling: str) -> str | None:
+    """Return the digits of the first word with a digit that is no size and no socket: 100 of "h100 sxm5 80gb"."""
+    for word in spelling.split():
+        found = re.fullmatch(r"[a-z]*?(\d+)[a-z]*", word)
+        if found and not re.fullmatch(r"sxm\d|\d+gb?|hbm\d[a-z]*", word):
+            return f"{word[: found.start(1)]}{found.group(1)}"
+    return None
+
+
+def _gpu_hint(name: str) -> str:
+    near = near_gpus(name)
+    if near:
+        return f"use {quoted(near)}"
+    return "use a model of facts/gpus.yml or its product name, or add it to facts/gpus.yml of your catalog"
 
 
 def _gpu(row: Mapping[str, Any]) -> GpuModel:
@@ -274,6 +409,7 @@ def _gpu(row: Mapping[str, Any]) -> GpuModel:
     return GpuModel(
         sku=row["sku"],
         vendor=row["vendor"],
+        names=tuple(row.get("names") or ()),
         pci_ids=tuple(row["pci_ids"]),
         architecture=row["architecture"],
         compute_capability=row.get("compute_capability"),
@@ -515,7 +651,16 @@ def _fixes(row: Mapping[str, Any], version: tuple[int, ...], flavour: str) -> li
 
 def forget() -> None:
     """Clear values derived from the facts files, for callers that replace the facts (tests)."""
-    for derived in (gpus, branch, branches, fixed_branches, security_floor, kernels_built, kernel_build):
+    for derived in (
+        _gpus,
+        _products,
+        branch,
+        branches,
+        fixed_branches,
+        security_floor,
+        kernels_built,
+        kernel_build,
+    ):
         derived.cache_clear()
 
 

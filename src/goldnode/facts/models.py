@@ -566,6 +566,7 @@ class MigSupport(FactsRow):
 
 
 class NvidiaSources(FactsRow):
+    names: str | None
     pci_ids: str
     cc: str
     data_centre: str | None
@@ -574,8 +575,8 @@ class NvidiaSources(FactsRow):
     nvlink: str | list[str] | None
     mig: str | None
     ecc: str | None
-    min_driver: str | list[str]
-    min_cuda: str
+    min_driver: str | list[str] | None
+    min_cuda: str | None
 
 
 class UnverifiedGpu(FactsRow):
@@ -586,6 +587,7 @@ class UnverifiedGpu(FactsRow):
 class NvidiaGpu(FactsRow):
     sku: str
     vendor: str
+    names: list[str]
     pci_ids: list[str]
     architecture: str
     compute_capability: str
@@ -597,8 +599,8 @@ class NvidiaGpu(FactsRow):
     mig: MigSupport
     ecc_default: str | None
     min_driver: str | None
-    min_driver_branch: int
-    min_cuda_native: str
+    min_driver_branch: int | None
+    min_cuda_native: str | None
     source: NvidiaSources
     open_modules_required: bool
     note: str | None = None
@@ -611,6 +613,7 @@ class NvidiaGpu(FactsRow):
 
 
 class AmdSources(FactsRow):
+    names: str | None
     pci_ids: str
     gfx: str
     memory: str
@@ -622,6 +625,7 @@ class AmdSources(FactsRow):
 class AmdGpu(FactsRow):
     sku: str
     vendor: str
+    names: list[str]
     pci_ids: list[str]
     architecture: str
     gfx: str

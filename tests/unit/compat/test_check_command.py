@@ -453,7 +453,11 @@ def test_parsed_facts_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(facts, "FACTS", tmp_path)
     monkeypatch.setitem(models.FILES, "x.yml", RootModel[dict[Any, Any]])
     (tmp_path / "x.yml").write_text("a: 1\n")
-    load: Callable[[str], Any] = facts.load.__wrapped__
+    uncached: Callable[[str, Path], Any] = facts._own.__wrapped__
+
+    def load(name: str) -> Any:
+        return uncached(name, tmp_path)
+
     assert load("x.yml") == {"a": 1}
     (kept_file,) = (tmp_path / "cache/goldnode/facts").iterdir()
     kept_file.write_text('{"a": 2}')

@@ -189,8 +189,8 @@ BROKEN = {
     ),
     "capability-of-a-gpu": (
         "gpus.yml",
-        "- sku: B300-SXM6-AC\n  vendor: nvidia\n  pci_ids: ['10de:3182']\n  architecture: Blackwell Ultra",
-        "- sku: B300-SXM6-AC\n  vendor: nvidia\n  pci_ids: ['10de:3182']\n  architecture: Blackwell",
+        "- sku: B300-SXM6-AC\n  vendor: nvidia\n  names: [NVIDIA B300 SXM6 AC]\n  pci_ids: ['10de:3182']\n  architecture: Blackwell Ultra",
+        "- sku: B300-SXM6-AC\n  vendor: nvidia\n  names: [NVIDIA B300 SXM6 AC]\n  pci_ids: ['10de:3182']\n  architecture: Blackwell",
         "B300-SXM6-AC is Blackwell, but compute capability 10.3 is of Blackwell Ultra",
     ),
     "first-cuda-of-a-gpu": (
@@ -493,12 +493,8 @@ def test_a_mistake_in_a_facts_file_is_one_line_with_its_place_and_remedy(
     path.write_text(text.replace(stands, instead, 1), encoding="utf-8", errors="surrogateescape")
     monkeypatch.setattr(facts, "FACTS", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    facts.load.cache_clear()
-    try:
-        with pytest.raises(FactsError) as problem:
-            facts.load(file)
-    finally:
-        facts.load.cache_clear()
+    with pytest.raises(FactsError) as problem:
+        facts.load(file)
     assert str(problem.value).startswith(f"facts/{file}:")
     assert problem.value.line, problem.value
     assert problem.value.remedy, problem.value

@@ -1,0 +1,156 @@
+"""Facts that a catalog adds: files in its folder `facts`, in the form of goldnode's own.
+
+A file has `meta`, `sources` and rows. A row whose key goldnode's facts have already is an error, unless the
+file's `overrides` names it with the reason. A source key of goldnode's file of the same name can be stated too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import create_model
+
+from goldnode.core import yamlsource
+from goldnode.core.errors import FactsError, nearest
+from goldnode.core.yamlsource import YamlSource
+from goldnode.facts import host
+from goldnode.facts.models import FILES, FactsFile
+
+Data = dict[str, Any]
+
+
+def _sku(row: Mapping[str, Any]) -> str:
+    return str(row["sku"])
+
+
+# Sections that a catalog can extend, each with the key of its rows.
+SECTIONS: Mapping[str, Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+    "gpus.yml": {"nvidia": _sku, "amd": _sku, "intel": _sku},
+    "health.yml": {"memory_sets": _sku},
+    "known_bad.yml": {"known_bad": lambda row: str(row["id"])},
+    "performance.yml": {"dense_peaks": lambda row: ", ".join(sorted(row["skus"]))},
+}
+
+
+@cache
+def model(name: str) -> type[FactsFile]:
+    """Return the model of a catalog's facts file: that of goldnode's file, with its extensible sections only."""
+    fields = {section: (FILES[name].model_fields[section].annotation, ()) for section in SECTIONS[name]}
+    made: type[FactsFile] = create_model(
+        f"Site{FILES[name].__name__}", __base__=FactsFile, overrides=(dict[str, str], {}), **fields
+    )  # type: ignore[call-overload]
+    return made
+
+
+@lru_cache(maxsize=64)
+def _parsed(path: str, _state: tuple[int, int]) -> YamlSource:
+    """Read and validate a catalog's facts file. Raises FactsError with file and line."""
+    file = Path(path)
+    if file.name not in SECTIONS:
+        raise FactsError(
+            f'a catalog cannot add facts to "{file.name}"', file=file, remedy=nearest(file.name, SECTIONS)
+        )
+    source = yamlsource.read(file, error=FactsError)
+    yamlsource.validate(model(file.name), source, error=FactsError)
+    return source
+
+
+def read(path: Path) -> YamlSource:
+    """Return a catalog's facts file, which is parsed once. Raises FactsError with file and line."""
+    found = path.stat()
+    return _parsed(str(path), (found.st_mtime_ns, found.st_size))
+
+
+def files(places: tuple[str, ...]) -> list[Path]:
+    """Return the facts files of catalogs, in order."""
+    return [path for place in places for path in sorted(Path(place).glob("*.y*ml"))]
+
+
+def extended(name: str, own: Data, places: tuple[str, ...]) -> Data:
+    """Return goldnode's facts file `name` with the rows of the catalogs. Files with an error are left out."""
+    found = own
+    for path in files(places):
+        if path.name == name:
+            try:
+                found = merged(found, read(path))
+            except FactsError:
+                continue  # `faults` reports it
+    return found
+
+
+def merged(own: Data, source: YamlSource) -> Data:
+    """Return the facts `own` with the rows of one more file. Raises FactsError for a row that is in both."""
+    name, data = source.file.name, source.data
+    overrides: Mapping[str, str] = data.get("overrides") or {}
+    found = {**own, "sources": {**own["sources"], **_sources(own, source)}}
+    unused = set(overrides)
+    for section, key in SECTIONS[name].items():
+        rows = list(found[section])
+        known = {key(row): index for index, row in enumerate(rows)}
+        for index, row in enumerate(data.get(section) or ()):
+            same = known.get(key(row))
+            if same is None:
+                rows.append(row)
+            elif key(row) in overrides:
+                unused.discard(key(row))
+                rows[same] = row
+            else:
+                raise _twice(source, section, index, key(row), rows[same])
+        found[section] = rows
+    for stale in sorted(unused):
+        raise FactsError(
+            f'`overrides` names "{stale}", which this file does not state or goldnode\'s facts do not have',
+            file=source.file,
+            line=source.line(("overrides", stale)),
+            remedy="take it out",
+        )
+    return found
+
+
+def _sources(own: Data, source: YamlSource) -> Data:
+    """Return the sources of a catalog's file; each records the file that states it."""
+    found: Data = {}
+    for key, entry in source.data["sources"].items():
+        other = own["sources"].get(key)
+        if other is not None and other["title"] != entry["title"]:
+            raise FactsError(
+                f'the source "{key}" is another document in facts/{source.file.name}: {other["title"]}',
+                file=source.file,
+                line=source.line(("sources", key)),
+                remedy="give it another key",
+            )
+        found[key] = other or {**entry, "stated_in": str(source.file)}
+    return found
+
+
+def _twice(source: YamlSource, section: str, index: int, key: str, other: Mapping[str, Any]) -> FactsError:
+    row = source.data[section][index]
+    differs = [
+        f"{name} {row.get(name)} here, {other.get(name)} there"
+        for name in sorted({*row, *other} - {"source", "note"})
+        if row.get(name) != other.get(name)
+    ]
+    return FactsError(
+        f'"{key}" is in goldnode\'s facts/{source.file.name} as well'
+        + (f" ({'; '.join(differs[:3])}{'; …' if len(differs) > 3 else ''})" if differs else ""),
+        file=source.file,
+        line=source.line((section, index)),
+        remedy=f'take it out, or write `overrides: {{"{key}": REASON}}` at the top of the file',
+    )
+
+
+def faults(places: tuple[str, ...]) -> list[FactsError]:
+    """Return the first error of each facts file of the catalogs: form, and rows that goldnode's facts have too."""
+    found = []
+    seen: dict[str, Data] = {}
+    for path in files(places):
+        try:
+            source = read(path)
+            own = seen.get(path.name)
+            seen[path.name] = merged(own if own is not None else host.own_file(path.name), source)
+        except FactsError as error:
+            found.append(error)
+    return found
