@@ -660,9 +660,7 @@ def _check_policy(entry: CatalogEntry[models.NodeClass], gpu: facts.GpuModel) ->
                     f"{own.sku} needs {_driver_of(own.vendor)}, but the class is of {gpu.sku}",
                     *where,
                     "model",
-                    remedy=nearest(
-                        own.sku, [name for name, row in facts.gpus().items() if row.vendor == gpu.vendor]
-                    ),
+                    remedy=f"use a model with {_driver_of(gpu.vendor)}, or remove the override",
                 )
         _check_settings(entry, override, own, where)
         _check_mode_with_mig(entry, override, where)

@@ -32,7 +32,7 @@ _KEPT = 100  # parsed files in the cache: about ten per version of the facts, so
 class Origin:
     """One source of a fact: the facts file, its key there, its title, and its address if it has one.
 
-    `file` is the name of a file of goldnode's facts, or the path of a file of a catalog.
+    `file` is the name of a built-in facts file, or the path of a file of a catalog.
     """
 
     file: str
@@ -199,7 +199,7 @@ def site_faults() -> list[FactsError]:
         return []
     from goldnode.facts import site  # parses YAML: only where a catalog adds facts
 
-    return site.faults(site_folders())
+    return site.faults(site_folders(), own_file)
 
 
 def _parsed(name: str, content: bytes) -> dict[str, Any]:

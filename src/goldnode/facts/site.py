@@ -1,7 +1,7 @@
-"""Facts that a catalog adds: files in its folder `facts`, in the form of goldnode's own.
+"""Facts that a catalog adds: files in its folder `facts`, in the form of the built-in ones.
 
-A file has `meta`, `sources` and rows. A row whose key goldnode's facts have already is an error, unless the
-file's `overrides` names it with the reason. A source key of goldnode's file of the same name can be stated too.
+A file has `meta`, `sources` and rows. A row whose key the built-in facts already have is an error, unless the
+file's `overrides` names it with the reason. A source key of the built-in file of the same name can be stated too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pydantic import create_model
 from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError, nearest
 from goldnode.core.yamlsource import YamlSource
-from goldnode.facts import host
 from goldnode.facts.models import FILES, FactsFile
 
 Data = dict[str, Any]
@@ -37,7 +36,7 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
 
 @cache
 def model(name: str) -> type[FactsFile]:
-    """Return the model of a catalog's facts file: that of goldnode's file, with its extensible sections only."""
+    """Return the model of a catalog's facts file: that of the built-in file, with its extensible sections only."""
     fields = {section: (FILES[name].model_fields[section].annotation, ()) for section in SECTIONS[name]}
     made: type[FactsFile] = create_model(
         f"Site{FILES[name].__name__}", __base__=FactsFile, overrides=(dict[str, str], {}), **fields
@@ -142,15 +141,18 @@ def _twice(source: YamlSource, section: str, index: int, key: str, other: Mappin
     )
 
 
-def faults(places: tuple[str, ...]) -> list[FactsError]:
-    """Return the first error of each facts file of the catalogs: form, and rows that goldnode's facts have too."""
+def faults(places: tuple[str, ...], own_file: Callable[[str], Data]) -> list[FactsError]:
+    """Return the first error of each facts file of the catalogs: form, and rows that goldnode's facts have too.
+
+    :param own_file: returns goldnode's own facts file of a name.
+    """
     found = []
     seen: dict[str, Data] = {}
     for path in files(places):
         try:
             source = read(path)
             own = seen.get(path.name)
-            seen[path.name] = merged(own if own is not None else host.own_file(path.name), source)
+            seen[path.name] = merged(own if own is not None else own_file(path.name), source)
         except FactsError as error:
             found.append(error)
     return found

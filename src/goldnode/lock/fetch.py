@@ -135,13 +135,7 @@ class Fetcher:
             sum(item.size for item in files),
             sum(min(self._size(item), item.size) for item in files),
         )
-        free = shutil.disk_usage(self.partial).free
-        if size - there > free:
-            raise LockError(
-                f"{(size - there) / 1e6:.0f} MB are to be fetched, and {free / 1e6:.0f} MB are free",
-                file=self.partial,
-                remedy="free space there, or name a directory on another file system",
-            )
+        self._check_room(size - there)
         self.progress.start(len(files), size, there)
         self.transport.prepare([item.url for item in files if item.url.startswith("http")])
         faults: list[FetchFault] = []
@@ -170,6 +164,16 @@ class Fetcher:
     def _forget(self, item: FileToFetch) -> None:
         self.progress.advance(-self._size(item))
         (self.partial / item.sha256).unlink(missing_ok=True)
+
+    def _check_room(self, size: int) -> None:
+        """Raise LockError if fewer than `size` bytes are free."""
+        free = shutil.disk_usage(self.partial).free
+        if size > free:
+            raise LockError(
+                f"{size / 1e6:.0f} MB are to be fetched, and {free / 1e6:.0f} MB are free",
+                file=self.partial,
+                remedy="free space there, or name a directory on another file system",
+            )
 
     def _one(self, item: FileToFetch) -> FetchFault | None:
         try:

@@ -179,7 +179,7 @@ def _others(context: Context, vendor: str, rows: Mapping[str, Any]) -> Tuple[Lis
     return found, error
 
 
-# -- the files of NVIDIA's kernel driver
+# -- files that the NVIDIA kernel driver shows
 
 
 def information(files: Files) -> Dict[str, Json]:
