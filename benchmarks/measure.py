@@ -6,16 +6,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 
-def received(node: Node) -> int:
+def received(node: LabNode) -> int:
     """Bytes that a node has received over its network since it started, ssh included."""
     rows = [line.split() for line in node.read("/proc/net/dev").splitlines() if ":" in line]
     return sum(int(row[1]) for row in rows if row[0] != "lo:")
 
 
-def busy(nodes: Sequence[Node]) -> float:
+def busy(nodes: Sequence[LabNode]) -> float:
     """Seconds of CPU that the nodes' control groups have used so far, from the kernel's own count (either version of control groups)."""
     total = 0.0
     for node in nodes:

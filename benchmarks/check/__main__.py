@@ -57,7 +57,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, flo
     error = process.stderr.read().decode() if process.stderr is not None else ""
     if process.returncode not in (0, 1):  # 1: something of it is blocked, which is a result
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {error}")
-    return {"wall": wall, "cpu": used.ru_utime + used.ru_stime}
+    return {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "memory_mib": used.ru_maxrss / 1024}
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
@@ -65,7 +65,51 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "best": min(values)}
 
 
-def measure(runs: int, checks: int) -> dict[str, Any]:
+def fleet(folder: Path, classes: Sequence[str], hosts: int) -> Path:
+    """Write an inventory of `hosts` hosts, spread over `classes`, each in a cohort of 250. Return its file."""
+    each = hosts // len(classes)
+    lines: list[str] = []
+    for place, name in enumerate(classes):
+        lines.append(f"[{name}]")
+        for number in range(place * each, (place + 1) * each):
+            address = f"10.{number >> 16}.{(number >> 8) & 255}.{number & 255}"
+            lines.append(f"node{number:05} ansible_host={address} goldnode_cohort={name}-{number // 250}")
+    file = folder / "fleet.ini"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+def measure_fleet(runs: int, hosts: int, environment: Mapping[str, str], folder: Path) -> dict[str, Any]:
+    """Return CPU, wall time and peak memory of `check -i` and of `ansible-inventory` on the same file, in pairs."""
+    classes = sorted(item.stem for item in (ROOT / "catalog/classes").glob("*.yml"))[:5]
+    programs = Path(sys.executable).parent
+    found: dict[str, Any] = {"classes": len(classes), "runs": runs, "sizes": {}}
+    for size in (len(classes), hosts):
+        file = str(fleet(folder, classes, size))
+        commands = {
+            "ansible": [str(programs / "ansible-inventory"), "-i", file, "--list"],
+            "check": [str(programs / "goldnode"), "check", "-i", file],
+        }
+        plain = {**environment, "ANSIBLE_VARS_PLUGINS": os.devnull}
+        taken: dict[str, list[dict[str, float]]] = {name: [] for name in commands}
+        for number in range(runs):
+            names = list(commands)[:: -1 if number % 2 else 1]
+            for name in names:
+                taken[name].append(run(commands[name], plain))
+        ratios = [
+            check["cpu"] / ansible["cpu"] for check, ansible in zip(*reversed(taken.values()), strict=True)
+        ]
+        found["sizes"][str(size)] = {
+            "ratio": summary(ratios),
+            **{
+                name: {key: summary([row[key] for row in rows]) for key in ("wall", "cpu", "memory_mib")}
+                for name, rows in taken.items()
+            },
+        }
+    return found
+
+
+def measure(runs: int, checks: int, hosts: int) -> dict[str, Any]:
     """Return all figures."""
     with tempfile.TemporaryDirectory() as folder:
         site = Path(folder) / "site.yml"
@@ -95,6 +139,7 @@ def measure(runs: int, checks: int) -> dict[str, Any]:
             )
             for _ in range(max(5, runs // 3))
         ]
+        inventory = measure_fleet(max(3, runs // 3), hosts, environment, Path(folder))
     return {
         "date": str(dt.datetime.now(tz=dt.UTC).date()),
         "commit": subprocess.run(
@@ -112,6 +157,7 @@ def measure(runs: int, checks: int) -> dict[str, Any]:
             }
             for name, (title, _) in chosen.items()
         },
+        "fleet": inventory,
         "inside": {
             **{key: inside[0][key] for key in ("checks", "classes", "images", "verdicts")},
             "runs": len(inside),
@@ -161,7 +207,26 @@ def tables(found: Mapping[str, Any]) -> str:
         f"| read the facts and the images' names, and all checks | {_cell(inside['all_checks']['wall'])} | "
         f"{_cell(inside['all_checks']['cpu'])} |",
     ]
+    rows += fleet_rows(found["fleet"])
     return f"{head}\n" + "\n".join(rows) + "\n"
+
+
+def fleet_rows(fleet: Mapping[str, Any]) -> list[str]:
+    """Return the table of inventories: `check -i` and `ansible-inventory` on the same file."""
+    rows = [
+        "",
+        f"`goldnode check -i` and `ansible-inventory --list` on the same file, hosts of {fleet['classes']} classes; the ratio is the median "
+        f"of {fleet['runs']} pairs",
+        "",
+        "| hosts | `check -i`, CPU seconds | `ansible-inventory`, CPU seconds | ratio | memory of either, MiB |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for size, row in fleet["sizes"].items():
+        memory = max(row[name]["memory_mib"]["median"] for name in ("check", "ansible"))
+        rows.append(
+            f"| {int(size):,} | {_cell(row['check']['cpu'])} | {_cell(row['ansible']['cpu'])} | {row['ratio']['median']:.2f}x | {memory:.0f} |"
+        )
+    return rows
 
 
 def _cell(value: Mapping[str, float]) -> str:
@@ -175,6 +240,7 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=15, help="measured runs of each command (default 15)")
     parser.add_argument("--checks", type=int, default=1000, help="checks in one process (default 1000)")
+    parser.add_argument("--hosts", type=int, default=10_000, help="hosts of the inventory (default 10000)")
     parser.add_argument(
         "--out",
         type=Path,
@@ -182,7 +248,7 @@ def main() -> None:
         help="where the report goes (default docs/benchmarks)",
     )
     chosen = parser.parse_args()
-    found = measure(chosen.runs, chosen.checks)
+    found = measure(chosen.runs, chosen.checks, chosen.hosts)
     pages.write("check", found, tables(found), chosen.out)
     print(tables(found))
 

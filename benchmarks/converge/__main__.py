@@ -31,7 +31,7 @@ from benchmarks.measure import busy
 from goldnode.catalog import class_document, load_catalog
 from goldnode.core import docker_engine as engine
 from goldnode.core.site import load_site
-from goldnode.testing.lab.nodes import Node, NodeSpec
+from goldnode.testing.lab.nodes import LabNode, NodeSpec
 
 LAB, CLASS, STACK = "benchmark", "e2e_r535", "debian12_r535"
 DAMAGE = "rm /etc/apt/preferences.d/goldnode-stack; apt-mark unhold libcuda1 >/dev/null"
@@ -123,7 +123,7 @@ def bench(
     }  # fmt: skip
 
 
-def inventory(made: standin_lab.StandinLab, nodes: Sequence[Node], path: Path) -> Path:
+def inventory(made: standin_lab.StandinLab, nodes: Sequence[LabNode], path: Path) -> Path:
     """The lab's inventory with these nodes alone."""
     whole = yaml.safe_load((made.lab.inventory / "hosts.yml").read_text(encoding="utf-8"))
     hosts = whole["all"]["children"][CLASS]["hosts"]
@@ -133,7 +133,7 @@ def inventory(made: standin_lab.StandinLab, nodes: Sequence[Node], path: Path) -
     return path
 
 
-def agree(everybody: Sequence[Contender], node: Node) -> None:
+def agree(everybody: Sequence[Contender], node: LabNode) -> None:
     """Assert equal end state, both ways: what goldnode brought nobody changes, and what another one mended goldnode does not."""
     keepers = [contender for contender in everybody if contender.keeps]
     for contender in keepers:
@@ -152,7 +152,7 @@ def agree(everybody: Sequence[Contender], node: Node) -> None:
         say(f"  {contender.title}: mends what is damaged, and goldnode finds nothing more")
 
 
-def measure(everybody: Sequence[Contender], nodes: Sequence[Node], runs: int) -> list[dict[str, Any]]:
+def measure(everybody: Sequence[Contender], nodes: Sequence[LabNode], runs: int) -> list[dict[str, Any]]:
     """Every contender `runs` times, in turns, so that what else happens on the machine meets all of them; first once unmeasured."""
     number = len(nodes)
     samples: dict[str, list[dict[str, float]]] = {contender.name: [] for contender in everybody}
@@ -186,7 +186,7 @@ def measure(everybody: Sequence[Contender], nodes: Sequence[Node], runs: int) ->
     ]
 
 
-def machine(node: Node, peers: Path) -> dict[str, Any]:
+def machine(node: LabNode, peers: Path) -> dict[str, Any]:
     """What the figures depend on."""
     installed = subprocess.run(
         [str(peers / "bin/python"), "-m", "pip", "freeze"], capture_output=True, text=True, check=True

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -81,7 +81,7 @@ def clean() -> dict[str, str]:
 
 
 def contenders(
-    nodes: Sequence[Node], inventory: Path, site: Mapping[str, str], state: Path, peers: Path, work: Path
+    nodes: Sequence[LabNode], inventory: Path, site: Mapping[str, str], state: Path, peers: Path, work: Path
 ) -> list[Contender]:
     """Everybody, for these nodes. `site` is goldnode's environment, `state` the file of state.write, `peers` the virtual environment with
     pyinfra and mitogen, `work` a directory for files made here."""
@@ -133,7 +133,7 @@ def _mitogen(peers: Path, work: Path) -> Path:
     return work / "mitogen/ansible_mitogen/plugins/strategy"
 
 
-def _pyinfra(nodes: Sequence[Node], state: Path, peers: Path, work: Path) -> list[str]:
+def _pyinfra(nodes: Sequence[LabNode], state: Path, peers: Path, work: Path) -> list[str]:
     hosts = [
         (node.name, {"ssh_hostname": "127.0.0.1", "ssh_port": node.port, "ssh_user": "root", "ssh_key": str(node.key),
                      "ssh_strict_host_key_checking": "no", "ssh_known_hosts_file": "/dev/null"})
@@ -144,7 +144,7 @@ def _pyinfra(nodes: Sequence[Node], state: Path, peers: Path, work: Path) -> lis
     return [str(peers / "bin/pyinfra"), "-y", str(file), str(HERE / "deploy.py"), "--data", f"state={state}"]
 
 
-def _ssh(nodes: Sequence[Node], work: Path) -> list[str]:
+def _ssh(nodes: Sequence[LabNode], work: Path) -> list[str]:
     """`true` on every node at once, over connections that stay open between the runs."""
     socket = ["-o", "ControlMaster=auto", "-o", "ControlPersist=120s", "-o", f"ControlPath={work}/%C"]
     lines = [

@@ -27,7 +27,7 @@ from benchmarks.disks import report
 from goldnode.core.site import archive_url, load_site
 from goldnode.disks import assemble, firstboot
 from goldnode.disks.model import builds
-from goldnode.disks.qemu import TCG, Machine, accelerator, make_key, overlay
+from goldnode.disks.qemu import TCG, VirtualMachine, VmOptions, accelerator, make_key, overlay
 
 ROOT = pages.ROOT
 CLASS, SUITE, COMPONENTS = "cpu_only", "bookworm", "main contrib non-free non-free-firmware"
@@ -46,7 +46,7 @@ rm -rf /root/.ssh; fstrim / || true; sync
 """
 
 
-class Guest(Machine):
+class Guest(VirtualMachine):
     """A machine that reaches the archives, as one of Packer's does, on as many processors as there are."""
 
     def command(self, qmp: int) -> list[str]:
@@ -179,10 +179,12 @@ def peer(base: Path, work: Path) -> dict[str, Any]:
     guest = Guest(
         disk,
         work / "machine",
-        snapshot=False,
-        form="qcow2",
-        key=key,
-        credentials={"ssh.authorized_keys.root": key.with_suffix(".pub").read_text(encoding="utf-8")},
+        VmOptions(
+            snapshot=False,
+            form="qcow2",
+            key=key,
+            credentials={"ssh.authorized_keys.root": key.with_suffix(".pub").read_text(encoding="utf-8")},
+        ),
     )
     with guest:
         with stages("boot"):
@@ -223,7 +225,7 @@ def peer(base: Path, work: Path) -> dict[str, Any]:
     }
 
 
-def wait(guest: Machine, seconds: float = 1200) -> None:
+def wait(guest: VirtualMachine, seconds: float = 1200) -> None:
     """Until somebody can log in and the system is up."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -233,7 +235,7 @@ def wait(guest: Machine, seconds: float = 1200) -> None:
     raise SystemExit(f"the virtual machine cannot be reached:\n{guest.console()[-3000:]}")
 
 
-def asked(guest: Machine, script: str) -> str:
+def asked(guest: VirtualMachine, script: str) -> str:
     """What a shell script prints in the guest."""
     # One word: ssh joins what it is given by blanks, for the login shell there.
     found = guest.ssh([script])

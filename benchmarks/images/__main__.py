@@ -23,7 +23,7 @@ from benchmarks import pages
 from benchmarks.check.__main__ import machine
 from goldnode.core.site import archive_url, load_site
 from goldnode.images.imagelock import LOCKS, find_lock, write_lock
-from goldnode.images.matrix import Row, load_matrix
+from goldnode.images.matrix import MatrixRow, load_matrix
 
 ROOT = Path(__file__).resolve().parents[2]
 # Debian's packages alone, so that a Dockerfile needs nothing but apt; parents first.
@@ -49,7 +49,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 class Own:
     """goldnode: store and locks in a folder."""
 
-    def __init__(self, folder: Path, rows: Sequence[Row]) -> None:
+    def __init__(self, folder: Path, rows: Sequence[MatrixRow]) -> None:
         self.store, self.locks, self.rows = folder / "store", folder / "locks", rows
 
     def build(self) -> None:
@@ -81,7 +81,7 @@ class Own:
 class Peer:
     """A Dockerfile per tag, built by buildah with its own layer cache, with the network that apt needs."""
 
-    def __init__(self, folder: Path, rows: Sequence[Row], base: Path) -> None:
+    def __init__(self, folder: Path, rows: Sequence[MatrixRow], base: Path) -> None:
         self.folder, self.rows, self.salt = folder, rows, {row.name: 0 for row in rows}
         self.base, self.sources = base, folder / "sources.list"
         site = load_site()

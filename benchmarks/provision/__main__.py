@@ -24,7 +24,7 @@ from benchmarks import pages
 from benchmarks.measure import busy, received
 from benchmarks.provision import report
 from goldnode.core import docker_engine as engine
-from goldnode.testing.lab.nodes import Node, NodeSpec
+from goldnode.testing.lab.nodes import LabNode, NodeSpec
 
 ROOT = Path(__file__).parents[2]
 LAB, STACK, CLASS = "provision", "debian12_r535", "e2e_r535"
@@ -141,13 +141,13 @@ def measured(made: stacks.StackLab, leg: str, contender: Contender, image: str |
         node.destroy()
 
 
-def fresh(made: stacks.StackLab, image: str | None) -> Node:
+def fresh(made: stacks.StackLab, image: str | None) -> LabNode:
     """A node that nothing has happened to: bare, or as the image says."""
     spec = NodeSpec("bench1", CLASS, os=stacks.OS, flavour=stacks.FLAVOUR, image=image)
     return made.lab.up([spec])[0]
 
 
-def run(made: stacks.StackLab, node: Node, group: str, contender: Contender) -> tuple[float, float]:
+def run(made: stacks.StackLab, node: LabNode, group: str, contender: Contender) -> tuple[float, float]:
     """site.yml once: seconds of wall, and of CPU on the controller."""
     os.environ.update(
         {"GOLDNODE_SITE": str(contender.site), "GOLDNODE_LOCKS": str(made.locks), "GOLDNODE_RUNS": "off"}

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,8 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CLASS = "board_h100"
 THREADS = 96
 OTHERS = 300  # further functions on the bus, as a server of this kind has them
-AIMS = {"beyond": ("wall", 0.120), "cached": ("wall", 0.030)}
-AIM_MIB = 25.0
+# The budget: a check takes no more CPU than gpumedic in the same run, and no more memory than this; a cached
+# answer takes no longer than this.
+CACHED_SECONDS = 0.030
+MEMORY_MIB = 25.0
 
 
 def node(folder: Path, library: Path) -> Path:
@@ -237,26 +239,28 @@ def tables(found: Mapping[str, Any]) -> str:
         ]
         rows.append(f"| {row['title']} | {' | '.join(cells)} |")
     rows.append("")
-    for name in ("gpumedic", "gpucm", "nhc"):
-        if name in figures:
-            ratio = figures[name]["cpu"]["median"] / figures["check"]["cpu"]["median"]
-            rows.append(f"{name} : `goldnode-node check`, CPU with the driver's process: {ratio:.2f}x.")
-    rows += ["", "| aim | wanted | found |", "| --- | --- | --- |"]
-    for key, (what, limit) in AIMS.items():
-        best = figures[key][what]
-        word = (
-            "reached"
-            if best["median"] <= limit
-            else "only in the best run"
-            if best["best"] <= limit
-            else "not reached"
-        )
-        rows.append(f"| {figures[key]['title']} | {limit * 1000:.0f} ms | {_ms(best)} ms: {word} |")
-    memory = figures["beyond"]["mib"]["median"]
-    rows.append(
-        f"| its memory | {AIM_MIB:.0f} MiB | {memory:.1f} MiB: {'reached' if memory <= AIM_MIB else 'not reached'} |"
-    )
+    rows += [*budget(figures)]
     return head + "\n" + "\n".join(rows) + "\n"
+
+
+def budget(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Return the table of the budget. The figure of a check includes the process that asks the driver."""
+    yield from ("| budget | limit | found |", "| --- | --- | --- |")
+    own = figures["check"]["cpu"]["median"]
+    for name in ("gpumedic", "gpucm"):
+        if name in figures:
+            ratio = own / figures[name]["cpu"]["median"]
+            limit = "1.00x" if name == "gpumedic" else "no limit"
+            word = f": {_word(ratio, 1.0)}" if name == "gpumedic" else ""
+            yield f"| CPU of a check, against {name} | {limit} | {ratio:.2f}x{word} |"
+    cached, memory = figures["cached"]["wall"], figures["check"]["mib"]["median"]
+    found = f"{_ms(cached)} ms: {_word(cached['median'], CACHED_SECONDS)}"
+    yield f"| a cached answer, wall | {CACHED_SECONDS * 1000:.0f} ms | {found} |"
+    yield f"| memory of a check | {MEMORY_MIB:.0f} MiB | {memory:.1f} MiB: {_word(memory, MEMORY_MIB)} |"
+
+
+def _word(value: float, limit: float) -> str:
+    return "within" if value <= limit else "over"
 
 
 def _ms(value: Mapping[str, float]) -> str:

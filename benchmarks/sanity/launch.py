@@ -25,14 +25,15 @@ def main() -> int:
         raise SystemExit(
             "the program does not start from its compiled copy: not what a node does at each start"
         )
-    starting.load_once()
     gc.disable()  # as start.main does for a check
     if "--cached" in sys.argv:
         from goldnode.node import start
         from goldnode.node.verdict import current
 
         form, rest = current.split(sys.argv[2:])
-        return start.leave(current.answer(form or "text", "--quiet" in rest, root))
+        status = current.answer(form or "text", "--quiet" in rest, root)
+        start.finish()
+        return status
     from goldnode.node import program, start
     from goldnode.node.host import Host
 
@@ -51,7 +52,9 @@ def main() -> int:
             return plain(self, *argv, timeout=timeout)
 
     program.Host = lambda name="/", live=None: Node(name) if name == "/" else Host(name, live)
-    return start.leave(program.main())
+    status = program.main()
+    start.finish()
+    return status
 
 
 sys.exit(main())

@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
 from goldnode.commands import LazyGroup, output
-from goldnode.core import extras
+from goldnode.core import extras, progress
 from goldnode.core.errors import GoldnodeError
 
 # Each line repeats the first line of the command's docstring, so that the list imports no command. A test compares them.
@@ -29,6 +30,8 @@ _SECTIONS = {
         ),
         "class": ("classes", "Export the document of a node class, or propose its baseline."),
         "classes": ("classes", "List the node classes."),
+        "facts": ("facts", "Show which compatibility facts are wrong, stale or in doubt."),
+        "init": ("init", "Write a site directory: inventory, class, site file and ansible.cfg."),
         "matrix": ("matrix", "Show the compatibility matrix of all stacks and classes."),
         "schema": ("schema_command", "Print or write the JSON Schemas of all files and documents."),
     },
@@ -42,6 +45,7 @@ _SECTIONS = {
         "images": ("images", "Lock, build, inspect, test and publish container images."),
     },
     "Operate nodes": {
+        "apply": ("apply", "Apply a node class to this machine, without an inventory and without SSH."),
         "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),
         "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),
@@ -61,11 +65,18 @@ class _Commands(LazyGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        given: list[str] = ctx.meta[_GIVEN]
+        long = next((word for word in given if not word.startswith("-")), "") in _LONG
         try:
-            return super().invoke(ctx)
+            with progress.shown(f"goldnode {' '.join(given)}"[:_LABEL]) if long else nullcontext():
+                return super().invoke(ctx)
         except click.ClickException as problem:
             output.emit_error(ctx, problem, ctx.meta[_GIVEN])
             raise  # click prints it to stderr
+        except KeyboardInterrupt:
+            # 1, with which click ends, has a meaning in some commands: `plan --exit-code`, `lock --check`.
+            click.echo("error: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
         except (GoldnodeError, OSError, ModuleNotFoundError) as problem:
             error = _error(problem)
             if error is None or ctx.params.get("debug"):
@@ -75,6 +86,10 @@ class _Commands(LazyGroup):
             ctx.exit(2)
 
 
+# Commands that may take longer than a few seconds: they show progress.
+_LONG = {"adopt", "disks", "images", "lock", "mirror", "modules", "plan"}
+_LABEL = 70  # characters
+INTERRUPTED = 130  # exit status, as of a shell: 128 + SIGINT
 _GIVEN = "goldnode.given"  # key of click's Context.meta: the words of the command line
 
 

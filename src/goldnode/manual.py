@@ -1,7 +1,7 @@
 """Generator of the man pages and of docs/reference/commands.md, from the command lines of both programs.
 
 `python -m goldnode.manual --man DIR` writes `goldnode.1` and `goldnode-node.1`;
-`--markdown FILE` writes the page. click and argparse are read through one model, `Entry`: the libraries that
+`--markdown FILE` writes the page. click and argparse are read through one model, `ManualEntry`: the libraries that
 generate man pages read neither lazy click groups nor argparse commands that load their options late.
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import click
 
 from goldnode.cli import main as program
-from goldnode.node.words import Parser, parser
+from goldnode.node.cli_args import CommandParser, parser
 
 _NOTE = (
     "<!-- Written by `python -m goldnode.manual --markdown docs/reference/commands.md`. Do not edit: "
@@ -30,7 +30,7 @@ _SEE = {
 _WRAPPED = re.compile(r"(?<=\S)\n(?=\S)")
 
 
-class Entry(NamedTuple):
+class ManualEntry(NamedTuple):
     """One command: its words, its synopsis after them, its description in paragraphs, and its options."""
 
     name: str
@@ -56,12 +56,12 @@ def _paragraphs(text: str) -> list[str]:
     return found
 
 
-def of_goldnode() -> list[Entry]:
+def of_goldnode() -> list[ManualEntry]:
     """Return every command of `goldnode`, in the order of its help; groups precede their commands."""
     return list(_click(program, click.Context(program, info_name="goldnode")))
 
 
-def _click(command: click.Command, context: click.Context) -> Iterator[Entry]:
+def _click(command: click.Command, context: click.Context) -> Iterator[ManualEntry]:
     options = [
         record
         for parameter in command.get_params(context)
@@ -70,7 +70,7 @@ def _click(command: click.Command, context: click.Context) -> Iterator[Entry]:
         and "--help" not in record[0]
     ]
     synopsis = " ".join(command.collect_usage_pieces(context))
-    yield Entry(context.command_path, synopsis, _paragraphs(command.help or ""), options)
+    yield ManualEntry(context.command_path, synopsis, _paragraphs(command.help or ""), options)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)
@@ -78,7 +78,7 @@ def _click(command: click.Command, context: click.Context) -> Iterator[Entry]:
                 yield from _click(below, click.Context(below, info_name=name, parent=context))
 
 
-def of_node() -> list[Entry]:
+def of_node() -> list[ManualEntry]:
     """Return every command of `goldnode-node`, in the order of its help."""
     top = parser([])
     found = [_argparse(top)]
@@ -88,14 +88,14 @@ def of_node() -> list[Entry]:
     return found
 
 
-def _subcommands(command: argparse.ArgumentParser) -> dict[str, Parser]:
+def _subcommands(command: argparse.ArgumentParser) -> dict[str, CommandParser]:
     for action in command._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
     return {}
 
 
-def _argparse(command: argparse.ArgumentParser) -> Entry:
+def _argparse(command: argparse.ArgumentParser) -> ManualEntry:
     usage = (
         " ".join(command.format_usage().split())
         .removeprefix(f"usage: {command.prog}")
@@ -120,7 +120,7 @@ def _argparse(command: argparse.ArgumentParser) -> Entry:
         for part in (command.description or "", command.epilog or "")
         if part
     ]
-    return Entry(command.prog, usage, text, options)
+    return ManualEntry(command.prog, usage, text, options)
 
 
 def _roff(text: str) -> str:
@@ -129,7 +129,7 @@ def _roff(text: str) -> str:
     return re.sub(r"^([.'])", r"\\&\1", escaped, flags=re.MULTILINE)
 
 
-def man(entries: list[Entry]) -> str:
+def man(entries: list[ManualEntry]) -> str:
     """Return the man page of a program, in troff with the `man` macros."""
     first = entries[0]
     summary = first.text[0].rstrip(".")
@@ -152,7 +152,7 @@ def man(entries: list[Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _body(entry: Entry) -> Iterator[str]:
+def _body(entry: ManualEntry) -> Iterator[str]:
     for number, paragraph in enumerate(entry.text):
         yield from (".PP",) if number else ()
         yield from (".nf", _roff(paragraph), ".fi") if "\n" in paragraph else (_roff(paragraph),)
@@ -160,14 +160,14 @@ def _body(entry: Entry) -> Iterator[str]:
         yield from (".TP", f".B {_roff(flags)}", _roff(_sentence(text)) or "\\&")
 
 
-def _markdown(entry: Entry, level: str) -> Iterator[str]:
+def _markdown(entry: ManualEntry, level: str) -> Iterator[str]:
     yield from (f"{level} {entry.name}", "", "```text", f"{entry.name} {entry.synopsis}".strip(), "```", "")
     for paragraph in entry.text:
-        yield from ("```text", paragraph, "```", "") if "\n" in paragraph else (_plain(paragraph), "")
+        yield from ("```text", paragraph, "```", "") if "\n" in paragraph else (_escaped(paragraph), "")
     if entry.options:
         yield from ("| Option | Meaning |", "|---|---|")
         yield from (
-            f"| `{_cell(flags)}` | {_plain(_cell(_sentence(text)))} |" for flags, text in entry.options
+            f"| `{_cell(flags)}` | {_escaped(_cell(_sentence(text)))} |" for flags, text in entry.options
         )
         yield ""
 
@@ -176,7 +176,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     """Escape what Markdown would read as emphasis or as an HTML tag, outside code."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([*_<])", r"\\\1", part) for part in parts)

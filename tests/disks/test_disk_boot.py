@@ -43,7 +43,7 @@ def gone(pid: int) -> bool:
 
 
 def test_a_machine_starts_shows_its_console_and_leaves_nothing(empty: Path, tmp_path: Path) -> None:
-    with qemu.Machine(empty, tmp_path / "m", memory=256) as machine:
+    with qemu.VirtualMachine(empty, tmp_path / "m", qemu.VmOptions(memory=256)) as machine:
         pid = machine.pid
         assert pid is not None
         assert machine.port
@@ -64,13 +64,14 @@ def test_a_machine_starts_shows_its_console_and_leaves_nothing(empty: Path, tmp_
 
 def test_a_machine_that_qemu_refuses_is_an_error_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(qemu.MachineError, match=r"QEMU does not start: .*nothing\.raw.*No such file"):
-        qemu.Machine(tmp_path / "nothing.raw", tmp_path / "m", memory=256).start()
+        qemu.VirtualMachine(tmp_path / "nothing.raw", tmp_path / "m", qemu.VmOptions(memory=256)).start()
 
 
 def test_a_killed_run_leaves_no_machine_behind(empty: Path, tmp_path: Path) -> None:
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom goldnode.disks.qemu import Machine\n"
-        "machine = Machine(Path(sys.argv[1]), Path(sys.argv[2]), memory=256).start()\nprint(machine.pid, flush=True)\ntime.sleep(600)\n"
+        "import sys, time\nfrom pathlib import Path\nfrom goldnode.disks.qemu import VirtualMachine, VmOptions\n"
+        "machine = VirtualMachine(Path(sys.argv[1]), Path(sys.argv[2]), VmOptions(memory=256)).start()\n"
+        "print(machine.pid, flush=True)\ntime.sleep(600)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(empty), str(tmp_path / "m")], stdout=subprocess.PIPE, text=True
@@ -104,7 +105,7 @@ def test_a_damaged_image_is_refused_before_a_machine_starts(built: BuiltDisk, tm
     assert sorted(path.name for path in place.iterdir()) == sorted(["disk.json", raw.name])
 
 
-def boots(built: BuiltDisk, work: Path, *, clones: bool) -> verify.Report:
+def boots(built: BuiltDisk, work: Path, *, clones: bool) -> verify.BootReport:
     """Verify an image in emulated machines, and return the report, which must have passed."""
     report = verify.verify(built, work=work, clones=clones)
     failures = [

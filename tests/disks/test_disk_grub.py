@@ -9,7 +9,7 @@ import pytest
 from tests.disks.conftest import CLASS, Site
 
 from goldnode.disks.model import builds
-from goldnode.disks.qemu import Machine, make_key, overlay
+from goldnode.disks.qemu import VirtualMachine, VmOptions, make_key, overlay
 
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("disk")]
 
@@ -35,8 +35,8 @@ def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_p
     key = make_key(tmp_path)
     credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}
     place = overlay(disk.path("raw"), tmp_path / "disk.qcow2", size=disk.raw.size)
-    with Machine(
-        place, tmp_path / "machine", snapshot=False, form="qcow2", key=key, credentials=credentials
+    with VirtualMachine(
+        place, tmp_path / "machine", VmOptions(snapshot=False, form="qcow2", key=key, credentials=credentials)
     ) as machine:
 
         def said(*command: str) -> str:

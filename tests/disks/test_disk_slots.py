@@ -151,7 +151,7 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
     key.with_suffix(".pub").unlink()
     apply(root, with_gpu(wanted))
     image = slotdisk.root_image(root, tmp_path / "root.img")
-    head = update.head(
+    head = update.StreamHeader(
         "boot_test-bbb",
         "boot_test",
         "bbb",
@@ -160,7 +160,7 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
         update.digest(image),
         3,
         None,
-    )
+    ).data()
     with (tmp_path / "image").open("wb") as out:
         update.send(image, 0, head, out.write)
     image.unlink()

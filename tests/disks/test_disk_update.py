@@ -15,7 +15,7 @@ import pytest
 from tests.disks.conftest import CLASS, Site
 
 from goldnode.disks.model import BuiltDisk, builds
-from goldnode.disks.qemu import SSH_OPTIONS, Machine, make_key, overlay
+from goldnode.disks.qemu import SSH_OPTIONS, VirtualMachine, VmOptions, make_key, overlay
 
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("disk")]
 
@@ -54,14 +54,14 @@ def variant(site: Site, word: str) -> BuiltDisk:
 
 
 @pytest.fixture
-def machine(built: BuiltDisk, tmp_path: Path) -> Iterator[Machine]:
+def machine(built: BuiltDisk, tmp_path: Path) -> Iterator[VirtualMachine]:
     """The first image, running, on a disk with room for a second slot."""
     key = make_key(tmp_path)
     root = next(part for part in built.partitions if part.name == "root-a")
     disk = overlay(built.path("raw"), tmp_path / "disk.qcow2", size=built.raw.size + root.size + 512 * MIB)
     credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}
-    with Machine(
-        disk, tmp_path / "machine", snapshot=False, form="qcow2", key=key, credentials=credentials
+    with VirtualMachine(
+        disk, tmp_path / "machine", VmOptions(snapshot=False, form="qcow2", key=key, credentials=credentials)
     ) as made:
         made.wait_ssh(900)
         asked = made.ssh(["systemctl", "is-system-running", "--wait"], limit=900)
@@ -70,7 +70,7 @@ def machine(built: BuiltDisk, tmp_path: Path) -> Iterator[Machine]:
 
 
 def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(
-    site: Site, built: BuiltDisk, machine: Machine, tmp_path: Path
+    site: Site, built: BuiltDisk, machine: VirtualMachine, tmp_path: Path
 ) -> None:
     hosts = tmp_path / "hosts.yml"
     reached = {

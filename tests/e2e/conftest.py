@@ -14,7 +14,7 @@ from tests.simulators import apt_archive
 
 from goldnode.testing.lab import images
 from goldnode.testing.lab.images import RELEASES
-from goldnode.testing.lab.nodes import Lab, Node, NodeSpec, Server
+from goldnode.testing.lab.nodes import Lab, LabNode, LabServer, NodeSpec
 
 CATALOG = Path(__file__).parent / "catalog"
 
@@ -25,7 +25,7 @@ class World:
 
     lab: Lab
     directory: Path
-    server: Server
+    server: LabServer
 
     def publish(
         self, groups: Collection[str] = apt_archive.DEFAULT, **options: object
@@ -41,7 +41,7 @@ class World:
         *,
         engine: bool = False,
         extra: Collection[str] = (),
-    ) -> Node:
+    ) -> LabNode:
         """A fresh node with compiler and initramfs-tools, and no packages of any stack; `engine`: a container engine can run in it.
 
         `extra`: further packages of Debian's, which are in its image from the beginning.
@@ -58,7 +58,7 @@ class World:
         self.status(node).write_text(node.read("/var/lib/dpkg/status"))
         return node
 
-    def status(self, node: Node) -> Path:
+    def status(self, node: LabNode) -> Path:
         """What dpkg knew on the node when it was fresh: locks are resolved on top of that."""
         return self.directory / f"{node.name}.status"
 
@@ -70,7 +70,7 @@ class World:
         path = archive.write_site(self.directory / f"{name}-site.yml", self.server.url, release=release)
         return Site(catalog=CATALOG, site=path, locks=locks)
 
-    def lock(self, site: Site, node: Node, *stacks: str) -> None:
+    def lock(self, site: Site, node: LabNode, *stacks: str) -> None:
         """Resolve stacks for what the archive has now, on top of what the node had when it was fresh."""
         for stack in stacks:
             done = goldnode(
@@ -98,7 +98,7 @@ def world(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def make(world: World) -> Iterator[Callable[..., tuple[Node, Site]]]:
+def make(world: World) -> Iterator[Callable[..., tuple[LabNode, Site]]]:
     """A function that gives a fresh node and a site with locks for the stacks named. The nodes go with their module: each that runs takes
     several of the kernel's inotify instances, of which a machine may have 128 in all."""
 
@@ -108,7 +108,7 @@ def make(world: World) -> Iterator[Callable[..., tuple[Node, Site]]]:
         *stacks: str,
         os_name: str = "debian12",
         groups: Collection[str] = apt_archive.DEFAULT,
-    ) -> tuple[Node, Site]:
+    ) -> tuple[LabNode, Site]:
         release = RELEASES[os_name].calls_itself
         node, site = world.node(name, group, os_name), world.site(name, release)
         world.publish(groups)

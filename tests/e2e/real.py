@@ -8,15 +8,15 @@ from pathlib import Path
 
 from tests.e2e.support import Site, inventory, site_yml, succeeded
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 
-def document(node: Node) -> dict[str, object]:
+def document(node: LabNode) -> dict[str, object]:
     found: dict[str, object] = json.loads(node.read("/etc/goldnode/class.json"))
     return found
 
 
-def prove(node: Node) -> tuple[str, str]:
+def prove(node: LabNode) -> tuple[str, str]:
     """The module is the locked driver's, for exactly the locked kernel. Returns (kernel release, driver version)."""
     wanted = document(node)
     release, driver = wanted["kernel"]["release"], wanted["driver"]  # type: ignore[index]
@@ -31,7 +31,7 @@ def prove(node: Node) -> tuple[str, str]:
     return str(release), str(driver["version"])  # type: ignore[index]
 
 
-def converge(node: Node, group: str, site: Site, tmp_path: Path) -> str:
+def converge(node: LabNode, group: str, site: Site, tmp_path: Path) -> str:
     """Move the node to a class, prove it, and see that a second run changes nothing. Returns what the first run printed."""
     hosts = inventory(tmp_path / group, {group: [node]})
     run = succeeded(site_yml(hosts, site=site))

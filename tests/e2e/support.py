@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -71,7 +71,7 @@ def environment(site: Site) -> dict[str, str]:
     }
 
 
-def inventory(path: Path, hosts: Mapping[str, Iterable[Node]]) -> Path:
+def inventory(path: Path, hosts: Mapping[str, Iterable[LabNode]]) -> Path:
     """Write an inventory of lab nodes: class -> nodes. A node may stand in another class than the one it was started in."""
     from goldnode.testing.lab.nodes import SSH_OPTIONS
 
@@ -147,7 +147,7 @@ def succeeded(run: Run) -> Run:
 class Services:
     """A node with real Slurm and Prometheus daemons in it, and how it is put into a class."""
 
-    node: Node
+    node: LabNode
     site: Site
     directory: Path
 

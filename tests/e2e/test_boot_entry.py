@@ -126,7 +126,7 @@ def installed_version(image: Path, package: str) -> str:
     return found[1]
 
 
-def read_choice(image: Path) -> grub.Choice:
+def read_choice(image: Path) -> grub.GrubChoice:
     """Our reading of the guest's files; the plain reader of the node suite must agree wherever it can tell."""
     config, stored = disk.read(image, "/boot/grub/grub.cfg").decode(), disk.read(image, "/boot/grub/grubenv")
     choice = grub.next_boot(config, stored)

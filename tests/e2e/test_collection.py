@@ -11,7 +11,7 @@ from release.__main__ import build
 from tests.e2e.support import RECAP, Site, inventory
 from tests.release_files import EPOCH, Installed, export, install
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
@@ -24,7 +24,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def test_a_first_node_from_the_collection(
-    installed: Installed, make: Callable[..., tuple[Node, Site]], tmp_path: Path
+    installed: Installed, make: Callable[..., tuple[LabNode, Site]], tmp_path: Path
 ) -> None:
     node, site = make("first", "e2e_plain", "e2e_plain")
     hosts = inventory(tmp_path / "inventory", {"e2e_plain": [node]})

@@ -17,11 +17,11 @@ from tests import documents
 from tests.e2e.conftest import World
 from tests.e2e.support import Run, Site, inventory, site_yml, succeeded
 
-from goldnode.testing.lab.nodes import Node, NodeSpec
+from goldnode.testing.lab.nodes import LabNode, NodeSpec
 
 pytestmark = pytest.mark.lab
 
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 HOOK = "/etc/initramfs-tools/hooks/zz-somebody"
 # Ten containers one after the other need no more memory than one; ten transactions at once do.
 FORKS = ("--forks", "3")
@@ -31,7 +31,7 @@ FORKS = ("--forks", "3")
 class Fleet:
     """Ten nodes and what became of them."""
 
-    nodes: list[Node]
+    nodes: list[LabNode]
     site: Site
     hosts: Path
     runs: Path
@@ -127,7 +127,7 @@ def test_six_of_ten_converge_and_the_report_says_what_keeps_the_others(fleet: Fl
     assert last["actions"][-1]["error"]
 
 
-def read_history(node: Node) -> list[str]:
+def read_history(node: LabNode) -> list[str]:
     """The records that a node keeps of what was applied to it, oldest first."""
     names = node.run("ls", "/var/lib/goldnode/history").output.split()
     return [node.read(f"/var/lib/goldnode/history/{name}") for name in sorted(names)]

@@ -19,11 +19,11 @@ from tests.e2e.support import ROOT, Site, environment, inventory, site_yml, succ
 
 from goldnode.node import gate
 from goldnode.node.verdict import current
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
 # The finding of severity drain that the tests make and mend: the initramfs of the locked kernel is away.
 INITRD = "/boot/initrd.img-6.1.0-902-amd64"
@@ -53,7 +53,7 @@ echo "${0##*/} $*" >> /var/log/hooks
 class Gated:
     """One node that goes through the three modes, as the tests below follow each other."""
 
-    def __init__(self, node: Node, site: Site, directory: Path) -> None:
+    def __init__(self, node: LabNode, site: Site, directory: Path) -> None:
         self.node, self.site, self.directory = node, site, directory
 
     def converge(self, mode: str) -> None:

@@ -19,11 +19,11 @@ from tests.e2e.conftest import World
 from tests.e2e.support import ROOT, Site, environment, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 RELEASE = "6.1.0-902-amd64"
 GROUPS = {*apt_archive.DEFAULT, apt_archive.MODULES}
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
@@ -31,26 +31,26 @@ FSTAB = "/dev/vda1 / ext4 defaults 0 1\n/swapfile none swap sw 0 0\n"
 
 
 @pytest.fixture(scope="module")
-def tuned(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, Site, Path]:
+def tuned(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabNode, Site, Path]:
     """A node with a line for swap; the tests of this module follow it through its life in their order."""
     node, site = make("tuned", "e2e_modules", "e2e_modules", "debian12_r535", groups=GROUPS)
     node.put({"/etc/fstab": FSTAB.encode()})
     return node, site, inventory(tmp_path_factory.mktemp("inventory"), {"e2e_modules": [node]})
 
 
-def findings(node: Node) -> dict[str, dict[str, Any]]:
+def findings(node: LabNode) -> dict[str, dict[str, Any]]:
     """What the check on the node says now, by the name of the item."""
     verdict = json.loads(node.run(PROGRAM, "check", "--no-write", "--format", "json", check=False).output)
     return {finding["id"]: finding for finding in verdict["findings"]}
 
 
-def against(node: Node, module: str = "standin_peer") -> tuple[str, str]:
+def against(node: LabNode, module: str = "standin_peer") -> tuple[str, str]:
     """The inode of the standin_ofed that a module was compiled against, and of the one that is there."""
     told = node.run("modinfo", "-k", RELEASE, "-F", "against", module).output.strip()
     return told, node.shell(f"stat -c %i $(modinfo -k {RELEASE} -n standin_ofed)").output.strip()
 
 
-def test_modules_are_built_in_order_and_the_files_are_there(tuned: tuple[Node, Site, Path]) -> None:
+def test_modules_are_built_in_order_and_the_files_are_there(tuned: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = tuned
     run = succeeded(site_yml(hosts, site=site))
     assert run.changed["tuned"] > 0
@@ -77,7 +77,7 @@ def test_modules_are_built_in_order_and_the_files_are_there(tuned: tuple[Node, S
     assert succeeded(site_yml(hosts, site=site)).changed["tuned"] == 0
 
 
-def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[Node, Site, Path]) -> None:
+def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[LabNode, Site, Path]) -> None:
     node, _, _ = tuned
     assert node.read("/etc/fstab") == FSTAB.replace("/swapfile", "# goldnode: /swapfile")
     assert node.run("systemctl", "is-enabled", "swap.target", check=False).output.strip() == "masked"
@@ -116,7 +116,7 @@ def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[Nod
     assert len(found) == 9
 
 
-def test_the_node_suite_agrees(tuned: tuple[Node, Site, Path]) -> None:
+def test_the_node_suite_agrees(tuned: tuple[LabNode, Site, Path]) -> None:
     _, site, hosts = tuned
     done = subprocess.run(
         [ROOT / "scripts" / "verify", "-i", hosts],
@@ -128,7 +128,7 @@ def test_the_node_suite_agrees(tuned: tuple[Node, Site, Path]) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
-def test_what_was_compiled_against_an_earlier_module_is_built_anew(tuned: tuple[Node, Site, Path]) -> None:
+def test_what_was_compiled_against_an_earlier_module_is_built_anew(tuned: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = tuned
     which = f"-m standin-ofed -v 24.10.1 -k {RELEASE}"
     node.shell(f"dkms build --force {which} && dkms install --force {which}")
@@ -144,7 +144,7 @@ def test_what_was_compiled_against_an_earlier_module_is_built_anew(tuned: tuple[
     assert succeeded(site_yml(hosts, site=site)).changed["tuned"] == 0
 
 
-def test_a_module_removed_by_hand_is_found_and_built(tuned: tuple[Node, Site, Path]) -> None:
+def test_a_module_removed_by_hand_is_found_and_built(tuned: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = tuned
     node.shell(f"rm /lib/modules/{RELEASE}/updates/dkms/standin_ofed.ko*; depmod {RELEASE}")
     found = findings(node)["modules.standin_ofed"]
@@ -157,7 +157,9 @@ def test_a_module_removed_by_hand_is_found_and_built(tuned: tuple[Node, Site, Pa
     assert succeeded(site_yml(hosts, site=site)).changed["tuned"] == 0
 
 
-def test_a_kernel_without_the_modules_is_told_for_each(world: World, tuned: tuple[Node, Site, Path]) -> None:
+def test_a_kernel_without_the_modules_is_told_for_each(
+    world: World, tuned: tuple[LabNode, Site, Path]
+) -> None:
     node, _, _ = tuned
     world.publish({*GROUPS, apt_archive.BROKEN})
     said = node.shell(
@@ -174,7 +176,7 @@ def test_a_kernel_without_the_modules_is_told_for_each(world: World, tuned: tupl
     world.publish(GROUPS)
 
 
-def test_a_class_without_them_takes_the_files_away(tuned: tuple[Node, Site, Path], tmp_path: Path) -> None:
+def test_a_class_without_them_takes_the_files_away(tuned: tuple[LabNode, Site, Path], tmp_path: Path) -> None:
     node, site, _ = tuned
     hosts = inventory(tmp_path, {"e2e_r535": [node]})
     succeeded(site_yml(hosts, site=site))

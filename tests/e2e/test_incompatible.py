@@ -12,22 +12,22 @@ import pytest
 from tests.e2e.support import Run, Site, inventory, site_yml, succeeded
 
 from goldnode.catalog.load import builtin_catalog
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 
 # What a node writes by itself while nobody does anything to it: journals, and systemd's and dpkg's timers.
 OWN = re.compile(r"/var/log(/.*)?|/var/lib/systemd/.*|/var/lib/apt/(periodic|lists)(/.*)?")
 
 
 @pytest.fixture(scope="module")
-def bare(make: Make) -> tuple[Node, Site]:
+def bare(make: Make) -> tuple[LabNode, Site]:
     return make("untouched", "e2e_r535", "debian12_r535")
 
 
-def hashes(node: Node) -> dict[str, str]:
+def hashes(node: LabNode) -> dict[str, str]:
     """Path -> SHA-256 of every file of the node, and kind, mode and owner of everything else."""
     listed = node.shell("find / -xdev -not -type f -printf '%p\\t%y %m %u:%g %l\\n'").output
     summed = node.shell("find / -xdev -type f -print0 | xargs -0 sha256sum").output
@@ -37,7 +37,7 @@ def hashes(node: Node) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def seen(bare: tuple[Node, Site]) -> list[dict[str, str]]:
+def seen(bare: tuple[LabNode, Site]) -> list[dict[str, str]]:
     """The node as the tests have found it; each hashes it once, at its end."""
     found = hashes(bare[0])
     assert len(found) > 1000
@@ -45,7 +45,7 @@ def seen(bare: tuple[Node, Site]) -> list[dict[str, str]]:
 
 
 @pytest.fixture
-def untouched(bare: tuple[Node, Site], seen: list[dict[str, str]]) -> Iterator[None]:
+def untouched(bare: tuple[LabNode, Site], seen: list[dict[str, str]]) -> Iterator[None]:
     yield
     found = hashes(bare[0])
     before, seen[:] = seen[0], [found]
@@ -53,7 +53,7 @@ def untouched(bare: tuple[Node, Site], seen: list[dict[str, str]]) -> Iterator[N
 
 
 def run(
-    bare: tuple[Node, Site],
+    bare: tuple[LabNode, Site],
     tmp_path: Path,
     gpu: str,
     more: str = "",
@@ -143,7 +143,7 @@ BLOCKED = {
 @pytest.mark.parametrize(("tried", "texts"), BLOCKED.values(), ids=BLOCKED)
 @pytest.mark.usefixtures("untouched")
 def test_what_does_not_fit_is_refused(
-    bare: tuple[Node, Site], tmp_path: Path, tried: tuple[str, ...], texts: tuple[str, ...]
+    bare: tuple[LabNode, Site], tmp_path: Path, tried: tuple[str, ...], texts: tuple[str, ...]
 ) -> None:
     done = run(bare, tmp_path, *tried)
     assert done.rc != 0, done.output
@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_refused(
     ],
 )
 def test_what_fits_within_limits_goes_on_and_says_them(
-    bare: tuple[Node, Site], tmp_path: Path, more: str, texts: tuple[str, ...]
+    bare: tuple[LabNode, Site], tmp_path: Path, more: str, texts: tuple[str, ...]
 ) -> None:
     done = succeeded(run(bare, tmp_path, "A100-SXM4-40GB", more))
     for text in texts:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from tests.e2e.support import Site, inventory, site_yml, succeeded
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 
 # Everything that a run has started on the node. The brackets keep a pattern from matching the shell that holds it.
 VICTIMS = r"goldnode-nod[e] answer|^apt-ge[t] |/usr/bin/apt-ge[t] |dpk[g] |dkm[s] |mkinitramf[s]|update-initramf[s]|/info/.*[.](pre|pos)|^make "
@@ -43,7 +43,7 @@ STEPS = [
 ]
 
 
-def trap(node: Node, what: str, how: str, sign: str) -> None:
+def trap(node: LabNode, what: str, how: str, sign: str) -> None:
     """Have the node kill everything of the run, once, when the step is at work. /run/killed says that it was."""
     node.shell("rm -rf /run/killed; rm -f /usr/local/sbin/*")
     if how == CALLED:

@@ -16,12 +16,12 @@ from tests.e2e.support import Run, Site, goldnode, inventory, site_yml, succeede
 
 from goldnode.lock.model import Lock, load_lock
 from goldnode.lock.publication import Publication, publications
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
 STACK = "debian12_r535"
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Mirrored:
     """A node, a site whose mirror is served to it, and the lock."""
 
     world: World
-    node: Node
+    node: LabNode
     site: Site
     hosts: Path
     directory: Path

@@ -14,11 +14,11 @@ import yaml
 from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
 from tests.e2e.test_removal import difference, tree
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 
 
 def test_a_fleet_of_two_classes(make: Make, tmp_path: Path) -> None:

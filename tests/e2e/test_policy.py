@@ -14,11 +14,11 @@ from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
 from tests.simulators.hardware import Scenario
 from tests.simulators.hardware import node as simulator
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
 ITEMS = {
     "persistence_mode",
@@ -31,7 +31,7 @@ ITEMS = {
 }
 
 
-def policy_findings(node: Node) -> tuple[int, dict[str, dict[str, Any]]]:
+def policy_findings(node: LabNode) -> tuple[int, dict[str, dict[str, Any]]]:
     """Exit code of the check, and its findings on policy, by item."""
     done = node.run(PROGRAM, "check", "--format", "json", "--no-write", check=False)
     verdict = json.loads(done.output)
@@ -41,7 +41,7 @@ def policy_findings(node: Node) -> tuple[int, dict[str, dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def world_of_one(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, Site, Path]:
+def world_of_one(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabNode, Site, Path]:
     """A node with four simulated boards; the tests of this module follow it through its life in their order."""
     node, site = make("policy", "e2e_policy", "debian12_r535")
     exported = goldnode("class", "export", "e2e_policy", site=site)
@@ -51,7 +51,7 @@ def world_of_one(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 def test_a_class_that_the_boards_cannot_follow_is_refused_before_anything_is_set(
-    world_of_one: tuple[Node, Site, Path], tmp_path: Path
+    world_of_one: tuple[LabNode, Site, Path], tmp_path: Path
 ) -> None:
     """The bare node has no program to ask with, so the first run brings it; from then on nothing of such a class is begun."""
     node, site, hosts = world_of_one
@@ -66,7 +66,7 @@ def test_a_class_that_the_boards_cannot_follow_is_refused_before_anything_is_set
     assert (simulator.state(node), simulator.calls(node)) == (before, calls)
 
 
-def test_everything_is_set_and_read_back(world_of_one: tuple[Node, Site, Path]) -> None:
+def test_everything_is_set_and_read_back(world_of_one: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = world_of_one
     _, found = policy_findings(node)
     assert set(found) == ITEMS
@@ -89,7 +89,9 @@ DRIFTS = {
 
 
 @pytest.mark.parametrize("item", DRIFTS)
-def test_drift_is_found_and_the_next_run_mends_it(world_of_one: tuple[Node, Site, Path], item: str) -> None:
+def test_drift_is_found_and_the_next_run_mends_it(
+    world_of_one: tuple[LabNode, Site, Path], item: str
+) -> None:
     node, site, hosts = world_of_one
     change, severity = DRIFTS[item]
     simulator.drift(node, change.split())
@@ -104,7 +106,7 @@ def test_drift_is_found_and_the_next_run_mends_it(world_of_one: tuple[Node, Site
     assert {row["outcome"] for row in policy_findings(node)[1].values()} == {"match"}
 
 
-def test_ecc_asks_for_a_reboot_and_gets_it(world_of_one: tuple[Node, Site, Path]) -> None:
+def test_ecc_asks_for_a_reboot_and_gets_it(world_of_one: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = world_of_one
     simulator.drift(node, ["gpu2.ecc_current=0", "gpu2.ecc_pending=0"])
     code, found = policy_findings(node)
@@ -116,7 +118,7 @@ def test_ecc_asks_for_a_reboot_and_gets_it(world_of_one: tuple[Node, Site, Path]
 
 
 def test_the_unit_sets_it_again_after_a_boot_and_after_a_reload_of_the_driver(
-    world_of_one: tuple[Node, Site, Path],
+    world_of_one: tuple[LabNode, Site, Path],
 ) -> None:
     node, _, _ = world_of_one
     node.restart()
@@ -134,7 +136,7 @@ def test_the_unit_sets_it_again_after_a_boot_and_after_a_reload_of_the_driver(
     assert node.run(PROGRAM, "policy", "assert", check=False).rc == 0
 
 
-def test_what_the_unit_cannot_do_is_a_failed_unit(world_of_one: tuple[Node, Site, Path]) -> None:
+def test_what_the_unit_cannot_do_is_a_failed_unit(world_of_one: tuple[LabNode, Site, Path]) -> None:
     node, _, _ = world_of_one
     simulator.inject(node, ["gpu1.all=error:lost"])
     try:
@@ -148,7 +150,7 @@ def test_what_the_unit_cannot_do_is_a_failed_unit(world_of_one: tuple[Node, Site
     node.run("systemctl", "restart", "goldnode-policy.service")
 
 
-def test_the_nodes_policy_can_be_exported(world_of_one: tuple[Node, Site, Path]) -> None:
+def test_the_nodes_policy_can_be_exported(world_of_one: tuple[LabNode, Site, Path]) -> None:
     node, _, _ = world_of_one
     simulator.drift(node, ["gpu3.power_limit=300000"])
     found = json.loads(node.run(PROGRAM, "policy", "export", "--format", "json").output)["policy"]
@@ -157,7 +159,7 @@ def test_the_nodes_policy_can_be_exported(world_of_one: tuple[Node, Site, Path])
 
 
 def test_another_class_locked_clocks_and_a_mig_layout_that_a_boot_takes_away(
-    world_of_one: tuple[Node, Site, Path], tmp_path: Path
+    world_of_one: tuple[LabNode, Site, Path], tmp_path: Path
 ) -> None:
     node, site, _ = world_of_one
     hosts = inventory(tmp_path / "locked", {"e2e_policy_locked": [node]})

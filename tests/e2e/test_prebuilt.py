@@ -20,7 +20,7 @@ from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
 from goldnode.testing.lab import images
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
@@ -40,7 +40,7 @@ SOURCES = (
 class Shop:
     """A node, a site with a mirror, and the same site with prebuilt modules."""
 
-    node: Node
+    node: LabNode
     dkms: Site
     prebuilt: Site
     root: Path
@@ -101,7 +101,7 @@ def shop(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sho
         node.destroy()
 
 
-def installed(node: Node) -> set[str]:
+def installed(node: LabNode) -> set[str]:
     """Names of every package that dpkg has anything of."""
     return set(node.shell("dpkg-query -W -f '${Package}\\n'").output.split())
 
@@ -185,7 +185,7 @@ def test_and_back_to_dkms(shop: Shop) -> None:
     assert not {name for name in installed(node) if name.startswith(("nvidia", "linux-image-6.1.0-902"))}
 
 
-def proved(node: Node) -> None:
+def proved(node: LabNode) -> None:
     """The module is the package's, and nothing of what built it is on the node."""
     info = node.run("modinfo", "-k", RELEASE, "nvidia-current").output
     assert f"/lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko" in info

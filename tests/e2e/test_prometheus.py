@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.support import Services
 
 from goldnode.node.verdict import current
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
@@ -37,7 +37,7 @@ scrape_configs:
 class Monitored:
     """A node that is watched by a Prometheus on it."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LabNode) -> None:
         self.node = node
 
     def ask(self, path: str) -> Any:
@@ -134,7 +134,7 @@ def test_a_checker_that_died_alerts(monitored: Monitored) -> None:
 # -- the endpoint
 
 
-def get(node: Node, path: str, *more: str) -> tuple[int, str]:
+def get(node: LabNode, path: str, *more: str) -> tuple[int, str]:
     done = node.run(
         "curl", "-sS", "-o", "/root/body", "-w", "%{http_code}", *more, f"http://127.0.0.1:9478{path}"
     )

@@ -23,7 +23,7 @@ from tests.e2e.support import ROOT, Site, environment, goldnode, inventory, site
 
 from goldnode.core import docker_engine as engine
 from goldnode.node.state.domains.program import CLASS
-from goldnode.testing.lab.nodes import Lab, Node, NodeSpec
+from goldnode.testing.lab.nodes import Lab, LabNode, NodeSpec
 
 pytestmark = pytest.mark.real
 SECURITY = "/etc/apt/sources.list.d/security.sources"
@@ -73,12 +73,12 @@ def compiled(sites: Sites) -> Sites:
 
 
 @pytest.fixture(scope="module")
-def node(lab: Lab, sites: Sites) -> Node:
+def node(lab: Lab, sites: Sites) -> LabNode:
     """A bare Debian 12: neither compiler nor headers nor DKMS."""
     return lab.up([NodeSpec("real12", "e2e_main", os="debian12", flavour="bare-ccache")])[0]
 
 
-def older_than_security(node: Node) -> str | None:
+def older_than_security(node: LabNode) -> str | None:
     """Put an installed base package back to main's version where security has a newer one; its name."""
     names = node.shell("dpkg-query -W -f '${Package}\\n'").output.split()
     offers: dict[str, list[tuple[str, str]]] = {}
@@ -105,7 +105,7 @@ def older_than_security(node: Node) -> str | None:
 
 
 @pytest.mark.long
-def test_a_node_without_compiler_gets_the_real_driver(node: Node, compiled: Sites, tmp_path: Path) -> None:
+def test_a_node_without_compiler_gets_the_real_driver(node: LabNode, compiled: Sites, tmp_path: Path) -> None:
     sites = compiled
     result = json.loads(next((sites.mirror / "modules/results").glob("*.json")).read_text())
     assert result["ok"]
@@ -154,7 +154,7 @@ def test_a_node_without_compiler_gets_the_real_driver(node: Node, compiled: Site
 
 
 @pytest.mark.long
-def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, sites: Sites) -> None:
+def test_security_offers_newer_and_none_of_the_stack_moves(node: LabNode, sites: Sites) -> None:
     # The node's own sources give main alone; an administrator adds the rest of the security archive.
     own = node.read("/etc/apt/sources.list.d/debian.sources")
     security = next(stanza for stanza in own.split("\n\n") if "-security" in stanza)
@@ -196,7 +196,7 @@ def test_security_offers_newer_and_none_of_the_stack_moves(node: Node, sites: Si
     assert re.search(r"^Inst libcuda1 .*Debian-Security", asked, re.MULTILINE), asked
 
 
-def test_the_real_driver_is_built_on_the_node(node: Node, site: Site, tmp_path: Path) -> None:
+def test_the_real_driver_is_built_on_the_node(node: LabNode, site: Site, tmp_path: Path) -> None:
     """By DKMS, for the kernel of the lock. With `--all` the node has main's kernel and driver before, and both move together."""
     moves = node.run("test", "-f", CLASS, check=False).rc == 0
     before = prove(node) if moves else ("", "")
@@ -219,7 +219,7 @@ def test_the_real_driver_is_built_on_the_node(node: Node, site: Site, tmp_path: 
     assert moved, "one transaction for kernel and driver"
 
 
-def test_nouveau_forced_into_the_real_initramfs_is_cleaned(node: Node, site: Site, tmp_path: Path) -> None:
+def test_nouveau_forced_into_the_real_initramfs_is_cleaned(node: LabNode, site: Site, tmp_path: Path) -> None:
     release, _ = prove(node)
     node.shell(
         f"rm /etc/initramfs-tools/hooks/zz-goldnode; echo nouveau >> /etc/initramfs-tools/modules; update-initramfs -u -k {release}"
@@ -232,7 +232,7 @@ def test_nouveau_forced_into_the_real_initramfs_is_cleaned(node: Node, site: Sit
     assert "install /bin/false" in node.shell(f"modprobe -n -v -S {release} nouveau 2>&1", check=False).output
 
 
-def test_the_node_suite_agrees(node: Node, site: Site, tmp_path: Path) -> None:
+def test_the_node_suite_agrees(node: LabNode, site: Site, tmp_path: Path) -> None:
     hosts = inventory(tmp_path, {"e2e_r535": [node]})
     done = subprocess.run(
         [ROOT / "scripts" / "verify", "-i", hosts],
@@ -244,7 +244,7 @@ def test_the_node_suite_agrees(node: Node, site: Site, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
-def test_the_demo_from_set_up_to_removal(lab: Lab, node: Node, site: Site) -> None:
+def test_the_demo_from_set_up_to_removal(lab: Lab, node: LabNode, site: Site) -> None:
     """The script itself, on an image of the node above: so that it need not build what was just built."""
     if Lab("demo", engine.connect(), state=ROOT / ".goldnode").nodes():
         # A developer's running demo must not be destroyed; CI has none, so there the test always runs.

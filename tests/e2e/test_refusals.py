@@ -15,21 +15,21 @@ from tests.e2e.support import Run, Site, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
 from goldnode.lock.model import load_lock, write_lock
-from goldnode.testing.lab.nodes import Node, NodeSpec
+from goldnode.testing.lab.nodes import LabNode, NodeSpec
 
 pytestmark = pytest.mark.lab
 
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 
 
 @pytest.fixture(scope="module")
-def bare(make: Make) -> tuple[Node, Site]:
+def bare(make: Make) -> tuple[LabNode, Site]:
     """One node that every test of this module tries to change and none may."""
     return make("refused", "e2e_r535", "debian12_r535")
 
 
 @pytest.fixture(autouse=True)
-def untouched(world: World, bare: tuple[Node, Site]) -> Iterator[None]:
+def untouched(world: World, bare: tuple[LabNode, Site]) -> Iterator[None]:
     """After each test: no package of the stack, dpkg in order, the archive as it should be."""
     yield
     world.publish()
@@ -54,11 +54,11 @@ def failed(run: Run, *texts: str) -> None:
         assert text in flat, run.output[-3000:]
 
 
-def hosts_of(tmp_path: Path, node: Node, group: str = "e2e_r535") -> Path:
+def hosts_of(tmp_path: Path, node: LabNode, group: str = "e2e_r535") -> Path:
     return inventory(tmp_path / "inventory", {group: [node]})
 
 
-def test_another_release(world: World, bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_another_release(world: World, bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, _ = bare
     site = world.site("trixie", "trixie")
     trixie = world.node("trixie", "e2e_r550", "debian13")
@@ -71,7 +71,7 @@ def test_another_release(world: World, bare: tuple[Node, Site], tmp_path: Path) 
     )
 
 
-def test_a_full_boot(bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_a_full_boot(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     node.shell("mount -t tmpfs -o size=20m tmpfs /boot")
     try:
@@ -85,7 +85,7 @@ def test_a_full_boot(bare: tuple[Node, Site], tmp_path: Path) -> None:
         node.shell("umount /boot")
 
 
-def test_a_locked_dpkg(bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_a_locked_dpkg(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     holder = "import fcntl, time; f = open('/var/lib/dpkg/lock-frontend', 'w'); fcntl.lockf(f, fcntl.LOCK_EX); time.sleep(600)"
     node.run("systemd-run", "--unit=holder", "python3", "-c", holder)
@@ -96,7 +96,7 @@ def test_a_locked_dpkg(bare: tuple[Node, Site], tmp_path: Path) -> None:
         node.run("systemctl", "stop", "holder")
 
 
-def test_a_gpu_in_use(bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_a_gpu_in_use(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     node.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 600 < /dev/nvidia0'")
     try:
@@ -110,7 +110,9 @@ def test_a_gpu_in_use(bare: tuple[Node, Site], tmp_path: Path) -> None:
         node.shell("systemctl stop train; rm /dev/nvidia0")
 
 
-def test_a_dpkg_that_somebody_else_left_broken(world: World, bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_a_dpkg_that_somebody_else_left_broken(
+    world: World, bare: tuple[LabNode, Site], tmp_path: Path
+) -> None:
     node, site = bare
     deb = next(world.directory.glob("archive/debian/pool/bookworm/*/libstandin-base_*.deb"))
     node.put({"/root/x.deb": deb.read_bytes()})
@@ -126,7 +128,7 @@ def test_a_dpkg_that_somebody_else_left_broken(world: World, bare: tuple[Node, S
         node.run("dpkg", "--purge", "libstandin-base")
 
 
-def test_somebody_elses_vendor_repository(bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_somebody_elses_vendor_repository(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     name = "/etc/apt/sources.list.d/cuda.list"
     node.put({name: b"deb http://vendor.example/compute/cuda/repos/debian12/x86_64/ /\n"})
@@ -142,7 +144,7 @@ def test_somebody_elses_vendor_repository(bare: tuple[Node, Site], tmp_path: Pat
         node.run("rm", name)
 
 
-def test_a_driver_from_a_run_file(bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_a_driver_from_a_run_file(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     node.shell("touch /usr/bin/nvidia-uninstall")
     try:
@@ -151,13 +153,13 @@ def test_a_driver_from_a_run_file(bare: tuple[Node, Site], tmp_path: Path) -> No
         node.run("rm", "/usr/bin/nvidia-uninstall")
 
 
-def test_an_archive_signed_by_another_key(world: World, bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_an_archive_signed_by_another_key(world: World, bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     world.publish(key="wrong")
     failed(site_yml(hosts_of(tmp_path, node), site=site), "apt cannot read the stack's archives", "NO_PUBKEY")
 
 
-def test_a_key_that_is_not_the_pinned_one(world: World, bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_a_key_that_is_not_the_pinned_one(world: World, bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     text = (site.site or Path()).read_text()
     other = tmp_path / "site.yml"
@@ -166,7 +168,7 @@ def test_a_key_that_is_not_the_pinned_one(world: World, bare: tuple[Node, Site],
     failed(run, "F" * 40, "this is not the key of archive")
 
 
-def test_a_locked_version_that_has_vanished(world: World, bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_a_locked_version_that_has_vanished(world: World, bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     world.publish(withdraw=["*_535.309.01-*"])
     run = site_yml(hosts_of(tmp_path, node), site=site)
@@ -179,7 +181,7 @@ def test_a_locked_version_that_has_vanished(world: World, bare: tuple[Node, Site
     )
 
 
-def test_other_bytes_under_the_locked_version(bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_other_bytes_under_the_locked_version(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     locks = tmp_path / "locks"
     locks.mkdir()
@@ -197,7 +199,7 @@ def test_other_bytes_under_the_locked_version(bare: tuple[Node, Site], tmp_path:
     )
 
 
-def test_a_lock_edited_by_hand(bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_a_lock_edited_by_hand(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     text = ((site.locks or Path()) / "debian12_r535.lock.yml").read_text()
     (tmp_path / "debian12_r535.lock.yml").write_text(
@@ -219,7 +221,7 @@ def test_a_lock_edited_by_hand(bare: tuple[Node, Site], tmp_path: Path) -> None:
     ],
 )
 def test_hosts_and_classes(
-    bare: tuple[Node, Site], tmp_path: Path, groups: list[str], texts: list[str]
+    bare: tuple[LabNode, Site], tmp_path: Path, groups: list[str], texts: list[str]
 ) -> None:
     node, site = bare
     failed(
@@ -227,13 +229,13 @@ def test_hosts_and_classes(
     )
 
 
-def test_a_pattern_that_matches_no_host(bare: tuple[Node, Site], tmp_path: Path) -> None:
+def test_a_pattern_that_matches_no_host(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     failed(site_yml(hosts_of(tmp_path, node), "--limit", "nobody", site=site), "nobody")
 
 
 @pytest.fixture(scope="module")
-def fleet(world: World, make: Make) -> tuple[list[Node], Site]:
+def fleet(world: World, make: Make) -> tuple[list[LabNode], Site]:
     """Five nodes of one class."""
     first, site = make("fleet-0", "e2e_cpu", "debian12_cpu")
     return [
@@ -242,7 +244,7 @@ def fleet(world: World, make: Make) -> tuple[list[Node], Site]:
     ], site
 
 
-def test_one_unreachable_node_among_five(fleet: tuple[list[Node], Site], tmp_path: Path) -> None:
+def test_one_unreachable_node_among_five(fleet: tuple[list[LabNode], Site], tmp_path: Path) -> None:
     nodes, site = fleet
     hosts = inventory(tmp_path, {"e2e_cpu": nodes})
     nodes[2].stop()
@@ -258,7 +260,7 @@ def test_one_unreachable_node_among_five(fleet: tuple[list[Node], Site], tmp_pat
 
 
 def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(
-    fleet: tuple[list[Node], Site], tmp_path: Path
+    fleet: tuple[list[LabNode], Site], tmp_path: Path
 ) -> None:
     nodes, site = fleet
     hosts = inventory(tmp_path, {"e2e_cpu": nodes})

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from tests.e2e.support import ROOT, Run, Site, command, environment, inventory, site_yml, succeeded
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 ABSENT = ("-e", "goldnode_state=absent")
 
 # What may differ between a node that goldnode never saw and one that it has left: a pattern of paths, and why.
@@ -53,7 +53,7 @@ TOLERATED = (
 )
 
 
-def tree(node: Node) -> dict[str, str]:
+def tree(node: LabNode) -> dict[str, str]:
     """Path -> kind, mode, owner, and link target or SHA-256, of everything on the node's own file system."""
     listed = node.shell("find / -xdev -printf '%p\\t%y %m %u:%g %l\\n'").output
     hashed = node.shell("find / -xdev -type f -print0 | xargs -0 sha256sum").output
@@ -74,7 +74,7 @@ def difference(before: dict[str, str], after: dict[str, str]) -> list[str]:
     ]
 
 
-def administration(node: Node) -> dict[str, list[str]]:
+def administration(node: LabNode) -> dict[str, list[str]]:
     """Packages with version and state, holds, apt's marks, and the units that run or are enabled."""
     shown = {
         "packages": "dpkg-query -W -f '${Package} ${Architecture} ${Version} ${Status}\\n'",
@@ -86,7 +86,7 @@ def administration(node: Node) -> dict[str, list[str]]:
     return {name: sorted(node.shell(script).output.splitlines()) for name, script in shown.items()}
 
 
-def furnish(node: Node) -> None:
+def furnish(node: LabNode) -> None:
     """What a user has on a node, some of it where goldnode works too."""
     node.put(
         {
@@ -100,14 +100,14 @@ def furnish(node: Node) -> None:
 
 
 @pytest.fixture(scope="module")
-def gone(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, Site, Path]:
+def gone(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabNode, Site, Path]:
     """A furnished node; the tests of this module follow it in their order."""
     node, site = make("gone", "e2e_r535", "debian12_r535", "debian12_r470")
     furnish(node)
     return node, site, inventory(tmp_path_factory.mktemp("inventory"), {"e2e_r535": [node]})
 
 
-def test_a_node_is_what_it_was_before(make: Make, gone: tuple[Node, Site, Path], tmp_path: Path) -> None:
+def test_a_node_is_what_it_was_before(make: Make, gone: tuple[LabNode, Site, Path], tmp_path: Path) -> None:
     node, site, hosts = gone
     assert succeeded(site_yml(hosts, *ABSENT, "-vvv", site=site)).changed["gone"] == 0, (
         "nothing is there to be taken away"
@@ -137,7 +137,7 @@ def test_a_node_is_what_it_was_before(make: Make, gone: tuple[Node, Site, Path],
     assert "goldnode" not in node.shell("systemctl list-units --all --no-legend --plain 'goldnode*'").output
 
 
-def test_a_second_removal_costs_one_execution_and_changes_nothing(gone: tuple[Node, Site, Path]) -> None:
+def test_a_second_removal_costs_one_execution_and_changes_nothing(gone: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = gone
     before = tree(node)
     run = succeeded(site_yml(hosts, *ABSENT, "-vvv", site=site))
@@ -147,13 +147,13 @@ def test_a_second_removal_costs_one_execution_and_changes_nothing(gone: tuple[No
     assert node.run("test", "-e", "/run/goldnode", check=False).rc != 0
 
 
-def test_it_may_come_again(gone: tuple[Node, Site, Path]) -> None:
+def test_it_may_come_again(gone: tuple[LabNode, Site, Path]) -> None:
     _, site, hosts = gone
     succeeded(site_yml(hosts, site=site))
     assert succeeded(site_yml(hosts, site=site)).changed["gone"] == 0
 
 
-def test_the_class_may_have_left_the_catalog(gone: tuple[Node, Site, Path], tmp_path: Path) -> None:
+def test_the_class_may_have_left_the_catalog(gone: tuple[LabNode, Site, Path], tmp_path: Path) -> None:
     """The host in a group that is no class; a reboot between drain and return, without a check that is no longer there."""
     node, site, _ = gone
     started = node.run("cut", "-d ", "-f22", "/proc/1/stat").output
@@ -166,14 +166,14 @@ def test_the_class_may_have_left_the_catalog(gone: tuple[Node, Site, Path], tmp_
     assert succeeded(site_yml(hosts, *ABSENT, site=site)).changed["gone"] == 0
 
 
-def test_a_word_that_is_no_state_is_refused(gone: tuple[Node, Site, Path]) -> None:
+def test_a_word_that_is_no_state_is_refused(gone: tuple[LabNode, Site, Path]) -> None:
     _, site, hosts = gone
     run = site_yml(hosts, "-e", "goldnode_state=abscent", site=site)
     assert run.rc != 0
     assert "absent" in run.output
 
 
-def test_what_somebody_else_needs_stays_and_is_told(gone: tuple[Node, Site, Path]) -> None:
+def test_what_somebody_else_needs_stays_and_is_told(gone: tuple[LabNode, Site, Path]) -> None:
     """Also: the node's own program does it, while its file leaves under it."""
     node, site, hosts = gone
     succeeded(site_yml(hosts, site=site))
@@ -240,7 +240,7 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(
     assert succeeded(site_yml(hosts, *ABSENT, site=site)).changed["halfgone"] == 0
 
 
-def kill(node: Node, hosts: Path, site: Site, what: str, deed: str | None) -> None:
+def kill(node: LabNode, hosts: Path, site: Site, what: str, deed: str | None) -> None:
     """Start a removal and kill it, or what it has started."""
     with subprocess.Popen(
         command(hosts, *ABSENT),

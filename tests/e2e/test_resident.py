@@ -15,11 +15,11 @@ from benchmarks.converge import state
 from tests.e2e.support import BIN, RECAP, ROOT, Run, Site, environment, inventory, site_yml, succeeded
 
 from goldnode.node.state.domains.program import CLASS, PROGRAM
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 RESIDENT = "goldnode: planned by the program on the node"
 OTHER = "goldnode: the program on the node is not the one for this plan (exit status 10)"
 OTHER_CLASS = OTHER.replace("10", "11")
@@ -37,7 +37,7 @@ PLAYBOOK = """\
 
 
 @pytest.fixture(scope="module")
-def member(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, Site, Path]:
+def member(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabNode, Site, Path]:
     """A converged node with its site and inventory; each test leaves it converged."""
     node, site = make("resident", "e2e_r535", "debian12_r535")
     hosts = inventory(tmp_path_factory.mktemp("inventory"), {"e2e_r535": [node]})
@@ -48,7 +48,7 @@ def member(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, 
     return node, site, hosts
 
 
-def plan(member: tuple[Node, Site, Path], where: Path, *options: str) -> tuple[dict[str, Any], str]:
+def plan(member: tuple[LabNode, Site, Path], where: Path, *options: str) -> tuple[dict[str, Any], str]:
     """The plan as the controller has it in the end, and what -vvv tells."""
     _, site, hosts = member
     (where / "plan.yml").write_text(PLAYBOOK)
@@ -75,7 +75,9 @@ def plan(member: tuple[Node, Site, Path], where: Path, *options: str) -> tuple[d
     ],
     ids=["converged", "drifted"],
 )
-def test_both_paths_give_the_same_plan(member: tuple[Node, Site, Path], tmp_path: Path, damage: str) -> None:
+def test_both_paths_give_the_same_plan(
+    member: tuple[LabNode, Site, Path], tmp_path: Path, damage: str
+) -> None:
     node, site, hosts = member
     node.shell(damage)
     by_program, told = plan(member, tmp_path)
@@ -89,7 +91,7 @@ def test_both_paths_give_the_same_plan(member: tuple[Node, Site, Path], tmp_path
 
 @pytest.mark.parametrize(("path", "said"), [(PROGRAM, OTHER), (CLASS, OTHER_CLASS)])
 def test_what_was_tampered_with_is_found_by_the_module(
-    member: tuple[Node, Site, Path], tmp_path: Path, path: str, said: str
+    member: tuple[LabNode, Site, Path], tmp_path: Path, path: str, said: str
 ) -> None:
     node, site, hosts = member
     node.shell(f"echo >> {path}")
@@ -101,7 +103,7 @@ def test_what_was_tampered_with_is_found_by_the_module(
 
 
 def test_another_mirror_of_the_same_class_is_another_document(
-    member: tuple[Node, Site, Path], tmp_path: Path
+    member: tuple[LabNode, Site, Path], tmp_path: Path
 ) -> None:
     """The site is no part of the class's own digest, and what is on the node must not be planned by an earlier one."""
     node, site, hosts = member
@@ -137,7 +139,7 @@ DAMAGE = {
 
 
 def test_what_a_user_can_change_is_reported_put_right_and_never_run(
-    member: tuple[Node, Site, Path], tmp_path: Path
+    member: tuple[LabNode, Site, Path], tmp_path: Path
 ) -> None:
     node, site, hosts = member
     node.shell("useradd --create-home --uid 4711 mallory")
@@ -169,7 +171,7 @@ def test_what_a_user_can_change_is_reported_put_right_and_never_run(
 
 @pytest.mark.long
 def test_the_role_it_is_measured_against_keeps_the_same_state(
-    member: tuple[Node, Site, Path], tmp_path: Path
+    member: tuple[LabNode, Site, Path], tmp_path: Path
 ) -> None:
     """benchmarks/converge asserts this of all contenders; a new kind of state that the role does not know shows here."""
     node, site, hosts = member

@@ -18,11 +18,11 @@ from tests.e2e.conftest import World
 from tests.e2e.support import Run, Site, inventory, site_yml, succeeded
 from tests.e2e.test_removal import administration, difference, tree
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 # goldnode's own notes of what was done, and when.
 NOTES = ("/var/lib/goldnode/", "/run/", "/etc/apt/", "/var/lib/dkms/")
 
@@ -34,12 +34,12 @@ def back(hosts: Path, *arguments: str, site: Site) -> Run:
     )
 
 
-def closure(node: Node) -> str:
+def closure(node: LabNode) -> str:
     """A digest of every package with version, architecture and state."""
     return hashlib.sha256("\n".join(administration(node)["packages"]).encode()).hexdigest()
 
 
-def kept(node: Node) -> list[dict[str, Any]]:
+def kept(node: LabNode) -> list[dict[str, Any]]:
     """The rows of the documents that the node keeps."""
     found: list[dict[str, Any]] = json.loads(node.read("/var/lib/goldnode/classes/index.json"))["rows"]
     return found
@@ -49,7 +49,7 @@ def kept(node: Node) -> list[dict[str, Any]]:
 class Moved:
     """A node that went from the older stack to the newer, and what it was before."""
 
-    node: Node
+    node: LabNode
     site: Site
     older: Path
     newer: Path

@@ -20,7 +20,7 @@ from tests.simulators.hardware import node as hardware
 
 from goldnode.core.site import Site as Addresses
 from goldnode.core.site import archive_url
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.real
 
@@ -46,14 +46,14 @@ mkdir -p /root/image/bin && cp /bin/busybox /root/image/bin/busybox
 for name in sh sleep env; do ln -sf busybox /root/image/bin/$name; done
 tar -C /root/image -c . | docker import - local:1
 """
-Engine = Callable[[str, str], tuple[Node, Site]]
+Engine = Callable[[str, str], tuple[LabNode, Site]]
 
 
 @pytest.fixture(scope="module")
 def engine(world: World) -> Engine:
     """A function that gives a node in which an engine can run, with its owner's docker on it, and a site with a lock for `stack`."""
 
-    def build(name: str, stack: str) -> tuple[Node, Site]:
+    def build(name: str, stack: str) -> tuple[LabNode, Site]:
         release, os_name = {"12": ("bookworm", "debian12"), "13": ("trixie", "debian13")}[stack[-2:]]
         node, site = world.node(name, stack, os_name, engine=True), world.site(name, release)
         # The stand-ins of the engines go, so that the real ones are what there is.
@@ -76,18 +76,18 @@ def engine(world: World) -> Engine:
     return build
 
 
-def info(node: Node) -> dict[str, object]:
+def info(node: LabNode) -> dict[str, object]:
     found: dict[str, object] = json.loads(
         node.run("docker", "info", "--format", "{{json .}}").output.splitlines()[0]
     )
     return found
 
 
-def pid(node: Node, unit: str = "docker") -> str:
+def pid(node: LabNode, unit: str = "docker") -> str:
     return node.run("systemctl", "show", "-p", "MainPID", "--value", unit).output.strip()
 
 
-def findings(node: Node) -> dict[str, str]:
+def findings(node: LabNode) -> dict[str, str]:
     """Outcomes of the runtime's items, as the check on the node gives them now."""
     node.run("/usr/lib/goldnode/goldnode-node", "check", check=False)
     verdict = json.loads(node.read("/run/goldnode/verdict.json"))
@@ -95,7 +95,7 @@ def findings(node: Node) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def docker12(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, Site, Path]:
+def docker12(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabNode, Site, Path]:
     """Debian 12's docker 20.10 with settings of its owner; the tests of this module follow the node in their order."""
     node, site = engine("engine12", "e2e_engine12")
     node.put({DAEMON: OWNERS.encode(), "/etc/containerd/config.toml": CONTAINERD.encode()})
@@ -103,7 +103,7 @@ def docker12(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     return node, site, inventory(tmp_path_factory.mktemp("hosts"), {"e2e_engine12": [node]})
 
 
-def test_docker_gets_the_toolkit_and_keeps_its_owners_settings(docker12: tuple[Node, Site, Path]) -> None:
+def test_docker_gets_the_toolkit_and_keeps_its_owners_settings(docker12: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = docker12
     succeeded(site_yml(hosts, site=site))
     found = json.loads(node.read(DAEMON))
@@ -127,7 +127,7 @@ def test_docker_gets_the_toolkit_and_keeps_its_owners_settings(docker12: tuple[N
     }
 
 
-def test_a_second_run_restarts_nothing(docker12: tuple[Node, Site, Path]) -> None:
+def test_a_second_run_restarts_nothing(docker12: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = docker12
     before = pid(node)
     again = succeeded(site_yml(hosts, "-vvv", site=site))
@@ -136,7 +136,7 @@ def test_a_second_run_restarts_nothing(docker12: tuple[Node, Site, Path]) -> Non
 
 
 def test_broken_json_is_refused_with_its_place_and_nothing_is_touched(
-    docker12: tuple[Node, Site, Path],
+    docker12: tuple[LabNode, Site, Path],
 ) -> None:
     node, site, hosts = docker12
     good, before = node.read(DAEMON), pid(node)
@@ -156,7 +156,7 @@ def test_broken_json_is_refused_with_its_place_and_nothing_is_touched(
     assert pid(node) == before
 
 
-def test_nothing_restarts_while_a_gpu_container_runs(docker12: tuple[Node, Site, Path]) -> None:
+def test_nothing_restarts_while_a_gpu_container_runs(docker12: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = docker12
     node.shell("docker run -d --name training --network=none --runtime=nvidia local:1 /bin/sleep 9999")
     before = pid(node)
@@ -184,7 +184,7 @@ def test_nothing_restarts_while_a_gpu_container_runs(docker12: tuple[Node, Site,
 
 
 def test_containerd_takes_the_drop_in_and_keeps_its_owners_table(
-    docker12: tuple[Node, Site, Path], world: World, tmp_path: Path
+    docker12: tuple[LabNode, Site, Path], world: World, tmp_path: Path
 ) -> None:
     node, site, _ = docker12
     world.lock(site, node, "e2e_containerd12")

@@ -15,7 +15,7 @@ from tests.e2e.conftest import World
 from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
 
 from goldnode.lock.model import load_lock
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.lab
 HELD = "dpkg-query -W -f '${Package} ${Version} ${Architecture}\\n' $(apt-mark showhold) | LC_ALL=C sort | sha256sum"
 
 
-def closure(node: Node, names: list[str]) -> str:
+def closure(node: LabNode, names: list[str]) -> str:
     """Hash of what dpkg has of `names`, with each package's state."""
     command = f"dpkg-query -W -f '${{Package}} ${{Version}} ${{Architecture}} ${{db:Status-Status}}\\n' {' '.join(names)} | LC_ALL=C sort"
     text = node.shell(command).output
@@ -32,7 +32,7 @@ def closure(node: Node, names: list[str]) -> str:
 
 
 def test_two_nodes_of_different_histories_end_in_one_closure(
-    world: World, make: Callable[..., tuple[Node, Site]], tmp_path: Path
+    world: World, make: Callable[..., tuple[LabNode, Site]], tmp_path: Path
 ) -> None:
     fresh, site = make("plain", "e2e_r535", "debian12_r535")
     used = world.node("used", "e2e_r535")

@@ -22,7 +22,7 @@ from tests.e2e.support import ROOT, Services, Site, command, environment, invent
 
 from goldnode.node import drained, gate
 from goldnode.node.verdict import current
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
@@ -51,7 +51,7 @@ LATE = "goldnode: health check: the last verdict is too old"
 class Cluster:
     """A cluster of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LabNode) -> None:
         self.node = node
 
     def row(self) -> tuple[str, str]:

@@ -18,21 +18,21 @@ from tests.e2e.conftest import World
 from tests.e2e.support import ROOT, Site, command, environment, goldnode, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
 HOOK = "/etc/initramfs-tools/hooks/zz-goldnode"
-Make = Callable[..., tuple[Node, Site]]
+Make = Callable[..., tuple[LabNode, Site]]
 REBOOT = ("-e", "goldnode_reboot=true", "-e", '{"goldnode_accepted": [0, 3]}')
 
 
-def modinfo(node: Node, release: str, module: str) -> str:
+def modinfo(node: LabNode, release: str, module: str) -> str:
     """Version of a module as the node's own modinfo tells it; empty when there is none."""
     return node.run("modinfo", "-k", release, "-F", "version", module, check=False).output.strip()
 
 
-def changes(node: Node) -> set[str]:
+def changes(node: LabNode) -> set[str]:
     """Paths that differ from the image the node was made from, without what a login leaves behind."""
     noise = (
         "/run",
@@ -55,13 +55,13 @@ def changes(node: Node) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def small(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, Site, Path]:
+def small(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabNode, Site, Path]:
     """A fresh node with its site and inventory; the tests of this module follow it through its life in their order."""
     node, site = make("small", "e2e_r535", "debian12_r535", "debian12_r470", "debian12_r580")
     return node, site, inventory(tmp_path_factory.mktemp("inventory"), {"e2e_r535": [node]})
 
 
-def test_check_mode_names_everything_and_touches_nothing(small: tuple[Node, Site, Path]) -> None:
+def test_check_mode_names_everything_and_touches_nothing(small: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = small
     before = changes(node)
     run = succeeded(site_yml(hosts, "--check", "--diff", site=site))
@@ -80,7 +80,7 @@ def test_check_mode_names_everything_and_touches_nothing(small: tuple[Node, Site
     assert run.changed["small"] == 4, "each of the four roles has something to bring to a bare node"
 
 
-def test_a_bare_node_becomes_a_member_of_its_class(small: tuple[Node, Site, Path]) -> None:
+def test_a_bare_node_becomes_a_member_of_its_class(small: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = small
     succeeded(site_yml(hosts, site=site))
     assert modinfo(node, "6.1.0-902-amd64", "nvidia-current") == "535.309.01"
@@ -95,7 +95,7 @@ def test_a_bare_node_becomes_a_member_of_its_class(small: tuple[Node, Site, Path
 
 
 def test_a_second_run_costs_one_execution_and_asks_nobody(
-    world: World, small: tuple[Node, Site, Path]
+    world: World, small: tuple[LabNode, Site, Path]
 ) -> None:
     node, site, hosts = small
     reloads = node.run("journalctl", "-b", "--no-pager").output.count("Reloading")
@@ -116,7 +116,7 @@ def test_a_second_run_costs_one_execution_and_asks_nobody(
     assert (judged.executions, judged.changed["small"]) == (2, 0)
 
 
-def test_adopt_looks_at_a_node_and_changes_nothing(small: tuple[Node, Site, Path]) -> None:
+def test_adopt_looks_at_a_node_and_changes_nothing(small: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = small
     before = changes(node)
     done = goldnode("adopt", node.name, "-i", str(hosts), "--name", "seen", site=site)
@@ -133,7 +133,7 @@ def test_adopt_looks_at_a_node_and_changes_nothing(small: tuple[Node, Site, Path
 
 
 def test_the_reboot_happens_where_allowed_between_drain_and_return(
-    small: tuple[Node, Site, Path], tmp_path: Path
+    small: tuple[LabNode, Site, Path], tmp_path: Path
 ) -> None:
     node, site, hosts = small
     for name in ("drain", "resume"):
@@ -161,7 +161,7 @@ def test_the_reboot_happens_where_allowed_between_drain_and_return(
     assert "Needs a reboot" not in again.output
 
 
-def test_nouveau_forced_into_the_initramfs_is_cleaned(small: tuple[Node, Site, Path]) -> None:
+def test_nouveau_forced_into_the_initramfs_is_cleaned(small: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = small
     # As on a node that goldnode has not seen: without its hook, which takes nouveau out again at every rebuild.
     node.shell(f"rm {HOOK}; echo nouveau >> /etc/initramfs-tools/modules; update-initramfs -u -k all")
@@ -179,7 +179,7 @@ def test_nouveau_forced_into_the_initramfs_is_cleaned(small: tuple[Node, Site, P
     succeeded(site_yml(hosts, site=site))
 
 
-def test_drift_is_found_named_and_mended(small: tuple[Node, Site, Path]) -> None:
+def test_drift_is_found_named_and_mended(small: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = small
     node.shell(
         "apt-mark unhold libcuda1; rm /etc/apt/preferences.d/goldnode-stack; chmod 644 /etc/kernel/postinst.d/zz-goldnode;"
@@ -199,7 +199,7 @@ def test_drift_is_found_named_and_mended(small: tuple[Node, Site, Path]) -> None
 
 
 def test_a_kernel_without_the_module_is_told_by_its_hook(
-    world: World, small: tuple[Node, Site, Path]
+    world: World, small: tuple[LabNode, Site, Path]
 ) -> None:
     node, _, _ = small
     world.publish({*apt_archive.DEFAULT, apt_archive.BROKEN})
@@ -218,7 +218,7 @@ def test_a_kernel_without_the_module_is_told_by_its_hook(
 
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_branches_change_in_one_transaction_each_way(
-    small: tuple[Node, Site, Path], tmp_path: Path, times: int
+    small: tuple[LabNode, Site, Path], tmp_path: Path, times: int
 ) -> None:
     node, site, _ = small
     want = {
@@ -254,7 +254,7 @@ def test_branches_change_in_one_transaction_each_way(
     assert returns() - before == times // 2, "each way back is one transaction"
 
 
-def test_the_open_flavour_of_nvidias_repository(small: tuple[Node, Site, Path], tmp_path: Path) -> None:
+def test_the_open_flavour_of_nvidias_repository(small: tuple[LabNode, Site, Path], tmp_path: Path) -> None:
     node, site, _ = small
     hosts = inventory(tmp_path, {"e2e_r580": [node]})
     succeeded(site_yml(hosts, site=site))

@@ -15,17 +15,19 @@ from tests.e2e.support import Site, goldnode, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 
 from goldnode.lock.model import load_lock
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
 
 RELEASE, DRIVER = "6.8.0-902-generic", "580.178.04"
 KERNEL = {f"linux-{kind}-{RELEASE}" for kind in ("image", "headers", "modules", "modules-extra")}
-Converged = tuple[Node, Site, Path, str]
+Converged = tuple[LabNode, Site, Path, str]
 
 
 @pytest.fixture(scope="module")
-def converged(make: Callable[..., tuple[Node, Site]], tmp_path_factory: pytest.TempPathFactory) -> Converged:
+def converged(
+    make: Callable[..., tuple[LabNode, Site]], tmp_path_factory: pytest.TempPathFactory
+) -> Converged:
     """A node of the class after its first run: node, site, inventory, what the run printed."""
     node, site = make("ubuntu", "e2e_ubuntu", "ubuntu2404_r580", os_name="ubuntu2404-standin")
     assert "SIMULATED by goldnode" in node.read("/etc/os-release"), "a stand-in must say that it is one"
@@ -33,7 +35,7 @@ def converged(make: Callable[..., tuple[Node, Site]], tmp_path_factory: pytest.T
     return node, site, hosts, succeeded(site_yml(hosts, site=site)).output
 
 
-def installed(node: Node) -> dict[str, str]:
+def installed(node: LabNode) -> dict[str, str]:
     """Installed packages and their versions."""
     rows = node.shell("dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'").output.splitlines()
     return {

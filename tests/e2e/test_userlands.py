@@ -22,6 +22,7 @@ from tests.simulators.hardware import Scenario, build, tree, write
 from goldnode.core import program_file
 
 pytestmark = [
+    pytest.mark.real,
     pytest.mark.long,
     pytest.mark.skipif(os.geteuid() != 0, reason="a chroot needs root"),
     pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="mmdebstrap is not installed"),

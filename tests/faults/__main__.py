@@ -15,18 +15,18 @@ from tests.simulators.hardware import build
 PAGE = Path(__file__).parents[2] / "docs/reference/faults.md"
 CODES = {0: "healthy", 1: "degraded", 2: "drain", 3: "could not check", 4: "not this class"}
 TOLD = {".": "-", "W": "warning", "F": "fault"}
-HEAD = """# What the health check finds
+HEAD = """# Fault scoreboard
 
-<!-- Written by python -m tests.faults --write. Not to be edited: change tests/faults/table.py. -->
+<!-- Written by python -m tests.faults --write. Do not edit: change tests/faults/table.py. -->
 
-Every row is a **simulated** node that is given one fault, or something that looks like one and is none, and the real command:
-`goldnode-node check`, with real pynvml on a simulated `libnvidia-ml.so.1`, and the files of a whole node under another root. Each row is checked
-as a healthy node first, then with the fault, once more five minutes later, and after a boot. A test holds every row
-(`tests/faults/test_scoreboard.py`), so that this page cannot say more than is so. Of real hardware it says nothing.
+This page lists the faults that the health check finds, next to other tools. Each row is a **simulated** node with one fault, or with a
+property that only looks like a fault, and the result of the real command: `goldnode-node check` with real pynvml on a simulated
+`libnvidia-ml.so.1`, and the files of a complete node below another root. Each node is checked first while it is healthy, then with the
+fault, again five minutes later, and after a boot. `tests/faults/test_scoreboard.py` tests every row. The page does not cover real hardware.
 """
-PEERS = """The marks of the other tools are those measured for this project with a simulated driver and the tools themselves. They looked at NVML
-and the kernel's log alone: what DCGM, bandwidth tests or sysfs would have told them is not represented, and whoever wrote the scenarios wrote
-goldnode as well. Called were: """
+PEERS = """The results of the other tools were measured for this project: the tools themselves ran with a simulated driver. They could read NVML
+and the kernel log only; DCGM, bandwidth tests and sysfs were not available to them. The authors of goldnode also wrote the scenarios. These
+commands were run: """
 
 
 def ours(row: Row) -> str:
@@ -46,7 +46,7 @@ def page() -> str:
     lines = [HEAD, f"{len(faults)} faults, {len(faults) - sum(not row.trap for row in red)} of them found; {len(traps)} healthy nodes, "
              f"{sum(row.trap for row in red)} false alarms.\n"]  # fmt: skip
     lines += [
-        "## Beside other tools\n",
+        "## Next to other tools\n",
         PEERS + "; ".join(f"{name}: {how}" for name, how in TOOLS.items()) + ".\n",
     ]
     lines += [
@@ -74,11 +74,11 @@ def page() -> str:
     false = [str(sum(mark != "." for mark in marks)) for marks in wrong.values()] + [
         str(sum(bool(row.red) for row in MEASURED if row.trap))
     ]
-    lines += [f"| | **faults told of {len(measured)}, warnings among them** | " + " | ".join(found) + " |",
+    lines += [f"| | **faults reported of {len(measured)}, including warnings** | " + " | ".join(found) + " |",
               f"| | **false alarms of {len(MEASURED) - len(measured)}** | " + " | ".join(false) + " |", ""]  # fmt: skip
     lines += ["## Further faults\n", "| | node | goldnode |", "| --- | --- | --- |"]
     lines += [f"| {row.name} | {row.text} | {ours(row)} |" for row in MORE]
-    lines += ["", "## Further nodes that are healthy\n", "| | node | goldnode |", "| --- | --- | --- |"]
+    lines += ["", "## Further healthy nodes\n", "| | node | goldnode |", "| --- | --- | --- |"]
     lines += [f"| {row.name} | {row.text} | {ours(row)} |" for row in TRAPS]
     return "\n".join(lines) + "\n"
 

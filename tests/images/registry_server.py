@@ -17,7 +17,7 @@ from typing import Any
 from tests.unit.images.registries import Request, Response, Server
 
 from goldnode.oci.auth import Login
-from goldnode.oci.registry import Registry
+from goldnode.oci.registry import Registry, RegistryOptions
 
 USER, PASSWORD = "publisher", "not-a-secret"
 # The password file's line for it (bcrypt, cost 5: the registry takes no other kind).
@@ -151,7 +151,7 @@ auth: {{htpasswd: {{realm: test, path: {directory / "htpasswd"}}}}}
             "logins": lambda host, name: Login(USER, PASSWORD),
             **settings,
         }
-        return Registry(host or self.host, **given)
+        return Registry(host or self.host, RegistryOptions(**given))
 
 
 class Proxy(Server):

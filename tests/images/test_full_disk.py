@@ -18,7 +18,7 @@ from tests.unit.images.registries import make_image, make_key, prove
 
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public
-from goldnode.images.publish import publish
+from goldnode.images.publish import ImagePublication, publish
 from goldnode.oci.layout import Layout, OciImage
 from goldnode.oci.registry import Where
 
@@ -119,10 +119,11 @@ from goldnode.core.errors import ImageError
 from goldnode.oci.layout import Layout
 from goldnode.images.publish import pull
 from tests.images.registry_server import PASSWORD, USER
-from goldnode.oci.registry import Registry
+from goldnode.oci.registry import Registry, RegistryOptions
 from goldnode.oci.auth import Login
 store, host, ca, name, digest = sys.argv[1:]
-client = Registry(host, ca=Path(ca), logins=lambda *_: Login(USER, PASSWORD), pause=0.01)
+options = RegistryOptions(ca=Path(ca), logins=lambda *_: Login(USER, PASSWORD), pause=0.01)
+client = Registry(host, options)
 try:
     print(pull(Layout(Path(store)), client.repository(name), digest).fetched)
 except ImageError as problem:
@@ -144,7 +145,11 @@ def test_a_pull_to_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: 
         ref, digest = make_image(source, bulk=6_000_000)
         prove(source, digest, keys[0], papers=False)
         publish(
-            source, ref, Where(registry.host, "full"), registry.client(), trust=load_public(keys[1]), settle=0
+            source,
+            ref,
+            Where(registry.host, "full"),
+            registry.client(),
+            ImagePublication(trust=load_public(keys[1]), settle=0),
         )
         asked = (registry.host, str(registry.ca), "full/cuda", digest)
         small, whole = steps(
@@ -187,7 +192,7 @@ def test_a_registry_whose_disk_is_full_gets_no_tag_until_it_has_room(
         client, where, trust = registry.client(tries=2), Where(registry.host, "full"), load_public(keys[1])
         # It does not say what ails it: its answer is 500 alone.
         with pytest.raises(ImageError, match=r"answers 500.*Run it again when the registry is well"):
-            publish(source, ref, where, client, trust=trust, settle=0)
+            publish(source, ref, where, client, ImagePublication(trust=trust, settle=0))
         assert client.repository("full/cuda").tags() == []
         assert registry.process is not None
         room = [
@@ -201,7 +206,7 @@ def test_a_registry_whose_disk_is_full_gets_no_tag_until_it_has_room(
             str(storage),
         ]
         subprocess.run(room, check=True)
-        publish(source, ref, where, client, trust=trust, settle=0)
+        publish(source, ref, where, client, ImagePublication(trust=trust, settle=0))
         assert ref.partition(":")[2] in client.repository("full/cuda").tags()
         found = client.repository("full/cuda").manifest(digest)
         assert found is not None

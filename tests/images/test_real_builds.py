@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from goldnode.core.errors import ImageError
-from goldnode.images.store import Store
+from goldnode.images.store import ImageStore
 from goldnode.oci import engines
 from goldnode.oci.layout import OciImage
 
@@ -77,8 +77,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     while (left := left_in(place)) != ([], []) and time.monotonic() < limit:
         time.sleep(0.2)
     assert left == ([], [])
-    assert Store(place).built() == {}
-    assert Store(place).layout.refs() == {}
+    assert ImageStore(place).built() == {}
+    assert ImageStore(place).layout.refs() == {}
     done = subprocess.run(command(place, CUDA), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     yield place
@@ -87,7 +87,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def image(store: Path) -> OciImage:
-    found = Store(store)
+    found = ImageStore(store)
     return found.layout.image(next(ref for ref in found.layout.refs() if ref.startswith("cuda:")))
 
 
@@ -184,9 +184,9 @@ def test_buildkit_where_there_is_one(store: Path) -> None:
     assert done.returncode == 0, done.stderr
     images = [
         found
-        for ref in Store(store).layout.refs()
+        for ref in ImageStore(store).layout.refs()
         if ref.startswith("cuda:")
-        for found in [Store(store).layout.image(ref)]
+        for found in [ImageStore(store).layout.image(ref)]
     ]
     assert len(images) == 2
     assert [layer.digest for layer in images[0].layers[:-1]] == [

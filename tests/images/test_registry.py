@@ -24,17 +24,24 @@ from tests.unit.images.registries import (
     running,
 )
 
-from goldnode.channels.gc import Needed
+from goldnode.channels.gc import Collection, NeededContent
 from goldnode.channels.history import line_of
-from goldnode.channels.moves import repair, rollback, status
-from goldnode.channels.requirements import Waiver
+from goldnode.channels.moves import Move, Repair, repair, rollback, status
+from goldnode.channels.requirements import RequirementWaiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
-from goldnode.images.channels import RegistryPlace, StorePlace, promote
+from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
 from goldnode.images.gc import collect_registry
-from goldnode.images.publish import Published, publish, pull
+from goldnode.images.publish import ImagePublication, PublishedImage, publish, pull
 from goldnode.oci.layout import MANIFEST, Layout, OciImage
-from goldnode.oci.registry import RefusedError, Registry, UnreachableError, Where, referrers_tag
+from goldnode.oci.registry import (
+    RefusedError,
+    Registry,
+    RegistryOptions,
+    UnreachableError,
+    Where,
+    referrers_tag,
+)
 
 pytestmark = pytest.mark.images
 
@@ -81,9 +88,13 @@ def image(
 
 def send(
     layout: Layout, ref: str, client: Registry, prefix: str, keys: tuple[Path, Path], **given: Any
-) -> Published:
+) -> PublishedImage:
     return publish(
-        layout, ref, Where(client.host, prefix), client, trust=load_public(keys[1]), **({"settle": 0} | given)
+        layout,
+        ref,
+        Where(client.host, prefix),
+        client,
+        ImagePublication(trust=load_public(keys[1]), **{"settle": 0} | given),
     )
 
 
@@ -106,7 +117,7 @@ def test_an_image_goes_there_with_its_evidence_and_comes_back_by_digest(
         )
     )
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    client = Registry(registry.host, ca=registry.ca, pause=0.01)
+    client = Registry(registry.host, RegistryOptions(ca=registry.ca, pause=0.01))
     ref, digest = image(layout, keys, bulk=100_000)
     done = send(layout, ref, client, prefix, keys, full=True)
     assert (done.api, done.evidence, done.before) == (False, 5, False)
@@ -212,17 +223,39 @@ def test_a_moved_tag_is_refused(
     for one in (ref, other):
         send(layout, one, client, prefix, keys)
     place = RegistryPlace(Where(client.host, prefix), client, layout)
-    promote(place, layout, "cuda", tag_of(ref), "candidate", load_signer(keys[0]), by="ana", settle=0)
+    promote(
+        place,
+        layout,
+        Move(
+            line_of("cuda", tag_of(ref)),
+            "candidate",
+            load_signer(keys[0]),
+            to=tag_of(ref),
+            by="ana",
+            settle=0,
+        ),
+    )
     target = client.repository(f"{prefix}/cuda")
     target.put_manifest(tag_of(ref), layout.read(rival), MANIFEST)
     with pytest.raises(ImageError, match=r"given to one content only"):
         send(layout, ref, client, prefix, keys)
     with pytest.raises(ImageError, match=r"the tag was moved"):
-        promote(place, layout, "cuda", tag_of(ref), "canary", load_signer(keys[0]), by="ana", settle=0)
+        promote(
+            place,
+            layout,
+            Move(
+                line_of("cuda", tag_of(ref)),
+                "canary",
+                load_signer(keys[0]),
+                to=tag_of(ref),
+                by="ana",
+                settle=0,
+            ),
+        )
     target.put_manifest("12.4-runtime-debian12-candidate", layout.read(rival), MANIFEST)
     line = line_of("cuda", tag_of(ref))
     assert [stand.state for stand in status(place, layout, line).stands] == ["moved"]
-    repair(place, layout, line, load_public(keys[1]), settle=0)
+    repair(place, layout, line, Repair(load_public(keys[1]), settle=0))
     assert place.pointer(line, "candidate") == digest
 
 
@@ -262,7 +295,11 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
     plain = RegistryPlace(Where(registry.host, prefix), registry.client(), layout)
     line = line_of("cuda", tag_of(ref))
     given: dict[str, Any] = {"by": "ana", "settle": 0}
-    promote(plain, layout, "cuda", tag_of(ref), "candidate", load_signer(keys[0]), **given)
+    promote(
+        plain,
+        layout,
+        Move(line_of("cuda", tag_of(ref)), "candidate", load_signer(keys[0]), to=tag_of(ref), **given),
+    )
     cuts = 0
     for number in range(20):
         with running(Proxy(registry)) as proxy:
@@ -273,12 +310,21 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
             was = digest if number % 2 == 0 else rival
             tag = tag_of(other if now == rival else ref)
             try:
-                promote(cut, layout, "cuda", tag, "candidate", load_signer(keys[0]), **given)
+                promote(
+                    cut,
+                    layout,
+                    Move(line_of("cuda", tag), "candidate", load_signer(keys[0]), to=tag, **given),
+                )
                 break
             except UnreachableError:
                 cuts += 1
         assert plain.pointer(line, "candidate") == was
-        assert promote(plain, layout, "cuda", tag, "candidate", load_signer(keys[0]), **given).now == now
+        assert (
+            promote(
+                plain, layout, Move(line_of("cuda", tag), "candidate", load_signer(keys[0]), to=tag, **given)
+            ).now
+            == now
+        )
         assert plain.pointer(line, "candidate") == now
         found = status(plain, layout, line, load_public(keys[1]))
         assert found.verified
@@ -295,7 +341,7 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
     client, trust = registry.client(), load_public(keys[1])
     place, line = RegistryPlace(Where(client.host, prefix), client, layout), line_of("cuda", tag_of(ref))
     waivers = [
-        Waiver(gate, "ana", "a test")
+        RequirementWaiver(gate, "ana", "a test")
         for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")
     ]
     for one in (ref, other):
@@ -303,33 +349,41 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
         promote(
             place,
             layout,
-            "cuda",
-            tag_of(one),
-            "stable",
-            load_signer(keys[0]),
-            by="ana",
-            waivers=waivers,
-            settle=0,
+            Move(
+                line_of("cuda", tag_of(one)),
+                "stable",
+                load_signer(keys[0]),
+                to=tag_of(one),
+                by="ana",
+                waivers=waivers,
+                settle=0,
+            ),
         )
     registry.kill()
     with pytest.raises(UnreachableError):
-        rollback(place, layout, line, load_signer(keys[0]), by="ana", reason="slow", settle=0)
+        rollback(place, layout, Move(line, "stable", load_signer(keys[0]), by="ana", reason="slow", settle=0))
     rollback(
-        StorePlace(layout, place.name), layout, line, load_signer(keys[0]), by="ana", reason="slow", settle=0
+        ImageStorePlace(layout, place.name),
+        layout,
+        Move(line, "stable", load_signer(keys[0]), by="ana", reason="slow", settle=0),
     )
     assert layout.refs()[f"{place.name}/{line}"].digest == digest
     registry.start()
     assert place.pointer(line, "stable") == rival
     assert status(place, layout, line, trust).pending == 1
-    repair(place, layout, line, trust, settle=0)
+    repair(place, layout, line, Repair(trust, settle=0))
     assert place.pointer(line, "stable") == digest
-    rollback(place, layout, line, load_signer(keys[0]), by="ana", reason="back", to=tag_of(other), settle=0)
+    rollback(
+        place,
+        layout,
+        Move(line, "stable", load_signer(keys[0]), by="ana", reason="back", to=tag_of(other), settle=0),
+    )
     assert place.pointer(line, "stable") == rival
     later = dt.datetime.now(dt.UTC) + dt.timedelta(days=40)
     third, _ = make_image(layout, build="c" * 12, content=b"c")
     prove(layout, layout.refs()[third].digest, keys[0], papers=False)
     send(layout, third, client, prefix, keys)
-    gone, _ = collect_registry(place, layout, ["cuda"], Needed(), trust, now=later)
+    gone, _ = collect_registry(place, layout, ["cuda"], NeededContent(), trust, Collection(now=later))
     assert [item.what for item in gone] == [f"{client.host}/{prefix}/{third}"]
     left = place.repository(line).tags()
     assert tag_of(third) not in left
@@ -345,10 +399,21 @@ def test_the_registrys_own_garbage_collection_frees_what_went_and_nothing_else(
     for one in (ref, other):
         send(layout, one, client, prefix, keys)
     place = RegistryPlace(Where(client.host, prefix), client, layout)
-    promote(place, layout, "cuda", tag_of(ref), "candidate", load_signer(keys[0]), by="ana", settle=0)
+    promote(
+        place,
+        layout,
+        Move(
+            line_of("cuda", tag_of(ref)),
+            "candidate",
+            load_signer(keys[0]),
+            to=tag_of(ref),
+            by="ana",
+            settle=0,
+        ),
+    )
     gone = OciImage(layout, layout.refs()[other].digest).layers[1].digest
     later = dt.datetime.now(dt.UTC) + dt.timedelta(days=40)
-    collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=later)
+    collect_registry(place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=later))
     registry.kill()
     command = [registry.program, "garbage-collect", str(registry.directory / "config.yml")]
     subprocess.run(command, check=True, capture_output=True)

@@ -20,7 +20,7 @@ from tests.simulators.apt_archive import Archive, publish
 from goldnode.core import docker_engine as engine
 from goldnode.core.errors import GoldnodeError
 from goldnode.testing.lab.images import RELEASES
-from goldnode.testing.lab.nodes import Lab, NodeSpec, Server
+from goldnode.testing.lab.nodes import Lab, LabServer, NodeSpec
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class StandinLab:
 
     lab: Lab
     archive: Archive
-    server: Server
+    server: LabServer
     site: Path
     locks: Path
 

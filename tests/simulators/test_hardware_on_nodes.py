@@ -16,7 +16,7 @@ from tests.simulators.hardware import node as simulated
 from tests.simulators.test_hardware import document
 
 from goldnode.core import program_file as nodefile
-from goldnode.testing.lab.nodes import Lab, Node, NodeSpec
+from goldnode.testing.lab.nodes import Lab, LabNode, NodeSpec
 
 pytestmark = pytest.mark.lab
 # Report the library that a process gets, and its data: [mapped file, GPUs, power limit of GPU 3].
@@ -36,7 +36,7 @@ PACKAGE = "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.535.1"
 
 
 @pytest.fixture(scope="module")
-def node(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+def node(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabNode]:
     lab = Lab("hardware", docker_client, state=tmp_path_factory.mktemp("hardware"))
     lab.down()
     try:
@@ -57,16 +57,16 @@ def node(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory) 
         lab.down()
 
 
-def asked(node: Node, *before: str) -> list[object]:
+def asked(node: LabNode, *before: str) -> list[object]:
     found: list[object] = json.loads(node.run(*before, "python3", "-c", ASK).output)
     return found
 
 
-def bus(node: Node) -> int:
+def bus(node: LabNode) -> int:
     return len(node.shell("grep -l 0x030200 /sys/bus/pci/devices/*/class").output.split())
 
 
-def test_every_process_gets_the_simulated_library(node: Node) -> None:
+def test_every_process_gets_the_simulated_library(node: LabNode) -> None:
     want = [[OWN], 8, 400000]
     assert asked(node) == want
     assert asked(node, "systemd-run", "-q", "--wait", "--pipe") == want
@@ -84,7 +84,7 @@ def test_every_process_gets_the_simulated_library(node: Node) -> None:
     assert asked(node) == want
 
 
-def test_the_packages_file_is_still_what_is_listed_second(node: Node) -> None:
+def test_the_packages_file_is_still_what_is_listed_second(node: LabNode) -> None:
     listed = node.shell("ldconfig -p | grep 'libnvidia-ml.so.1 '").output.split()
     assert [word for word in listed if word.startswith("/")] == [
         OWN,
@@ -92,7 +92,7 @@ def test_the_packages_file_is_still_what_is_listed_second(node: Node) -> None:
     ]
 
 
-def test_the_bus_is_the_scenarios_over_faults_and_boots(node: Node) -> None:
+def test_the_bus_is_the_scenarios_over_faults_and_boots(node: LabNode) -> None:
     assert bus(node) == 8
     simulated.inject(node, ["gpu5.absent=1"])
     assert bus(node) == 7
@@ -105,7 +105,7 @@ def test_the_bus_is_the_scenarios_over_faults_and_boots(node: Node) -> None:
     assert node.shell("systemctl is-system-running").output.strip() == "running"
 
 
-def test_goldnode_observes_the_simulators_bus_and_never_the_machines(node: Node) -> None:
+def test_goldnode_observes_the_simulators_bus_and_never_the_machines(node: LabNode) -> None:
     """In a container, GPUs on /sys belong to the host, unless the simulator's marker is among them."""
     wanted = (Path(__file__).parents[1] / "cases" / "document.json").read_text()
     node.put({"/root/goldnode-node": nodefile.build(), "/root/document.json": wanted.encode()})
@@ -123,7 +123,7 @@ def test_goldnode_observes_the_simulators_bus_and_never_the_machines(node: Node)
     node.run("systemctl", "start", simulated.UNIT)
 
 
-def test_drift_changes_the_state_and_a_boot_forgets_it(node: Node) -> None:
+def test_drift_changes_the_state_and_a_boot_forgets_it(node: LabNode) -> None:
     simulated.drift(node, ["gpu3.power_limit=250000", "gpu3.ecc_pending=0"])
     assert asked(node)[2] == 250000
     assert simulated.state(node)["gpu3.ecc_pending"] == "0"
@@ -132,14 +132,14 @@ def test_drift_changes_the_state_and_a_boot_forgets_it(node: Node) -> None:
     assert simulated.state(node)["gpu3.ecc_current"] == "0"
 
 
-def test_only_root_sets(node: Node) -> None:
+def test_only_root_sets(node: LabNode) -> None:
     code = ASK.replace("print(", "print(nvml.nvmlDeviceSetPersistenceMode(gpu, 1)) or print(")
     said = node.run("setpriv", "--reuid=65534", "--clear-groups", "python3", "-c", code).output.splitlines()
     assert said[0] == "4"
     assert json.loads(said[1]) == [[OWN], 8, 400000]
 
 
-def test_it_goes_without_a_trace(node: Node) -> None:
+def test_it_goes_without_a_trace(node: LabNode) -> None:
     simulated.remove(node)
     left = node.shell(
         "find / -xdev \\( -name '*goldnode-simulator*' -o -name 'simulated-hardware*' \\) -not -path "

@@ -10,7 +10,7 @@ from tests.simulators.test_hardware import document
 
 from goldnode.facts import host as facts
 from goldnode.node.host import Host
-from goldnode.node.state.observe import gpus
+from goldnode.node.state.observe import functions, gpus
 
 
 def amd(count: int = 8) -> Scenario:
@@ -27,7 +27,7 @@ def hops(root: Path, address: str) -> list[str]:
 @pytest.mark.parametrize("devices", [tree.DEVICES, tree.DEVICES_OF_A_MOUNT])
 def test_the_bus_has_the_gpus_of_the_class(tmp_path: Path, devices: str) -> None:
     root = tree.write(Scenario.of(document()), tmp_path, devices=devices)
-    found = gpus(Host(str(root)))
+    found = gpus(Host(str(root)), functions(Host(str(root))))
     assert len(found) == 8
     assert {gpu["id"] for gpu in found} == set(facts.gpu("A100-SXM4-40GB").pci_ids)
     assert {gpu["driver"] for gpu in found} == {"nvidia"}
@@ -51,7 +51,7 @@ def test_faults_are_on_the_bus_too(tmp_path: Path) -> None:
         ["gpu3.absent=1", "gpu0.pcie.width=8", "gpu1.pcie.port_generation=3", "gpu2.pcie.width=error:lost"]
     )
     root = tree.write(scenario, tmp_path)
-    addresses = [str(gpu["address"]) for gpu in gpus(Host(str(root)))]
+    addresses = [str(gpu["address"]) for gpu in gpus(Host(str(root)), functions(Host(str(root))))]
     assert len(addresses) == 7
     assert scenario.gpus[3]["pci.address"] not in addresses
     bus = root / "sys/bus/pci/devices"
@@ -75,7 +75,7 @@ def test_nvml_and_the_bus_agree(tmp_path: Path) -> None:
 
 def test_amd_boards_have_their_power_cap_and_level(tmp_path: Path) -> None:
     root = tree.write(amd(), tmp_path)
-    found = gpus(Host(str(root)))
+    found = gpus(Host(str(root)), functions(Host(str(root))))
     assert len(found) == 8
     assert {gpu["driver"] for gpu in found} == {"amdgpu"}
     cards = sorted((root / "sys/class/drm").iterdir())

@@ -10,7 +10,7 @@ import pytest
 from docker import DockerClient
 from tests.simulators.apt_archive import BROKEN, KEY, SECURITY_UPDATES, Archive, publish
 
-from goldnode.testing.lab.nodes import Lab, Node, NodeSpec, Server
+from goldnode.testing.lab.nodes import Lab, LabNode, LabServer, NodeSpec
 
 pytestmark = pytest.mark.lab
 APT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
@@ -20,10 +20,10 @@ CODENAMES = {"debian12": "bookworm", "debian13": "trixie"}
 class World:
     """One archive, and a new node for each test."""
 
-    def __init__(self, lab: Lab, archive: Archive, server: Server) -> None:
+    def __init__(self, lab: Lab, archive: Archive, server: LabServer) -> None:
         self.lab, self.archive, self.server = lab, archive, server
 
-    def node(self, os_name: str, *, nvidia: bool = False) -> Node:
+    def node(self, os_name: str, *, nvidia: bool = False) -> LabNode:
         """Return a new node with the archive as its only source."""
         for old in self.lab.nodes():
             old.destroy()
@@ -46,7 +46,7 @@ def world(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory)
         lab.down()
 
 
-def install(node: Node, *packages: str) -> str:
+def install(node: LabNode, *packages: str) -> str:
     """Install packages with apt and return its output."""
     node.run("apt-get", "update", env=APT)
     return node.run(

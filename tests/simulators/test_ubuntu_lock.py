@@ -30,7 +30,7 @@ BASE = (
 )
 
 
-def resolved(tmp_path: Path, *withdraw: str) -> Lock:
+def resolved(tmp_path: Path, *withdraw: str, stack: str = "ubuntu2404_r580") -> Lock:
     archive = publish(tmp_path / "archive", withdraw=withdraw)
     site = load_site(
         archive.write_site(tmp_path / "site.yml", f"file://{archive.directory}", release="noble")
@@ -45,7 +45,7 @@ def resolved(tmp_path: Path, *withdraw: str) -> Lock:
     )
     catalog = load_catalog()
     return resolve(
-        catalog.stack("ubuntu2404_r580"),
+        catalog.stack(stack),
         catalog,
         site,
         status=status,
@@ -72,6 +72,18 @@ def test_the_newest_kernel_whose_four_packages_are_there(tmp_path: Path) -> None
     assert rows["docker.io"].archive == "ubuntu"
     older = resolved(tmp_path, "linux-modules-extra-6.8.0-902-*")
     assert older.kernel_release == "6.8.0-901-generic", "a kernel without all of its modules is none"
+
+
+def test_hwe_kernel_has_all_of_its_modules_in_one_package(tmp_path: Path) -> None:
+    lock = resolved(tmp_path, stack="ubuntu2404_hwe_r580")
+    assert (lock.kernel_release, lock.driver_version) == ("7.0.0-901-generic", "580.178.04")
+    assert [package.name for package in lock.packages if package.part == "kernel"] == [
+        f"linux-{name}"
+        for name in (
+            "headers-7.0.0-901",
+            *(f"{kind}-7.0.0-901-generic" for kind in ("headers", "image", "modules")),
+        )
+    ]
 
 
 def test_a_kernel_without_its_modules_is_told(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core import docker_engine as engine
-from goldnode.testing.lab.nodes import SSH_OPTIONS, Lab, Node
+from goldnode.testing.lab.nodes import SSH_OPTIONS, Lab, LabNode
 
 ROOT = Path(__file__).parents[2]
 CLASSES = ("e2e_r535", "e2e_r470")
@@ -92,7 +92,7 @@ def site_yml(hosts: Path) -> str:
     return done.stdout
 
 
-def inventory(lab: Lab, node: Node, group: str) -> Path:
+def inventory(lab: Lab, node: LabNode, group: str) -> Path:
     """An inventory with the node in one class."""
     host = {
         "ansible_host": "127.0.0.1",
@@ -107,7 +107,7 @@ def inventory(lab: Lab, node: Node, group: str) -> Path:
     return path
 
 
-def tree(node: Node) -> dict[str, str]:
+def tree(node: LabNode) -> dict[str, str]:
     """Everything on the node (tests/stacks/tree.py)."""
     found: dict[str, str] = json.loads(
         node.run("python3", "-c", (Path(__file__).parent / "tree.py").read_text(encoding="utf-8")).output
@@ -120,7 +120,7 @@ def marks(document: Mapping[str, Any]) -> set[str]:
     return {document["driver"]["version"], document["driver"]["module"]}
 
 
-def look(node: Node, document: Mapping[str, Any], other: Mapping[str, Any] | None) -> dict[str, str]:
+def look(node: LabNode, document: Mapping[str, Any], other: Mapping[str, Any] | None) -> dict[str, str]:
     """Look at a node after a leg to the class of `document` and return its tree. Raises LegError for whatever is wrong."""
     audit = node.run("dpkg", "--audit", check=False)
     if audit.rc or audit.output.strip():
@@ -187,7 +187,7 @@ def look(node: Node, document: Mapping[str, Any], other: Mapping[str, Any] | Non
 
 
 def leg(
-    lab: Lab, node: Node, group: str, other: Mapping[str, Any] | None
+    lab: Lab, node: LabNode, group: str, other: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[str, str], float]:
     """Move the node to a class and look at it: its class document, its tree, and the seconds of the run."""
     hosts = inventory(lab, node, group)

@@ -36,6 +36,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("site.yml", (*NODES, "tests/unit/ansible", "tests/unit/lab", "tests/unit/fleet", RELEASE)),
     ("rollback.yml", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
     ("ansible.cfg", (*NODES, "tests/unit/ansible", "tests/unit/lab", f"{TOOLS}[ansible-lint]")),
+    *((link, (*NODES, "tests/unit/ansible")) for link in ("action_plugins", "library")),
     ("roles/*", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
     ("hatch_build.py", (RELEASE, "tests/e2e/test_collection.py")),
     ("release/*", (RELEASE, "tests/e2e/test_collection.py")),

@@ -217,7 +217,7 @@ def test_schema(tmp_path: Path) -> None:
 def test_check_catalog() -> None:
     result = run("check-catalog")
     assert result.exit_code == 0, result.output
-    assert "10 classes" in result.stdout
+    assert "12 classes" in result.stdout
     assert "no errors" in result.stdout
     # What could not be judged is listed, not passed over.
     assert "not checked: class a100_sxm4_40gb: policy.clocks" in result.stdout
@@ -229,7 +229,7 @@ def test_check_catalog_tells_which_classes_have_no_lock() -> None:
     assert result.exit_code == 1
     last = result.stdout.splitlines()[-1]
     assert (
-        "5 classes cannot be applied yet: a100_sxm4_40gb, l4: no lock (goldnode lock debian12_r580); demo_a100: no lock"
+        "7 classes cannot be applied yet: a100_sxm4_40gb, l4: no lock (goldnode lock debian12_r580); demo_a100: no lock"
         in last
     )
 

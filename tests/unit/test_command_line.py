@@ -21,13 +21,14 @@ from tests.unit.node.captures import healthy
 
 from goldnode.catalog.load import builtin_catalog
 from goldnode.cli import main
-from goldnode.commands.output import FormatOption, Option
+from goldnode.commands.output import FormatOption, OutputOption
+from goldnode.core import progress
 
 # Commands without a report: they print or write one file in its own format.
 FILES = ("class export", "completion", "node-program", "schema")
 # First words of a command's help. Add a verb here, in the imperative.
 VERBS = re.compile(
-    "Boot|Build|Check|Compare|Copy|Download|Explain|Export|Fetch|Inspect|List|Lock|Point|Print|Propose|Push|Create|"
+    "Apply|Boot|Build|Check|Compare|Copy|Download|Explain|Export|Fetch|Inspect|List|Lock|Point|Print|Propose|Push|Create|"
     "Remove|Resolve|Run|Show|Turn|Verify|Write"
 )
 # One name for one thing: name that must not come back -> the name to use.
@@ -219,7 +220,7 @@ def test_former_spellings_are_hidden() -> None:
         (name, spelling)
         for name, (command, _) in COMMANDS.items()
         for option in options_of(command)
-        if isinstance(option, Option)
+        if isinstance(option, OutputOption)
         for spelling in option.former
     }
     assert former == {
@@ -273,6 +274,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "classes",
         "class bless capture.json --class h100_sxm5_80gb",
         "adopt node1 --survey survey.json --name mine",
+        "init out --local --class cpu_only",
         "check --class cpu_only",
         "check --list-rules",
         "check-catalog",
@@ -326,7 +328,6 @@ def test_wrong_use_with_json_is_a_document(name: str) -> None:
     [
         ("lock nothing", 'stack "nothing" is not in the catalog', None, "use one of:"),
         ("check --class own", 'unknown key "bakend"', ("own/classes/own.yml", 2), 'use "backend"'),
-        ("classes", 'unknown key "bakend"', ("own/classes/own.yml", 2), 'use "backend"'),
         ("images verify nothing", "nothing is not", None, ""),
         (
             "matrix --out none/x",
@@ -411,8 +412,6 @@ def test_the_script_completes_in_bash() -> None:
 @pytest.mark.parametrize(("variables", "colour"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_no_color(variables: dict[str, str], colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress on a terminal has no colour with NO_COLOR (https://no-color.org)."""
-    from goldnode.commands import images_build
-
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     for name, value in variables.items():
@@ -420,7 +419,7 @@ def test_no_color(variables: dict[str, str], colour: bool, monkeypatch: pytest.M
     leader, follower = pty.openpty()
     with open(follower, "w") as terminal, monkeypatch.context() as patch:  # noqa: PTH123 - a file descriptor
         patch.setattr(sys, "stderr", terminal)
-        with images_build._showing() as show:
+        with progress.steps() as show:
             show("an image", "started", 0.0)
             show("an image", "built", 1.0)
     written = os.read(leader, 1 << 16).decode()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,11 @@ SCRIPTS = sorted(
     for path in (*ROOT.glob("scripts/**/*"), ROOT / ".ci/run", ROOT / "benchmarks/run")
     if path.is_file() and path.suffix != ".py"
 )
+
+# More parameters become a frozen dataclass (docs/style.md); `self` and `cls` do not count.
+PARAMETERS = 7
+# Its bytes are part of every container image: a new signature would change all digests.
+WIDE = frozenset({"images/smoke/runner/cpu.py:call"})
 
 
 # Groups of their own, so that the tools run at the same time.
@@ -52,3 +59,33 @@ def test_scripts_parse(script: Path) -> None:
     done = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert bool(script.stat().st_mode & 0o111) == first.startswith("#!")
+
+
+def wide_functions(text: str) -> Iterator[str]:
+    """Yield the functions of a module that have more than PARAMETERS parameters."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            if len([one for one in given if one.arg not in ("self", "cls")]) > PARAMETERS:
+                yield node.name
+
+
+def package_functions() -> set[str]:
+    """Return the functions of the package with too many parameters, as `FILE:NAME`."""
+    package = ROOT / "src/goldnode"
+    return {
+        f"{path.relative_to(package)}:{name}"
+        for path in package.rglob("*.py")
+        for name in wide_functions(path.read_text(encoding="utf-8"))
+    }
+
+
+def test_functions_have_at_most_seven_parameters() -> None:
+    wide = sorted(package_functions() - WIDE)
+    assert not wide, f"give these functions a frozen dataclass: {', '.join(wide)}"
+
+
+def test_function_with_eight_parameters_is_found() -> None:
+    eight = "def f(self, a, b, c, /, d, e, *, g, h, i, **more): ..."
+    assert list(wide_functions(eight)) == ["f"]
+    assert not list(wide_functions(eight.replace(", i", "")))

@@ -18,7 +18,8 @@ from goldnode.catalog import models
 from goldnode.core import yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
-from goldnode.core.yamlsource import Source
+from goldnode.core.site import load_site
+from goldnode.core.yamlsource import YamlSource
 
 Item = TypeVar("Item", bound=models.Strict)
 
@@ -31,12 +32,12 @@ Key = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
-class Entry(Generic[Item]):
+class CatalogEntry(Generic[Item]):
     """One named item of the catalog, with its file and the lines of its keys."""
 
     name: str
     item: Item
-    source: Source
+    source: YamlSource
 
     @property
     def file(self) -> Path:
@@ -56,17 +57,17 @@ class Catalog:
     """
 
     directories: tuple[Path, ...]
-    archives: dict[str, Entry[models.Archive]] = field(default_factory=dict)
-    stacks: dict[str, Entry[models.Stack]] = field(default_factory=dict)
-    platforms: dict[str, Entry[models.Platform]] = field(default_factory=dict)
-    classes: dict[str, Entry[models.NodeClass]] = field(default_factory=dict)
+    archives: dict[str, CatalogEntry[models.Archive]] = field(default_factory=dict)
+    stacks: dict[str, CatalogEntry[models.Stack]] = field(default_factory=dict)
+    platforms: dict[str, CatalogEntry[models.Platform]] = field(default_factory=dict)
+    classes: dict[str, CatalogEntry[models.NodeClass]] = field(default_factory=dict)
     broken: dict[Key, GoldnodeError] = field(default_factory=dict)
 
-    def stack(self, name: str) -> Entry[models.Stack]:
+    def stack(self, name: str) -> CatalogEntry[models.Stack]:
         """Return a stack. Raises its own error if it is broken, or CatalogError with the nearest spelling."""
         return self._named("stack", name, self.stacks)
 
-    def node_class(self, name: str) -> Entry[models.NodeClass]:
+    def node_class(self, name: str) -> CatalogEntry[models.NodeClass]:
         """Return a node class. Raises its own error if it is broken, or CatalogError with the nearest spelling."""
         return self._named("class", name, self.classes)
 
@@ -90,7 +91,7 @@ class Catalog:
         }
         tables.get(what[0], {}).pop(str(what[1]), None)
 
-    def _named(self, kind: str, name: str, known: dict[str, Entry[Item]]) -> Entry[Item]:
+    def _named(self, kind: str, name: str, known: dict[str, CatalogEntry[Item]]) -> CatalogEntry[Item]:
         if (kind, name) in self.broken:
             raise self.broken[kind, name]
         if name not in known:
@@ -118,7 +119,7 @@ def catalog_directories() -> list[Path]:
             raise CatalogError(
                 f"GOLDNODE_CATALOG names {path}, which is not a directory", remedy="correct the variable"
             )
-        _check_folders(path)
+        _check_folders(path, "GOLDNODE_CATALOG")
         found.append(path)
     if not found:
         raise CatalogError(
@@ -127,7 +128,20 @@ def catalog_directories() -> list[Path]:
     return found
 
 
-def _check_folders(path: Path) -> None:
+def site_catalog(known: Sequence[Path]) -> list[Path]:
+    """Return the catalog directory that the site file names, unless it is one of `known`.
+
+    Raises CatalogError for a directory that is no catalog, and SiteError for the site file.
+    """
+    site = load_site()
+    path = site.catalog_directory()
+    if path is None or path.resolve() in [item.resolve() for item in known]:
+        return []
+    _check_folders(path, f"`catalog` in {site.file}")
+    return [path]
+
+
+def _check_folders(path: Path, named_by: str) -> None:
     """Refuse a directory that is not a catalog or has a misspelt folder.
 
     It would be read as an empty catalog.
@@ -137,33 +151,35 @@ def _check_folders(path: Path) -> None:
         close = difflib.get_close_matches(name.casefold(), FOLDERS, n=1, cutoff=0.8)
         if name not in FOLDERS and close and close[0] not in there:
             raise CatalogError(
-                f"{path / name} of a catalog of GOLDNODE_CATALOG is read by nobody",
+                f"{path / name} of a catalog of {named_by} is read by nobody",
                 remedy=f'call it "{close[0]}"',
             )
     if not set(there) & set(FOLDERS) and not (path / "archives.yml").is_file():
         raise CatalogError(
-            f"GOLDNODE_CATALOG names {path}, which has none of {', '.join(f'{name}/' for name in FOLDERS)}",
+            f"{named_by} names {path}, which has none of {', '.join(f'{name}/' for name in FOLDERS)}",
             remedy="name the directory that holds them, or make them",
         )
 
 
 def read_catalog(directories: Sequence[Path] | None, faults: list[GoldnodeError] | None) -> Catalog:
-    """Read the catalog in `directories`, or the one that the environment names, without judging it.
+    """Read the catalog in `directories`, or the one that environment and site file name, without judging it.
 
     Date-dependent checks (end of life, waivers) run when a class is used: see `checks.check_use`. Raises
     CatalogError for the first fault. If `faults` is given, the first fault of each file is appended to it
     instead, and the catalog has the items with faults in `broken`.
     """
-    places = tuple(directories if directories is not None else catalog_directories())
-    catalog = Catalog(places)
-    for place in places:
+    catalog = Catalog(tuple(directories if directories is not None else catalog_directories()))
+    if directories is None:
+        with collected(catalog, ("site", None), faults):
+            catalog.directories += tuple(site_catalog(catalog.directories))
+    for place in catalog.directories:
         with collected(catalog, ("archives", None), faults):
             _read_archives(place, catalog.archives)
         _read_folder(place / "stacks", models.Stack, "stack", catalog.stacks, (catalog, faults))
         _read_folder(place / "platforms", models.Platform, "platform", catalog.platforms, (catalog, faults))
         _read_folder(place / "classes", models.NodeClass, "class", catalog.classes, (catalog, faults))
-    for what, error in list(catalog.broken.items()):
-        catalog.remove(what, error)  # also the first of two definitions: which one counts is not known
+    for what, fault in list(catalog.broken.items()):
+        catalog.remove(what, fault)  # also the first of two definitions: which one counts is not known
     return catalog
 
 
@@ -179,7 +195,7 @@ def collected(catalog: Catalog, what: Key, faults: list[GoldnodeError] | None) -
         catalog.remove(what, error)
 
 
-def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
+def _read_archives(place: Path, into: dict[str, CatalogEntry[models.Archive]]) -> None:
     path = place / "archives.yml"
     if not path.is_file():
         return
@@ -194,14 +210,14 @@ def _read_archives(place: Path, into: dict[str, Entry[models.Archive]]) -> None:
                 line=source.line(("archives", name)),
                 remedy="rename or remove one of them",
             )
-        into[name] = Entry(name, archive, source)
+        into[name] = CatalogEntry(name, archive, source)
 
 
 def _read_folder(
     folder: Path,
     model: type[Item],
     key: str,
-    into: dict[str, Entry[Item]],
+    into: dict[str, CatalogEntry[Item]],
     keep: tuple[Catalog, list[GoldnodeError] | None],
 ) -> None:
     for path in _files(folder):
@@ -209,11 +225,11 @@ def _read_folder(
             _read_one(path, model, key, into)
 
 
-def _read_one(path: Path, model: type[Item], key: str, into: dict[str, Entry[Item]]) -> None:
+def _read_one(path: Path, model: type[Item], key: str, into: dict[str, CatalogEntry[Item]]) -> None:
     source = yamlsource.read(path)
     item = yamlsource.validate(model, source)
     name = source.data[key]
-    entry = Entry(name, item, source)
+    entry = CatalogEntry(name, item, source)
     if name in into:
         other = into[name]
         raise entry.error(

@@ -208,7 +208,7 @@ class Flavour(Strict):
     dkms: Dkms = Field(description="How DKMS knows this flavour's source.")
     replace: dict[Package, Package] = Field(
         default_factory=dict,
-        description="Packages of the stack's own flavour that others stand in for, beside the DKMS package.",
+        description="Packages of the stack's own flavour that packages of the other flavour replace, besides the DKMS package.",
     )
 
 
@@ -221,14 +221,14 @@ class FabricManager(Strict):
 class Driver(Strict):
     """The GPU driver family of a stack."""
 
-    vendor: Vendor = Field(description="Whose driver it is; the backend of its classes follows from it.")
+    vendor: Vendor = Field(description="Vendor of the driver; determines the backend of its classes.")
     branch: Annotated[str, Field(pattern=r"^\d+$")] | None = Field(
         default=None, description="NVIDIA driver branch, in quotes; null for the kernel's own driver."
     )
     flavour: Literal["open", "proprietary", "auto"] | None = Field(
         default=None,
         description=(
-            "Flavour of NVIDIA's kernel modules. auto: by the GPU's architecture, for packages that carry "
+            "Flavour of the NVIDIA kernel modules. auto: by the GPU's architecture, for packages that carry "
             "both."
         ),
     )
@@ -291,27 +291,26 @@ class EndOfLife(Strict):
     """The last day on which the stack is supported, and the source of that date."""
 
     date: IsoDate = Field(description="The last day of support; after it the stack needs a waiver.")
-    source: Sentence = Field(description="Who says so, and where.")
+    source: Sentence = Field(description="Source: who states it, and where.")
 
 
 class Waiver(Strict):
     """Permission to use a stack past its end of life."""
 
     reason: Sentence = Field(description="Why the stack is still used.")
-    owner: Sentence = Field(description="Who has decided it.")
-    expires: IsoDate = Field(description="The last day on which it holds.")
+    owner: Sentence = Field(description="Person or team who decided it.")
+    expires: IsoDate = Field(description="The last day on which it is valid.")
     classes: list[Name] = Field(default_factory=list, description="Classes it is given to; empty: all.")
 
 
 class Toolkit(Strict):
     """The packages that give containers access to the GPUs."""
 
-    vendor: Vendor = Field(description="Whose GPUs containers see; the driver's vendor.")
+    vendor: Vendor = Field(description="Vendor of the GPUs for containers; the driver's vendor.")
     packages: list[Package] = Field(
         default_factory=list,
         description=(
-            "All of its packages; they carry one version. AMD's GPUs need none: goldnode writes their CDI "
-            "spec."
+            "All of its packages, which have one version. Not needed for AMD's GPUs: goldnode writes their CDI spec."
         ),
     )
     version: str | None = Field(
@@ -336,7 +335,7 @@ class Runtime(Strict):
     package: Package = Field(description="The package whose version is the engine's.")
     packages: list[Package] = Field(min_length=1, description="Packages the stack asks for.")
     toolkit: Toolkit | None = Field(
-        default=None, description="What lets containers see the GPUs; null: they see none."
+        default=None, description="Gives containers access to the GPUs; null: they have none."
     )
     default: bool = Field(default=False, description="Whether the GPU runtime is the engine's default one.")
 
@@ -352,7 +351,7 @@ class KernelModule(Strict):
 
     name: ModuleName = Field(description="Name modinfo knows it by.")
     package: Package | None = Field(
-        default=None, description="Package that brings it; null: the GPU driver's own packages do."
+        default=None, description="Package that contains it; null: the GPU driver's own packages."
     )
     dkms: DkmsName | None = Field(
         default=None,
@@ -376,7 +375,7 @@ OptionalPart = Annotated[
 class StackOption(Strict):
     """An optional part of a stack: locked when a class names it in `options`, installed and held on its nodes only."""
 
-    description: Sentence = Field(description="What it is, for readers of the file.")
+    description: Sentence = Field(description="Short description, for readers of the file.")
     packages: list[Package] = Field(min_length=1, description="Packages the part asks for.")
     archives: list[str] = Field(
         default_factory=list, description="Archive ids that only this part needs, after those of the stack."
@@ -388,21 +387,19 @@ class StackOption(Strict):
             "version. null: apt chooses."
         ),
     )
-    source: Sentence = Field(description="Where names and version rule were read.")
+    source: Sentence = Field(description="Sources of the names and the version rule.")
 
 
 class Stack(Strict):
     """Kernel, driver, container engine and toolkit for one OS release. A lock pins exact versions."""
 
-    stack: Name = Field(
-        description="Name of the stack: small letters, digits and _; the file is called so as well."
-    )
-    description: str | None = Field(default=None, description="What it is, for readers of the file.")
+    stack: Name = Field(description="Name of the stack and of its file: lower-case letters, digits and _.")
+    description: str | None = Field(default=None, description="Short description, for readers of the file.")
     os: OperatingSystem = Field(description="The OS release it is for.")
     exercised: Literal["debian-archive", "local-archive", "none"] = Field(
         description=(
-            "What it was installed from in tests: the real archive, a local one of the same shapes, or "
-            "nothing."
+            "Source of its packages in tests: the real archive, a local archive with the same dependencies, "
+            "or none."
         )
     )
     archives: list[str] = Field(min_length=1, description="Archive ids of archives.yml.")
@@ -423,14 +420,16 @@ class Stack(Strict):
         default=False, description="Whether its modules are signed with the site's key (`module_signing`)."
     )
     fence: list[Package] = Field(
-        default_factory=list, description="Metapackages that would drag the stack forward; kept from moving."
+        default_factory=list, description="Metapackages that would upgrade the stack; pinned."
     )
     end_of_life: EndOfLife = Field(
-        description="The last day on which the stack is supported, and who says so."
+        description="The last day on which the stack is supported, with its source."
     )
-    limits: list[Sentence] = Field(default_factory=list, description="What a user of the stack goes without.")
+    limits: list[Sentence] = Field(
+        default_factory=list, description="Limits that a user of the stack has to accept."
+    )
     waiver: Waiver | None = Field(
-        default=None, description="Leave to use the stack past its end of life; null: none."
+        default=None, description="Permission to use the stack past its end of life; null: none."
     )
 
     @model_validator(mode="after")
@@ -457,7 +456,7 @@ class Stack(Strict):
 class Slots(Strict):
     """The GPU slots of a server model."""
 
-    count: PositiveInt = Field(description="How many GPUs fit; a class may have fewer.")
+    count: PositiveInt = Field(description="Number of GPU slots; a class may have fewer GPUs.")
     models: list[str] = Field(default_factory=list, description="GPU models it is built with; empty: any.")
 
 
@@ -465,26 +464,30 @@ class Platform(Strict):
     """A server model. Undeclared properties are not checked."""
 
     platform: Name = Field(
-        description="Name of the platform: small letters, digits and _; the file is called so as well."
+        description="Name of the platform and of its file: lower-case letters, digits and _."
     )
-    description: Sentence = Field(description="What it is, for readers of the file.")
+    description: Sentence = Field(description="Short description, for readers of the file.")
     nvswitch: bool = Field(
         description="Whether the GPUs are joined by NVSwitch, which needs the fabric manager."
     )
     gpus: Slots | None = Field(default=None, description="The GPU slots; null: not declared.")
-    source: Sentence = Field(description="Where the statements of this file come from.")
-    not_declared: list[Sentence] = Field(
-        default_factory=list, description="What is known to be missing here."
-    )
+    source: Sentence = Field(description="Sources of this file.")
+    not_declared: list[Sentence] = Field(default_factory=list, description="Known gaps of this archive.")
+
+
+AUTO = "auto"  # value of `gpu.model`: any model of the backend's vendor that fits the stack
 
 
 class Gpu(Strict):
     """The GPUs of a class; everything else about the model comes from the facts."""
 
     model: str = Field(
-        description="Name in facts/gpus.yml, or the product name as nvidia-smi prints it (NVIDIA H100 80GB HBM3)."
+        description=(
+            "Name in facts/gpus.yml, or the product name that nvidia-smi prints. auto: the model that the node has, "
+            "if it fits the stack."
+        )
     )
-    count: PositiveInt = Field(description="How many a node has.")
+    count: PositiveInt = Field(description="Number of GPUs of a node.")
 
 
 class Clocks(Strict):
@@ -540,7 +543,7 @@ class GpuPolicy(Strict):
         description="Whether the GPUs' memory has ECC on; a change holds from the next boot. NVIDIA only.",
     )
     compute_mode: Literal["default", "exclusive_process", "prohibited"] | None = Field(
-        default=None, description="How many processes may use a GPU: any, one, none. NVIDIA only."
+        default=None, description="Number of processes that may use a GPU: any, one, none. NVIDIA only."
     )
     mig: Mig | None = Field(default=None, description="Partitioning of every GPU of the node. NVIDIA only.")
     performance_level: Literal["auto", "low", "high", "manual", "perf_determinism"] | None = Field(
@@ -582,7 +585,7 @@ class HostPolicy(Strict):
     swap: bool | None = Field(
         default=None,
         description=(
-            "false: swap is switched off and stays off. true: some has to be on; goldnode makes none."
+            "false: swap is turned off and stays off. true: swap must be on; goldnode creates none."
         ),
     )
     hugepages: dict[Literal["2M", "1G"], Annotated[int, Field(ge=0)]] = Field(
@@ -593,7 +596,7 @@ class HostPolicy(Strict):
         default=None, description="Transparent huge pages, as the kernel calls its choices."
     )
     numa_balancing: bool | None = Field(
-        default=None, description="Whether the kernel moves memory between NUMA nodes by itself."
+        default=None, description="Whether the kernel moves memory between NUMA nodes automatically."
     )
     iommu: Literal["pt", "on", "off"] | None = Field(
         default=None, description="IOMMU, by the kernel command line. pt: passthrough, what GPUDirect wants."
@@ -622,8 +625,7 @@ class Policy(GpuPolicy):
     overrides: list[GpuOverride] = Field(
         default_factory=list,
         description=(
-            "Other values for GPUs of one model, or one GPU, which go before its model's; null: as the "
-            "class says."
+            "Other values for GPUs of one model, or for one GPU, which takes precedence; null: as the class."
         ),
     )
     module_options: dict[OptionName, OptionValue] = Field(
@@ -631,7 +633,7 @@ class Policy(GpuPolicy):
         description="Options of the GPU's kernel module, by name; values are text, one word each.",
     )
     host: HostPolicy = Field(
-        default_factory=HostPolicy, description="What is set on the host; null means not touched."
+        default_factory=HostPolicy, description="Settings of the host; null: not changed."
     )
 
     @model_validator(mode="after")
@@ -665,14 +667,14 @@ class MaxClocks(Strict):
 class GpuHealth(Strict):
     """Expected properties of a healthy GPU. null: the facts decide; without a fact it is not checked."""
 
-    vbios: list[Sentence] = Field(default_factory=list, description="VBIOS versions that are right.")
-    subsystem_ids: list[PciId] = Field(default_factory=list, description="PCI subsystem ids that are right.")
+    vbios: list[Sentence] = Field(default_factory=list, description="Correct VBIOS versions.")
+    subsystem_ids: list[PciId] = Field(default_factory=list, description="Correct PCI subsystem ids.")
     memory_mib: list[PositiveInt] = Field(
         default_factory=list,
-        description="VRAM sizes that are right, MiB, exactly; they change with ECC and driver.",
+        description="Correct VRAM sizes, MiB, exactly; they change with ECC and driver.",
     )
     pcie: PcieLink | None = Field(
-        default=None, description="Its PCIe link, held against every hop up to the root port."
+        default=None, description="Its PCIe link, compared with every hop up to the root port."
     )
     nvlinks: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NVLinks that are active.")
     bar1_mib: PositiveInt | None = Field(default=None, description="Size of BAR1, MiB, exactly.")
@@ -685,7 +687,7 @@ class GpuHealthAt(GpuHealth):
     """Expected properties of the GPU at one PCI address that differ by design."""
 
     address: PciAddress = Field(description="PCI address as sysfs writes it.")
-    reason: Sentence = Field(description="Why this is right.")
+    reason: Sentence = Field(description="Reason why this is correct.")
 
     @model_validator(mode="after")
     def _says(self) -> GpuHealthAt:
@@ -700,7 +702,8 @@ class GpuBaseline(GpuHealth):
     """Expected properties of the GPUs of a healthy node."""
 
     reason: Sentence | None = Field(
-        default=None, description="Why it is not what the facts say of the model: 12 of 18 links, x8 slots."
+        default=None,
+        description="Reason for the difference from the facts about the model: 12 of 18 links, x8 slots.",
     )
     numa: dict[PciAddress, Annotated[int, Field(ge=-1)]] = Field(
         default_factory=dict,
@@ -709,7 +712,7 @@ class GpuBaseline(GpuHealth):
         ),
     )
     overrides: list[GpuHealthAt] = Field(
-        default_factory=list, description="What is otherwise, by design, at single PCI addresses."
+        default_factory=list, description="Intended differences at single PCI addresses."
     )
 
     @model_validator(mode="after")
@@ -732,22 +735,22 @@ class Interface(Strict):
     numa_node: Annotated[int, Field(ge=-1)] | None = Field(
         default=None, description="NUMA node of the card; -1 where the firmware gives none."
     )
-    firmware: list[Sentence] = Field(default_factory=list, description="Firmware versions that are right.")
+    firmware: list[Sentence] = Field(default_factory=list, description="Correct firmware versions.")
 
 
 class InfinibandDevice(Strict):
     """Expected properties of an InfiniBand or RoCE device; each of its ports must be active."""
 
     rate_gbps: PositiveInt | None = Field(default=None, description="Rate of each port, Gb/s, exactly.")
-    firmware: list[Sentence] = Field(default_factory=list, description="Firmware versions that are right.")
-    ports: PositiveInt | None = Field(default=None, description="How many ports it has.")
+    firmware: list[Sentence] = Field(default_factory=list, description="Correct firmware versions.")
+    ports: PositiveInt | None = Field(default=None, description="Number of ports.")
 
 
 class Mount(Strict):
     """A filesystem that must be mounted and writable."""
 
     free_gib: PositiveInt | None = Field(
-        default=None, description="Least free space, GiB; null: the facts' limit."
+        default=None, description="Minimum free space, GiB; null: the facts' limit."
     )
     type: Sentence | None = Field(default=None, description="Type, for instance ext4, nfs4, lustre.")
 
@@ -756,14 +759,14 @@ class StorageDevices(Strict):
     """The local disks of a node."""
 
     count: PositiveInt | None = Field(default=None, description="How many.")
-    models: list[Sentence] = Field(default_factory=list, description="Models that are right.")
+    models: list[Sentence] = Field(default_factory=list, description="Correct models.")
 
 
 class StoragePath(Strict):
     """A path that workloads read from, and its required speed. A check measures it with a bounded read."""
 
-    latency_ms: PositiveInt | None = Field(default=None, description="Most that a small read takes, ms.")
-    read_mb_s: PositiveInt | None = Field(default=None, description="Least throughput, MB/s.")
+    latency_ms: PositiveInt | None = Field(default=None, description="Maximum time of a small read, ms.")
+    read_mb_s: PositiveInt | None = Field(default=None, description="Minimum throughput, MB/s.")
 
 
 class Storage(Strict):
@@ -777,8 +780,7 @@ class Storage(Strict):
     paths: dict[AbsolutePath, StoragePath] = Field(
         default_factory=dict,
         description=(
-            "Paths that work reads from, and how quick they are; NAME is the path. Only a full check "
-            "measures it."
+            "Paths that jobs read from, with their speed; NAME is the path. Only a full check measures it."
         ),
     )
 
@@ -786,7 +788,7 @@ class Storage(Strict):
 class Cpu(Strict):
     """Expected processors of a healthy node."""
 
-    sockets: PositiveInt | None = Field(default=None, description="How many sockets hold a processor.")
+    sockets: PositiveInt | None = Field(default=None, description="Number of populated sockets.")
     cores: PositiveInt | None = Field(default=None, description="Cores of all sockets.")
     smt: bool | None = Field(default=None, description="Whether each core runs two threads.")
 
@@ -812,14 +814,14 @@ class Baseline(Strict):
     gpu: GpuBaseline | None = Field(
         default=None,
         description=(
-            "What the GPUs of a healthy node show; what is left out the facts decide, where they know it."
+            "Readings of the GPUs of a healthy node; the facts decide values that are left out, if they can."
         ),
     )
     cpu: Cpu | None = Field(default=None, description="The processors of a healthy node.")
     memory: Memory | None = Field(default=None, description="The RAM of a healthy node.")
     network: dict[str, Interface] = Field(
         default_factory=dict,
-        description="Network interfaces that are there and up, by the name that `ip link` shows.",
+        description="Network interfaces that exist and are up, by the name that `ip link` shows.",
     )
     infiniband: dict[str, InfinibandDevice] = Field(
         default_factory=dict,
@@ -844,15 +846,16 @@ class Suppression(Strict):
         ),
     ] = Field(description="Id of the finding; * and ? as in file names.")
     subject: Sentence | None = Field(
-        default=None, description="What it is about, for instance a PCI address, with * and ?; null: all."
+        default=None,
+        description="Subject of the finding, for instance a PCI address, with * and ?; null: all.",
     )
     severity: Literal["degraded", "drain"] = Field(
         default="degraded",
-        description="The worst that it accepts; a finding that drains the node only where this says so.",
+        description="The highest severity that it accepts; required for a finding that drains the node.",
     )
-    owner: Sentence = Field(description="Who has accepted it.")
-    reason: Sentence = Field(description="Why it is accepted.")
-    expires: IsoDate = Field(description="The last day on which it holds.")
+    owner: Sentence = Field(description="Person or team who accepted it.")
+    reason: Sentence = Field(description="Reason for accepting it.")
+    expires: IsoDate = Field(description="The last day on which it is valid.")
 
     @model_validator(mode="after")
     def _some(self) -> Suppression:
@@ -861,7 +864,7 @@ class Suppression(Strict):
         return self
 
 
-class Image(Strict):
+class WorkloadImage(Strict):
     """An image that runs on the nodes of a class, with properties that its name does not show.
 
     It can also be written as the name alone.
@@ -876,7 +879,7 @@ class Image(Strict):
     )
     cuda: Version | None = Field(default=None, description="Version of the CUDA runtime.")
     forward_compat: bool | None = Field(
-        default=None, description="Whether it carries NVIDIA's cuda-compat package."
+        default=None, description="Whether it contains NVIDIA's cuda-compat package."
     )
     cudnn: Version | None = Field(default=None, description="Version of cuDNN.")
     nccl: Version | None = Field(default=None, description="Version of NCCL.")
@@ -908,10 +911,10 @@ class Accepted(Strict):
     rule: str = Field(description="Id of the rule; `goldnode check --list-rules` lists them.")
     subject: Sentence | None = Field(
         default=None,
-        description="What the finding is about, for instance an image; null: whatever it is about.",
+        description="Subject of the finding, for instance an image; null: any.",
     )
-    reason: Sentence = Field(description="Why it is accepted.")
-    owner: Sentence = Field(description="Who has accepted it.")
+    reason: Sentence = Field(description="Reason for accepting it.")
+    owner: Sentence = Field(description="Person or team who accepted it.")
     expires: IsoDate = Field(description="The last day on which it is accepted.")
 
 
@@ -919,7 +922,7 @@ class Compat(Strict):
     """Decisions of a class's owner about its compatibility findings."""
 
     unknown: Literal["block", "warn", "accept"] = Field(
-        default="warn", description="What is done with what no source says."
+        default="warn", description="How to treat combinations that no source covers."
     )
     accept: list[Accepted] = Field(
         default_factory=list, description="Findings that are accepted, until when, and by whom."
@@ -963,8 +966,8 @@ class Serve(Strict):
     listen: Listen | None = Field(
         default=None,
         description=(
-            "Where the diagnostics endpoint listens: a port of the loopback, or ADDRESS:PORT. It asks "
-            "nobody who he is. null: no endpoint."
+            "Address of the diagnostics endpoint: a port of the loopback, or ADDRESS:PORT. It has no "
+            "authentication. null: no endpoint."
         ),
     )
     accept_degraded: bool = Field(default=False, description="Whether /healthz of a degraded node is 200.")
@@ -991,13 +994,12 @@ class NodeClass(Strict):
     class_: Name = Field(
         alias="class",
         description=(
-            "Name of the class and of the Ansible group of its hosts: small letters, digits and _; the "
-            "file is called so as well."
+            "Name of the class, of its file, and of the Ansible group of its hosts: lower-case letters, digits and _."
         ),
     )
-    description: str | None = Field(default=None, description="What it is, for readers of the file.")
+    description: str | None = Field(default=None, description="Short description, for readers of the file.")
     backend: Backend = Field(
-        description="What computes: decides the vendor of the stack's driver. cpu: no GPU."
+        description="Vendor of the GPUs, which the driver of the stack must match. cpu: no GPU."
     )
     stack: str = Field(description="Stack that its nodes run, by name.")
     platform: str | None = Field(default=None, description="Server model, by name; null: not declared.")
@@ -1006,25 +1008,25 @@ class NodeClass(Strict):
         description="Optional parts of the stack that its nodes get, for instance dcgm; see `options` of the stack.",
     )
     gpu: Gpu | None = Field(default=None, description="The GPUs of a node; null: backend cpu, none.")
-    simulated: bool = Field(default=False, description="The hardware is simulated; everything shown says so.")
+    simulated: bool = Field(default=False, description="The hardware is simulated; all output is labelled.")
     gate: Literal["report", "drain", "block"] = Field(
         default="report",
-        description="What a bad verdict does: tell, drain the node, or keep container runtimes down.",
+        description="Effect of a bad verdict: report it, also drain the node, or also stop container runtimes from starting.",
     )
     serve: Serve | None = Field(
-        default=None, description="What the node tells others: endpoint, metrics, schedulers. null: nothing."
+        default=None, description="Interfaces for other programs: endpoint, metrics, schedulers. null: none."
     )
     policy: Policy = Field(
-        default_factory=Policy, description="What is set on the GPUs and the host; null means not touched."
+        default_factory=Policy, description="Settings of the GPUs and the host; null: not changed."
     )
     baseline: Baseline = Field(
         default_factory=Baseline,
-        description="What a healthy node looks like, beyond what the facts say of its GPUs.",
+        description="Properties of a healthy node, in addition to the facts about its GPUs.",
     )
     suppressions: list[Suppression] = Field(
         default_factory=list, description="Findings that are known and accepted, until when, and by whom."
     )
-    images: list[Image] = Field(
+    images: list[WorkloadImage] = Field(
         default_factory=list, description="Images that run on its nodes; checked against the stack."
     )
     requirements: list[Sentence] = Field(
@@ -1032,7 +1034,7 @@ class NodeClass(Strict):
         description="Python requirements files of what runs on its nodes, relative to this file.",
     )
     compat: Compat = Field(
-        default_factory=Compat, description="What is done with findings of `goldnode check`."
+        default_factory=Compat, description="Decisions about findings of `goldnode check`."
     )
 
 
@@ -1042,7 +1044,7 @@ class SigningKey(Strict):
     fingerprint: Annotated[str, Field(pattern=r"^[0-9A-F]{40}$")] = Field(
         description="Fingerprint of the primary key."
     )
-    owner: Sentence = Field(description="User id of the key, or what it is called.")
+    owner: Sentence = Field(description="User id or name of the key.")
     location: str | None = Field(
         default=None,
         description=(
@@ -1078,7 +1080,7 @@ _PLACEHOLDERS = ("id", "version", "release", "codename", "architecture")
 class Archive(Strict):
     """A package archive with its public address and pinned keys. A site file overrides the address and the key."""
 
-    description: Sentence = Field(description="What it is, for readers of the file.")
+    description: Sentence = Field(description="Short description, for readers of the file.")
     url: str | dict[str, str] | None = Field(
         default=None,
         description=(
@@ -1088,7 +1090,7 @@ class Archive(Strict):
     )
     architectures: dict[str, str] = Field(
         default_factory=dict,
-        description="What the address calls an architecture, by Debian's name; empty: the same.",
+        description="Name of an architecture in the address, by Debian's name; empty: the same.",
     )
     releases: dict[Name, list[str]] = Field(
         default_factory=dict,
@@ -1101,12 +1103,12 @@ class Archive(Strict):
     keys: list[SigningKey] = Field(
         min_length=1, description="Keys it signs with; a site file can name others."
     )
-    source: Sentence = Field(description="Where address and keys were read.")
+    source: Sentence = Field(description="Sources of the address and the keys.")
     keyring: str | None = Field(
         default=None, description="Keyring the OS ships; null: the key is fetched, or the site gives it."
     )
     mark: str | None = Field(
-        default=None, description="Part of an address by which one of its sources is recognised on a node."
+        default=None, description="Part of an address that identifies its sources on a node."
     )
 
     @model_validator(mode="after")

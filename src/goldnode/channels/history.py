@@ -22,7 +22,7 @@ from goldnode.oci.model import BUILD_ID_LENGTH
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.evidence.signatures import Signer
+    from goldnode.evidence.signatures import EnvelopeSigner
 
 SCHEMA = "goldnode.history/1"
 ENTRY = "application/vnd.goldnode.history-entry.v1+json"
@@ -36,7 +36,7 @@ _LINE = re.compile(r"(?P<repository>[a-z0-9][a-z0-9._/-]*):(?P<name>[^-:]+-[^-:]
 
 
 @dataclass(frozen=True)
-class Line:
+class ChannelLine:
     """A line that users follow: a repository (the backend) and a short name, `12.4-runtime-debian12`."""
 
     repository: str
@@ -55,7 +55,7 @@ class Line:
         return f"{self.name}-history"
 
 
-def line_of(repository: str, tag: str) -> Line:
+def line_of(repository: str, tag: str) -> ChannelLine:
     """The line that an immutable tag belongs to: `12.4.1-runtime-debian12-BUILDID` is of `12.4-runtime-debian12`. Raises ImageError."""
     found = IMMUTABLE.fullmatch(tag)
     if found is None:
@@ -63,10 +63,12 @@ def line_of(repository: str, tag: str) -> Line:
             f'"{repository}:{tag}" is no immutable tag of goldnode',
             remedy=f"name VERSION-FLAVOUR-OS-BUILDID, whose end has {BUILD_ID_LENGTH} digits",
         )
-    return Line(repository, f"{'.'.join(found['version'].split('.')[:2])}-{found['flavour']}-{found['os']}")
+    return ChannelLine(
+        repository, f"{'.'.join(found['version'].split('.')[:2])}-{found['flavour']}-{found['os']}"
+    )
 
 
-def read_line(text: str) -> Line:
+def read_line(text: str) -> ChannelLine:
     """Read `cuda:12.4-runtime-debian12`. Raises ImageError."""
     found = _LINE.fullmatch(text)
     if found is None:
@@ -74,11 +76,11 @@ def read_line(text: str) -> Line:
             f'"{text}" is no line of images',
             remedy="write it as BACKEND:VERSION-FLAVOUR-OS, as in cuda:12.4-runtime-debian12",
         )
-    return Line(found["repository"], found["name"])
+    return ChannelLine(found["repository"], found["name"])
 
 
 @dataclass(frozen=True)
-class Entry:
+class HistoryEntry:
     """One move of one channel. `was` is the digest it led to before (None: to none), `tag` the immutable tag of `now`."""
 
     line: str
@@ -92,7 +94,7 @@ class Entry:
     by: str
     date: str
     reason: str = ""
-    gates: tuple[dict[str, Any], ...] = ()
+    requirements: tuple[dict[str, Any], ...] = ()
     approvals: tuple[dict[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -111,13 +113,13 @@ class Entry:
             "by": self.by,
             "date": self.date,
             "reason": self.reason,
-            "gates": list(self.gates),
+            "gates": list(self.requirements),
             "approvals": list(self.approvals),
             "notes": list(self.notes),
         }
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Entry:
+    def of(cls, data: Mapping[str, Any]) -> HistoryEntry:
         """Read one. Raises KeyError and TypeError."""
         return cls(
             data["line"],
@@ -141,9 +143,9 @@ class Entry:
 class History:
     """The moves of a line in order; `text` is what they were read from."""
 
-    line: Line
+    line: ChannelLine
     text: bytes = b""
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[HistoryEntry, ...] = ()
     signers: tuple[str, ...] = ()  # key ids that are verified; empty where none was given to verify with
 
     @property
@@ -152,23 +154,23 @@ class History:
         rows = self.text.splitlines(keepends=True)
         return "sha256:" + hashlib.sha256(rows[-1]).hexdigest() if rows else None
 
-    def current(self, channel: str) -> Entry | None:
+    def current(self, channel: str) -> HistoryEntry | None:
         """The last move of a channel."""
         return next((entry for entry in reversed(self.entries) if entry.channel == channel), None)
 
-    def stack(self, channel: str) -> list[Entry]:
+    def stack(self, channel: str) -> list[HistoryEntry]:
         """Where a channel stood, oldest first, what was rolled back left out: the last one is where it stands."""
         return self._walk(channel)[0]
 
-    def taken_back(self, channel: str) -> dict[str, Entry]:
+    def taken_back(self, channel: str) -> dict[str, HistoryEntry]:
         """Return the images that a channel was rolled back from, or past, each with that rollback, except
         those that it pointed to again later.
         """
         return self._walk(channel)[1]
 
-    def _walk(self, channel: str) -> tuple[list[Entry], dict[str, Entry]]:
-        found: list[Entry] = []
-        back: dict[str, Entry] = {}
+    def _walk(self, channel: str) -> tuple[list[HistoryEntry], dict[str, HistoryEntry]]:
+        found: list[HistoryEntry] = []
+        back: dict[str, HistoryEntry] = {}
         for entry in self.entries:
             if entry.channel != channel:
                 continue
@@ -197,13 +199,13 @@ class History:
         return any(entry.channel == channel and entry.now == digest for entry in self.entries)
 
 
-def add(history: History, entry: Entry, signer: Signer) -> History:
+def add(history: History, entry: HistoryEntry, signer: EnvelopeSigner) -> History:
     """The history with one more entry, signed."""
     row = signer.sign(canonical(entry.document()), ENTRY) + b"\n"
     return History(history.line, history.text + row, (*history.entries, entry), history.signers)
 
 
-def read(text: bytes, line: Line, trust: Sequence[SSlibKey] = (), *, where: str) -> History:
+def read(text: bytes, line: ChannelLine, trust: Sequence[SSlibKey] = (), *, where: str) -> History:
     """Read a history and hold it against itself: the order, the chain, the line, and with `trust` every signature. Raises ImageError.
 
     Without `trust` the signatures are not verified, and `signers` is empty.
@@ -217,7 +219,7 @@ def read(text: bytes, line: Line, trust: Sequence[SSlibKey] = (), *, where: str)
             remedy="find out who changed it; a store that saw it earlier has an unaltered copy",
         )
 
-    entries: list[Entry] = []
+    entries: list[HistoryEntry] = []
     signers: list[str] = []
     previous: str | None = None
     for number, row in enumerate(text.splitlines(keepends=True), start=1):
@@ -226,7 +228,7 @@ def read(text: bytes, line: Line, trust: Sequence[SSlibKey] = (), *, where: str)
         try:
             kind = json.loads(row)["payloadType"]
             document = json.loads(signatures.payload_of(row))
-            entry = Entry.of(document)
+            entry = HistoryEntry.of(document)
         except (ImageError, ValueError, KeyError, TypeError, AttributeError):
             raise wrong(number, "cannot be read") from None
         if kind != ENTRY or document.get("schema") != SCHEMA:

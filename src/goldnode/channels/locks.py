@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
-from goldnode.core.errors import ImageError
+from goldnode.core.errors import GoldnodeError, ImageError
 from goldnode.core.files import full_disk
 
 
-class Kept(Protocol):
+class StoreDirectory(Protocol):
     """A store, as far as taking turns in it needs it."""
 
     @property
@@ -22,7 +22,20 @@ class Kept(Protocol):
 
 
 @contextmanager
-def lane(layout: Kept, place: str, *, shared: bool = False, name: str = "place") -> Iterator[None]:
+def opening(root: Path, error: type[GoldnodeError], variable: str) -> Iterator[None]:
+    """Turn a failure to create the directories of a store into an error with a remedy."""
+    try:
+        yield
+    except OSError as problem:
+        raise error(
+            f"the store cannot be written: {problem.strerror}",
+            file=root,
+            remedy=f"name another with --store or ${variable}",
+        ) from problem
+
+
+@contextmanager
+def lane(layout: StoreDirectory, place: str, *, shared: bool = False, name: str = "place") -> Iterator[None]:
     """One writer at a time from this store to one place; others of the same machine wait. Other machines are not held back by it."""
     folder = layout.root / "channels"
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,13 +45,13 @@ def lane(layout: Kept, place: str, *, shared: bool = False, name: str = "place")
 
 
 @contextmanager
-def using(layout: Kept) -> Iterator[None]:
+def using(layout: StoreDirectory) -> Iterator[None]:
     """Nothing of the store is collected meanwhile (`goldnode.images.gc` waits, or is waited for)."""
     with lane(layout, "", shared=True, name="gc"):
         yield
 
 
-def disk(layout: Kept) -> AbstractContextManager[None]:
+def disk(layout: StoreDirectory) -> AbstractContextManager[None]:
     """Turn a full disk into an error with a remedy."""
     remedy = "free space (`goldnode images gc`) and run it again: what is whole is kept"
     return full_disk(ImageError(f"the disk of {layout.root} is full", remedy=remedy))

@@ -15,29 +15,37 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
-from goldnode.channels.history import CHANNELS, Entry, History, Line, add, read
+from goldnode.channels.history import CHANNELS, ChannelLine, History, HistoryEntry, add, read
 from goldnode.channels.locks import disk, lane, using
-from goldnode.channels.requirements import NO_SOAK, Approval, Gate, refuse
+from goldnode.channels.requirements import (
+    NO_SOAK,
+    Approval,
+    Decisions,
+    Requirement,
+    RequirementWaiver,
+    refuse,
+)
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
 from goldnode.core.files import replace_file
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.evidence.signatures import Signer
+    from goldnode.evidence.signatures import EnvelopeSigner
 
 
 SETTLE = 1.0
 Say = Callable[[str], None]
 
 
-class Place(Protocol):
+class ChannelPlace(Protocol):
     """Where channels are: a registry, or a store by itself."""
 
     name: str
@@ -48,32 +56,35 @@ class Place(Protocol):
     def copy(self) -> bool:
         """Return whether it is a copy of another place."""
 
-    def text(self, line: Line) -> bytes:
+    def text(self, line: ChannelLine) -> bytes:
         """Return the history, empty if there is none."""
 
-    def commit(self, line: Line, text: bytes) -> None:
+    def commit(self, line: ChannelLine, text: bytes) -> None:
         """Let the history be `text`: one write that is seen whole or not at all."""
 
-    def pointer(self, line: Line, channel: str) -> str | None:
+    def pointer(self, line: ChannelLine, channel: str) -> str | None:
         """Return the digest that a channel's tag points to."""
 
-    def point(self, line: Line, channel: str, digest: str) -> None:
+    def point(self, line: ChannelLine, channel: str, digest: str) -> None:
         """Point a channel's tag to an image."""
 
-    def published(self, line: Line, tag: str) -> str | None:
+    def published(self, line: ChannelLine, tag: str) -> str | None:
         """The digest of an immutable tag."""
 
-    def whole(self, line: Line, digest: str) -> None:
+    def whole(self, line: ChannelLine, digest: str) -> None:
         """Raise ImageError where the image is not there with all its blobs."""
 
-    def lines(self, repository: str) -> list[Line]:
+    def lines(self, repository: str) -> list[ChannelLine]:
         """The lines that have a history there."""
 
-    def send_again(self, line: Line, digest: str) -> bool:
-        """Bring an image that the place lost there again. False where that cannot be done."""
+    def send_again(self, line: ChannelLine, digest: str) -> bool:
+        """Upload an image that the place lost again. Return False if that cannot be done."""
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Exclude other writers, on any machine, if the place can do that."""
 
 
-class Keeper(Protocol):
+class HistoryStore(Protocol):
     """A store that caches channel histories and has local names for the targets of channels."""
 
     @property
@@ -86,14 +97,14 @@ class Keeper(Protocol):
         """
 
 
-class KeptPlace:
+class LocalPlace:
     """Common base of places that are local stores. With the `name` of another place it is this store's copy
     of that place, for when that is unreachable.
     """
 
     settles = False
 
-    def __init__(self, keeper: Keeper, name: str = "store") -> None:
+    def __init__(self, keeper: HistoryStore, name: str = "store") -> None:
         self.keeper, self.name = keeper, name
 
     @property
@@ -101,39 +112,86 @@ class KeptPlace:
         """Whether it is a copy of another place."""
         return self.name != "store"
 
-    def text(self, line: Line) -> bytes:
-        return local_text(self.keeper, self.name, line)
+    def text(self, line: ChannelLine) -> bytes:
+        return saved_history(self.keeper, self.name, line)
 
-    def commit(self, line: Line, text: bytes) -> None:
-        keep(self.keeper, self.name, line, text)
+    def commit(self, line: ChannelLine, text: bytes) -> None:
+        save_history(self.keeper, self.name, line, text)
 
-    def point(self, line: Line, channel: str, digest: str) -> None:
+    def point(self, line: ChannelLine, channel: str, digest: str) -> None:
         _local_point(self.keeper, self.name, line, channel, digest)
 
-    def lines(self, repository: str) -> list[Line]:
-        return local_lines(self.keeper, self.name, repository)
+    def lines(self, repository: str) -> list[ChannelLine]:
+        return saved_lines(self.keeper, self.name, repository)
 
-    def send_again(self, line: Line, digest: str) -> bool:
+    def send_again(self, line: ChannelLine, digest: str) -> bool:
         return False
+
+    def turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@dataclass(frozen=True)
+class Move:
+    """A requested move of one channel, with the person who decides it and the keys.
+
+    `to` is the immutable tag of the image to promote. For a rollback it is `known-good`, or a tag or digest of
+    the history; None for the previous image. `expect` is the digest, or its beginning, that the channel must
+    point to now (`none`: to nothing). `trust` verifies histories, in addition to the signer's own key. `settle`
+    is the time in seconds until another writer's change is visible.
+    """
+
+    line: ChannelLine
+    channel: str
+    signer: EnvelopeSigner
+    by: str
+    reason: str = ""
+    to: str | None = None
+    expect: str | None = None
+    trust: Sequence[SSlibKey] = ()
+    waivers: Sequence[RequirementWaiver] = ()
+    approvals: Sequence[Approval] = ()
+    settle: float = SETTLE
+    say: Say = lambda text: None
+    now: dt.datetime | None = None
+
+    @property
+    def keys(self) -> Sequence[SSlibKey]:
+        """Return the keys that histories and evidence are verified with."""
+        return (*self.trust, self.signer.public)
+
+    @property
+    def stamp(self) -> str:
+        """Return the time of the decision, as the history records it."""
+        return (self.now or dt.datetime.now(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def decisions(self, history: History) -> Decisions:
+        """Return the inputs of the requirements."""
+        return Decisions(self.keys, self.waivers, self.approvals, history)
+
+
+# Gets the history, the digest of the image and that of its predecessor (None: there is none). Returns the
+# results of the requirements, and notes for the history.
+Judge = Callable[[History, str, str | None], tuple[list[Requirement], list[str]]]
 
 
 @dataclass
-class Moved:
+class MoveResult:
     """Result of a promotion or a rollback. `entry` is None if there was nothing to do, or only the move of an
     earlier run to complete.
     """
 
-    line: Line
+    line: ChannelLine
     channel: str
     now: str
     tag: str
     was: str | None = None
-    entry: Entry | None = None
-    gates: list[Gate] = field(default_factory=list)
+    entry: HistoryEntry | None = None
+    requirements: list[Requirement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def _file(layout: Keeper, place: str, line: Line) -> Path:
+def _file(layout: HistoryStore, place: str, line: ChannelLine) -> Path:
     return (
         layout.root
         / "channels"
@@ -143,7 +201,7 @@ def _file(layout: Keeper, place: str, line: Line) -> Path:
     )
 
 
-def local_text(layout: Keeper, place: str, line: Line) -> bytes:
+def saved_history(layout: HistoryStore, place: str, line: ChannelLine) -> bytes:
     """The history of a line as this store last saw it, with what was added to it offline."""
     try:
         return _file(layout, place, line).read_bytes()
@@ -151,25 +209,25 @@ def local_text(layout: Keeper, place: str, line: Line) -> bytes:
         return b""
 
 
-def local_lines(layout: Keeper, place: str, repository: str) -> list[Line]:
+def saved_lines(layout: HistoryStore, place: str, repository: str) -> list[ChannelLine]:
     """The lines of a repository of which the store has a copy of the history."""
     folder = layout.root / "channels" / quote(place, safe="") / quote(repository, safe="")
-    return [Line(repository, unquote(path.stem)) for path in sorted(folder.glob("*.jsonl"))]
+    return [ChannelLine(repository, unquote(path.stem)) for path in sorted(folder.glob("*.jsonl"))]
 
 
-def local_places(layout: Keeper) -> list[tuple[str, Line]]:
+def saved_places(layout: HistoryStore) -> list[tuple[str, ChannelLine]]:
     """Every place and line of which the store has a history."""
-    found: list[tuple[str, Line]] = []
+    found: list[tuple[str, ChannelLine]] = []
     for path in sorted((layout.root / "channels").glob("*/*/*.jsonl")):
         place, repository = unquote(path.parent.parent.name), unquote(path.parent.name)
-        found.append((place, Line(repository, unquote(path.stem))))
+        found.append((place, ChannelLine(repository, unquote(path.stem))))
     return found
 
 
-def keep(layout: Keeper, place: str, line: Line, text: bytes) -> None:
+def save_history(layout: HistoryStore, place: str, line: ChannelLine, text: bytes) -> None:
     """Write the store's copy of a history, whole or not at all. Raises ImageError where it would not go on from the one that is there."""
     path = _file(layout, place, line)
-    have = local_text(layout, place, line)
+    have = saved_history(layout, place, line)
     if have == text:
         return
     if not text.startswith(have):
@@ -178,186 +236,135 @@ def keep(layout: Keeper, place: str, line: Line, text: bytes) -> None:
         replace_file(path, text)
 
 
-def _diverged(place: str, line: Line) -> ImageError:
+def _diverged(place: str, line: ChannelLine) -> ImageError:
     return ImageError(
         f"the history of {line} at {place} and this store's copy of it went different ways",
         remedy="see what each says (`status --history`); then give one up: move the store's copy away, or restore the other",
     )
 
 
-def advance(
-    place: Place,
-    layout: Keeper,
-    line: Line,
-    tag: str,
-    channel: str,
-    signer: Signer,
-    judging: Callable[[History, str, str | None], tuple[list[Gate], list[str]]],
-    *,
-    by: str | None,
-    reason: str | None = "",
-    expect: str | None = None,
-    trust: Sequence[SSlibKey] = (),
-    approvals: Sequence[Approval] = (),
-    settle: float = SETTLE,
-    say: Say = lambda text: None,
-    now: dt.datetime | None = None,
-) -> Moved:
-    """Point a channel to the item with an immutable tag if every requirement is met. Pointers move; nothing
-    is copied.
+def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge) -> MoveResult:
+    """Point a channel to the image with an immutable tag if every requirement is met. Only pointers move.
 
-    `judging` gets the history, the item's digest and that of its predecessor (None: none), and returns the
-    requirements and notes. `trust` verifies histories, in addition to the signer's own key; `expect` is the
-    (beginning of the) expected current digest of the channel. Raises ImageError if a requirement is not met,
-    if others moved a tag, and if another writer moves the same line.
+    Raises ImageError if a requirement is not met, if others moved a tag, and if another writer moves the same
+    line.
     """
-    if channel not in CHANNELS:
-        raise ImageError(f'there is no channel "{channel}"', remedy=nearest(channel, CHANNELS))
-    keys = (*trust, signer.public)
-    with using(layout), lane(layout, f"{place.name}/{line}"):
-        history = _load(place, layout, line, keys, settle, say)
-        digest = place.published(line, tag)
-        if digest is None:
-            raise ImageError(
-                f"{place.name}/{line.repository}:{tag} is not there",
-                remedy=f"publish it first: {place.command} publish",
-            )
-        for entry in history.entries:
-            if entry.tag == tag and entry.now != digest:
-                raise ImageError(
-                    f"{place.name}/{line.repository}:{tag} is {digest}, and was {entry.now} when it was promoted to {entry.channel}: the tag was moved",
-                    remedy="find out who did; put it back with the image of that digest",
-                )
+    line, channel, tag = move.line, move.channel, str(move.to)
+    with _turn(place, store, move):
+        history = _load(place, store, line, move)
+        digest = _published(place, history, tag)
         last = history.current(channel)
         was = last.now if last else None
-        if expect is not None and not (was or "none").removeprefix("sha256:").startswith(
-            expect.removeprefix("sha256:")
-        ):
-            raise ImageError(
-                f"{channel} of {line} is {was or 'none'}, expected {expect}",
-                remedy=f"look at `{place.command} status`",
-            )
+        _expect(place, move, was)
         found = place.pointer(line, channel)
         _foreign(place, line, channel, history, found)
-        moved = Moved(line, channel, digest, tag, was)
+        moved = MoveResult(line, channel, digest, tag, was)
         place.whole(line, digest)
-        if was == digest:
+        if last is not None and was == digest:
             if found == digest:
                 moved.notes.append(f"{channel} of {line} is {tag} already")
             else:
-                _point(place, layout, line, channel, digest, history)
+                _point(place, store, line, channel, digest, history)
                 moved.notes.append(
-                    f"{channel} of {line}: the promotion of {last.date if last else ''} was not finished, and is now"
+                    f"{channel} of {line}: the promotion of {last.date} was not finished, and is now"
                 )
-            keep(layout, place.name, line, history.text)
+            save_history(store, place.name, line, history.text)
             return moved
         base = last or history.current("stable")
-        gates, notes = judging(history, digest, base.now if base is not None else None)
-        moved.gates = gates
-        refuse(channel, f"{line.repository}:{tag}", gates)
+        results, notes = judging(history, digest, base.now if base is not None else None)
+        moved.requirements = results
+        refuse(channel, f"{line.repository}:{tag}", results)
         moved.notes += notes
         if channel in ("canary", "stable", "known-good"):
             moved.notes.append(NO_SOAK)
         _others(place, line, channel, history, moved)
-        entry = Entry(
-            str(line),
-            len(history.entries) + 1,
-            history.head,
-            "promote",
-            channel,
-            was,
-            digest,
-            tag,
-            str(by),
-            _stamp(now),
-            reason or "",
-            tuple(gate.document() for gate in gates),
-            tuple({"part": one.part, "by": one.by, "reason": one.reason} for one in approvals),
-            tuple(moved.notes),
-        )
-        moved.entry = entry
-        _move(place, layout, history, entry, signer, keys, settle)
+        _move(place, store, history, move, moved, "promote")
     return moved
 
 
-def rollback(
-    place: Place,
-    layout: Keeper,
-    line: Line,
-    signer: Signer,
-    *,
-    by: str,
-    reason: str,
-    channel: str = "stable",
-    to: str | None = None,
-    trust: Sequence[SSlibKey] = (),
-    settle: float = SETTLE,
-    say: Say = lambda text: None,
-    now: dt.datetime | None = None,
-) -> Moved:
-    """Point a channel to its previous item; `to`: to `known-good`, or to an item that the history names
-    (digest or immutable tag).
+def _published(place: ChannelPlace, history: History, tag: str) -> str:
+    """Return the digest of an immutable tag. Raises ImageError without one, and for one that was moved."""
+    line = history.line
+    digest = place.published(line, tag)
+    if digest is None:
+        raise ImageError(
+            f"{place.name}/{line.repository}:{tag} is not there",
+            remedy=f"publish it first: {place.command} publish",
+        )
+    for entry in history.entries:
+        if entry.tag == tag and entry.now != digest:
+            raise ImageError(
+                f"{place.name}/{line.repository}:{tag} is {digest}, and was {entry.now} when it was promoted "
+                f"to {entry.channel}: the tag was moved",
+                remedy="find out who did; put it back with the image of that digest",
+            )
+    return digest
+
+
+def _expect(place: ChannelPlace, move: Move, was: str | None) -> None:
+    """Refuse a move if the channel does not point to the expected digest."""
+    if move.expect is not None and not (was or "none").removeprefix("sha256:").startswith(
+        move.expect.removeprefix("sha256:")
+    ):
+        raise ImageError(
+            f"{move.channel} of {move.line} is {was or 'none'}, expected {move.expect}",
+            remedy=f"check it with `{place.command} status`",
+        )
+
+
+def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult:
+    """Point a channel to its previous image, or to `move.to`.
 
     The rollback of an earlier run is completed first, and then this one goes no further. At a store's copy of
-    a registry (`StorePlace`), only this store is used and changed; the next promotion or rollback that
-    reaches the registry updates it. Raises ImageError.
+    another place (`LocalPlace`), only this store is used and changed; the next promotion or rollback that
+    reaches the place updates it. Raises ImageError.
     """
-    if channel not in CHANNELS:
-        raise ImageError(f'there is no channel "{channel}"', remedy=nearest(channel, CHANNELS))
-    keys = (*trust, signer.public)
-    with using(layout), lane(layout, f"{place.name}/{line}"):
-        history = _load(place, layout, line, keys, settle, say)
+    line, channel = move.line, move.channel
+    with _turn(place, store, move):
+        history = _load(place, store, line, move)
         last = history.current(channel)
         if last is None:
             known = ", ".join(one for one in CHANNELS if history.current(one)) or "none"
             raise ImageError(
                 f"{channel} of {line} never stood for anything (of its channels: {known})",
-                remedy=f"look at `{place.command} status`",
+                remedy=f"check it with `{place.command} status`",
             )
-        moved = Moved(line, channel, "", "", last.now)
+        moved = MoveResult(line, channel, "", "", last.now)
         found = place.pointer(line, channel)
-        if last.action == "rollback" and found != last.now and found == last.was and to is None:
+        if last.action == "rollback" and found != last.now and found == last.was and move.to is None:
             moved.now, moved.tag = last.now, last.tag
             _present(place, line, last.now)
-            _point(place, layout, line, channel, last.now, history)
+            _point(place, store, line, channel, last.now, history)
             moved.notes.append(
                 f"the rollback of {last.date} was not finished, and is now; run it again to go further back"
             )
-            keep(layout, place.name, line, history.text)
+            save_history(store, place.name, line, history.text)
             return moved
-        target = _way_back(history, channel, to, place.command)
+        target = _way_back(history, channel, move.to, place.command)
         moved.now, moved.tag = target.now, target.tag
         if found not in (last.now, None):
             moved.notes.append(f"the tag of {channel} stood for {found}, where the history says {last.now}")
         _present(place, line, target.now)
         if place.copy:
             moved.notes.append(
-                f"{place.name} has not seen this yet: the next promotion or rollback that reaches it brings it there"
+                f"{place.name} has not seen this yet: the next promotion or rollback that reaches it publishes it"
             )
         else:
             _others(place, line, channel, history, moved)
-        entry = Entry(
-            str(line),
-            len(history.entries) + 1,
-            history.head,
-            "rollback",
-            channel,
-            last.now,
-            target.now,
-            target.tag,
-            by,
-            _stamp(now),
-            reason,
-            (),
-            (),
-            tuple(moved.notes),
-        )
-        moved.entry = entry
-        _move(place, layout, history, entry, signer, keys, settle)
+        _move(place, store, history, move, moved, "rollback")
     return moved
 
 
-def _way_back(history: History, channel: str, to: str | None, command: str) -> Entry:
+@contextmanager
+def _turn(place: ChannelPlace, store: HistoryStore, move: Move) -> Iterator[None]:
+    """Check the channel's name, and exclude other writers of the line and garbage collections of the store."""
+    if move.channel not in CHANNELS:
+        raise ImageError(f'there is no channel "{move.channel}"', remedy=nearest(move.channel, CHANNELS))
+    with place.turn(), using(store), lane(store, f"{place.name}/{move.line}"):
+        yield
+
+
+def _way_back(history: History, channel: str, to: str | None, command: str) -> HistoryEntry:
     """Where a rollback leads. Raises ImageError where there is nothing to go back to."""
     last = history.current(channel)
     if to in CHANNELS:
@@ -399,7 +406,7 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> E
     return found
 
 
-def _present(place: Place, line: Line, digest: str) -> None:
+def _present(place: ChannelPlace, line: ChannelLine, digest: str) -> None:
     """See to it that an image is whole at a place; a registry that lost it gets it from the store."""
     try:
         place.whole(line, digest)
@@ -409,13 +416,12 @@ def _present(place: Place, line: Line, digest: str) -> None:
         place.whole(line, digest)
 
 
-def _load(
-    place: Place, layout: Keeper, line: Line, keys: Sequence[SSlibKey], settle: float, say: Say
-) -> History:
+def _load(place: ChannelPlace, layout: HistoryStore, line: ChannelLine, how: Move | Repair) -> History:
     """Return the verified history of a place, joined with the store's copy: the longer one if it begins with
     the other.
     """
-    there, here = place.text(line), local_text(layout, place.name, line)
+    keys = how.keys
+    there, here = place.text(line), saved_history(layout, place.name, line)
     if there == here or there.startswith(here):
         return read(there, line, keys, where=f"{place.name}/{line}")
     if not here.startswith(there):
@@ -426,33 +432,50 @@ def _load(
     for entry in pending:
         _present(place, line, entry.now)
     place.commit(line, here)
-    time.sleep(settle)
+    time.sleep(how.settle if place.settles else 0)
     if place.text(line) != here:
         raise _raced(place, line)
     for channel in dict.fromkeys(entry.channel for entry in pending):
         current = history.current(channel)
         if current is not None:
             place.point(line, channel, current.now)
-            say(
+            how.say(
                 f"{place.name}: {channel} of {line} is {current.tag}, as was decided in this store on {current.date}"
             )
     return history
 
 
 def _move(
-    place: Place,
-    layout: Keeper,
+    place: ChannelPlace,
+    layout: HistoryStore,
     history: History,
-    entry: Entry,
-    signer: Signer,
-    keys: Sequence[SSlibKey],
-    settle: float,
+    move: Move,
+    moved: MoveResult,
+    action: str,
 ) -> None:
-    line, after = history.line, add(history, entry, signer)
+    """Record a move in the history, then move the tag. Raises ImageError if another writer interferes."""
+    line, keys = history.line, move.keys
+    moved.entry = entry = HistoryEntry(
+        str(line),
+        len(history.entries) + 1,
+        history.head,
+        action,
+        move.channel,
+        moved.was,
+        moved.now,
+        moved.tag,
+        move.by,
+        move.stamp,
+        move.reason,
+        tuple(result.document() for result in moved.requirements),
+        tuple(vars(one) for one in move.approvals) if action == "promote" else (),
+        tuple(moved.notes),
+    )
+    after = add(history, entry, move.signer)
     if place.text(line) != history.text:
         raise _raced(place, line)
     place.commit(line, after.text)  # from here on the move is decided
-    time.sleep(settle if place.settles else 0)
+    time.sleep(move.settle if place.settles else 0)
     if not place.text(line).startswith(after.text):
         raise _raced(place, line)
     place.point(line, entry.channel, entry.now)
@@ -469,37 +492,41 @@ def _move(
             f"the tag of {entry.channel} of {line} is {found or 'none'} after it was given to {entry.now}: somebody else moves it",
             remedy="run the same command again when nobody else does",
         )
-    keep(layout, place.name, line, there)
+    save_history(layout, place.name, line, there)
     _local_point(layout, place.name, line, entry.channel, entry.now)
 
 
-def _raced(place: Place, line: Line) -> ImageError:
+def _raced(place: ChannelPlace, line: ChannelLine) -> ImageError:
     return ImageError(
         f"somebody else changed the channels of {line} at {place.name} meanwhile, and what they wrote stands",
         remedy=f"look at `{place.command} status`, and run it again if it is still wanted",
     )
 
 
-def _point(place: Place, layout: Keeper, line: Line, channel: str, digest: str, history: History) -> None:
+def _point(
+    place: ChannelPlace, layout: HistoryStore, line: ChannelLine, channel: str, digest: str, history: History
+) -> None:
     place.point(line, channel, digest)
     if place.pointer(line, channel) != digest or not place.text(line).startswith(history.text):
         raise _raced(place, line)
     _local_point(layout, place.name, line, channel, digest)
 
 
-def local_name(place: str, line: Line, channel: str) -> str:
+def local_name(place: str, line: ChannelLine, channel: str) -> str:
     """Return the store's name of a channel: `cuda:12.4-runtime-debian12`, prefixed with the name of the
     registry if it belongs to one.
     """
     return f"{'' if place == 'store' else place + '/'}{line.repository}:{line.pointer(channel)}"
 
 
-def _local_point(layout: Keeper, place: str, line: Line, channel: str, digest: str) -> None:
+def _local_point(layout: HistoryStore, place: str, line: ChannelLine, channel: str, digest: str) -> None:
     """Point the store's own name of the channel to the image, if the store has it."""
     layout.name_as(local_name(place, line, channel), digest)
 
 
-def _foreign(place: Place, line: Line, channel: str, history: History, found: str | None) -> None:
+def _foreign(
+    place: ChannelPlace, line: ChannelLine, channel: str, history: History, found: str | None
+) -> None:
     """Refuse to move a tag that points to an image unknown to the channel's history."""
     if found is not None and not history.was_in(channel, found):
         last = history.current(channel)
@@ -509,7 +536,9 @@ def _foreign(place: Place, line: Line, channel: str, history: History, found: st
         )
 
 
-def _others(place: Place, line: Line, channel: str, history: History, moved: Moved) -> None:
+def _others(
+    place: ChannelPlace, line: ChannelLine, channel: str, history: History, moved: MoveResult
+) -> None:
     for other in CHANNELS:
         last = history.current(other)
         if other != channel and last is not None and (found := place.pointer(line, other)) != last.now:
@@ -518,17 +547,13 @@ def _others(place: Place, line: Line, channel: str, history: History, moved: Mov
             )
 
 
-def _stamp(now: dt.datetime | None) -> str:
-    return (now or dt.datetime.now(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 @dataclass(frozen=True)
-class Stand:
+class ChannelState:
     """State of a channel. `state`: ok, unfinished (the tag still points to the previous item), moved (another
     writer moved it), absent.
     """
 
-    line: Line
+    line: ChannelLine
     channel: str
     digest: str
     tag: str
@@ -539,31 +564,33 @@ class Stand:
 
 
 @dataclass
-class Status:
+class LineStatus:
     """How a line stands. `verified`: the history's signatures hold against keys that were given; `pending` entries wait in this store."""
 
-    line: Line
+    line: ChannelLine
     history: History
-    stands: list[Stand]
+    stands: list[ChannelState]
     verified: bool
     pending: int = 0
 
 
-def status(place: Place, layout: Keeper, line: Line, trust: Sequence[SSlibKey] = ()) -> Status:
+def status(
+    place: ChannelPlace, layout: HistoryStore, line: ChannelLine, trust: Sequence[SSlibKey] = ()
+) -> LineStatus:
     """Return the state of the channels of a line, with the tags validated against the history. Raises
     ImageError for a history with wrong signatures.
     """
-    there, here = place.text(line), local_text(layout, place.name, line)
+    there, here = place.text(line), saved_history(layout, place.name, line)
     if not there.startswith(here) and not here.startswith(there):
         raise _diverged(place.name, line)
     history = read(there, line, trust, where=f"{place.name}/{line}")
-    stands: list[Stand] = []
+    stands: list[ChannelState] = []
     for channel in CHANNELS:
         last = history.current(channel)
         found = place.pointer(line, channel)
         if last is None:
             if found is not None:
-                stands.append(Stand(line, channel, "", "", "", "", "moved", found))
+                stands.append(ChannelState(line, channel, "", "", "", "", "moved", found))
             continue
         if found == last.now:
             state = "ok"
@@ -575,44 +602,45 @@ def status(place: Place, layout: Keeper, line: Line, trust: Sequence[SSlibKey] =
                 if found == last.was or (found is not None and history.was_in(channel, found))
                 else "moved"
             )
-        stands.append(Stand(line, channel, last.now, last.tag, last.date, last.by, state, found))
+        stands.append(ChannelState(line, channel, last.now, last.tag, last.date, last.by, state, found))
     pending = (
         len(read(here, line, trust, where=str(_file(layout, place.name, line))).entries)
         - len(history.entries)
         if len(here) > len(there)
         else 0
     )
-    return Status(line, history, stands, bool(trust) and bool(history.entries), pending)
+    return LineStatus(line, history, stands, bool(trust) and bool(history.entries), pending)
 
 
-def repair(
-    place: Place,
-    layout: Keeper,
-    line: Line,
-    trust: Sequence[SSlibKey],
-    *,
-    settle: float = SETTLE,
-    say: Say = lambda text: None,
-) -> list[Stand]:
+@dataclass(frozen=True)
+class Repair:
+    """How to repair the channels of a line: the keys that verify its history, and the time of `Move.settle`."""
+
+    keys: Sequence[SSlibKey]
+    settle: float = SETTLE
+    say: Say = lambda text: None
+
+
+def repair(place: ChannelPlace, store: HistoryStore, line: ChannelLine, how: Repair) -> list[ChannelState]:
     """Point every channel's tag to the target in the signed history, and upload decisions that were made
     offline. Return what was repaired.
 
-    `trust` is required: only a verified history is acted on. A channel tag without history is left alone.
+    Keys are required: only a verified history is acted on. A channel tag without history is left alone.
     """
-    if not trust:
+    if not how.keys:
         raise ImageError(
-            "tags are given back only to what a verified history says",
+            "tags are restored only from a verified history",
             remedy="name the public key with --trust",
         )
-    with using(layout), lane(layout, f"{place.name}/{line}"):
-        history = _load(place, layout, line, trust, settle, say)
+    with place.turn(), using(store), lane(store, f"{place.name}/{line}"):
+        history = _load(place, store, line, how)
         found = [
-            stand
-            for stand in status(place, layout, line, trust).stands
-            if stand.state != "ok" and stand.digest
+            state
+            for state in status(place, store, line, how.keys).stands
+            if state.state != "ok" and state.digest
         ]
-        for stand in found:
-            _present(place, line, stand.digest)
-            _point(place, layout, line, stand.channel, stand.digest, history)
-        keep(layout, place.name, line, history.text)
+        for state in found:
+            _present(place, line, state.digest)
+            _point(place, store, line, state.channel, state.digest, history)
+        save_history(store, place.name, line, history.text)
     return found

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from goldnode.classdoc.compile import health_facts
+from goldnode.classdoc.gpu_facts import health_facts
 from goldnode.facts import host as facts
 from goldnode.node.probe.values import is_fault
 from goldnode.node.state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH
@@ -43,7 +43,7 @@ CLEAN = (
 
 
 @dataclass
-class Proposal:
+class BaselineProposal:
     """A proposed `baseline`, and a sentence for each value that was left out."""
 
     baseline: Json
@@ -126,12 +126,12 @@ def doubts(
     return found
 
 
-def propose(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None = None) -> Proposal:
+def propose(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None = None) -> BaselineProposal:
     """Return the values that captures (name, content) have in common.
 
     Pure. The captures must pass :func:`doubts`.
     """
-    found = Proposal({})
+    found = BaselineProposal({})
     gpu = _gpus(captures, reason, found.notes)
     if gpu:
         found.baseline["gpu"] = gpu

@@ -51,7 +51,7 @@ def read(path: Path) -> Json:
 
 def bless(
     paths: Sequence[Path], catalog: Catalog, name: str | None = None, reason: str | None = None
-) -> baseline.Proposal:
+) -> baseline.BaselineProposal:
     """Return the baseline that the captures in `paths` have in common.
 
     `name` is the class it is for: the captures must match its GPU model, GPU count and platform. `reason`
@@ -61,6 +61,13 @@ def bless(
     captures = [(str(path), read(path)) for path in paths]
     entry = catalog.node_class(name) if name is not None else None
     item = entry.item if entry is not None else None
+    if entry is not None and item is not None and item.gpu is not None and item.gpu.model == models.AUTO:
+        raise entry.error(
+            "a baseline is of one GPU model, and the class takes any (`model: auto`)",
+            "gpu",
+            "model",
+            remedy="declare the model, or bless without --class",
+        )
     platform = (
         catalog.platforms[item.platform].item if item is not None and item.platform is not None else None
     )
@@ -101,7 +108,7 @@ def bless(
     return proposal
 
 
-def text(proposal: baseline.Proposal) -> str:
+def text(proposal: baseline.BaselineProposal) -> str:
     """Return the proposal as the YAML of a class file."""
     import yaml
 
@@ -115,7 +122,7 @@ def text(proposal: baseline.Proposal) -> str:
     return dumped
 
 
-def patch(proposal: baseline.Proposal, file: Path) -> str:
+def patch(proposal: baseline.BaselineProposal, file: Path) -> str:
     """Return a unified diff that replaces the baseline of a class file, or appends one."""
     before = file.read_text(encoding="utf-8").splitlines(keepends=True)
     # Edit the text instead of dumping the parsed YAML: comments and order of the file survive.

@@ -18,9 +18,9 @@ import jinja2
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog
-from goldnode.classdoc.hosts import host_of_class, host_of_stack
+from goldnode.classdoc.hosts import host_of_class, host_of_stack, release_numbers
 from goldnode.compat.check import check
-from goldnode.compat.model import Finding, Host, Workload
+from goldnode.compat.model import CompatFinding, CompatHost, Workload
 from goldnode.core.errors import FactsError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
@@ -36,7 +36,7 @@ _EXERCISED = {
 
 
 @dataclass(frozen=True)
-class Note:
+class CombinationNote:
     """A footnote: its text, severity (None: a remark), sources, and reservations."""
 
     severity: str | None
@@ -47,13 +47,13 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Row:
+class CombinationRow:
     """One line of a table: name, cells by column, verdict of a check (`ok`, or the worst), and notes."""
 
     name: str
     cells: Mapping[str, str]
     verdict: str
-    notes: tuple[Note, ...]
+    notes: tuple[CombinationNote, ...]
     remarks: tuple[str, ...] = ()
 
     @property
@@ -63,53 +63,53 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class CombinationTable:
     """A table with its columns in order; `one` is the title of the first column."""
 
     title: str
     one: str
     about: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[CombinationRow, ...]
 
 
 @dataclass(frozen=True)
-class Matrix:
+class BlessedCombinations:
     """Both tables, and the date of the facts, which is also the day judged for."""
 
     date: dt.date
-    tables: tuple[Table, ...]
+    tables: tuple[CombinationTable, ...]
 
 
-def matrix(catalog: Catalog, site: Site) -> Matrix:
+def blessed_combinations(catalog: Catalog, site: Site) -> BlessedCombinations:
     """Return the matrix of `catalog`. Raises GoldnodeError for a lock that does not belong to its stack."""
     day = facts.compiled()
     stacks = tuple(_stack(name, catalog, site, day) for name in sorted(catalog.stacks))
     classes = tuple(_class(name, catalog, site, day) for name in sorted(catalog.classes))
     tables = (
-        Table(
+        CombinationTable(
             "Stacks",
             "Stack",
-            "What is installed together, and changed only together. Versions are those of the lock; a "
-            "stack without one shows what it asks for.",
+            "Components that are installed and updated together, with the versions of the lock. A stack "
+            "without a lock shows its declaration.",
             ("OS", "Kernel", "Driver", "Containers", "Support ends", "Security", "Tried out"),
             stacks,
         ),
-        Table(
+        CombinationTable(
             "Classes",
             "Class",
-            "What runs on the GPUs of a class. CUDA: the newest that the driver runs natively; by "
-            "minor-version compatibility, which needs machine code for the GPU in the binaries; with "
-            "NVIDIA's forward-compatibility package in the image. cuDNN, NCCL and PyTorch: the newest that "
-            "a source says goes with it.",
+            "Software that runs on the GPUs of a class. CUDA: the newest version that the driver runs natively; "
+            "with minor-version compatibility, which needs machine code for the GPU in the binaries; with "
+            "NVIDIA's forward-compatibility package in the image. cuDNN, NCCL and PyTorch: the newest version "
+            "that a source confirms for it.",
             ("Hardware", "Stack", "CUDA", "CUDA, minor", "CUDA, forward", "cuDNN", "NCCL", "PyTorch", "ROCm"),
             classes,
         ),
     )
-    return Matrix(day, tables)
+    return BlessedCombinations(day, tables)
 
 
-def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> Row:
+def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> CombinationRow:
     stack, host = catalog.stacks[name].item, host_of_stack(name, catalog, site, on=day)
     found = check(host)
     cells = {
@@ -122,10 +122,10 @@ def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> Row:
         "Security": _security(host),
         "Tried out": _EXERCISED[stack.exercised],
     }
-    return Row(name, cells, _heaviest(found), _notes(found), tuple(stack.limits))
+    return CombinationRow(name, cells, _heaviest(found), _notes(found), tuple(stack.limits))
 
 
-def _kernel(host: Host) -> str:
+def _kernel(host: CompatHost) -> str:
     if host.unlocked is not None:
         return f"{host.kernel}, not locked"
     exact = (
@@ -136,7 +136,7 @@ def _kernel(host: Host) -> str:
     return f"{host.kernel}{exact}"
 
 
-def _driver(stack: models.Stack, host: Host) -> str:
+def _driver(stack: models.Stack, host: CompatHost) -> str:
     if stack.driver is None:
         return NONE
     if stack.driver.vendor == "amd":
@@ -145,10 +145,10 @@ def _driver(stack: models.Stack, host: Host) -> str:
     return f"NVIDIA {host.driver or host.branch + '.x' if host.branch else ''}{flavour}"
 
 
-def _containers(stack: models.Stack, host: Host) -> str:
+def _containers(stack: models.Stack, host: CompatHost) -> str:
     if stack.runtime is None:
         return NONE
-    engine = f"{host.engine} {_upstream(host.engine_version) or '(not locked)'}"
+    engine = f"{host.engine} {release_numbers(host.engine_version) or '(not locked)'}"
     toolkit = stack.runtime.toolkit
     if toolkit is None:
         return f"{engine}, without GPUs"
@@ -156,10 +156,6 @@ def _containers(stack: models.Stack, host: Host) -> str:
     if toolkit.vendor == "amd":
         return f"{engine}, CDI by goldnode"
     return f"{engine}, toolkit {host.toolkit or 'not locked'}{mode}"
-
-
-def _upstream(version: str | None) -> str | None:
-    return None if version is None else facts.release_numbers(version)
 
 
 def _support(stack: models.Stack, day: dt.date) -> str:
@@ -175,7 +171,7 @@ def _support(stack: models.Stack, day: dt.date) -> str:
     return f"{ends}, past{given}"
 
 
-def _security(host: Host) -> str:
+def _security(host: CompatHost) -> str:
     if host.vendor != "nvidia" or host.branch is None:
         return NONE
     try:
@@ -194,7 +190,7 @@ def _security(host: Host) -> str:
     return f"below {floor.floor}" if short else f"fixed, bulletin {floor.bulletin} ({floor.bulletin_date})"
 
 
-def _class(name: str, catalog: Catalog, site: Site, day: dt.date) -> Row:
+def _class(name: str, catalog: Catalog, site: Site, day: dt.date) -> CombinationRow:
     item, host = catalog.classes[name].item, host_of_class(name, catalog, site, on=day)
     found = check(host)
     cells = dict.fromkeys(("CUDA", "CUDA, minor", "CUDA, forward", "cuDNN", "NCCL", "PyTorch", "ROCm"), NONE)
@@ -202,21 +198,21 @@ def _class(name: str, catalog: Catalog, site: Site, day: dt.date) -> Row:
         ", simulated" if item.simulated else ""
     )
     cells["Stack"] = item.stack
-    more: list[Note] = []
+    more: list[CombinationNote] = []
     if host.gpus and host.vendor == "nvidia":
         more = _cuda(_Asked(host, found), cells)
     elif host.gpus and host.vendor == "amd":
         more = _rocm(_Asked(host, found), cells)
-    return Row(name, cells, _heaviest(found), (*_notes(found), *more))
+    return CombinationRow(name, cells, _heaviest(found), (*_notes(found), *more))
 
 
 class _Asked:
     """Query the engine about workloads on one host, without the findings about the host itself."""
 
-    def __init__(self, host: Host, known: Sequence[Finding]) -> None:
+    def __init__(self, host: CompatHost, known: Sequence[CompatFinding]) -> None:
         self.host, self.known = host, frozenset(known)
 
-    def __call__(self, **stated: Any) -> list[Finding]:
+    def __call__(self, **stated: Any) -> list[CompatFinding]:
         return [
             finding for finding in check(self.host, [Workload("it", **stated)]) if finding not in self.known
         ]
@@ -239,19 +235,19 @@ class _Asked:
 _RANK = ("ok", "warn", "unknown", "block")
 
 
-def _heaviest(found: Iterable[Finding]) -> str:
+def _heaviest(found: Iterable[CompatFinding]) -> str:
     return max(
         (finding.severity for finding in found if finding.accepted is None), key=_RANK.index, default="ok"
     )
 
 
-def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
-    notes: list[Note] = []
+def _cuda(ask: _Asked, cells: dict[str, str]) -> list[CombinationNote]:
+    notes: list[CombinationNote] = []
     # Newest first: the first candidate that passes is the newest.
     minors = list(reversed(software.cudas()))
     native, _ = ask.newest(minors, lambda version: {"cuda": version, "forward_compat": False})
     if native is None:
-        return [Note(None, "No CUDA is known to run natively")]
+        return [CombinationNote(None, "No CUDA is known to run natively")]
     cells["CUDA"] = native
     newer = minors[: minors.index(native)]
     limited, _ = ask.newest(newer, lambda version: {"cuda": version, "forward_compat": False}, most="warn")
@@ -266,7 +262,7 @@ def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
             notes += _notes(ask(cuda=version, forward_compat=package), sure=True)
     if open_:
         notes.append(
-            Note(
+            CombinationNote(
                 "unknown",
                 f"No source says whether CUDA {_list(open_)} runs with a forward-compatibility package",
             )
@@ -281,7 +277,7 @@ def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
         cells[title] = newest or NONE
         if open_:
             notes.append(
-                Note(
+                CombinationNote(
                     "unknown",
                     f"No source says whether {title} {_list(open_)} goes with CUDA {native} on these GPUs",
                 )
@@ -295,7 +291,7 @@ def _cuda(ask: _Asked, cells: dict[str, str]) -> list[Note]:
         notes += _notes(ask(**_torch(newest)), sure=True)
     if open_:
         notes.append(
-            Note(
+            CombinationNote(
                 "unknown",
                 f"No source says whether PyTorch {_list(item.replace('+', ' ') for item in open_)} has "
                 "code for these GPUs",
@@ -319,7 +315,7 @@ def _torch_builds() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _rocm(ask: _Asked, cells: dict[str, str]) -> list[Note]:
+def _rocm(ask: _Asked, cells: dict[str, str]) -> list[CombinationNote]:
     versions = list(reversed(software.rocms()))
     newest, open_ = ask.newest(versions, lambda version: {"rocm": version}, most="warn")
     cells["ROCm"] = newest or "not known"
@@ -327,7 +323,7 @@ def _rocm(ask: _Asked, cells: dict[str, str]) -> list[Note]:
         return []
     return [
         *_notes(ask(rocm=open_[0])),
-        Note("unknown", f"No source says enough of ROCm {_list(open_)} on this node"),
+        CombinationNote("unknown", f"No source says enough of ROCm {_list(open_)} on this node"),
     ]
 
 
@@ -337,10 +333,10 @@ def _list(versions: Iterable[str]) -> str:
     return ", ".join(named) if len(named) <= 4 else f"{named[-1]} to {named[0]} ({len(named)} versions)"
 
 
-def _notes(found: Iterable[Finding], *, sure: bool = False) -> tuple[Note, ...]:
+def _notes(found: Iterable[CompatFinding], *, sure: bool = False) -> tuple[CombinationNote, ...]:
     """Return findings as footnotes; `sure` leaves out unknowns."""
     return tuple(
-        Note(
+        CombinationNote(
             finding.severity,
             finding.message[:1].upper() + finding.message[1:],
             finding.sources,
@@ -355,13 +351,13 @@ def _notes(found: Iterable[Finding], *, sure: bool = False) -> tuple[Note, ...]:
 # ---- rendering
 
 
-def text(shown: Matrix) -> str:
+def text(shown: BlessedCombinations) -> str:
     """Return the matrix as text for a terminal: a block for each row."""
     return "\n".join(_text_lines(shown)) + "\n"
 
 
-def _text_lines(shown: Matrix) -> Iterator[str]:
-    yield f"Facts of {shown.date}, judged for that day. What is not known is said to be so."
+def _text_lines(shown: BlessedCombinations) -> Iterator[str]:
+    yield f"Facts of {shown.date}, judged for that day. Values that no source covers are not known."
     for table in shown.tables:
         width = max(len(column) for column in table.columns)
         yield ""
@@ -373,27 +369,27 @@ def _text_lines(shown: Matrix) -> Iterator[str]:
                 if row.cells[column] != NONE:
                     yield f"  {column:<{width}}  {row.cells[column]}"
             for note in row.notes:
-                yield f"  - {_said(note)}"
+                yield f"  - {_note_text(note)}"
 
 
-def _said(note: Note) -> str:
+def _note_text(note: CombinationNote) -> str:
     severity = "accepted" if note.accepted else note.severity
     doubt = f" (doubt: {note.doubt})" if note.doubt else ""
     accepted = f" Accepted: {note.accepted}." if note.accepted else ""
     return f"{severity + ': ' if severity else ''}{note.text}{doubt}.{accepted}"
 
 
-def markdown(shown: Matrix) -> str:
+def markdown(shown: BlessedCombinations) -> str:
     """Return the matrix as a Markdown page."""
     return _render("matrix.md.j2", shown)
 
 
-def html(shown: Matrix) -> str:
+def html(shown: BlessedCombinations) -> str:
     """Return the matrix as one self-contained HTML page."""
     return _render("matrix.html.j2", shown)
 
 
-def _render(name: str, shown: Matrix) -> str:
+def _render(name: str, shown: BlessedCombinations) -> str:
     environment = jinja2.Environment(
         # A missing variable must fail instead of leaving an empty cell.
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -404,5 +400,5 @@ def _render(name: str, shown: Matrix) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["cell"] = lambda value: str(value).replace("|", "\\|")
-    environment.globals.update(said=_said, NONE=NONE, words=_WORDS)
+    environment.globals.update(said=_note_text, NONE=NONE, words=_WORDS)
     return environment.get_template(name).render(matrix=shown)

@@ -26,7 +26,7 @@ from goldnode.core.files import cache_directory
 
 if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog
-    from goldnode.compat.model import Finding
+    from goldnode.compat.model import CompatFinding
 
 # Read by `goldnode.site`, in addition to the site file: the addresses in this machine's apt sources.
 MACHINE = ("/etc/os-release", "/etc/apt", "/var/lib/apt/lists")
@@ -137,7 +137,7 @@ class ClassDocuments:
                 document = self._compiled().document(name)
                 if "error" not in document:
                     # `_keep` writes the whole cache: store the messages first, so that one write covers both.
-                    self._kept["told"][name] = self._compiled().told(name)
+                    self._kept["told"][name] = self._compiled().remarks(name)
                     self._keep("documents", name, document)
                     return document
                 self._unusable[name] = document
@@ -145,14 +145,14 @@ class ClassDocuments:
         found: Json = self._kept["documents"][name]
         return found
 
-    def told(self, name: str) -> list[str]:
+    def remarks(self, name: str) -> list[str]:
         """Return the compatibility findings of a class that do not block it, one line each.
 
         Raises GoldnodeError.
         """
         self.document(name)
         found: list[str] = (
-            self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().told(name)
+            self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().remarks(name)
         )
         return found
 
@@ -233,7 +233,7 @@ class Compiler:
         self._read_inventory = read_inventory
         self._faults: list[GoldnodeError] = []
         self.catalog, self.site = load_catalog(faults=self._faults), load_site()
-        self._found: dict[str, list[Finding]] = {}
+        self._found: dict[str, list[CompatFinding]] = {}
 
     def classes(self) -> list[str]:
         """Return the names of all classes, also of those whose files have errors."""
@@ -260,6 +260,8 @@ class Compiler:
             named = (*entry.item.requirements, *(image.metadata for image in entry.item.images))
             keys += [entry.file.parent / name for name in named if name is not None]
         own = self.site.lock_places(data("catalog/stacks"), "stacks")[:-1]
+        if self.site.catalog is not None:
+            keys.append(self.site.resolve(self.site.catalog))
         return [str(path) for path in (*keys, *self.site.lock_directories(to_write=True), *own)]
 
     def check(self, inventory: str) -> None:
@@ -286,7 +288,7 @@ class Compiler:
         except (LockError, CatalogError, FactsError, WorkloadError) as problem:
             return {"class": name, "error": str(problem)}
 
-    def told(self, name: str) -> list[str]:
+    def remarks(self, name: str) -> list[str]:
         """Return the compatibility findings of a class that do not block it, one line each.
 
         Raises GoldnodeError.
@@ -311,7 +313,7 @@ class Compiler:
             "told": [f"{mark(finding)}: {brief(finding)}" for finding in found if not finding.fatal],
         }
 
-    def _findings(self, name: str) -> list[Finding]:
+    def _findings(self, name: str) -> list[CompatFinding]:
         from goldnode.classdoc.hosts import findings_of_class
 
         if name not in self._found:

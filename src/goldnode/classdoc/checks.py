@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, get_args
 
 from goldnode.catalog import models
 from goldnode.compat import rules
-from goldnode.compat.model import Waiver
+from goldnode.compat.model import StackWaiver
 from goldnode.core.errors import FactsError, WorkloadError, nearest
 from goldnode.facts import health
 from goldnode.facts import host as facts
 from goldnode.node.state import kinds
 
 if TYPE_CHECKING:
-    from goldnode.catalog.load import Catalog, Entry
+    from goldnode.catalog.load import Catalog, CatalogEntry
 
 # Driver vendor of each backend.
 ARCHITECTURES = get_args(models.OperatingSystem.model_fields["architecture"].annotation)
 VENDOR_OF_BACKEND = {"cuda": "nvidia", "rocm": "amd", "oneapi": "intel", "cpu": None}
 
 
-def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
+def check_stack(entry: CatalogEntry[models.Stack], catalog: Catalog) -> None:
     """Check a stack's archives, and its driver and dates against the facts. Raises CatalogError."""
     stack = entry.item
     _check_os(entry)
@@ -85,7 +85,7 @@ def check_stack(entry: Entry[models.Stack], catalog: Catalog) -> None:
             )
 
 
-def _check_os(entry: Entry[models.Stack]) -> None:
+def _check_os(entry: CatalogEntry[models.Stack]) -> None:
     """Check that version, codename and architecture belong to one release known to the facts."""
     os = entry.item.os
     kernel = entry.item.kernel
@@ -114,7 +114,7 @@ def _check_os(entry: Entry[models.Stack]) -> None:
         )
 
 
-def _check_modules(entry: Entry[models.Stack]) -> None:
+def _check_modules(entry: CatalogEntry[models.Stack]) -> None:
     """Check that each out-of-tree module has a package and comes after the modules it depends on."""
     stack = entry.item
     own = [stack.driver.module] if stack.driver is not None else []
@@ -162,7 +162,7 @@ def _check_modules(entry: Entry[models.Stack]) -> None:
         known.append(module.name)
 
 
-def check_platform(entry: Entry[models.Platform]) -> None:
+def check_platform(entry: CatalogEntry[models.Platform]) -> None:
     """Check the GPU models a platform names. Raises CatalogError."""
     if entry.item.gpus is None:
         return
@@ -173,7 +173,7 @@ def check_platform(entry: Entry[models.Platform]) -> None:
             raise entry.error(error.message, "gpus", "models", index, remedy=error.remedy) from None
 
 
-def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
+def check_class(entry: CatalogEntry[models.NodeClass], catalog: Catalog) -> None:
     """Check a class's references and values. Raises CatalogError."""
     item = entry.item
     if item.stack not in catalog.stacks:
@@ -202,7 +202,7 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
     if item.images or item.requirements:
         _check_workloads(entry)
     gpu = None
-    if item.gpu is not None:
+    if item.gpu is not None and item.gpu.model != models.AUTO:
         try:
             gpu = facts.gpu(item.gpu.model)
         except FactsError as error:
@@ -210,6 +210,9 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
     _check_platform_of(entry, catalog, stack)
     _check_host(entry)
     _check_suppressions(entry)
+    if item.gpu is not None and item.gpu.model == models.AUTO:
+        _check_auto(entry, stack)
+        return
     if gpu is None:
         if item.baseline.gpu is not None:
             raise entry.error(
@@ -230,7 +233,7 @@ def check_class(entry: Entry[models.NodeClass], catalog: Catalog) -> None:
     _check_baseline(entry, gpu)
 
 
-def _check_workloads(entry: Entry[models.NodeClass]) -> None:
+def _check_workloads(entry: CatalogEntry[models.NodeClass]) -> None:
     """Check image references, their stated properties, and that the named files exist.
 
     The content of the files is read by the compatibility check.
@@ -263,7 +266,7 @@ def _check_workloads(entry: Entry[models.NodeClass]) -> None:
             )
 
 
-def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | None = None) -> None:
+def check_use(entry: CatalogEntry[models.NodeClass], catalog: Catalog, on: dt.date | None = None) -> None:
     """Refuse a class that must not be used on day `on` (default today).
 
     Its stack is past its end of life without a valid waiver, or it accepts findings of an unknown rule or
@@ -276,7 +279,7 @@ def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | No
     stack = stack_entry.item
     waiver = None
     if stack.waiver is not None:
-        waiver = Waiver(
+        waiver = StackWaiver(
             stack.waiver.reason, stack.waiver.owner, stack.waiver.expires, tuple(stack.waiver.classes)
         )
     found = rules.support(
@@ -295,7 +298,7 @@ def check_use(entry: Entry[models.NodeClass], catalog: Catalog, on: dt.date | No
     )
 
 
-def check_waiver(entry: Entry[models.Stack], catalog: Catalog) -> None:
+def check_waiver(entry: CatalogEntry[models.Stack], catalog: Catalog) -> None:
     """Refuse a waiver for a class that does not use the stack: it has no effect. Raises CatalogError."""
     for index, name in enumerate(entry.item.waiver.classes if entry.item.waiver is not None else ()):
         users = [
@@ -312,7 +315,7 @@ def check_waiver(entry: Entry[models.Stack], catalog: Catalog) -> None:
             )
 
 
-def check_accepted(entry: Entry[models.NodeClass], stack: Path, on: dt.date) -> None:
+def check_accepted(entry: CatalogEntry[models.NodeClass], stack: Path, on: dt.date) -> None:
     """Refuse invalid acceptances of a class. Raises CatalogError.
 
     An acceptance is invalid if its rule does not exist, or if it expired before day `on`. A class cannot
@@ -349,11 +352,13 @@ def check_accepted(entry: Entry[models.NodeClass], stack: Path, on: dt.date) -> 
             )
 
 
-def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
+def not_checked(entry: CatalogEntry[models.NodeClass]) -> list[str]:
     """Return the settings of the class that the facts cannot judge, one sentence each."""
     item = entry.item
     if item.gpu is None:
         return []
+    if item.gpu.model == models.AUTO:
+        return ["the GPU model is the node's own (auto); the node is judged by the facts of its model"]
     gpu = facts.gpu(item.gpu.model)
     found = []
     policies = [item.policy, *item.policy.overrides]
@@ -376,7 +381,7 @@ def not_checked(entry: Entry[models.NodeClass]) -> list[str]:
     return found
 
 
-def _check_toolkit(entry: Entry[models.Stack]) -> None:
+def _check_toolkit(entry: CatalogEntry[models.Stack]) -> None:
     """Check that the stack lists all packages of the NVIDIA container toolkit.
 
     Raises CatalogError. Rule `toolkit-floor` judges its version.
@@ -396,7 +401,7 @@ def _check_toolkit(entry: Entry[models.Stack]) -> None:
         )
 
 
-def _check_backend(entry: Entry[models.NodeClass], stack: models.Stack) -> None:
+def _check_backend(entry: CatalogEntry[models.NodeClass], stack: models.Stack) -> None:
     item = entry.item
     wanted = VENDOR_OF_BACKEND[item.backend]
     have = stack.driver.vendor if stack.driver is not None else None
@@ -423,7 +428,7 @@ def _driver_of(vendor: str | None) -> str:
     return "no GPU driver" if vendor is None else names[vendor]
 
 
-def _check_platform_of(entry: Entry[models.NodeClass], catalog: Catalog, stack: models.Stack) -> None:
+def _check_platform_of(entry: CatalogEntry[models.NodeClass], catalog: Catalog, stack: models.Stack) -> None:
     item = entry.item
     if item.platform is None:
         return
@@ -480,7 +485,7 @@ def findings() -> list[str]:
     return sorted(name for name in kinds.KINDS if "*" not in name)
 
 
-def _check_suppressions(entry: Entry[models.NodeClass]) -> None:
+def _check_suppressions(entry: CatalogEntry[models.NodeClass]) -> None:
     for index, item in enumerate(entry.item.suppressions):
         if not is_finding(item.id):
             raise entry.error(
@@ -492,7 +497,7 @@ def _check_suppressions(entry: Entry[models.NodeClass]) -> None:
             )
 
 
-def past_suppressions(entry: Entry[models.NodeClass], on: dt.date | None = None) -> list[str]:
+def past_suppressions(entry: CatalogEntry[models.NodeClass], on: dt.date | None = None) -> list[str]:
     """Return a sentence for each suppression that expired before day `on` (default today).
 
     Its findings count again.
@@ -518,7 +523,7 @@ _WORD_KEYS = {
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 
 
-def _check_host(entry: Entry[models.NodeClass]) -> None:
+def _check_host(entry: CatalogEntry[models.NodeClass]) -> None:
     host, network = entry.item.policy.host, entry.item.baseline.network
     seen: set[str] = set()
     for index, word in enumerate(host.cmdline):
@@ -566,7 +571,7 @@ def _check_host(entry: Entry[models.NodeClass]) -> None:
             )
 
 
-def _check_gpu(entry: Entry[models.NodeClass], gpu: facts.Gpu, stack: models.Stack) -> None:
+def _check_gpu(entry: CatalogEntry[models.NodeClass], gpu: facts.GpuModel, stack: models.Stack) -> None:
     driver = stack.driver
     if driver is None:
         return
@@ -580,12 +585,51 @@ def _check_gpu(entry: Entry[models.NodeClass], gpu: facts.Gpu, stack: models.Sta
         )
 
 
+def _check_auto(entry: CatalogEntry[models.NodeClass], stack: models.Stack) -> None:
+    """Check a class with `model: auto`: nothing in it may depend on a model that is not known. Raises CatalogError."""
+    item = entry.item
+    if stack.driver is not None and stack.driver.flavour == "auto":
+        raise entry.error(
+            f'stack "{stack.stack}" chooses the flavour of its kernel modules by the GPU model, which this class leaves open',
+            "gpu",
+            "model",
+            remedy="declare the model, or use a stack with one flavour",
+        )
+    if item.baseline.gpu is not None:
+        raise entry.error(
+            "the baseline is of one GPU model, and the class takes any (`model: auto`)",
+            "baseline",
+            "gpu",
+            remedy="declare the model, or remove it",
+        )
+    for key in ("clocks", "power_limit_watts", "ecc", "mig"):
+        if getattr(item.policy, key) is not None:
+            raise entry.error(
+                f"`{key}` depends on the GPU model, and the class takes any (`model: auto`)",
+                "policy",
+                key,
+                remedy=f"declare the model, or write `{key}` into policy.overrides for each model that has it",
+            )
+    for index, override in enumerate(item.policy.overrides):
+        if override.model is None:
+            raise entry.error(
+                "an override for a UUID cannot be checked where the model is open (`model: auto`)",
+                "policy",
+                "overrides",
+                index,
+                remedy="write it for a model",
+            )
+    vendor = VENDOR_OF_BACKEND[item.backend]
+    first = next(gpu for gpu in facts.gpus().values() if gpu.vendor == vendor)
+    _check_policy(entry, first)
+
+
 # Settings that only one vendor's driver supports.
 _NVIDIA_ONLY = ("persistence_mode", "clocks", "ecc", "compute_mode", "mig", "sharing")
 _AMD_ONLY = ("performance_level",)
 
 
-def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
+def _check_policy(entry: CatalogEntry[models.NodeClass], gpu: facts.GpuModel) -> None:
     policy = entry.item.policy
     _check_settings(entry, policy, gpu, ("policy",))
     seen: dict[str, int] = {}
@@ -616,10 +660,7 @@ def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
                     f"{own.sku} needs {_driver_of(own.vendor)}, but the class is of {gpu.sku}",
                     *where,
                     "model",
-                    remedy=nearest(
-                        own.sku, [name for name, row in facts.gpus().items() if row.vendor == gpu.vendor]
-                    )
-                    or "name a model that the driver of the class is for",
+                    remedy=f"use a model with {_driver_of(gpu.vendor)}, or remove the override",
                 )
         _check_settings(entry, override, own, where)
         _check_mode_with_mig(entry, override, where)
@@ -627,7 +668,10 @@ def _check_policy(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
 
 
 def _check_settings(
-    entry: Entry[models.NodeClass], policy: models.GpuPolicy, gpu: facts.Gpu, where: tuple[str | int, ...]
+    entry: CatalogEntry[models.NodeClass],
+    policy: models.GpuPolicy,
+    gpu: facts.GpuModel,
+    where: tuple[str | int, ...],
 ) -> None:
     """Check settings against the limits of a GPU model, as far as the facts know them.
 
@@ -700,7 +744,7 @@ def _slices(profile: str) -> int:
 
 
 def _check_mode_with_mig(
-    entry: Entry[models.NodeClass], override: models.GpuOverride | None, where: tuple[str | int, ...]
+    entry: CatalogEntry[models.NodeClass], override: models.GpuOverride | None, where: tuple[str | int, ...]
 ) -> None:
     """Refuse a compute mode other than the default together with MIG.
 
@@ -733,7 +777,7 @@ def _check_mode_with_mig(
 _VRAM = 0.05
 
 
-def _check_baseline(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
+def _check_baseline(entry: CatalogEntry[models.NodeClass], gpu: facts.GpuModel) -> None:
     """Require a reason for a baseline that contradicts the facts about the model.
 
     The difference is either by design, or a fault that was blessed.
@@ -763,9 +807,9 @@ def _check_baseline(entry: Entry[models.NodeClass], gpu: facts.Gpu) -> None:
 
 
 def _check_hardware(
-    entry: Entry[models.NodeClass],
+    entry: CatalogEntry[models.NodeClass],
     stated: models.GpuHealth,
-    gpu: facts.Gpu,
+    gpu: facts.GpuModel,
     reason: str | None,
     where: tuple[str | int, ...],
 ) -> None:
@@ -810,7 +854,7 @@ def _check_hardware(
             )
 
 
-def _origin(gpu: facts.Gpu, name: str) -> str:
+def _origin(gpu: facts.GpuModel, name: str) -> str:
     # AMD's rows have separate sources for power and memory, NVIDIA's one source for both.
     found = gpu.origins(name) or gpu.origins("power")
     return "; ".join(str(origin) for origin in found) or "facts/gpus.yml"

@@ -14,17 +14,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from goldnode.catalog import models
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc import checks
+from goldnode.classdoc.gpu_facts import by_pci_id, health_facts, shared_facts
+from goldnode.classdoc.hosts import host_of_class
 from goldnode.compat import rules
+from goldnode.compat.check import fatal_of_models
 from goldnode.core import keys
 from goldnode.core.errors import LockError, MirrorError, SiteError
 from goldnode.core.site import Site
-from goldnode.facts import health, pci_bridges
 from goldnode.facts import host as facts
-from goldnode.facts import workload as facts_workload
 from goldnode.lock import publication
-from goldnode.lock.archives import ArchivePlaces, archives_of, key_stores
+from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
 from goldnode.lock.modules import BuiltModules, find_modules
 from goldnode.node import openpgp
@@ -68,7 +69,8 @@ def class_document(
     # Packages that the prebuilt modules replace, such as the DKMS source, must not be installed as well.
     replaced = {*(built.replaces if built is not None else ()), *without}
     platform = catalog.platforms[item.platform].item if item.platform is not None else None
-    gpu = facts.gpu(item.gpu.model) if item.gpu is not None else None
+    gpu = _model(item)
+    gpus = _gpus(entry, catalog, site, lock, on)
     nvswitch = platform is not None and platform.nvswitch
     _require_options(entry, stack_entry, lock)
     kernel = kernel_packages(stack.os.id, lock.kernel_release)
@@ -87,22 +89,14 @@ def class_document(
             "waiver": _waiver(stack.waiver, name),
         },
         "lock": {"digest": lock.digest, "resolved": lock.resolved},
-        "gpu": None
-        if gpu is None or item.gpu is None
-        else {
-            "vendor": gpu.vendor,
-            "model": gpu.sku,
-            "count": item.gpu.count,
-            "pci_ids": list(gpu.pci_ids),
-            "architecture": gpu.architecture,
-        },
+        "gpu": gpus,
         "platform": {"name": item.platform, "nvswitch": nvswitch},
         "kernel": {
             "release": lock.kernel_release,
             "image": kernel[0],
             "headers": kernel[1],
         },
-        "driver": _driver(stack.driver, lock, item, gpu, built),
+        "driver": None if gpus is None else _driver(stack.driver, lock, item, gpu, built),
         "runtime": _runtime(stack.runtime, lock),
         "modules": [_module(module, lock, built) for module in stack.modules],
         "blacklist": list(_BLACKLIST[stack.driver.vendor]) if stack.driver is not None else [],
@@ -133,12 +127,12 @@ def class_document(
         "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         "site": _site(stack_entry, lock, catalog, site, built, item.options),
     }
-    document["health"] = _health(item, document["baseline"])
+    document["health"] = _health(item, gpus, document["baseline"])
     if item.suppressions:
         document["suppressions"] = [
             row.model_dump(mode="json", exclude_none=True) for row in item.suppressions
         ]
-    document |= _xid(gpu)
+    document |= _xid(gpus)
     if (
         item.compat != models.Compat()
         # Decisions of the class's owner are part of the class, so they are stored on each of its nodes.
@@ -153,32 +147,75 @@ def class_document(
     return document
 
 
-def declaration(name: str, catalog: Catalog) -> dict[str, Any]:
+def declaration(name: str, catalog: Catalog, site: Site | None = None) -> dict[str, Any]:
     """Return the parts of the class document of class `name` that need no lock: os, GPUs, platform, policy,
     baseline and suppressions. Raises CatalogError for an unknown class.
     """
-    item = catalog.node_class(name).item
+    entry = catalog.node_class(name)
+    item = entry.item
     platform = catalog.platforms[item.platform].item if item.platform is not None else None
-    gpu = facts.gpu(item.gpu.model) if item.gpu is not None else None
+    gpus = _gpus(entry, catalog, site or Site())
     found: dict[str, Any] = {
         "class": name,
         "os": catalog.stacks[item.stack].item.os.model_dump(),
         "simulated": item.simulated,
-        "gpu": None
-        if gpu is None or item.gpu is None
-        else {
-            "vendor": gpu.vendor,
-            "model": gpu.sku,
-            "count": item.gpu.count,
-            "pci_ids": list(gpu.pci_ids),
-        },
+        "gpu": None if gpus is None else {key: value for key, value in gpus.items() if key != "architecture"},
         "platform": {"name": item.platform, "nvswitch": platform is not None and platform.nvswitch},
         "policy": _policy(item.policy),
         "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
         "suppressions": [row.model_dump(mode="json", exclude_none=True) for row in item.suppressions],
     }
-    found["health"] = _health(item, found["baseline"])
+    found["health"] = _health(item, gpus, found["baseline"])
     return found
+
+
+def _model(item: models.NodeClass) -> facts.GpuModel | None:
+    """Return the GPU model that the class names; None without one, and for `model: auto`."""
+    return None if item.gpu is None or item.gpu.model == models.AUTO else facts.gpu(item.gpu.model)
+
+
+def _gpus(
+    entry: CatalogEntry[models.NodeClass],
+    catalog: Catalog,
+    site: Site,
+    lock: Lock | None = None,
+    on: dt.date | None = None,
+) -> dict[str, Any] | None:
+    """Return the GPUs of a class, or None.
+
+    With `model: auto`, `models` has the models that fit the stack by PCI id, and `unfit` the others with the reason.
+    A node compares its PCI bus with both.
+    """
+    declared, gpu = entry.item.gpu, _model(entry.item)
+    if declared is None:
+        return None
+    if gpu is not None:
+        return {
+            "vendor": gpu.vendor,
+            "model": gpu.sku,
+            "count": declared.count,
+            "pci_ids": list(gpu.pci_ids),
+            "architecture": gpu.architecture,
+        }
+    judged = fatal_of_models(host_of_class(entry.name, catalog, site, lock, on=on))
+    fitting: dict[str, str] = {}
+    unfit: dict[str, str] = {}
+    for pci_id, row in by_pci_id(judged).items():
+        # One PCI id may be of several models: what fits one of them is not refused.
+        fatal = [judged[sku][0].message for sku in row["models"] if judged[sku]]
+        if len(fatal) < len(row["models"]):
+            fitting[pci_id] = " or ".join(row["models"])
+        else:
+            unfit[pci_id] = fatal[0]
+    return {
+        "vendor": checks.VENDOR_OF_BACKEND[entry.item.backend],
+        "model": models.AUTO,
+        "count": declared.count,
+        "pci_ids": list(fitting),
+        "architecture": None,
+        "models": fitting,
+        "unfit": unfit,
+    }
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
@@ -193,7 +230,7 @@ def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
     return {"reason": waiver.reason, "owner": waiver.owner, "expires": waiver.expires.isoformat()}
 
 
-def _built(stack: Entry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:
+def _built(stack: CatalogEntry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:
     """Return the prebuilt modules of a stack, or None if modules are built on the nodes or not at all."""
     if site.modules != "prebuilt" or stack.item.driver is None or stack.item.driver.dkms is None:
         return None
@@ -211,14 +248,14 @@ def _driver(
     driver: models.Driver | None,
     lock: Lock,
     item: models.NodeClass,
-    gpu: facts.Gpu | None,
+    gpu: facts.GpuModel | None,
     built: BuiltModules | None,
 ) -> dict[str, Any] | None:
-    if driver is None or gpu is None:
+    if driver is None:
         return None
     # auto: the packages contain both flavours. The GPU and the branch decide which one is used.
     flavour: str | None = driver.flavour
-    if driver.flavour == "auto" and driver.branch is not None:
+    if gpu is not None and driver.flavour == "auto" and driver.branch is not None:
         flavour = rules.module_flavour(gpu, driver.branch)[0]
     # Only prebuilt modules add these keys: documents, and thus digests, of other sites stay the same.
     prebuilt: dict[str, Any] = {}
@@ -245,50 +282,27 @@ def _driver(
     }
 
 
-def _health(item: models.NodeClass, baseline: dict[str, Any]) -> dict[str, Any]:
-    """Return the reference values for the node's rules, including the class's baseline."""
-    found = health_facts(item.gpu.model if item.gpu is not None else None)
+def _health(
+    item: models.NodeClass, gpus: Mapping[str, Any] | None, baseline: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the reference values for the node's rules, including the class's baseline.
+
+    With `model: auto`, `models` has the facts of each model by PCI id, as for a node without a class.
+    """
+    if gpus is None or gpus["model"] != models.AUTO:
+        found = health_facts(item.gpu.model if item.gpu is not None else None)
+    else:
+        names = [name for text in gpus["models"].values() for name in text.split(" or ")]
+        rows = {pci_id: row["health"] for pci_id, row in by_pci_id(names).items()}
+        found = {**health_facts(None), **shared_facts(names), "gpu": {}, "models": rows}
     if baseline:
         found["baseline"] = baseline
     return found
 
 
-def health_facts(model: str | None) -> dict[str, Any]:
-    """Return the limits of the health check and the facts about the hardware of GPU model `model`.
-
-    Raises FactsError for an unknown model.
-    """
-    found: dict[str, Any] = {"limits": {name: row.value for name, row in sorted(health.limits().items())}}
-    if model is None:
-        return found
-    known = health.hardware(model)
-    stated = {
-        "pcie": {
-            key: value
-            for key, value in (("gen", known.pcie_gen), ("width", known.pcie_width))
-            if value is not None
-        },
-        "nvlinks": known.nvlinks,
-        "memory_mib": list(known.memory_mib),
-        "ecc": known.ecc,
-        "mig": known.mig,
-    }
-    found["gpu"] = {key: value for key, value in stated.items() if value not in (None, {}, [])}
-    if facts.gpu(model).vendor != "nvidia":
-        found["on_package"] = list(pci_bridges.on_package())
-    else:
-        found["cuda"] = {
-            "families": {str(row.major): row.minimum for row in facts_workload.families().values()},
-            "bundled": {
-                row.version: row.bundled for row in facts_workload.cudas().values() if row.bundled is not None
-            },
-        }
-    return found
-
-
-def _xid(gpu: facts.Gpu | None) -> dict[str, Any]:
+def _xid(gpus: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the meaning of Xids and SXids, for classes with an NVIDIA driver."""
-    if gpu is None or gpu.vendor != "nvidia":
+    if gpus is None or gpus["vendor"] != "nvidia":
         return {}
     try:
         table = importlib.import_module("goldnode.facts.xid").table
@@ -348,7 +362,7 @@ def _module(module: models.KernelModule, lock: Lock, built: BuiltModules | None)
 
 
 def _site(
-    stack: Entry[models.Stack],
+    stack: CatalogEntry[models.Stack],
     lock: Lock,
     catalog: Catalog,
     site: Site,
@@ -419,14 +433,14 @@ def mirror_archive(
 
 
 def site_archives(
-    stack: Entry[models.Stack], catalog: Catalog, site: Site, options: Sequence[str] = ()
+    stack: CatalogEntry[models.Stack], catalog: Catalog, site: Site, options: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Return the archives of `stack` and of optional parts, with this site's addresses and keys.
 
     `key` is base64 of the armoured key if it is to be installed at `signed_by`. It is null if the node's OS provides the
     keyring. Raises SiteError and SigningKeyError, and LockError for a key that has to be fetched and cannot be.
     """
-    places = ArchivePlaces(catalog, site, stack.item.os, stores=key_stores(stack, site))
+    places = ArchivePlaces(catalog, site, stack.item.os, KeyAccess(key_stores(stack, site)))
     found = []
     for name in archives_of(stack.item, options):
         archive = catalog.archives[name].item
@@ -445,7 +459,9 @@ def site_archives(
     return found
 
 
-def _require_options(entry: Entry[models.NodeClass], stack: Entry[models.Stack], lock: Lock) -> None:
+def _require_options(
+    entry: CatalogEntry[models.NodeClass], stack: CatalogEntry[models.Stack], lock: Lock
+) -> None:
     """Refuse a class whose optional parts the lock does not hold. Raises LockError."""
     missing = [name for name in entry.item.options if name not in lock.options]
     if missing:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from goldnode.catalog import models
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc import checks
 from goldnode.compat import rules
-from goldnode.compat.model import Acceptance, Finding, Host, Place, Waiver, Workload
-from goldnode.core.errors import FactsError, LockError
+from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, DeclaredAt, StackWaiver, Workload
+from goldnode.core.errors import FactsError, LockError, NoLockError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.lock.model import Lock, find_lock
@@ -19,12 +19,18 @@ from goldnode.node.state.family import kernel_packages
 
 
 def host_of_class(
-    name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
-) -> Host:
+    name: str,
+    catalog: Catalog,
+    site: Site,
+    lock: Lock | None = None,
+    *,
+    on: dt.date | None = None,
+    model: str | None = None,
+) -> CompatHost:
     """Return the host of class `name`: its GPUs, platform and stack, with the lock's versions if any.
 
-    Without `lock`, `lock.model.find_lock` finds it. `on` is the day to judge for, today by default. Raises
-    GoldnodeError for an unknown class.
+    Without `lock`, `lock.model.find_lock` finds it. `on` is the day to judge for, today by default. `model` is the
+    GPU model of a class that takes any (`model: auto`). Raises GoldnodeError for an unknown class or model.
     """
     entry = catalog.node_class(name)
     item = entry.item
@@ -43,18 +49,38 @@ def host_of_class(
         "features": _features(item, catalog.stacks[item.stack].item),
     }
     places = {
-        key: Place(entry.file, entry.source.line((key,)))
+        key: DeclaredAt(entry.file, entry.source.line((key,)))
         for key in ("gpu", "platform", "stack", "policy", "compat")
         if key in entry.source.data
     }
-    gpus = (facts.gpu(item.gpu.model),) if item.gpu is not None else ()
-    place = Place(entry.file, entry.source.line(("class",)))
-    return _host(f"class {name}", catalog.stacks[item.stack], site, lock, on, gpus, more, places, place)
+    gpus: tuple[facts.GpuModel, ...] = ()
+    if item.gpu is not None and item.gpu.model == models.AUTO:
+        more["auto"] = True
+        more["vendor"] = checks.VENDOR_OF_BACKEND[item.backend]
+        gpus = () if model is None else (_of_backend(entry, model),)
+    elif item.gpu is not None:
+        gpus = (facts.gpu(item.gpu.model),)
+    part = _ClassPart(
+        f"class {name}", DeclaredAt(entry.file, entry.source.line(("class",))), gpus, more, places
+    )
+    return _host(part, catalog.stacks[item.stack], site, lock, on)
+
+
+def _of_backend(entry: CatalogEntry[models.NodeClass], model: str) -> facts.GpuModel:
+    """Return the facts of a GPU model that a class with `model: auto` may have. Raises GoldnodeError."""
+    gpu, vendor = facts.gpu(model), checks.VENDOR_OF_BACKEND[entry.item.backend]
+    if gpu.vendor != vendor:
+        raise entry.error(
+            f'{model} is of vendor {gpu.vendor}, and class "{entry.name}" has backend {entry.item.backend}',
+            "backend",
+            remedy="name a model of the backend's vendor",
+        )
+    return gpu
 
 
 def findings_of_class(
     name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
-) -> list[Finding]:
+) -> list[CompatFinding]:
     """Return the findings about class `name` with its images and requirements; see `compat.check.check`.
 
     Raises CatalogError if the class accepts findings of an unknown rule or past their expiry, and
@@ -66,10 +92,12 @@ def findings_of_class(
     entry = catalog.node_class(name)
     if host.on is not None:
         checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
-    return check(host, workloads_of_class(entry))
+    return check(host, workloads_of_class(entry, host.architecture))
 
 
-def findings_of_cohort(cohort: str, classes: Sequence[str], catalog: Catalog, site: Site) -> list[Finding]:
+def findings_of_cohort(
+    cohort: str, classes: Sequence[str], catalog: Catalog, site: Site
+) -> list[CompatFinding]:
     """Return the findings about nodes of these classes in one cohort; see `rules_host.check_cohorts`.
 
     Raises GoldnodeError.
@@ -79,50 +107,56 @@ def findings_of_cohort(cohort: str, classes: Sequence[str], catalog: Catalog, si
 
     hosts = [dataclasses.replace(host_of_class(name, catalog, site), cohort=cohort) for name in classes]
     loads = {
-        host.subject: workloads_of_class(catalog.node_class(name))
+        host.subject: workloads_of_class(catalog.node_class(name), host.architecture)
         for host, name in zip(hosts, classes, strict=True)
     }
     return settle(rules_host.check_cohorts(hosts, loads), None)
 
 
-def workloads_of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
-    """Return the workloads that the class declares. Raises WorkloadError."""
+def workloads_of_class(entry: CatalogEntry[models.NodeClass], architecture: str) -> list[Workload]:
+    """Return the workloads that the class declares, on `architecture`. Raises WorkloadError."""
     if not entry.item.images and not entry.item.requirements:
         return []
     from goldnode.compat import workloads
 
-    return workloads.of_class(entry)
+    return workloads.of_class(entry, architecture)
 
 
 def host_of_stack(
     name: str, catalog: Catalog, site: Site, lock: Lock | None = None, *, on: dt.date | None = None
-) -> Host:
+) -> CompatHost:
     """Return the host of stack `name` alone, without GPUs. See `host_of_class`."""
     entry = catalog.stack(name)
-    return _host(
-        f"stack {name}", entry, site, lock, on, (), {}, {}, Place(entry.file, entry.source.line(("stack",)))
-    )
+    part = _ClassPart(f"stack {name}", DeclaredAt(entry.file, entry.source.line(("stack",))))
+    return _host(part, entry, site, lock, on)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ClassPart:
+    """The part of a host that its class adds to its stack. `places` are lines of the class file, `more` further fields."""
+
+    subject: str
+    place: DeclaredAt
+    gpus: tuple[facts.GpuModel, ...] = ()
+    more: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    places: Mapping[str, DeclaredAt] = dataclasses.field(default_factory=dict)
 
 
 def _host(
-    subject: str,
-    entry: Entry[models.Stack],
+    part: _ClassPart,
+    entry: CatalogEntry[models.Stack],
     site: Site,
     lock: Lock | None,
     on: dt.date | None,
-    gpus: tuple[facts.Gpu, ...],
-    more: dict[str, object],
-    places: dict[str, Place],
-    place: Place,
-) -> Host:
+) -> CompatHost:
     stack = entry.item
-    unlocked = None
+    fault: LockError | None = None
     if lock is None:
         try:
             lock = find_lock(entry, site)[0]
-        # A missing lock is a finding (rule no-lock), not an error: other rules still apply.
+        # A finding (rules no-lock and lock-integrity), not an error: other rules still apply.
         except LockError as problem:
-            unlocked = problem.message
+            fault = problem
     driver, runtime = stack.driver, stack.runtime
     toolkit = runtime.toolkit if runtime is not None else None
     versions = {package.name: package.version for package in lock.packages} if lock is not None else {}
@@ -140,11 +174,11 @@ def _host(
         driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
     )
     fields: dict[str, object] = {
-        "subject": subject,
+        "subject": part.subject,
         "os": f"{stack.os.id} {stack.os.version}",
         "architecture": stack.os.architecture,
         "kernel": release,
-        "kernel_version": _upstream(versions.get(kernel_packages(stack.os.id, release)[0]))
+        "kernel_version": release_numbers(versions.get(kernel_packages(stack.os.id, release)[0]))
         if release is not None
         else None,
         "vendor": driver.vendor if driver is not None else None,
@@ -155,34 +189,40 @@ def _host(
         "driver_package": versions.get(driver.dkms.package)
         if driver is not None and driver.dkms is not None
         else None,
-        "flavour": _flavour(driver, gpus),
-        "gpus": gpus,
-        "fabric_manager": _upstream(versions.get(manager)) if manager is not None else None,
+        "flavour": _flavour(driver, part.gpus),
+        "gpus": part.gpus,
+        "fabric_manager": release_numbers(versions.get(manager)) if manager is not None else None,
         "fabric_manager_package": manager,
         "engine": runtime.engine if runtime is not None else None,
         "engine_version": engine_version,
         "toolkit": None if toolkit_version is None else facts.release_numbers(toolkit_version),
         "toolkit_mode": mode.mode if mode is not None else None,
-        "amdgpu": _upstream(versions.get(driver.dkms.package))
+        "amdgpu": release_numbers(versions.get(driver.dkms.package))
         if driver is not None and driver.vendor == "amd" and driver.dkms
         else None,
         "modules": {
-            module.name: _upstream(versions.get(module.package)) or ""
+            module.name: release_numbers(versions.get(module.package)) or ""
             for module in stack.modules
             if module.package is not None
         },
-        "place": place,
+        "place": part.place,
         "stack": entry.name,
-        "unlocked": unlocked,
-        "packages": (*(driver.packages if driver is not None else ()), *stack.packages),
+        "unlocked": fault.message if fault is not None else None,
+        "lock_fault": None if isinstance(fault, NoLockError) else fault,
+        # The subnet manager may be locked as a dependency.
+        "packages": (
+            *(driver.packages if driver is not None else ()),
+            *stack.packages,
+            *(name for name in ("nvlsm",) if name in versions),
+        ),
         "archives": tuple(stack.archives),
         "end_of_life": stack.end_of_life.date,
         "end_of_life_source": stack.end_of_life.source,
         "waiver": _waiver(stack.waiver),
         "on": on or dt.datetime.now(tz=dt.UTC).date(),
-        "places": {**_places(entry), **places},
+        "places": {**_places(entry), **part.places},
     }
-    return Host(**{**fields, **more})  # type: ignore[arg-type]
+    return CompatHost(**{**fields, **part.more})  # type: ignore[arg-type]
 
 
 def _features(item: models.NodeClass, stack: models.Stack) -> dict[str, bool]:
@@ -197,7 +237,7 @@ def _features(item: models.NodeClass, stack: models.Stack) -> dict[str, bool]:
     }
 
 
-def _flavour(driver: models.Driver | None, gpus: tuple[facts.Gpu, ...]) -> str | None:
+def _flavour(driver: models.Driver | None, gpus: tuple[facts.GpuModel, ...]) -> str | None:
     """Return the driver flavour. The GPU decides `auto`; for a stack alone it stays None."""
     if driver is None or driver.branch is None:
         return None
@@ -209,13 +249,16 @@ def _flavour(driver: models.Driver | None, gpus: tuple[facts.Gpu, ...]) -> str |
         return None
 
 
-def _upstream(version: str | None) -> str | None:
+def release_numbers(version: str | None) -> str | None:
+    """Return the leading numbers of a package version; None if there is no package."""
     return None if version is None else facts.release_numbers(version)
 
 
-def _waiver(waiver: models.Waiver | None) -> Waiver | None:
+def _waiver(waiver: models.Waiver | None) -> StackWaiver | None:
     return (
-        None if waiver is None else Waiver(waiver.reason, waiver.owner, waiver.expires, tuple(waiver.classes))
+        None
+        if waiver is None
+        else StackWaiver(waiver.reason, waiver.owner, waiver.expires, tuple(waiver.classes))
     )
 
 
@@ -234,9 +277,9 @@ _PLACES: dict[str, tuple[str | int, ...]] = {
 }
 
 
-def _places(entry: Entry[models.Stack]) -> dict[str, Place]:
+def _places(entry: CatalogEntry[models.Stack]) -> dict[str, DeclaredAt]:
     return {
-        name: Place(entry.file, entry.source.line(path))
+        name: DeclaredAt(entry.file, entry.source.line(path))
         for name, path in _PLACES.items()
         if path in entry.source.key_lines
     }

@@ -7,11 +7,10 @@ takes longer than a check. A unit test compares the two.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from goldnode.classdoc.compile import health_facts
+from goldnode.classdoc.gpu_facts import by_pci_id, shared_facts
 from goldnode.compat import known_bad
 from goldnode.core.errors import FactsError
 from goldnode.facts import health, xid
@@ -51,49 +50,14 @@ TEXT = r"""
 
 def collect() -> dict[str, Any]:
     """Return the facts of :func:`goldnode.node.known.facts`."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    shared: dict[str, Any] = {}
-    for sku, gpu in facts.gpus().items():
-        found = health_facts(sku)
-        shared |= {key: value for key, value in found.items() if key not in ("gpu", "limits")}
-        for pci_id in gpu.pci_ids:
-            rows.setdefault(pci_id, []).append(
-                {
-                    "models": [sku],
-                    "vendor": gpu.vendor,
-                    "architecture": gpu.architecture,
-                    "health": found.get("gpu", {}),
-                }
-            )
     return {
         "compiled": facts.compiled().isoformat(),
         "limits": {name: row.value for name, row in sorted(health.limits().items())},
-        **shared,
+        **shared_facts(facts.gpus()),
         "branches": {name: _branch(name) for name in facts.branches()},
         "known_bad": _known_bad(),
-        "models": {pci_id: common(found) for pci_id, found in sorted(rows.items())},
+        "models": by_pci_id(facts.gpus()),
         "xid": xid.table(),
-    }
-
-
-def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the facts that models with one PCI id have in common; memory is any of theirs."""
-    first = rows[0]["health"]
-    agreed = {
-        key: value
-        for key, value in first.items()
-        if key != "memory_mib" and all(row["health"].get(key) == value for row in rows)
-    }
-    memory = sorted({size for row in rows for size in row["health"].get("memory_mib", ())})
-    # A model without a known size may have any.
-    if memory and all(row["health"].get("memory_mib") for row in rows):
-        agreed["memory_mib"] = memory
-    models = [name for row in rows for name in row["models"]]
-    return {
-        "models": models,
-        "vendor": rows[0]["vendor"],
-        "architecture": rows[0].get("architecture"),
-        "health": dict(sorted(agreed.items())),
     }
 
 

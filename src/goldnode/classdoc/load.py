@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from goldnode.catalog import models
-from goldnode.catalog.load import Catalog, Entry, collected, read_catalog
+from goldnode.catalog.load import Catalog, CatalogEntry, collected, read_catalog
 from goldnode.classdoc import checks
 from goldnode.core.errors import CatalogError, GoldnodeError
 from goldnode.facts import host as facts
@@ -20,7 +20,7 @@ _LOG = logging.getLogger("goldnode")
 def load_catalog(
     directories: Sequence[Path] | None = None, *, faults: list[GoldnodeError] | None = None
 ) -> Catalog:
-    """Read and check the catalog in `directories`, or the one that the environment names.
+    """Read and check the catalog in `directories`, or the one that environment and site file name.
 
     A file of the environment's catalog that has a fault stops only what depends on it: the fault is logged as a
     warning, and whoever asks for the item gets its error. With a list in `faults`, the first fault of each file is
@@ -30,6 +30,8 @@ def load_catalog(
     if faults is None and directories is None:
         found: list[GoldnodeError] = []
         catalog = load_catalog(faults=found)
+        if ("site", None) in catalog.broken:
+            raise catalog.broken["site", None]
         for fault in found:
             _LOG.warning("warning: not used: %s", fault)
         return catalog
@@ -58,7 +60,7 @@ def load_catalog(
     return catalog
 
 
-def _archives(stack: Entry[models.Stack]) -> list[str]:
+def _archives(stack: CatalogEntry[models.Stack]) -> list[str]:
     return [*stack.item.archives, *(name for part in stack.item.options.values() for name in part.archives)]
 
 
@@ -72,7 +74,7 @@ def _because(what: tuple[str, str], error: GoldnodeError) -> CatalogError:
     )
 
 
-def _with_model(entry: Entry[models.NodeClass]) -> Entry[models.NodeClass]:
+def _with_model(entry: CatalogEntry[models.NodeClass]) -> CatalogEntry[models.NodeClass]:
     """Return the class with the facts' names of its GPU models in place of product names."""
     item = entry.item
     if item.gpu is None:
@@ -87,7 +89,7 @@ def _with_model(entry: Entry[models.NodeClass]) -> Entry[models.NodeClass]:
     return dataclasses.replace(entry, item=item.model_copy(update=update))
 
 
-def _with_models(entry: Entry[models.Platform]) -> Entry[models.Platform]:
+def _with_models(entry: CatalogEntry[models.Platform]) -> CatalogEntry[models.Platform]:
     """Return the platform with the facts' names of its GPU models in place of product names."""
     slots = entry.item.gpus
     if slots is None or not slots.models:

@@ -34,9 +34,10 @@ def judge(record: str, name: str | None, now: float | None = None) -> dict[str, 
     if Path(name).suffix == ".json" or "/" in name:
         return check.check(host, _document(name), now=now, captured=capture)
     catalog = load_catalog()
-    part = declaration(name, catalog)
+    site = load_site()
+    part = declaration(name, catalog, site)
     try:
-        document = class_document(name, catalog, load_site())
+        document = class_document(name, catalog, site)
     except GoldnodeError as problem:
         verdict = undeclared.examine(host, known.collect(), captured=capture, now=now, declared=part)
         verdict["advice"].append(f"The stack of class {name} was not judged: {problem}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from goldnode.commands.output import BECOME, Option, emit, out_directory, reports, say
+from goldnode.commands.output import BECOME, OutputOption, emit, out_directory, reports, say
+from goldnode.core import progress
 
 
 @click.command()
@@ -25,6 +27,13 @@ from goldnode.commands.output import BECOME, Option, emit, out_directory, report
     help="Name of the new class.",
 )
 @out_directory("print the files")
+@click.option(
+    "--site",
+    "site_directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write a site directory as `goldnode init` does, with HOST in the new class.",
+)
 @BECOME
 @click.option(
     "--survey",
@@ -36,7 +45,7 @@ from goldnode.commands.output import BECOME, Option, emit, out_directory, report
 @click.option(
     "--save-survey",
     "save_to",
-    cls=Option,
+    cls=OutputOption,
     former={"--keep": None},
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
@@ -45,32 +54,34 @@ from goldnode.commands.output import BECOME, Option, emit, out_directory, report
 @reports("class-proposal")
 def adopt(
     host: str,
-    inventory: str | None,
     name: str | None,
     out: Path | None,
-    become: bool,
-    from_file: Path | None,
+    site_directory: Path | None,
     save_to: Path | None,
     form: str,
+    **survey_from: Any,
 ) -> None:
     """Propose a class and a stack for a machine that runs already.
 
     HOST is surveyed and not changed. Review the files before you use them.
     """
+    if out is not None and site_directory is not None:
+        raise click.UsageError("--out writes into a catalog and --site a whole directory: use one of them.")
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.fleet import adopt as adopting
 
-    survey = (
-        adopting.read(from_file)
-        if from_file
-        else adopting.look(host, inventory, ["--become"] if become else [])
-    )
+    progress.step(f"surveying {host}")
+    survey = _survey(host, **survey_from)
     if save_to is not None:
         save_to.write_text(json.dumps(survey, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     class_name = name or adopting.name_for(survey)
     proposal = adopting.propose(survey, class_name, load_catalog(), load_site())
-    written = [str(path) for path in adopting.write(proposal, out)] if out is not None else []
+    written: list[str] = []
+    if out is not None:
+        written = [str(path) for path in adopting.write(proposal, out)]
+    elif site_directory is not None:
+        written = [str(path) for path in adopting.write_site(proposal, class_name, host, site_directory)]
     emit(
         form,
         {
@@ -82,12 +93,22 @@ def adopt(
             "notes": proposal.notes,
         },
         "\n".join(f"wrote {path}" for path in written)
-        if out is not None
+        if written
         else "\n".join(f"# {path}\n{text}" for path, text in proposal.files.items()),
     )
     for note in proposal.notes:
         say(f"review: {note}")
+    place = f"`cd {site_directory}`, " if site_directory is not None else ""
     say(
-        f"Nothing was changed on {host}. Next: review, then `goldnode lock {proposal.stack}` and `goldnode "
+        f"Nothing was changed on {host}. Next: review, then {place}`goldnode lock {proposal.stack}` and `goldnode "
         "check-catalog`."
     )
+
+
+def _survey(host: str, inventory: str | None, become: bool, from_file: Path | None) -> dict[str, Any]:
+    """Return the survey in a file, or that of HOST."""
+    from goldnode.fleet import adopt as adopting
+
+    if from_file is not None:
+        return adopting.read(from_file)
+    return adopting.survey_host(host, inventory, ["--become"] if become else [])

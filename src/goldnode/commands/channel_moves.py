@@ -3,26 +3,74 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.output import emit, options
+from goldnode.channels.product import Location
+from goldnode.commands.output import Decorator, emit, grouped, options, say
 from goldnode.core.errors import ImageError, nearest
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.channels.gc import Gone
-    from goldnode.channels.history import Line
-    from goldnode.channels.moves import Keeper, Moved, Place, Stand
-    from goldnode.channels.requirements import Approval, Gate, Waiver
-    from goldnode.evidence.signatures import Signer
+    from goldnode.channels.gc import Collection, Gone
+    from goldnode.channels.moves import MoveResult
+    from goldnode.channels.product import ChannelProduct, PlaceT
+    from goldnode.channels.requirements import Approval, Requirement, Requirements, RequirementWaiver
+    from goldnode.evidence.signatures import EnvelopeSigner
     from goldnode.evidence.verify import Verification
     from goldnode.evidence.vulnerabilities import Database
-    from goldnode.lock.model import Sealed
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Key files: the public keys to trust, and the secret key to sign with."""
+
+    trust: tuple[Path, ...] = ()
+    key: Path | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Who decides and why, and what is waived or approved."""
+
+    by: str | None = None
+    reason: str | None = None
+    waive: tuple[str, ...] = ()
+    approve_major: tuple[str, ...] = ()
+    expect: str | None = None
+
+    def waivers(self) -> list[RequirementWaiver]:
+        """Return the waivers. Raises ImageError if the decider or the reason is missing."""
+        from goldnode.channels.requirements import RequirementWaiver
+
+        return [RequirementWaiver(name, *self._signed("--waive")) for name in self.waive]
+
+    def approvals(self) -> list[Approval]:
+        """Return the approvals of new major versions. Raises ImageError as `waivers` does."""
+        from goldnode.channels.requirements import Approval
+
+        return [Approval(part, *self._signed("--approve-major")) for part in self.approve_major]
+
+    def _signed(self, what: str) -> tuple[str, str]:
+        if not (self.by or "").strip() or not (self.reason or "").strip():
+            raise ImageError(
+                f"{what} is recorded with who decided it and why", remedy="add --by WHO --reason WHY"
+            )
+        return str(self.by), str(self.reason)
+
+
+@dataclass(frozen=True)
+class EvidenceKeys:
+    """Options of evidence: the key to sign with (None: the site's), and vulnerability databases."""
+
+    key: Path | None = None
+    databases: tuple[str, ...] = ()
+
 
 TRUST = click.option(
     "--trust",
@@ -40,7 +88,8 @@ KEY = click.option(
     show_default="$GOLDNODE_IMAGE_KEY, else `images.signing_key` of the site file",
     help="PEM file of the secret key to sign with. Its public key is trusted.",
 )
-SIGNED = options(
+KEYS = grouped("keys", Keys, TRUST, KEY)
+_SIGNED = options(
     click.option(
         "--by",
         metavar="NAME",
@@ -49,27 +98,49 @@ SIGNED = options(
     ),
     click.option("--reason", metavar="TEXT", help="Reason for the decision. Recorded in the history."),
 )
-WAIVED = options(
+_WAIVED = options(
     click.option(
         "--waive",
         multiple=True,
         metavar="REQUIREMENT",
         help="Waive this requirement; --by and --reason are then required. Repeatable.",
     ),
-    SIGNED,
+    _SIGNED,
 )
+DECIDED = grouped("decision", Decision, _SIGNED)
+WAIVED = grouped("decision", Decision, _WAIVED)
 CHANNEL = click.option(
     "--channel", default="stable", show_default=True, metavar="NAME", help="Channel to move."
 )
-EXPECT = click.option(
-    "--expect",
-    metavar="DIGEST",
-    help="Fail unless the channel points to this digest now; `none` for an empty channel.",
-)
+
+
+def location(*to: Decorator, offline: str = "") -> Decorator:
+    """Return the options of a location. `offline` is the help of `--offline`, for commands that have it."""
+    more = [click.option("--offline", is_flag=True, help=offline)] if offline else []
+    return grouped("location", Location, *to, *more)
+
+
+def approved(help_: str) -> Decorator:
+    """Return the options of a promotion. `help_` describes the parts whose major versions need an approval."""
+    return grouped(
+        "decision",
+        Decision,
+        _WAIVED,
+        click.option("--approve-major", multiple=True, metavar="PART", help=help_),
+        click.option(
+            "--expect",
+            metavar="DIGEST",
+            help="Fail unless the channel points to this digest now; `none` for an empty channel.",
+        ),
+    )
+
+
 HISTORY = click.option("--history", "with_history", is_flag=True, help="Show all moves, oldest first.")
 FILES = click.option("--files", is_flag=True, help="List all files, not only the first ones.")
 # Options of evidence.
-MADE_WITH = options(
+MADE_WITH = grouped(
+    "made",
+    EvidenceKeys,
     click.option(
         "--key",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -100,7 +171,7 @@ def trusted(files: Sequence[Path]) -> list[SSlibKey]:
     return [key for file in files for key in load_public(file)]
 
 
-def signer_of(key: Path | None) -> Signer:
+def signer_of(key: Path | None) -> EnvelopeSigner:
     """The secret key of the file, else the site's. Raises ImageError and SigningKeyError."""
     from goldnode.core.site import load_site
     from goldnode.evidence.signatures import load_signer
@@ -116,10 +187,11 @@ def signer_of(key: Path | None) -> Signer:
     return load_signer(key)
 
 
-def made_with(key: Path | None, databases: Sequence[str]) -> tuple[Signer | None, tuple[Database, ...], str]:
+def made_with(made: EvidenceKeys) -> tuple[EnvelopeSigner | None, tuple[Database, ...], str]:
     """Return the signer of evidence (None for unsigned), the vulnerability databases and the builder: from
     the options, else from the site.
     """
+    key, databases = made.key, made.databases
     from goldnode.core.site import load_site
     from goldnode.evidence import vulnerabilities
     from goldnode.evidence.provenance import BUILDER
@@ -135,56 +207,10 @@ def made_with(key: Path | None, databases: Sequence[str]) -> tuple[Signer | None
     )
 
 
-def channels(asked: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """Return the requirements of the channels only. Publishing has requirements too, but it is not a channel."""
-    return {name: gates for name, gates in asked.items() if name != "publish"}
-
-
-def check_step(
-    step: str,
-    asked: Mapping[str, Sequence[str]],
-    waive: Sequence[str] = (),
-    approve: Sequence[str] = (),
-    parts: Sequence[str] = (),
-) -> None:
-    """Refuse an unknown channel, and a requirement or part that the step does not have, before anything is read.
-
-    Raises ImageError. `step`: a channel, or `publish`; `asked`: the requirements of each.
-    """
-    from goldnode.channels.requirements import Approval, Waiver, check_asked
-
-    if step not in asked:
-        raise ImageError(f'there is no channel "{step}"', remedy=nearest(step, asked))
-    check_asked(
-        step,
-        asked[step],
-        [Waiver(gate, "", "") for gate in waive],
-        [Approval(part, "", "") for part in approve],
-        parts,
-    )
-
-
-def waivers_of(gates: Sequence[str], by: str | None, reason: str | None) -> list[Waiver]:
-    """Return waivers of requirements. Raises ImageError if the decider or the reason is missing."""
-    from goldnode.channels.requirements import Waiver
-
-    return [Waiver(gate, *_signed(by, reason, "--waive")) for gate in gates]
-
-
-def approvals_of(parts: Sequence[str], by: str | None, reason: str | None) -> list[Approval]:
-    """Return approvals of new major versions. Raises ImageError if the decider or the reason is missing."""
-    from goldnode.channels.requirements import Approval
-
-    return [Approval(part, *_signed(by, reason, "--approve-major")) for part in parts]
-
-
-def _signed(by: str | None, reason: str | None, what: str) -> tuple[str, str]:
-    """Return who decides on `what` and why. Raises ImageError if one of them is missing."""
-    if not (by or "").strip() or not (reason or "").strip():
-        raise ImageError(
-            f"{what} is recorded with who decided it and why", remedy="add --by WHO --reason WHY"
-        )
-    return str(by), str(reason)
+def note_unsigned(signer: EnvelopeSigner | None) -> None:
+    """Print a note if evidence was written without a signature."""
+    if signer is None:
+        say("Nothing was signed: name a key with --key, or as images.signing_key in the site file.")
 
 
 def user() -> str:
@@ -209,23 +235,111 @@ def show_verified(found: Iterable[tuple[str, Verification]], form: str) -> None:
         sys.exit(1)
 
 
-def gate_rows(gates: Iterable[Gate]) -> list[dict[str, Any]]:
-    """Return requirements as plain data."""
-    return [vars(gate) for gate in gates]
+def check_channel(product: Requirements, channel: str, decision: Decision | None = None) -> None:
+    """Refuse an unknown channel, then what `check_step` refuses. Raises ImageError."""
+    # Publishing has requirements too, but it is not a channel.
+    channels = [name for name in product.asked if name != "publish"]
+    if channel not in channels:
+        raise ImageError(f'there is no channel "{channel}"', remedy=nearest(channel, channels))
+    check_step(product, channel, decision or Decision())
 
 
-def gate_lines(gates: Iterable[Gate]) -> list[str]:
-    """Return requirements as text, one line each."""
+def check_step(product: Requirements, step: str, decision: Decision) -> None:
+    """Refuse a requirement or part that the step does not have, before anything is read. Raises ImageError."""
+    from goldnode.channels.requirements import Approval, RequirementWaiver
+
+    product.check(
+        step,
+        [RequirementWaiver(name, "", "") for name in decision.waive],
+        [Approval(part, "", "") for part in decision.approve_major],
+    )
+
+
+def requirement_lines(results: Iterable[Requirement]) -> list[str]:
+    """Return the results of requirements as text, one line each."""
     lines = []
-    for gate in gates:
-        who = f" (by {gate.by}: {gate.reason})" if gate.by else ""
-        lines.append(f"  {gate.name:<16} {gate.state.replace('_', ' '):<10} {gate.why}{who}")
+    for one in results:
+        who = f" (by {one.by}: {one.reason})" if one.by else ""
+        lines.append(f"  {one.name:<16} {one.state.replace('_', ' '):<10} {one.why}{who}")
     return lines
 
 
-def show_moved(place: str, done: Moved, form: str) -> None:
-    """Print the requirements and the result of a promotion or a rollback."""
-    lines = gate_lines(done.gates)
+def show_published(done: Any, line: str, form: str) -> dict[str, Any]:
+    """Print a publication with the requirements that did not simply pass. Return it as plain data.
+
+    `gates` is the former name of `requirements`.
+    """
+    if form == "text":
+        unusual = requirement_lines(one for one in done.requirements if one.state != "passed")
+        click.echo("\n".join([line, *unusual]))
+    rows = [vars(one) for one in done.requirements]
+    return {**vars(done), "requirements": rows, "gates": rows}
+
+
+# Commands of both products
+
+
+def promote(
+    product: ChannelProduct[PlaceT], channel: str, text: str, keys: Keys, decision: Decision
+) -> tuple[str, MoveResult]:
+    """Point a channel to the image with the name `text`. Return the place and the result."""
+    from goldnode.channels.moves import Move
+
+    check_channel(product.requirements, channel, decision)
+    waivers, approvals = decision.waivers(), decision.approvals()
+    signer, trust = signer_of(keys.key), trusted(keys.trust)
+    with product.place(signer) as place:
+        line, tag = product.find(place, text)
+        move = Move(
+            line,
+            channel,
+            signer,
+            by=decision.by or user(),
+            reason=decision.reason or "",
+            to=tag,
+            expect=decision.expect,
+            trust=trust,
+            waivers=waivers,
+            approvals=approvals,
+            say=say,
+        )
+        return place.name, product.promote(place, move)
+
+
+def rollback(
+    product: ChannelProduct[PlaceT], line: str, channel: str, to: str | None, keys: Keys, decision: Decision
+) -> tuple[str, MoveResult]:
+    """Point a channel back to its previous image, or to the image `to`. Return the place and the result."""
+    from goldnode.channels.moves import Move
+    from goldnode.channels.moves import rollback as roll_back
+
+    check_channel(product.requirements, channel)
+    signer = signer_of(keys.key)
+    move = Move(
+        product.line(line),
+        channel,
+        signer,
+        by=decision.by or user(),
+        reason=decision.reason or "rollback",
+        to=to,
+        trust=trusted(keys.trust),
+        say=say,
+    )
+    with product.place(signer) as place:
+        return place.name, roll_back(place, product.store, move)
+
+
+def collect(product: ChannelProduct[PlaceT], trust: Sequence[Path], how: Collection, form: str) -> None:
+    """Remove unneeded images from the location of a product, and print the result."""
+    keys = trusted(trust)
+    gone, stays = product.collect(product.needed(keys), keys, how)
+    show_gone(gone, stays, how.dry_run, form)
+
+
+def show_moved(shown: tuple[str, MoveResult], form: str) -> None:
+    """Print the requirements and the result of a promotion or a rollback at a place."""
+    place, done = shown
+    lines = requirement_lines(done.requirements)
     if done.entry is not None:
         lines.append(
             f"{place}/{done.line} {done.channel}: {done.was or 'nothing'} -> {done.now} ({done.tag})"
@@ -239,18 +353,10 @@ def show_moved(place: str, done: Moved, form: str) -> None:
         "from": done.was,
         "to": done.now,
         "tag": done.tag,
-        "requirements": gate_rows(done.gates),
+        "requirements": [vars(one) for one in done.requirements],
         "notes": done.notes,
     }
     emit(form, content, "\n".join(lines))
-
-
-def lock_digests(files: Mapping[str, Path], load: Callable[[Path], Sealed], what: str) -> dict[str, str]:
-    """Return the digests of locks with their owners, so that the content they would build is retained.
-
-    Raises GoldnodeError for an unreadable lock: its content is unknown and must not be removed.
-    """
-    return {load(path).digest: f"the {what} of {name}" for name, path in sorted(files.items())}
 
 
 def show_gone(gone: Sequence[Gone], stays: Mapping[str, str], dry_run: bool, form: str) -> None:
@@ -271,50 +377,49 @@ def show_gone(gone: Sequence[Gone], stays: Mapping[str, str], dry_run: bool, for
 
 
 def show_status(
-    place: Place,
-    store: Keeper,
-    lines: Sequence[Line],
-    trust: Sequence[SSlibKey],
-    repair: Callable[[Line], Sequence[Stand]] | None,
-    form: str,
+    product: ChannelProduct[PlaceT],
+    names: Sequence[str],
+    trust: Sequence[Path],
+    repairing: bool,
     with_history: bool,
-    known: Callable[[], Iterable[str]] | None = None,
+    form: str,
 ) -> None:
-    """Print the state of the channels of some lines at a place; with `repair`, restore them first.
+    """Print the state of the channels of the named lines, or of all; with `repairing`, restore them first.
 
-    Exit with 1 if a channel differs from its history. `known` lists the lines that may exist when the user
-    named `lines`. Raises ImageError for a line that is neither known nor has a history: it would look like
-    one with empty channels.
+    Exit with 1 if a channel differs from its history. Raises ImageError for a named line that is neither known
+    nor has a history: it would look like one with empty channels.
     """
-    from goldnode.channels.moves import status
+    from goldnode.channels.moves import Repair, repair, status
 
-    names = sorted(known()) if known is not None else []
-    for line in lines if known is not None else ():
-        if str(line) not in names:
-            found = status(place, store, line)
-            if not found.history.entries and not found.stands:
-                raise ImageError(
-                    f'there is no "{line}", and {place.name} has no history of it',
-                    remedy=nearest(str(line), names),
-                )
-
+    keys, store = trusted(trust), product.store
     documents: list[dict[str, Any]] = []
     bad = False
-    for line in lines:
-        for stand in repair(line) if repair is not None else ():
-            click.echo(f"{place.name}: {stand.channel} of {line} is {stand.tag} again", err=True)
-        found = status(place, store, line, trust)
-        bad = bad or bool(found.pending) or any(stand.state != "ok" for stand in found.stands)
-        documents.append(
-            {
-                "place": place.name,
-                "line": str(line),
-                "verified": found.verified,
-                "pending": found.pending,
-                "channels": [{**vars(stand), "line": str(line)} for stand in found.stands],
-                "history": [entry.document() for entry in found.history.entries],
-            }
-        )
+    with product.place() as place:
+        lines = [product.line(name) for name in names]
+        known = product.known() if lines else ()
+        for line in lines:
+            if str(line) not in known:
+                found = status(place, store, line)
+                if not found.history.entries and not found.stands:
+                    raise ImageError(
+                        f'there is no "{line}", and {place.name} has no history of it',
+                        remedy=nearest(str(line), known),
+                    )
+        for line in lines or product.lines(place):
+            for state in repair(place, store, line, Repair(keys, say=say)) if repairing else ():
+                click.echo(f"{place.name}: {state.channel} of {line} is {state.tag} again", err=True)
+            found = status(place, store, line, keys)
+            bad = bad or bool(found.pending) or any(state.state != "ok" for state in found.stands)
+            documents.append(
+                {
+                    "place": place.name,
+                    "line": str(line),
+                    "verified": found.verified,
+                    "pending": found.pending,
+                    "channels": [{**vars(state), "line": str(line)} for state in found.stands],
+                    "history": [entry.document() for entry in found.history.entries],
+                }
+            )
     emit(
         form,
         {"lines": documents},
@@ -353,7 +458,7 @@ def _stand_lines(document: dict[str, Any], with_history: bool) -> Iterator[str]:
             "move, or --repair, publishes them"
         )
     for row in document["history"] if with_history else []:
-        waived = ", ".join(gate["gate"] for gate in row["gates"] if gate["state"] != "passed")
+        waived = ", ".join(one["gate"] for one in row["gates"] if one["state"] != "passed")
         yield (
             f"  {row['number']:>4}  {row['date']}  {row['action']} {row['channel']}: {(row['from'] or 'nothing')[:19]}"
             f" -> {row['to'][:19]} ({row['tag']})  by {row['by']}{': ' + row['reason'] if row['reason'] else ''}"

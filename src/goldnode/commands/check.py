@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from goldnode.commands.output import LIMIT, emit, reports
+
+
+def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return a Python version. Raises BadParameter for text that is not one."""
+    if value is not None and re.fullmatch(r"3\.\d+(\.\d+)?", value) is None:
+        raise click.BadParameter(f'"{value}" is not a version of Python 3, for example 3.12.')
+    return value
 
 
 @click.command()
@@ -44,6 +53,19 @@ from goldnode.commands.output import LIMIT, emit, reports
     metavar="FILE",
     help="Check this Python requirements file on each class or stack.",
 )
+@click.option(
+    "--python",
+    metavar="VERSION",
+    callback=_python,
+    show_default="the version in the header of a compiled file",
+    help="Python that installs the requirements files, for example 3.12.",
+)
+@click.option(
+    "--gpu",
+    "model",
+    metavar="MODEL",
+    help="GPU model of the nodes, for classes with `model: auto`.",
+)
 @reports("check", "sarif")
 @click.option(
     "--require-lock",
@@ -53,16 +75,11 @@ from goldnode.commands.output import LIMIT, emit, reports
 @click.option("--explain", metavar="RULE", help="Explain a rule: what it compares, why, and its sources.")
 @click.option("--list-rules", is_flag=True, help="List all rules.")
 def check(
-    classes: tuple[str, ...],
-    stacks: tuple[str, ...],
-    inventories: tuple[str, ...],
-    limit: str | None,
-    images: tuple[str, ...],
-    requirements: tuple[Path, ...],
     form: str,
     require_lock: bool,
     explain: str | None,
     list_rules: bool,
+    **subjects: Any,
 ) -> None:
     """Check that classes, stacks, images and requirements are compatible.
 
@@ -91,13 +108,17 @@ def check(
             else "\n".join(f"{item.id:<{width}}  {item.title}" for item in rules),
         )
         return
-    if limit is not None and not inventories:
+    if subjects["limit"] is not None and not subjects["inventories"]:
         raise click.UsageError("--limit needs an inventory (-i).")
-    from goldnode.commands.check_request import look
+    from goldnode.commands.check_request import CheckRequest, compatibility_report
 
-    found = look(classes, stacks, inventories, limit, images, requirements)
+    found = compatibility_report(CheckRequest(**subjects))
     if form == "sarif":
         click.echo(report.dumps(report.sarif(found)))
     else:
         emit(form, report.document(found), lambda: report.text(found))
+    for fault in found.faults:
+        click.echo(f"error: {fault}", err=True)
+    if found.faults:
+        sys.exit(2)
     sys.exit(1 if found.fatal or (require_lock and found.unlocked) else 0)

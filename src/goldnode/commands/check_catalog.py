@@ -16,7 +16,7 @@ from goldnode.core.site import Site, check_archives, load_site
 
 
 @dataclass
-class Found:
+class CatalogReport:
     """Result of the check: errors, other messages, and classes without a lock.
 
     `unlocked` lists classes that cannot be applied yet, as (class, stack, the lock's error).
@@ -41,7 +41,7 @@ class Found:
         return True
 
 
-def check() -> Found:
+def check() -> CatalogReport:
     """Check the catalog, the site file, the facts, every class and every stack's lock.
 
     Raises GoldnodeError if there is no catalog.
@@ -53,7 +53,8 @@ def check() -> Found:
 
     faults: list[GoldnodeError] = []
     catalog = load_catalog(faults=faults)
-    found = Found(catalog, faults)
+    faults.sort(key=lambda fault: isinstance(fault, SiteError))  # the site file follows the catalog
+    found = CatalogReport(catalog, faults)
     site = Site()
 
     def read_site() -> None:

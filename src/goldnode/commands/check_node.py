@@ -28,7 +28,7 @@ class _Misused(click.UsageError):
     exit_code = COULD_NOT_CHECK
 
 
-class _Command(click.Command):
+class _NodeCommand(click.Command):
     """A command whose wrong use and whose errors exit with 3, as those of goldnode-node do."""
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
@@ -46,7 +46,7 @@ class _Command(click.Command):
             raise _Failed(str(problem)) from problem
 
 
-@click.command("check-node", cls=_Command)
+@click.command("check-node", cls=_NodeCommand)
 @click.argument("file", type=click.Path(allow_dash=True), metavar="FILE")
 @click.option(
     "-c",

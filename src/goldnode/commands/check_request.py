@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import json
 import os
 import subprocess
@@ -13,70 +14,94 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.catalog.load import Catalog
+from goldnode.catalog.models import AUTO
 from goldnode.classdoc import checks
 from goldnode.classdoc.hosts import host_of_class, host_of_stack, workloads_of_class
 from goldnode.classdoc.load import load_catalog
 from goldnode.compat import known_bad, rules_host
 from goldnode.compat.check import check, settle
-from goldnode.compat.model import Finding, Host, Place, Workload
-from goldnode.compat.report import Report
-from goldnode.core.errors import CatalogError, InventoryError
+from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt, Workload
+from goldnode.compat.report import CompatReport
+from goldnode.core.errors import CatalogError, GoldnodeError, InventoryError
 from goldnode.core.site import Site, load_site
 from goldnode.inventory.selection import check_inventory, no_host, put_right
-from goldnode.inventory.variables import Strangers, check_written
+from goldnode.inventory.variables import UnknownVariables, check_written
 
 
-def look(
-    classes: Sequence[str] = (),
-    stacks: Sequence[str] = (),
-    inventories: Sequence[str] = (),
-    limit: str | None = None,
-    images: Sequence[str] = (),
-    requirements: Sequence[Path] = (),
+@dataclasses.dataclass(frozen=True)
+class CheckRequest:
+    """The subjects of a check, by name. `limit` selects hosts of the inventories, as for Ansible.
+
+    `python` is the version that installs the requirements.
+    """
+
+    classes: Sequence[str] = ()
+    stacks: Sequence[str] = ()
+    inventories: Sequence[str] = ()
+    limit: str | None = None
+    images: Sequence[str] = ()
+    requirements: Sequence[Path] = ()
+    model: str | None = None  # the GPU model of classes that take any (`model: auto`)
+    python: str | None = None
+
+
+def compatibility_report(
+    request: CheckRequest,
     *,
     catalog: Catalog | None = None,
     site: Site | None = None,
     on: dt.date | None = None,
-) -> Report:
-    """Check the named subjects, with `images` and `requirements` on each; all classes if nothing is named.
+) -> CompatReport:
+    """Check the named subjects, with the images and requirements on each; all classes if nothing is named.
 
-    Raises GoldnodeError for an unknown name, an inventory without a host of any class, a catalog without
-    classes, and an unreadable image or file.
+    Raises GoldnodeError for an unknown name or model, an inventory without a host of any class, a catalog
+    without classes, and an unreadable image or file.
     """
-    catalog, site = catalog or load_catalog(), site or load_site()
+    faults: list[GoldnodeError] = []
+    catalog, site = catalog or load_catalog(faults=faults), site or load_site()
     cohorts: list[tuple[str, str]] = []
     left_out: list[str] = []
     odd: list[str] = []
-    named = list(dict.fromkeys(classes))
-    for inventory in inventories:
-        hosts = hosts_of_inventory(inventory, limit, catalog)
-        named += [name for name, _ in hosts.of_class.values() if name not in named]
-        cohorts += [(name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None]
+    named = list(dict.fromkeys(request.classes))
+    for inventory in request.inventories:
+        hosts = hosts_of_inventory(inventory, request.limit, catalog)
+        # Each class once: an inventory of 10,000 hosts has a handful of classes.
+        named = list(dict.fromkeys([*named, *(name for name, _ in hosts.of_class.values())]))
+        cohorts += dict.fromkeys(
+            (name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None
+        )
         left_out += hosts.of_no_class
         odd += hosts.odd
-    if not named and not stacks and not inventories:
+    if not named and not request.stacks and not request.inventories:
         named = sorted(catalog.classes)
-        odd += [f"class {name}: {error}" for (kind, name), error in catalog.broken.items() if kind == "class"]
+        if not named and faults:
+            raise faults[0]
         if not named:
-            catalog.whole()  # raises the error of the only classes there are
             places = ", ".join(str(place) for place in catalog.directories)
             raise CatalogError(
                 f"the catalog has no class to check ({places})",
                 remedy="declare one, or name a stack with --stack",
             )
-    given = _given(images, requirements)
-    subjects: list[tuple[str, Place | None]] = []
-    found: list[Finding] = []
-    seen: dict[str, tuple[Host, list[Workload]]] = {}
+    elif faults:
+        _usable(named, request.stacks, left_out, catalog, faults)
+    given = functools.cache(functools.partial(_given, request))
+    subjects: list[tuple[str, DeclaredAt | None]] = []
+    found: list[CompatFinding] = []
+    seen: dict[str, tuple[CompatHost, list[Workload]]] = {}
+    if request.model is not None:
+        _require_auto(named, catalog)
     for name in named:
-        host = host_of_class(name, catalog, site, on=on)
+        host = host_of_class(name, catalog, site, on=on, model=request.model)
         entry = catalog.node_class(name)
         if host.on is not None:
             checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
-        seen[name] = (host, [*workloads_of_class(entry), *given])
+        seen[name] = (host, [*workloads_of_class(entry, host.architecture), *given(host.architecture)])
     everything = [
         *seen.values(),
-        *((host_of_stack(name, catalog, site, on=on), given) for name in dict.fromkeys(stacks)),
+        *(
+            (host, given(host.architecture))
+            for host in (host_of_stack(name, catalog, site, on=on) for name in dict.fromkeys(request.stacks))
+        ),
     ]
     for host, workloads in everything:
         subjects.append((host.subject, host.place))
@@ -84,7 +109,7 @@ def look(
     found += _cohorts(cohorts, seen)
     loads = [workload for _, workloads in everything for workload in workloads]
     kinds = {workload.subject: workload.kind for workload in loads}
-    return Report(
+    return CompatReport(
         subjects,
         found,
         _not_checked(
@@ -92,7 +117,9 @@ def look(
             [name for name, (_, loads) in seen.items() if not loads],
             left_out,
         )
-        + odd,
+        + odd
+        + [f"catalog file {fault.file}, which is wrong" for fault in faults],
+        faults=[] if request.classes or request.stacks or request.inventories else faults,
         images=sum(kind == "image" for kind in kinds.values()),
         requirements=sum(kind == "requirements" for kind in kinds.values()),
         unlocked=[
@@ -103,27 +130,60 @@ def look(
     )
 
 
-def _given(images: Sequence[str], requirements: Sequence[Path]) -> list[Workload]:
-    if not images and not requirements:
+def _require_auto(names: Sequence[str], catalog: Catalog) -> None:
+    """Refuse a GPU model where no class leaves it open. Raises CatalogError."""
+    gpus = [catalog.node_class(name).item.gpu for name in names]
+    if not any(gpu is not None and gpu.model == AUTO for gpu in gpus):
+        raise CatalogError(
+            f"--gpu is for classes with `model: auto`, and {_few(names) or 'a stack'} is none",
+            remedy="leave --gpu out, or declare `gpu: {model: auto}`",
+        )
+
+
+def _usable(
+    named: Sequence[str],
+    stacks: Sequence[str],
+    left_out: Sequence[str],
+    catalog: Catalog,
+    faults: Sequence[GoldnodeError],
+) -> None:
+    """Raise the first fault of the catalog if a subject, or a host of no class, may depend on a file with a fault.
+
+    Other subjects can be judged: a wrong file only stops what uses it.
+    """
+    for kind, names in (("class", named), ("stack", stacks)):
+        for name in names:
+            if (kind, name) in catalog.broken:
+                raise catalog.broken[kind, name]
+    if left_out or not set(named) <= set(catalog.classes) or not set(stacks) <= set(catalog.stacks):
+        raise faults[0]
+
+
+def _given(request: CheckRequest, architecture: str) -> list[Workload]:
+    """Return the workloads of the command line, with markers evaluated for `architecture`."""
+    if not request.images and not request.requirements:
         return []
     from goldnode.compat import workloads
 
     return [
-        *(workloads.of_text(item) for item in images),
-        *(workloads.requirements(path) for path in requirements),
+        *(workloads.of_text(item) for item in request.images),
+        *(
+            workloads.requirements(path, python=request.python, architecture=architecture)
+            for path in request.requirements
+        ),
     ]
 
 
 def _cohorts(
-    cohorts: Sequence[tuple[str, str]], seen: dict[str, tuple[Host, list[Workload]]]
-) -> list[Finding]:
+    cohorts: Sequence[tuple[str, str]], seen: dict[str, tuple[CompatHost, list[Workload]]]
+) -> list[CompatFinding]:
     members = [dataclasses.replace(seen[name][0], cohort=cohort) for name, cohort in dict.fromkeys(cohorts)]
     return settle(
         rules_host.check_cohorts(members, {host.subject: loads for host, loads in seen.values()}), None
     )
 
 
-def _not_checked(hosts: Sequence[Host], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
+def _not_checked(hosts: Sequence[CompatHost], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
     told = []
     if without:
         told.append(f"what runs on the nodes of {_few(without)}, which name no image and no requirements")
@@ -175,7 +235,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
     members: dict[str, set[str]] = {}
     everyone = _members("all", data, members)
     of_class: dict[str, tuple[str, str | None]] = {}
-    strangers = Strangers()
+    unknown = UnknownVariables()
     for name in sorted(set(data) & set(catalog.class_names())):
         for host in sorted(_members(name, data, members)):
             if host in of_class:
@@ -191,7 +251,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
                 )
             of_class[host] = (name, None if cohort is None else str(cohort))
             check_written(host, variables.get(host, {}))
-            strangers.see(host, variables.get(host, {}))
+            unknown.add(host, variables.get(host, {}))
     if not of_class:
         among = f" among those that --limit {limit} names" if limit else ""
         groups = sorted(set(data) - {"_meta", "all", "ungrouped"})
@@ -200,7 +260,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
             f"{_few(groups) or 'none'}), so that there is nothing to check",
             remedy=put_right(groups, catalog.class_names()),
         )
-    return InventoryHosts(of_class, sorted(everyone - set(of_class)), strangers.lines())
+    return InventoryHosts(of_class, sorted(everyone - set(of_class)), unknown.lines())
 
 
 def _members(name: str, data: dict[str, Any], known: dict[str, set[str]]) -> set[str]:

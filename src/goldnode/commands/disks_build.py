@@ -10,16 +10,20 @@ import click
 
 from goldnode.commands.output import (
     DEFINITION,
-    DRY_RUN,
     IMAGE_FORMAT,
     OFFLINE_INDEXES,
+    BuildOptions,
+    LockOptions,
+    build_options,
     disk_store,
     emit,
+    lock_options,
     out_directory,
     reports,
     say,
     table,
 )
+from goldnode.core import progress
 
 
 @click.command("list")
@@ -74,27 +78,16 @@ def list_(definition_file: Path | None, store_path: Path | None, form: str) -> N
 @click.argument("names", nargs=-1, metavar="[CLASS]...")
 @DEFINITION
 @disk_store("store_path")
-@click.option(
-    "--check",
-    "only_check",
-    is_flag=True,
-    help="Write nothing. Report vanished and changed packages; exit with 1 if a lock is unusable.",
+@lock_options(
+    "Upgrade the packages outside of the stack to the newest versions in the archives.", OFFLINE_INDEXES
 )
-@click.option(
-    "--upgrade",
-    is_flag=True,
-    help="Upgrade the packages outside of the stack to the newest versions in the archives.",
-)
-@OFFLINE_INDEXES
 @out_directory("where each lock is searched first")
 @reports("disk-locks")
 def lock(
     names: tuple[str, ...],
     definition_file: Path | None,
     store_path: Path | None,
-    only_check: bool,
-    upgrade: bool,
-    offline: bool,
+    how: LockOptions,
     out: Path | None,
     form: str,
 ) -> None:
@@ -110,8 +103,7 @@ def lock(
     from goldnode.disks.definition import load_definition
     from goldnode.disks.store import open_store
 
-    if only_check and upgrade:
-        raise click.UsageError("--check and --upgrade exclude each other")
+    how.check()
     definition, catalog, site = load_definition(definition_file), load_catalog(), load_site()
     chosen = names or tuple(
         name for name in sorted(catalog.classes) if locking.lock_file(name, definition) is not None
@@ -123,7 +115,7 @@ def lock(
     for name in names:
         catalog.node_class(name)
     rows: list[dict[str, Any]] = []
-    store = None if only_check else open_store(store_path)
+    store = None if how.only_check else open_store(store_path)
     for name in chosen:
         if store is None:
             problems: list[str] = []
@@ -131,7 +123,7 @@ def lock(
                 item = locking.target(name, definition, catalog, site)
                 problems = [
                     f"{row.kind}: {row.message}"
-                    for row in locking.check(item, locking.find_disk_lock(item), offline=offline)
+                    for row in locking.check(item, locking.find_disk_lock(item), offline=how.offline)
                 ]
             except GoldnodeError as problem:
                 problems = [str(problem)]
@@ -143,8 +135,8 @@ def lock(
         result = locking.relock(
             item,
             store.pool,
-            upgrade=upgrade,
-            offline=offline,
+            upgrade=how.upgrade,
+            offline=how.offline,
             out=out,
             say=say,
         )
@@ -170,23 +162,14 @@ def lock(
     show_default="raw and qcow2",
     help="Format to write besides raw: raw.zst, qcow2, tar, vmlinuz or initrd. Repeatable.",
 )
-@click.option("--offline", is_flag=True, help="Download nothing; all packages must be in the pool already.")
-@click.option(
-    "--twice",
-    "again",
-    is_flag=True,
-    help="Build a second time, in another directory from the pool alone, and compare the images.",
-)
-@DRY_RUN
+@build_options("images")
 @reports("disk-builds", hint=IMAGE_FORMAT)
 def build(
     names: tuple[str, ...],
     definition_file: Path | None,
     store_path: Path | None,
     kinds: tuple[str, ...],
-    offline: bool,
-    again: bool,
-    dry_run: bool,
+    how: BuildOptions,
     form: str,
 ) -> None:
     """Build disk images from their locks, without a network.
@@ -198,7 +181,6 @@ def build(
     import time
 
     from goldnode.classdoc.load import load_catalog
-    from goldnode.commands.images_build import _fetching, _showing
     from goldnode.core.errors import DiskError, nearest
     from goldnode.core.files import second_build
     from goldnode.core.site import load_site
@@ -221,7 +203,7 @@ def build(
     known = {
         plan.name: (store.built / plan.item.name / plan.build_id / MANIFEST).is_file() for plan in recipes
     }
-    if dry_run:
+    if how.dry_run:
         emit(
             form,
             {"dry_run": True, "disks": [{"name": name, "built": there} for name, there in known.items()]},
@@ -234,16 +216,16 @@ def build(
         there = known[plan.name]
         if not there:
             rootfs.needs_root()
-        if not there and not offline:
-            with _fetching() as progress:
+        if not there and not how.offline:
+            with progress.downloads(each=False) as watcher:
                 locking.fetch(
                     plan.item,
                     plan.lock,
                     store.pool,
-                    progress=progress,
+                    progress=watcher,
                     say=say,
                 )
-        with _showing() as show:
+        with progress.steps() as show:
             disk, made = building.build(plan, store, kinds=kinds or DEFAULT_FORMATS, say=show)
         rows.append({**disk.manifest(), "directory": disk.directory, "made": made})
         if form == "text":
@@ -259,8 +241,8 @@ def build(
                 f"the evidence of {plan.name} describes its previous formats: write it again with `goldnode "
                 f"disks evidence {plan.name}`"
             )
-        if again:
-            with second_build(store.cache / "twice") as place, _showing() as show:
+        if how.twice:
+            with second_build(store.cache / "twice") as place, progress.steps() as show:
                 found = building.twice(plan, store, place, say=show)
             for text in found:
                 click.echo(f"error: {plan.name} is not the same when it is built twice: {text}", err=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from goldnode.commands.output import Option, emit, reports
+from goldnode.commands.output import OutputOption, emit, reports
 
 
 @click.command()
@@ -17,7 +17,7 @@ from goldnode.commands.output import Option, emit, reports
 @click.option(
     "--lines",
     "limit",
-    cls=Option,
+    cls=OutputOption,
     former={"--limit": None},
     type=click.IntRange(0),
     default=50,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from goldnode.channels.product import Location
 from goldnode.commands import channel_moves as shared
 from goldnode.commands.output import (
     BACKEND,
@@ -19,29 +19,30 @@ from goldnode.commands.output import (
     POLICY,
     disk_store,
     emit,
+    options,
     reports,
     say,
 )
 from goldnode.core.errors import DiskError
 
-if TYPE_CHECKING:
-    from goldnode.disks.lines import ClassLine
-    from goldnode.disks.places import ChannelStore, DirectoryPlace, StorePlace
-    from goldnode.evidence.signatures import Signer
-
-_TO = click.option(
-    "--to",
-    type=click.Path(file_okay=False, path_type=Path),
-    envvar="GOLDNODE_DISKS_PLACE",
-    metavar="DIR",
-    show_default="$GOLDNODE_DISKS_PLACE",
-    help="Published directory.",
+_TO = options(
+    disk_store(),
+    click.option(
+        "--to",
+        type=click.Path(file_okay=False),
+        envvar="GOLDNODE_DISKS_PLACE",
+        metavar="DIR",
+        show_default="$GOLDNODE_DISKS_PLACE",
+        help="Published directory.",
+    ),
 )
+_AT = shared.location(_TO)
+_STORE = shared.location(disk_store())
 
 
 @click.command()
 @click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
-@disk_store()
+@_STORE
 @shared.MADE_WITH
 @click.option(
     "--against",
@@ -53,9 +54,8 @@ _TO = click.option(
 @reports("evidence")
 def evidence(
     disks: tuple[str, ...],
-    store: Path | None,
-    key: Path | None,
-    databases: tuple[str, ...],
+    location: Location,
+    made: shared.EvidenceKeys,
     against: str | None,
     backend: str | None,
     policy: Path | None,
@@ -68,26 +68,27 @@ def evidence(
 
     Exit status: 0 written, 1 the inspection refuses an image.
     """
-    from goldnode.disks.evidence import TITLES, Options, document, write
+    from goldnode.disks.evidence import TITLES, DiskEvidenceOptions, document, write
+    from goldnode.disks.product import DiskProduct
 
-    kept = _store(store)
+    product = DiskProduct(location)
     if against and len(disks) > 1:
         raise DiskError(
             f"--against is for one disk, and {len(disks)} are named", remedy="name the one that it precedes"
         )
-    signer, known, builder = shared.made_with(key, databases)
-    options = Options(
-        cache=kept.cache,
+    signer, known, builder = shared.made_with(made)
+    options = DiskEvidenceOptions(
+        cache=product.store.cache,
         signer=signer,
         databases=known,
-        against=_find(kept, against) if against else None,
+        against=product.build(against) if against else None,
         builder=builder,
         backend=backend,
         policy=policy,
     )
     told, passed = [], True
     for name in disks:
-        disk = _find(kept, name)
+        disk = product.build(name)
         written = write(disk, options)
         passed = passed and bool(json.loads(document(disk, "inspection").read_bytes())["passed"])
         told.append({"disk": disk.name, "documents": [vars(one) for one in written]})
@@ -96,22 +97,19 @@ def evidence(
             for one in written:
                 click.echo(f"  {one.state:<8} {TITLES.get(one.kind, one.kind):<16} {one.line}")
     emit(form, {"results": told})
-    if options.signer is None:
-        click.echo(
-            "Nothing was signed: name a key with --key, or as images.signing_key in the site file.", err=True
-        )
+    shared.note_unsigned(signer)
     if not passed:
         sys.exit(1)
 
 
 @click.command()
 @click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
-@disk_store()
+@_STORE
 @shared.TRUST
 @click.option("--no-content", is_flag=True, help="Check only the documents, not the files of the disk image.")
 @reports("verification")
 def authenticate(
-    disks: tuple[str, ...], store: Path | None, trust: tuple[Path, ...], no_content: bool, form: str
+    disks: tuple[str, ...], location: Location, trust: tuple[Path, ...], no_content: bool, form: str
 ) -> None:
     """Verify the content, the evidence and the signatures of disk images.
 
@@ -120,19 +118,20 @@ def authenticate(
     Exit status: 0 verified, 1 not verified.
     """
     from goldnode.disks.evidence import authenticate as check
+    from goldnode.disks.product import DiskProduct
 
-    kept, keys = _store(store), shared.trusted(trust)
-    found = [_find(kept, name) for name in disks]
+    product, keys = DiskProduct(location), shared.trusted(trust)
+    found = [product.build(name) for name in disks]
     shared.show_verified([(disk.name, check(disk, keys, content=not no_content)) for disk in found], form)
 
 
 @click.command()
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
-@disk_store()
+@_STORE
 @shared.FILES
 @reports("disk-diff")
-def diff(old: str, new: str, store: Path | None, files: bool, form: str) -> None:
+def diff(old: str, new: str, location: Location, files: bool, form: str) -> None:
     """Show the differences between two disk images.
 
     OLD and NEW are a directory, a NAME, a CLASS (its newest build) or CLASS:CHANNEL. Packages, kernel, driver,
@@ -140,60 +139,46 @@ def diff(old: str, new: str, store: Path | None, files: bool, form: str) -> None
     0 whether they differ or not.
     """
     from goldnode.disks.evidence import compare
+    from goldnode.disks.product import DiskProduct
 
-    kept = _store(store)
-    difference = compare(_find(kept, old), _find(kept, new), kept.cache)
+    product = DiskProduct(location)
+    difference = compare(product.build(old), product.build(new), product.store.cache)
     emit(form, difference.data(), lambda: difference.text(files=files))
 
 
 @click.command()
 @click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
-@disk_store()
-@_TO
-@shared.TRUST
-@shared.KEY
+@_AT
+@shared.KEYS
 @shared.WAIVED
 @reports("published-disks")
 def publish(
-    disks: tuple[str, ...],
-    store: Path | None,
-    to: Path | None,
-    trust: tuple[Path, ...],
-    key: Path | None,
-    waive: tuple[str, ...],
-    by: str | None,
-    reason: str | None,
-    form: str,
+    disks: tuple[str, ...], location: Location, keys: shared.Keys, decision: shared.Decision, form: str
 ) -> None:
     """Copy disk images and their evidence to a published directory.
 
     An HTTP server serves the directory, which has checksums and signatures. Requires a record of two good boots,
     a passed inspection and hygiene check, and a signature. Existing files are verified, not copied.
     """
+    from goldnode.disks.product import DiskProduct
     from goldnode.disks.publish import publish as publishing
-    from goldnode.disks.requirements import ASKED, LATER, judge
+    from goldnode.disks.requirements import LATER, judge_one
     from goldnode.evidence.size import human
 
-    shared.check_step("publish", ASKED, waive)
-    kept, signer, keys = _store(store), shared.signer_of(key), shared.trusted(trust)
-    place = _directory(to, kept, signer)
-    waivers = shared.waivers_of(waive, by, reason)
+    product = DiskProduct(location)
+    shared.check_step(product.requirements, "publish", decision)
+    signer, trust = shared.signer_of(keys.key), shared.trusted(keys.trust)
+    place = product.directory(signer)
+    waivers = decision.waivers()
     rows = []
     for name in disks:
-        disk = _find(kept, name)
-        done = publishing(disk, place, signer, trust=keys, waivers=waivers)
+        disk = product.build(name)
+        done = publishing(disk, place, signer, trust=trust, waivers=waivers)
         said = "there already, and whole" if done.before else f"{done.files} files ({human(done.size)})"
-        rows.append({**vars(done), "gates": shared.gate_rows(done.gates)})
-        if form == "text":
-            click.echo(f"{done.directory}  {done.digest[:19]}  {said}")
-            for line in shared.gate_lines(gate for gate in done.gates if gate.state != "passed"):
-                click.echo(line)
+        line = f"{done.directory}  {done.digest[:19]}  {said}"
+        rows.append(shared.show_published(done, line, form))
         # A publication never changes, so documents that a later channel requires must be in it now.
-        short = [
-            gate.name
-            for gate in judge("stable", disk, trust=(*keys, signer.public), only=LATER)
-            if not gate.open
-        ]
+        short = [name for name in LATER if not judge_one(name, disk, (*trust, signer.public)).met]
         if not done.before and short:
             say(f"note: canary or stable also require {', '.join(short)}, which this publication lacks")
     emit(form, {"disks": rows})
@@ -210,7 +195,7 @@ def publish(
     show_default="$GOLDNODE_DISKS_FROM",
     help="Published directory, or its URL.",
 )
-@disk_store()
+@_STORE
 @shared.TRUST
 @CERTIFICATE
 @click.option(
@@ -225,7 +210,7 @@ def publish(
 def pull(
     name: str,
     origin: str,
-    store: Path | None,
+    location: Location,
     trust: tuple[Path, ...],
     ca: Path | None,
     formats: tuple[str, ...],
@@ -235,13 +220,14 @@ def pull(
 
     Every byte is verified against the checksums that a trusted key signed. An interrupted download is resumed.
     """
+    from goldnode.disks.product import DiskProduct
     from goldnode.disks.publish import pull as pulling
     from goldnode.disks.publish import source_of
 
     class_, _, wanted = name.partition(":")
-    source, kept, keys = source_of(origin, ca), _store(store), shared.trusted(trust)
+    source, store, keys = source_of(origin, ca), DiskProduct(location).store, shared.trusted(trust)
     done = pulling(
-        source, kept, class_, wanted or "stable", trust=keys, formats=formats or ("raw.zst",), say=say
+        source, store, class_, wanted or "stable", trust=keys, formats=formats or ("raw.zst",), say=say
     )
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
@@ -261,72 +247,30 @@ def pull(
 @click.command()
 @click.argument("channel")
 @click.argument("disk", metavar="CLASS[:BUILDID]|NAME")
-@disk_store()
-@_TO
-@shared.TRUST
-@shared.KEY
-@shared.WAIVED
-@click.option(
-    "--approve-major",
-    multiple=True,
-    metavar="PART",
-    help="Approve another series of kernel or driver; requires --by and --reason. Repeatable.",
-)
-@shared.EXPECT
+@_AT
+@shared.KEYS
+@shared.approved("Approve another series of kernel or driver; requires --by and --reason. Repeatable.")
 @reports("channel-move")
 def promote(
-    channel: str,
-    disk: str,
-    store: Path | None,
-    to: Path | None,
-    trust: tuple[Path, ...],
-    key: Path | None,
-    waive: tuple[str, ...],
-    by: str | None,
-    reason: str | None,
-    approve_major: tuple[str, ...],
-    expect: str | None,
-    form: str,
+    channel: str, disk: str, location: Location, keys: shared.Keys, decision: shared.Decision, form: str
 ) -> None:
     """Point a channel to a disk image that meets its requirements.
 
     CHANNEL is candidate, canary, stable or known-good. The requirements are judged by the published evidence.
     Without --to, the channels of this store are moved.
     """
-    from goldnode.disks.channels import promote as promoting
-    from goldnode.disks.requirements import ASKED, MAJORS
+    from goldnode.disks.product import DiskProduct
 
-    shared.check_step(channel, shared.channels(ASKED), waive, approve_major, MAJORS)
-    kept, signer = _store(store), shared.signer_of(key)
-    place = _place(to, kept, signer)
-    line, build_id = _build(place, disk)
-    waivers = shared.waivers_of(waive, by, reason)
-    approvals = shared.approvals_of(approve_major, by, reason)
-    done = promoting(
-        place,
-        kept,
-        line,
-        build_id,
-        channel,
-        signer,
-        by=by or shared.user(),
-        reason=reason or "",
-        trust=shared.trusted(trust),
-        waivers=waivers,
-        approvals=approvals,
-        expect=expect,
-        say=say,
-    )
-    shared.show_moved(place.name, done, form)
+    shared.show_moved(shared.promote(DiskProduct(location), channel, disk, keys, decision), form)
 
 
 @click.command()
 @click.argument("class_", metavar="CLASS")
-@disk_store()
-@_TO
-@shared.TRUST
-@shared.KEY
-@shared.SIGNED
+@shared.location(
+    _TO, offline="Change only this store. The next move that reaches the directory publishes the change."
+)
+@shared.KEYS
+@shared.DECIDED
 @shared.CHANNEL
 @click.option(
     "--to-disk",
@@ -334,203 +278,62 @@ def promote(
     show_default="the previous disk image",
     help="Disk image to return to: `known-good`, or a build ID or digest of the history.",
 )
-@click.option(
-    "--offline",
-    is_flag=True,
-    help="Change only this store. The next move that reaches the directory publishes the change.",
-)
 @reports("channel-move")
 def rollback(
     class_: str,
-    store: Path | None,
-    to: Path | None,
-    trust: tuple[Path, ...],
-    key: Path | None,
-    by: str | None,
-    reason: str | None,
+    location: Location,
+    keys: shared.Keys,
+    decision: shared.Decision,
     channel: str,
     to_disk: str | None,
-    offline: bool,
     form: str,
 ) -> None:
     """Point a channel back to its previous disk image."""
-    from goldnode.disks.channels import rollback as rolling
-    from goldnode.disks.lines import line_of
-    from goldnode.disks.places import StorePlace
-    from goldnode.disks.requirements import ASKED
+    from goldnode.disks.product import DiskProduct
 
-    shared.check_step(channel, shared.channels(ASKED))
-    kept, signer = _store(store), shared.signer_of(key)
-    place = StorePlace(kept, str(to.absolute())) if offline and to is not None else _place(to, kept, signer)
-    given: dict[str, Any] = {
-        "channel": channel,
-        "to": to_disk,
-        "trust": shared.trusted(trust),
-        "say": say,
-    }
-    done = rolling(
-        place, kept, line_of(class_), signer, by=by or shared.user(), reason=reason or "rollback", **given
-    )
-    shared.show_moved(place.name, done, form)
+    shared.show_moved(shared.rollback(DiskProduct(location), class_, channel, to_disk, keys, decision), form)
 
 
 @click.command()
 @click.argument("classes", nargs=-1, metavar="[CLASS]...")
-@disk_store()
-@_TO
+@shared.location(_TO, offline="Show this store's copy of the directory's channels.")
 @shared.TRUST
 @shared.HISTORY
-@click.option("--offline", is_flag=True, help="Show this store's copy of the directory's channels.")
 @click.option(
     "--repair",
-    "repairing",
     is_flag=True,
     help="Restore channels from the verified history, and publish moves that were made offline.",
 )
 @reports("channels")
 def status(
     classes: tuple[str, ...],
-    store: Path | None,
-    to: Path | None,
+    location: Location,
     trust: tuple[Path, ...],
     with_history: bool,
-    offline: bool,
-    repairing: bool,
+    repair: bool,
     form: str,
 ) -> None:
     """Show the channels and verify them against their history.
 
     Exit status: 0 all channels match their history, 1 one differs from it.
     """
-    from goldnode.disks.channels import repair
-    from goldnode.disks.lines import line_of
-    from goldnode.disks.places import DirectoryPlace, StorePlace
+    from goldnode.disks.product import DiskProduct
 
-    kept, keys = _store(store), shared.trusted(trust)
-    place = StorePlace(kept, str(to.absolute())) if offline and to is not None else _place(to, kept, None)
-    known = place.classes() if isinstance(place, DirectoryPlace) else _known(kept, place.name)
-    lines = [line_of(name) for name in classes or known]
-    again = (lambda line: repair(place, kept, line, keys, say)) if repairing else None
-    shared.show_status(place, kept, lines, keys, again, form, with_history, _classes if classes else None)
+    shared.show_status(DiskProduct(location), classes, trust, repair, with_history, form)
 
 
 @click.command()
-@disk_store()
-@_TO
+@_AT
 @shared.TRUST
 @KEEP_DAYS
 @DRY_RUN
 @reports("gc")
-def gc(
-    store: Path | None, to: Path | None, trust: tuple[Path, ...], days: float, dry_run: bool, form: str
-) -> None:
+def gc(location: Location, trust: tuple[Path, ...], days: float, dry_run: bool, form: str) -> None:
     """Remove disk images that no channel, history, class or lock needs.
 
     Without --to the store is cleaned, with it the published directory.
     """
-    from goldnode.classdoc.load import load_catalog
-    from goldnode.disks import gc as collecting
+    from goldnode.channels.gc import Collection
+    from goldnode.disks.product import DiskProduct
 
-    kept, keys = _store(store), shared.trusted(trust)
-    keeps = collecting.needed(kept, load_catalog().whole(), _locks(), keys)
-    if to is None:
-        gone, stays = collecting.collect(kept, keeps, days=days, dry_run=dry_run)
-    else:
-        gone, stays = collecting.collect_place(
-            _directory(to, kept, None), kept, keeps, keys, days=days, dry_run=dry_run
-        )
-    shared.show_gone(gone, stays, dry_run, form)
-
-
-# Shared by the commands
-
-
-def _store(named: Path | None) -> ChannelStore:
-    from goldnode.disks.model import store_directory
-    from goldnode.disks.places import ChannelStore
-
-    return ChannelStore(store_directory(named))
-
-
-def _find(kept: ChannelStore, text: str) -> Any:
-    """Return a build: a directory, a NAME, a CLASS (its newest), or CLASS:CHANNEL or CLASS:BUILDID of the store."""
-    from goldnode.channels.history import CHANNELS
-    from goldnode.disks.channels import standing
-    from goldnode.disks.lines import line_of
-    from goldnode.disks.model import find
-
-    class_, colon, rest = text.partition(":")
-    if colon and "/" not in text:
-        return (
-            standing(kept, line_of(class_), rest) if rest in CHANNELS else find(f"{class_}-{rest}", kept.root)
-        )
-    return find(text, kept.root)
-
-
-def _directory(to: Path | None, kept: ChannelStore, signer: Signer | None) -> DirectoryPlace:
-    from goldnode.disks.places import DirectoryPlace
-
-    if to is None:
-        raise DiskError(
-            "no directory to publish to is named", remedy="name it with --to, or in GOLDNODE_DISKS_PLACE"
-        )
-    return DirectoryPlace(to, kept, signer)
-
-
-def _place(to: Path | None, kept: ChannelStore, signer: Signer | None) -> DirectoryPlace | StorePlace:
-    from goldnode.disks.places import StorePlace
-
-    return StorePlace(kept) if to is None else _directory(to, kept, signer)
-
-
-def _build(place: DirectoryPlace | StorePlace, text: str) -> tuple[ClassLine, str]:
-    """Return class and build id of a name. A class alone means its only build. An existing class is matched
-    by its complete name, whatever its ending.
-    """
-    import re
-
-    from goldnode.disks.lines import CLASS_NAME, line_of
-    from goldnode.disks.model import MANIFEST
-    from goldnode.disks.places import DirectoryPlace
-
-    root = place.root if isinstance(place, DirectoryPlace) else place.store.root / "built"
-    found = re.fullmatch(r"(.+)[:-]([0-9a-f]{12})", text)
-    if found is not None and not (CLASS_NAME.fullmatch(text) and (root / text).is_dir()):
-        return line_of(found[1]), found[2]
-    line = line_of(text)
-    ids = sorted(path.parent.name for path in (root / text).glob(f"*/{MANIFEST}"))
-    if len(ids) != 1:
-        told = f"{len(ids)} builds" if ids else "no build"
-        raise DiskError(
-            f"{place.name} has {told} of {text}{': ' + ', '.join(ids) if ids else ''}",
-            remedy="name one as CLASS:BUILDID" if ids else "publish one: goldnode disks publish",
-        )
-    return line, ids[0]
-
-
-def _classes() -> list[str]:
-    from goldnode.classdoc.load import load_catalog
-
-    return sorted(load_catalog().classes)
-
-
-def _known(kept: ChannelStore, place: str) -> list[str]:
-    from goldnode.channels.moves import local_places
-
-    return [line.repository for name, line in local_places(kept) if name == place]
-
-
-def _locks() -> dict[str, str]:
-    """Return the digests of the current disk locks with their owners. Raises GoldnodeError."""
-    from goldnode.catalog.load import LOCK_SUFFIX
-    from goldnode.disks.definition import load_definition
-    from goldnode.disks.locking import load_disk_lock, lock_directories
-
-    files = {
-        path.name: path
-        for place in reversed(lock_directories(load_definition()))
-        for path in place.glob(f"*{LOCK_SUFFIX}")
-    }
-    return shared.lock_digests(
-        {name.removesuffix(LOCK_SUFFIX): path for name, path in files.items()}, load_disk_lock, "disk lock"
-    )
+    shared.collect(DiskProduct(location), trust, Collection(days, dry_run), form)

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from goldnode.commands.output import BECOME, disk_store, emit, reports, say
+from goldnode.commands.output import BECOME, disk_store, emit, grouped, reports, say
+
+
+@dataclass(frozen=True)
+class ImageChoice:
+    """The image to write, and how far it is trusted."""
+
+    image: str | None
+    store: Path | None
+    unverified: str | None
+    tries: int
+
+
+@dataclass(frozen=True)
+class BootOptions:
+    """Whether to reboot the node, and the time limit in seconds."""
+
+    reboot: bool
+    timeout: float
 
 
 @click.command()
@@ -17,52 +36,56 @@ from goldnode.commands.output import BECOME, disk_store, emit, reports, say
     metavar="PATH",
     help="Inventory that defines NODE. Without it, NODE is an SSH destination.",
 )
-@click.option(
-    "--image",
-    metavar="IMAGE",
-    show_default="newest build of the node's class",
-    help="Image to write: a build directory, its disk.json or raw disk, a name in the store, or a class.",
+@grouped(
+    "chosen",
+    ImageChoice,
+    click.option(
+        "--image",
+        metavar="IMAGE",
+        show_default="newest build of the node's class",
+        help="Image to write: a build directory, its disk.json or raw disk, a name in the store, or a class.",
+    ),
+    disk_store(),
+    click.option(
+        "--unverified",
+        metavar="REASON",
+        help="Allow an image that was never booted for verification. The reason is recorded on the node.",
+    ),
+    click.option(
+        "--tries",
+        type=click.IntRange(1, 9),
+        default=3,
+        show_default=True,
+        metavar="N",
+        help="Number of boots after which an image that is not good is given up.",
+    ),
 )
-@disk_store()
 @click.option("--back", is_flag=True, help="Write nothing; boot the last good image of the other slot next.")
-@click.option(
-    "--reboot",
-    is_flag=True,
-    help="Drain the node as `goldnode_drain` of the inventory defines, reboot it, and wait until it is good.",
-)
-@click.option(
-    "--unverified",
-    metavar="REASON",
-    help="Allow an image that was never booted for verification. The reason is recorded on the node.",
-)
-@click.option(
-    "--tries",
-    type=click.IntRange(1, 9),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Number of boots after which an image that is not good is given up.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=60),
-    default=2400,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time limit for the reboot, including all tries.",
+@grouped(
+    "boot",
+    BootOptions,
+    click.option(
+        "--reboot",
+        is_flag=True,
+        help="Drain the node as `goldnode_drain` of the inventory defines, reboot it, and wait until it is good.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=60),
+        default=2400,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time limit for the reboot, including all tries.",
+    ),
 )
 @BECOME
 @reports("slots")
 def update(
     node: str,
     inventory: str | None,
-    image: str | None,
-    store: Path | None,
+    chosen: ImageChoice,
     back: bool,
-    reboot: bool,
-    unverified: str | None,
-    tries: int,
-    timeout: float,
+    boot: BootOptions,
     become: bool,
     form: str,
 ) -> None:
@@ -79,13 +102,14 @@ def update(
     from goldnode.fleet import disk_update as updating
     from goldnode.inventory.selection import check_inventory
 
-    if back and (image or unverified):
+    image = chosen.image
+    if back and (image or chosen.unverified):
         raise DiskError("--back writes no image", remedy="remove --image and --unverified")
     if inventory is not None:
         check_inventory(inventory)
     target = updating.node(node, inventory, become)
 
-    chosen = None
+    opened = None
     if not back:
         if image is None:
             with updating.program(target) as there:
@@ -94,6 +118,7 @@ def update(
         named = Path(image)
         image = str(named.parent) if named.is_file() else image
         say(f"checking {image}")
-        chosen = updating.open_image(find(image, store_directory(store)), unverified, tries)
-    after = updating.run(target, updating.Wish(chosen, reboot, timeout), say)
+        disk = find(image, store_directory(chosen.store))
+        opened = updating.open_image(disk, chosen.unverified, chosen.tries)
+    after = updating.run(target, updating.DiskUpdate(opened, boot.reboot, boot.timeout), say)
     emit(form, after, lambda: updating.text(after, target.name))

@@ -3,53 +3,65 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from goldnode.commands.output import disk_store, emit, reports
+from goldnode.commands.output import disk_store, emit, grouped, reports
+
+
+@dataclass(frozen=True)
+class GuestOptions:
+    """Which guests to boot, and what to leave of them. `memory` is in MiB."""
+
+    clones: bool
+    simulated_gpu: bool
+    memory: int
+    work: Path | None
+    keep: bool
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="DIR|CLASS...")
 @disk_store()
-@click.option(
-    "--clones/--no-clones",
-    default=True,
-    show_default=True,
-    help="Also boot a copy of the image and compare the identities of both.",
+@grouped(
+    "guests",
+    GuestOptions,
+    click.option(
+        "--clones/--no-clones",
+        default=True,
+        show_default=True,
+        help="Also boot a copy of the image and compare the identities of both.",
+    ),
+    click.option(
+        "--simulated-gpu",
+        is_flag=True,
+        help="Boot twice more with simulated GPUs: with all of them, and with one missing.",
+    ),
+    click.option(
+        "--memory",
+        type=click.IntRange(512),
+        default=2048,
+        show_default=True,
+        metavar="MIB",
+        help="Memory of each guest.",
+    ),
+    click.option(
+        "--work",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        show_default="next to the image",
+        help="Directory for overlays and logs.",
+    ),
+    click.option("--keep", is_flag=True, help="Do not delete overlays, consoles and logs of the guests."),
 )
-@click.option(
-    "--simulated-gpu",
-    is_flag=True,
-    help="Boot twice more with simulated GPUs: with all of them, and with one missing.",
-)
-@click.option(
-    "--memory",
-    type=click.IntRange(512),
-    default=2048,
-    show_default=True,
-    metavar="MIB",
-    help="Memory of each guest.",
-)
-@click.option(
-    "--work",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    show_default="next to the image",
-    help="Directory for overlays and logs.",
-)
-@click.option("--keep", is_flag=True, help="Do not delete overlays, consoles and logs of the guests.")
 @click.option("--all", "everything", is_flag=True, help="Show passed checks, too.")
 @reports("disk-boots", json_flag=True)
 def verify(
     names: tuple[str, ...],
     store: Path | None,
-    clones: bool,
-    simulated_gpu: bool,
-    memory: int,
-    work: Path | None,
-    keep: bool,
+    guests: GuestOptions,
     everything: bool,
     form: str,
 ) -> None:
@@ -69,11 +81,11 @@ def verify(
     for built in found:
         report = verification.verify(
             built,
-            work=work,
-            clones=clones,
-            gpus=simulated_gpu,
-            memory=memory,
-            keep=keep,
+            work=guests.work,
+            clones=guests.clones,
+            gpus=guests.simulated_gpu,
+            memory=guests.memory,
+            keep=guests.keep,
             say=lambda text, name=built.name: click.echo(f"{name}: {text}", err=True),  # type: ignore[misc]
         )
         reports_of[built.name] = report

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from goldnode.commands.output import DRY_RUN, MATRIX, emit, image_store, reports, say
-
-if TYPE_CHECKING:
-    from goldnode.lock.fetch import Progress
+from goldnode.commands.output import (
+    MATRIX,
+    BuildOptions,
+    build_options,
+    emit,
+    image_store,
+    reports,
+    say,
+)
+from goldnode.core import progress
 
 Say = Callable[[str, str, float], None]
 
@@ -40,13 +43,7 @@ Say = Callable[[str, str, float], None]
     show_default="number of processors",
     help="Number of parallel downloads and build steps.",
 )
-@click.option("--offline", is_flag=True, help="Download nothing; all files must be in the pool already.")
-@click.option(
-    "--twice",
-    is_flag=True,
-    help="Build a second time, in another directory from the pool alone, and compare the digests.",
-)
-@DRY_RUN
+@build_options("digests")
 @reports("image-builds")
 def build(
     patterns: tuple[str, ...],
@@ -54,9 +51,7 @@ def build(
     store_path: Path | None,
     engine_name: str | None,
     jobs: int | None,
-    offline: bool,
-    twice: bool,
-    dry_run: bool,
+    how: BuildOptions,
     form: str,
 ) -> None:
     """Build images from their locks, without a network.
@@ -90,7 +85,7 @@ def build(
     builder = building.Builder(store, engine, jobs)
     pending = builder.pending(recipes)
     waiting = {item.image.name for item in pending}
-    if dry_run:
+    if how.dry_run:
         states = [
             (recipe, "to be built" if recipe.image.name in waiting else "is there") for recipe in recipes
         ]
@@ -106,17 +101,17 @@ def build(
             "\n".join(f"{recipe.ref}  {state}" for recipe, state in states),
         )
         return
-    if pending and not offline:
-        with _fetching() as progress:
+    if pending and not how.offline:
+        with progress.downloads(each=False) as watcher:
             fetch_all(
                 [(row, lock) for row, lock in locks if row.name in waiting],
                 store.pool,
-                progress,
+                watcher,
                 verify=False,
             )
-    if pending and offline:
+    if pending and how.offline:
         make_all([lock for row, lock in locks if row.name in waiting], store.pool, verify=False)
-    with _showing() as show:
+    with progress.steps() as show:
         builder.say = show
         built = builder.build(recipes)
     seconds = time.monotonic() - started
@@ -142,8 +137,8 @@ def build(
         ),
     )
     say(f"{len(waiting)} of {len(built)} images built in {seconds:.1f} s with {engine.name} {engine.version}")
-    if twice:
-        with second_build(store.cache / "twice") as place, _showing() as show:
+    if how.twice:
+        with second_build(store.cache / "twice") as place, progress.steps() as show:
             differences = building.twice(store, recipes, engine, place, jobs=jobs, say=show)
         for row in differences:
             click.echo(f"error: {row.image} is not the same when it is built twice: {row.what}", err=True)
@@ -151,50 +146,3 @@ def build(
             click.echo(f"the second build is in {place}", err=True)
             sys.exit(1)
         click.echo(f"{len(recipes)} images built twice: every digest is the same", err=True)
-
-
-@contextmanager
-def _fetching() -> Iterator[Progress | None]:
-    """Show a progress bar of the download on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from goldnode.commands.mirror import _Bar
-
-    with _Bar() as bar:
-        yield bar
-
-
-@contextmanager
-def _showing() -> Iterator[Say]:
-    """Show the running steps and their durations on a terminal; otherwise print one line per finished step."""
-    if not sys.stderr.isatty():
-
-        def line(what: str, state: str, seconds: float) -> None:
-            if state != "started":
-                click.echo(f"{state:7} {seconds:6.1f} s  {what}", err=True)
-
-        yield line
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-
-    shown: dict[str, TaskID] = {}
-    lock = threading.Lock()
-    with Progress(
-        SpinnerColumn(finished_text="✓"),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-    ) as progress:
-
-        def bar(what: str, state: str, seconds: float) -> None:
-            with lock:
-                if state == "started":
-                    shown[what] = progress.add_task(what, total=1)
-                elif (number := shown.pop(what, None)) is not None:
-                    progress.update(number, completed=1)
-                    progress.remove_task(number)
-                    progress.console.print(f"{state:7} {seconds:6.1f} s  {what}", highlight=False)
-
-        yield bar

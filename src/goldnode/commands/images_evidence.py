@@ -25,8 +25,7 @@ def evidence(
     patterns: tuple[str, ...],
     store: Path | None,
     matrix_file: Path | None,
-    key: Path | None,
-    databases: tuple[str, ...],
+    made: shared.EvidenceKeys,
     against: str | None,
     form: str,
 ) -> None:
@@ -37,7 +36,7 @@ def evidence(
     """
     from goldnode.core.errors import ImageError
     from goldnode.evidence import SHORT
-    from goldnode.evidence.write import Options, write
+    from goldnode.evidence.write import ImageEvidenceOptions, write
     from goldnode.images.imagelock import find_lock
     from goldnode.images.matrix import load_matrix
     from goldnode.images.names import find
@@ -45,8 +44,8 @@ def evidence(
 
     kept = open_store(store)
     built = list(kept.built().values())
-    signer, known, builder = shared.made_with(key, databases)
-    options = Options(
+    signer, known, builder = shared.made_with(made)
+    options = ImageEvidenceOptions(
         cache=kept.cache / "evidence",
         signer=signer,
         databases=known,
@@ -82,19 +81,22 @@ def evidence(
         for item in fits:
             written = write(kept.layout, row.image, item, locks, options)
             told.append(
-                {"image": row.name, "digest": item.digest, "documents": [vars(one) for one in written]}
+                {
+                    "image": row.name,
+                    "digest": item.digest,
+                    "documents": [
+                        {"type": one.kind, "state": one.state, "line": one.line} for one in written
+                    ],
+                }
             )
             if form == "text":
                 click.echo(f"{row.name} {item.build_id} {item.digest}")
                 for one in written:
-                    click.echo(f"  {one.state:<8} {SHORT[one.type]:<16} {one.line}")
+                    click.echo(f"  {one.state:<8} {SHORT[one.kind]:<16} {one.line}")
     emit(form, {"results": told})
     if not told:
         click.echo("no image of the matrix is built from its present lock", err=True)
-    if options.signer is None:
-        click.echo(
-            "Nothing was signed: name a key with --key, or as images.signing_key in the site file.", err=True
-        )
+    shared.note_unsigned(signer)
 
 
 @click.command()

@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from goldnode.commands.output import BACKEND, POLICY, emit, image_store, reports
+from goldnode.commands.output import BACKEND, POLICY, emit, grouped, image_store, reports
+
+
+@dataclass(frozen=True)
+class ScanOptions:
+    """Which store has the images and cached scans, and how to scan."""
+
+    store: Path | None
+    jobs: int
+    fresh: bool
 
 
 @click.command()
 @click.argument("targets", nargs=-1, required=True, metavar="PATH|IMAGE...")
 @BACKEND
 @POLICY
-@image_store()
-@click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(0),
-    default=0,
-    metavar="N",
-    show_default="number of processors, at most 4",
-    help="Number of processes that scan layers and wheels.",
+@grouped(
+    "scan",
+    ScanOptions,
+    image_store(),
+    click.option(
+        "-j",
+        "--jobs",
+        type=click.IntRange(0),
+        default=0,
+        metavar="N",
+        show_default="number of processors, at most 4",
+        help="Number of processes that scan layers and wheels.",
+    ),
+    click.option("--fresh", is_flag=True, help="Ignore cached scans of layers."),
 )
-@click.option("--fresh", is_flag=True, help="Ignore cached scans of layers.")
 @click.option("--no-attach", is_flag=True, help="Do not attach the result to the image.")
 @reports("inspections", json_flag=True)
 def inspect(
     targets: tuple[str, ...],
     backend: str | None,
     policy: Path | None,
-    store: Path | None,
-    jobs: int,
-    fresh: bool,
+    scan: ScanOptions,
     no_attach: bool,
     form: str,
 ) -> None:
@@ -57,14 +69,16 @@ def inspect(
     if backend is not None:
         rules.backend(backend)
     kept = (
-        open_store(store) if store is not None or any(not Path(name).exists() for name in targets) else None
+        open_store(scan.store)
+        if scan.store is not None or any(not Path(name).exists() for name in targets)
+        else None
     )
     results: list[dict[str, Any]] = []
     passed, told = True, True
     for name in targets:
-        cache = None if fresh or kept is None else kept.cache
+        cache = None if scan.fresh or kept is None else kept.cache
         for target in sources.find(
-            name, None if kept is None else kept.layout, cache, jobs=jobs, absent=absent
+            name, None if kept is None else kept.layout, cache, jobs=scan.jobs, absent=absent
         ):
             found, truth = examine(target, rules, backend, locked=locked)
             told = told and bool(found.backend)

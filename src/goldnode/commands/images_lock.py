@@ -8,7 +8,16 @@ from typing import Any
 
 import click
 
-from goldnode.commands.output import MATRIX, emit, out_directory, reports, say, table
+from goldnode.commands.output import (
+    MATRIX,
+    LockOptions,
+    emit,
+    lock_options,
+    out_directory,
+    reports,
+    say,
+    table,
+)
 
 _PATTERNS = click.argument("patterns", nargs=-1, metavar="[NAME]...")
 
@@ -70,28 +79,20 @@ def list_(patterns: tuple[str, ...], matrix_file: Path | None, form: str) -> Non
 @click.command()
 @_PATTERNS
 @MATRIX
-@click.option(
-    "--check",
-    "only_check",
-    is_flag=True,
-    help="Write nothing. Report vanished and changed packages; exit with 1 if a lock is unusable.",
-)
-@click.option(
-    "--upgrade", is_flag=True, help="Upgrade the named images to the newest versions in archives and indexes."
-)
-@click.option(
-    "--offline",
-    is_flag=True,
-    help="Use the cached archive indexes without refreshing them, and the locked wheels.",
+@lock_options(
+    "Upgrade the named images to the newest versions in archives and indexes.",
+    click.option(
+        "--offline",
+        is_flag=True,
+        help="Use the cached archive indexes without refreshing them, and the locked wheels.",
+    ),
 )
 @out_directory("where each lock is searched first")
 @reports("image-locks")
 def lock(
     patterns: tuple[str, ...],
     matrix_file: Path | None,
-    only_check: bool,
-    upgrade: bool,
-    offline: bool,
+    how: LockOptions,
     out: Path | None,
     form: str,
 ) -> None:
@@ -102,11 +103,10 @@ def lock(
     """
     from goldnode.images.locking import check_images, line, lock_images
 
-    if only_check and upgrade:
-        raise click.UsageError("--check and --upgrade exclude each other")
+    how.check()
     rows: list[dict[str, Any]] = []
-    if only_check:
-        for name, problems in check_images(patterns, matrix_file=matrix_file, offline=offline):
+    if how.only_check:
+        for name, problems in check_images(patterns, matrix_file=matrix_file, offline=how.offline):
             rows.append({"image": name, "problems": problems})
             if form == "text":
                 click.echo("\n".join(f"{name}: {problem}" for problem in problems or ["good"]))
@@ -116,7 +116,9 @@ def lock(
             say(f"error: {wrong} locks are unusable. Run `goldnode images lock`.")
             sys.exit(1)
         return
-    for done in lock_images(patterns, matrix_file=matrix_file, upgrade=upgrade, offline=offline, out=out):
+    for done in lock_images(
+        patterns, matrix_file=matrix_file, upgrade=how.upgrade, offline=how.offline, out=out
+    ):
         rows.append({"image": done.lock.image, "changed": done.changed, "digest": done.lock.digest})
         if form == "text":
             click.echo(line(done))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from goldnode.channels.product import Location
 from goldnode.commands import channel_moves as shared
 from goldnode.commands.output import (
     CERTIFICATE,
@@ -19,18 +19,15 @@ from goldnode.commands.output import (
     image_store,
     options,
     reports,
-    say,
 )
+from goldnode.core import progress
 from goldnode.core.errors import ImageError
 
 if TYPE_CHECKING:
-    from goldnode.images.channels import ImagePlace
-    from goldnode.oci.layout import Layout
-    from goldnode.oci.registry import Registry, Where
-
-_BACKENDS = ("cpu", "cuda", "oneapi", "rocm")
+    from goldnode.oci.registry import Registry
 
 _TO = options(
+    image_store(),
     click.option(
         "--to",
         "to",
@@ -41,12 +38,12 @@ _TO = options(
     ),
     CERTIFICATE,
 )
+_AT = shared.location(_TO)
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@image_store()
-@_TO
+@_AT
 @shared.TRUST
 @shared.WAIVED
 @click.option(
@@ -58,13 +55,9 @@ _TO = options(
 @reports("published-images")
 def publish(
     names: tuple[str, ...],
-    store: Path | None,
-    to: str | None,
-    ca: Path | None,
+    location: Location,
     trust: tuple[Path, ...],
-    waive: tuple[str, ...],
-    by: str | None,
-    reason: str | None,
+    decision: shared.Decision,
     private: bool,
     full: bool,
     form: str,
@@ -75,39 +68,26 @@ def publish(
     from the current locks. Requires passed inspections and smoke tests, and a signature. Evidence is pushed
     before the immutable tags, and everything is read back. Content that the registry has is not sent again.
     """
-    from goldnode.channels.requirements import ASKED
     from goldnode.evidence.size import human
+    from goldnode.images.product import ImageProduct
+    from goldnode.images.publish import ImagePublication
     from goldnode.images.publish import publish as publishing
 
-    shared.check_step("publish", ASKED, waive)
-    layout, keys = _layout(store), shared.trusted(trust)
-    refs = list(dict.fromkeys(ref for name in names for ref in _builds(store, layout, name)))
-    waivers = shared.waivers_of(waive, by, reason)
-    mounts: dict[str, str] = {}
+    product = ImageProduct(location)
+    shared.check_step(product.requirements, "publish", decision)
+    layout, keys = product.store, shared.trusted(trust)
+    refs = list(dict.fromkeys(ref for name in names for ref in product.builds(name)))
+    how = ImagePublication(keys, decision.waivers(), private, full, mounts={})
     rows = []
-    with _registry(to, ca) as (where, registry):
+    with product.registry() as (where, registry):
         for ref in refs:
             with _moving(registry, f"publishing {ref}"):
-                done = publishing(
-                    layout,
-                    ref,
-                    where,
-                    registry,
-                    trust=keys,
-                    waivers=waivers,
-                    private=private,
-                    full=full,
-                    mounts=mounts,
-                )
+                done = publishing(layout, ref, where, registry, how)
             listed = "Referrers API" if done.api else "tag sha256-…"
             said = "there already" if done.before else f"{done.sent} blobs sent ({human(done.size)})"
-            if form == "text":
-                click.echo(
-                    f"{done.name}@{done.digest}  {said}; {done.there} were there; {done.evidence} documents ({listed})"
-                )
-                for line in shared.gate_lines(gate for gate in done.gates if gate.state != "passed"):
-                    click.echo(line)
-            rows.append({**vars(done), "gates": shared.gate_rows(done.gates)})
+            documents = f"{done.evidence} documents ({listed})"
+            line = f"{done.name}@{done.digest}  {said}; {done.there} were there; {documents}"
+            rows.append(shared.show_published(done, line, form))
     emit(form, {"images": rows})
 
 
@@ -138,7 +118,8 @@ def pull(
     """
     from goldnode.compat.workloads import parse_reference
     from goldnode.images.publish import pull as pulling
-    from goldnode.oci.registry import Registry, Where, reached
+    from goldnode.images.store import open_store
+    from goldnode.oci.registry import Registry, RegistryOptions, Where, reached
 
     found = parse_reference(reference.removeprefix("http://").removeprefix("https://"))
     if found.registry is None:
@@ -147,10 +128,11 @@ def pull(
     if wanted is None:
         raise ImageError(f'"{reference}" names no image of {found.name}', remedy="add @sha256:… or :TAG")
     place = reached(Where(found.registry, plain_http=reference.startswith("http://")))
-    registry = Registry(place.host, plain_http=place.plain_http, ca=ca)
+    registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
     target = registry.repository(found.name)
+    layout = open_store(store).layout
     with _moving(registry, f"pulling {found.name}"):
-        done = pulling(_layout(store), target, wanted, evidence=not no_evidence, system=system)
+        done = pulling(layout, target, wanted, evidence=not no_evidence, system=system)
     emit(
         form,
         vars(done),
@@ -166,81 +148,30 @@ def pull(
 @click.command()
 @click.argument("channel")
 @click.argument("name", metavar="NAME")
-@image_store()
-@_TO
-@shared.TRUST
-@shared.KEY
-@shared.WAIVED
-@click.option(
-    "--approve-major",
-    multiple=True,
-    metavar="PART",
-    help="Approve a new major version of cudnn or nccl; requires --by and --reason. Repeatable.",
-)
-@shared.EXPECT
+@_AT
+@shared.KEYS
+@shared.approved("Approve a new major version of cudnn or nccl; requires --by and --reason. Repeatable.")
 @reports("channel-move")
 def promote(
-    channel: str,
-    name: str,
-    store: Path | None,
-    to: str | None,
-    ca: Path | None,
-    trust: tuple[Path, ...],
-    key: Path | None,
-    waive: tuple[str, ...],
-    by: str | None,
-    reason: str | None,
-    approve_major: tuple[str, ...],
-    expect: str | None,
-    form: str,
+    channel: str, name: str, location: Location, keys: shared.Keys, decision: shared.Decision, form: str
 ) -> None:
     """Point a channel to an image that meets its requirements.
 
     CHANNEL is candidate, canary, stable or known-good. NAME is a published image. Without --to, the channels of
     this store are moved.
     """
-    from goldnode.channels.requirements import ASKED, MAJORS
-    from goldnode.images.channels import promote as promoting
+    from goldnode.images.product import ImageProduct
 
-    shared.check_step(channel, shared.channels(ASKED), waive, approve_major, MAJORS)
-    layout = _layout(store)
-    repository, _, tag = name.partition(":")
-    if not tag:
-        found = _builds(store, layout, name)
-        if len(found) > 1:
-            raise ImageError(
-                f"{name} means {len(found)} builds: {', '.join(found)}", remedy="name one of them"
-            )
-        repository, _, tag = found[0].partition(":")
-    waivers = shared.waivers_of(waive, by, reason)
-    approvals = shared.approvals_of(approve_major, by, reason)
-    signer = shared.signer_of(key)
-    with _place(to, ca, layout) as place:
-        done = promoting(
-            place,
-            layout,
-            repository,
-            tag,
-            channel,
-            signer,
-            by=by or shared.user(),
-            reason=reason or "",
-            trust=shared.trusted(trust),
-            waivers=waivers,
-            approvals=approvals,
-            expect=expect,
-            say=say,
-        )
-    shared.show_moved(place.name, done, form)
+    shared.show_moved(shared.promote(ImageProduct(location), channel, name, keys, decision), form)
 
 
 @click.command()
 @click.argument("line")
-@image_store()
-@_TO
-@shared.TRUST
-@shared.KEY
-@shared.SIGNED
+@shared.location(
+    _TO, offline="Change only this store. The next move that reaches the registry publishes the change."
+)
+@shared.KEYS
+@shared.DECIDED
 @shared.CHANNEL
 @click.option(
     "--to-image",
@@ -248,84 +179,38 @@ def promote(
     show_default="the previous image",
     help="Image to return to: `known-good`, or a digest or immutable tag of the history.",
 )
-@click.option(
-    "--offline",
-    is_flag=True,
-    help="Change only this store. The next move that reaches the registry publishes the change.",
-)
 @reports("channel-move")
 def rollback(
     line: str,
-    store: Path | None,
-    to: str | None,
-    ca: Path | None,
-    trust: tuple[Path, ...],
-    key: Path | None,
-    by: str | None,
-    reason: str | None,
+    location: Location,
+    keys: shared.Keys,
+    decision: shared.Decision,
     channel: str,
     to_image: str | None,
-    offline: bool,
     form: str,
 ) -> None:
     """Point a channel back to its previous image.
 
     LINE is a series of builds, for instance cuda:12.4-runtime-debian12.
     """
-    from goldnode.channels.history import read_line
-    from goldnode.channels.moves import rollback as rolling
-    from goldnode.channels.requirements import ASKED
-    from goldnode.images.channels import StorePlace
-    from goldnode.oci.registry import UnreachableError, where
+    from goldnode.images.product import ImageProduct
+    from goldnode.oci.registry import UnreachableError
 
-    shared.check_step(channel, shared.channels(ASKED))
-    layout, wanted = _layout(store), read_line(line)
-    signer, keys, who = shared.signer_of(key), shared.trusted(trust), by or shared.user()
-    why = reason or "rollback"
     try:
-        if offline and to is not None:
-            place: ImagePlace = StorePlace(layout, str(where(to)))
-            done = rolling(
-                place,
-                layout,
-                wanted,
-                signer,
-                by=who,
-                reason=why,
-                channel=channel,
-                to=to_image,
-                trust=keys,
-                say=say,
-            )
-        else:
-            with _place(to, ca, layout) as place:
-                done = rolling(
-                    place,
-                    layout,
-                    wanted,
-                    signer,
-                    by=who,
-                    reason=why,
-                    channel=channel,
-                    to=to_image,
-                    trust=keys,
-                    say=say,
-                )
+        shown = shared.rollback(ImageProduct(location), line, channel, to_image, keys, decision)
     except UnreachableError as problem:
         problem.remedy = (
             f"roll back in this store alone with --offline, or {problem.remedy or 'run it again'}"
         )
         raise
-    shared.show_moved(place.name, done, form)
+    shared.show_moved(shown, form)
 
 
 @click.command()
 @click.argument("lines", nargs=-1, metavar="[LINE]...")
-@image_store()
-@_TO
+@shared.location(_TO, offline="Show this store's copy of the registry's channels.")
 @shared.TRUST
 @shared.HISTORY
-@click.option("--offline", is_flag=True, help="Show this store's copy of the registry's channels.")
 @click.option(
     "--repair",
     is_flag=True,
@@ -334,12 +219,9 @@ def rollback(
 @reports("channels")
 def status(
     lines: tuple[str, ...],
-    store: Path | None,
-    to: str | None,
-    ca: Path | None,
+    location: Location,
     trust: tuple[Path, ...],
     with_history: bool,
-    offline: bool,
     repair: bool,
     form: str,
 ) -> None:
@@ -349,27 +231,13 @@ def status(
 
     Exit status: 0 all channels match their history, 1 one differs from it.
     """
-    from goldnode.channels import moves
-    from goldnode.channels.history import read_line
-    from goldnode.images import channels
-    from goldnode.oci.registry import where
+    from goldnode.images.product import ImageProduct
 
-    layout, keys = _layout(store), shared.trusted(trust)
-    with _place(None if offline else to, ca, layout) as place:
-        if offline and to is not None:
-            place = channels.StorePlace(layout, str(where(to)))
-        wanted = [read_line(line) for line in lines] or [
-            line for name in _BACKENDS for line in place.lines(name)
-        ]
-        repairing = (lambda line: moves.repair(place, layout, line, keys, say=say)) if repair else None
-        shared.show_status(
-            place, layout, wanted, keys, repairing, form, with_history, _lines if lines else None
-        )
+    shared.show_status(ImageProduct(location), lines, trust, repair, with_history, form)
 
 
 @click.command()
-@image_store()
-@_TO
+@_AT
 @shared.TRUST
 @KEEP_DAYS
 @click.option(
@@ -377,15 +245,13 @@ def status(
     "repositories",
     multiple=True,
     metavar="NAME",
-    show_default=", ".join(_BACKENDS),
+    show_default="cpu, cuda, oneapi, rocm",
     help="Repository of the registry to clean, with --to. Repeatable.",
 )
 @DRY_RUN
 @reports("gc")
 def gc(
-    store: Path | None,
-    to: str | None,
-    ca: Path | None,
+    location: Location,
     trust: tuple[Path, ...],
     days: float,
     repositories: tuple[str, ...],
@@ -396,119 +262,14 @@ def gc(
 
     Without --to the store is cleaned, with it the registry.
     """
-    from goldnode.classdoc.load import load_catalog
-    from goldnode.images import gc as collecting
-    from goldnode.images.channels import RegistryPlace
+    from goldnode.channels.gc import Collection
+    from goldnode.images.product import ImageProduct
 
-    layout, keys = _layout(store), shared.trusted(trust)
-    keeps = collecting.needed(layout, load_catalog().whole(), _locks(), keys)
-    if to is None:
-        gone, stays = collecting.collect(layout, keeps, days=days, dry_run=dry_run)
-    else:
-        with _registry(to, ca) as (where, registry):
-            place = RegistryPlace(where, registry, layout)
-            gone, stays = collecting.collect_registry(
-                place, layout, repositories or _BACKENDS, keeps, keys, days=days, dry_run=dry_run
-            )
-    shared.show_gone(gone, stays, dry_run, form)
-
-
-# Shared by the commands
-
-
-def _layout(store: Path | None) -> Layout:
-    from goldnode.images.store import open_store
-
-    return open_store(store).layout
-
-
-def _locks() -> dict[str, str]:
-    """Return the digests of the locks of the matrix, including stale ones, with their owners. Raises GoldnodeError."""
-    from goldnode.images.imagelock import load_lock, lock_file
-    from goldnode.images.matrix import load_matrix
-
-    files = {name: path for name, row in load_matrix().images.items() if (path := lock_file(row)) is not None}
-    return shared.lock_digests(files, load_lock, "lock")
-
-
-def _lines() -> list[str]:
-    """Return the lines of the matrix."""
-    from goldnode.channels.history import line_of
-    from goldnode.images.matrix import load_matrix
-    from goldnode.oci.model import BUILD_ID_LENGTH
-
-    rows = load_matrix().images.values()
-    return sorted(
-        {str(line_of(row.image.backend, row.image.immutable_tag("0" * BUILD_ID_LENGTH))) for row in rows}
-    )
-
-
-def _builds(store: Path | None, layout: Layout, name: str) -> list[str]:
-    """Return the refs of a name: itself, the builds from the current locks of the rows it selects, else the only build."""
-    from goldnode.images.imagelock import find_lock
-    from goldnode.images.matrix import load_matrix
-    from goldnode.images.publish import find
-    from goldnode.images.store import open_store
-
-    if ":" in name:
-        return [find(layout, name)[0]]
-    matrix, built = load_matrix(), open_store(store).built().values()
-    rows = {
-        row.name
-        for row in matrix.images.values()
-        if name in (row.name, row.image.backend) or fnmatchcase(row.name, name)
-    }
-    found: list[str] = []
-    for row in (matrix.images[one] for one in sorted(rows)):
-        own = [item for item in built if item.image == row.name]
-        if own:
-            lock = find_lock(row).digest
-            found += [
-                f"{row.image.backend}:{row.image.immutable_tag(item.build_id)}"
-                for item in own
-                if item.lock == lock
-            ]
-    return found or [find(layout, name)[0]]
-
-
-@contextmanager
-def _registry(to: str | None, ca: Path | None) -> Iterator[tuple[Where, Registry]]:
-    from goldnode.oci.registry import Registry, reached, where
-
-    if not to:
-        raise ImageError("no registry is named", remedy="name it with --to, or in GOLDNODE_REGISTRY")
-    place = reached(where(to))
-    yield place, Registry(place.host, plain_http=place.plain_http, ca=ca)
-
-
-@contextmanager
-def _place(to: str | None, ca: Path | None, layout: Layout) -> Iterator[ImagePlace]:
-    from goldnode.images.channels import RegistryPlace, StorePlace
-
-    if not to:
-        yield StorePlace(layout)
-        return
-    with _registry(to, ca) as (where, registry):
-        yield RegistryPlace(where, registry, layout)
+    shared.collect(ImageProduct(location, repositories), trust, Collection(days, dry_run), form)
 
 
 @contextmanager
 def _moving(registry: Registry, what: str) -> Iterator[None]:
     """Show a byte counter on a terminal."""
-    from rich.console import Console
-    from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with Progress(
-        TextColumn("{task.description}"),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=console,
-        transient=True,
-    ) as bar:
-        task = bar.add_task(what, total=None)
-        registry.moved = lambda size: bar.advance(task, size)
+    with progress.bytes_moved(what) as registry.moved:
         yield

@@ -3,76 +3,88 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.output import Option, emit, image_store, reports
+from goldnode.commands.output import OutputOption, emit, grouped, image_store, reports
 from goldnode.core.errors import GoldnodeError, ImageError
 
 if TYPE_CHECKING:
-    from goldnode.images.store import Store
+    from goldnode.images.store import ImageStore
+
+
+@dataclass(frozen=True)
+class SmokeOptions:
+    """Program, devices and tier of a smoke test. `limit` is in seconds."""
+
+    engine: Any
+    runner: str
+    gpus: str | None
+    devices: tuple[str, ...]
+    tier: str
+    limit: float
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @image_store()
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "docker", "chroot"]),
-    default="auto",
-    show_default=True,
-    help="Program that runs the image.",
-)
-@click.option(
-    "--runner",
-    type=click.Choice(["image", "own"]),
-    default="image",
-    show_default=True,
-    help="Use goldnode-smoke of the image, or this version's own.",
-)
-@click.option(
-    "--gpus",
-    metavar="all|N",
-    help="Pass NVIDIA GPUs to the container, as `docker run --gpus` does. The gpu tier is then required.",
-)
-@click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    metavar="FILE",
-    help="Pass a device file and its group to the container (/dev/kfd, /dev/dri/renderD128). Repeatable.",
-)
-@click.option(
-    "--tier",
-    type=click.Choice(["cpu", "gpu", "all"]),
-    default="all",
-    show_default=True,
-    help="Tests to run: those without a GPU, those with one, or both.",
-)
-@click.option(
-    "--timeout",
-    "limit",
-    cls=Option,
-    former={"--limit": None},
-    type=click.FloatRange(1),
-    default=1800,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time limit per image.",
+@grouped(
+    "how",
+    SmokeOptions,
+    click.option(
+        "--engine",
+        type=click.Choice(["auto", "docker", "chroot"]),
+        default="auto",
+        show_default=True,
+        help="Program that runs the image.",
+    ),
+    click.option(
+        "--runner",
+        type=click.Choice(["image", "own"]),
+        default="image",
+        show_default=True,
+        help="Use goldnode-smoke of the image, or this version's own.",
+    ),
+    click.option(
+        "--gpus",
+        metavar="all|N",
+        help="Pass NVIDIA GPUs to the container, as `docker run --gpus` does. The gpu tier is then required.",
+    ),
+    click.option(
+        "--device",
+        "devices",
+        multiple=True,
+        metavar="FILE",
+        help="Pass a device file and its group to the container (/dev/kfd, /dev/dri/renderD128). Repeatable.",
+    ),
+    click.option(
+        "--tier",
+        type=click.Choice(["cpu", "gpu", "all"]),
+        default="all",
+        show_default=True,
+        help="Tests to run: those without a GPU, those with one, or both.",
+    ),
+    click.option(
+        "--timeout",
+        "limit",
+        cls=OutputOption,
+        former={"--limit": None},
+        type=click.FloatRange(1),
+        default=1800,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time limit per image.",
+    ),
 )
 @click.option("--no-attach", is_flag=True, help="Do not attach the results to the images.")
 @reports("smoke-records", json_flag=True)
 def smoke(
     names: tuple[str, ...],
     store: Path | None,
-    engine: Any,
-    runner: str,
-    gpus: str | None,
-    devices: tuple[str, ...],
-    tier: str,
-    limit: float,
+    how: SmokeOptions,
     no_attach: bool,
     form: str,
 ) -> None:
@@ -87,6 +99,7 @@ def smoke(
     from goldnode.images.smoke.runner import report
     from goldnode.images.store import open_store
 
+    gpus, tier = how.gpus, how.tier
     if gpus is not None and gpus != "all" and not gpus.isdigit():
         raise ImageError(f'"{gpus}" is no number of GPUs', remedy="write all, or a number")
     opened = open_store(store)
@@ -94,11 +107,11 @@ def smoke(
     arguments = ["--tier", tier] if tier != "all" else []
     if gpus is not None and gpus != "all":
         arguments += ["--gpus", gpus]
-    ask = inside.Ask(tuple(arguments), runner == "own", gpus, devices, limit)
+    ask = inside.Ask(tuple(arguments), how.runner == "own", gpus, how.devices, how.limit)
     records: dict[str, Any] = {}
     for name, image in found.items():
         try:
-            result = inside.smoke(image, ask, engine)
+            result = inside.smoke(image, ask, how.engine)
         except GoldnodeError as problem:
             click.echo(f"{name}: error: {problem}", err=True)
             result = record.missing(image.labels.get("io.goldnode.backend", "cpu"), problem.message)
@@ -115,7 +128,7 @@ def smoke(
     sys.exit(report.BAD if report.BAD in codes else report.UNKNOWN if codes != {report.OK} else report.OK)
 
 
-def digest_of(store: Store, name: str) -> str:
+def digest_of(store: ImageStore, name: str) -> str:
     """Return the manifest digest of an image of the matrix (its latest build), of a name in the layout, or of a digest."""
     if name.startswith("sha256:"):
         return name

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from goldnode.commands.output import DRY_RUN, OFFLINE_INDEXES, emit, reports
+
+
+@dataclass(frozen=True)
+class _ResolveOptions:
+    """The options of `goldnode lock` that say how to resolve."""
+
+    status: Path | None
+    offline: bool
+    upgrade: bool
+    packages: tuple[str, ...]
+    security: bool
+    allow_unknown: bool
+    only_check: bool
+    dry_run: bool
 
 
 @click.command()
@@ -65,16 +80,9 @@ from goldnode.commands.output import DRY_RUN, OFFLINE_INDEXES, emit, reports
 def lock(
     stack: str,
     out: Path | None,
-    status: Path | None,
-    offline: bool,
-    upgrade: bool,
-    packages: tuple[str, ...],
-    security: bool,
-    allow_unknown: bool,
-    only_check: bool,
-    dry_run: bool,
     before: Path | None,
     form: str,
+    **given: Any,
 ) -> None:
     """Resolve the packages of a stack and write its lock.
 
@@ -93,79 +101,78 @@ def lock(
     from goldnode.lock import model
     from goldnode.lock import update as updates
 
-    _refuse(upgrade, packages, security, allow_unknown, only_check, dry_run, before, status)
+    options = _ResolveOptions(**given)
+    _refuse(options, before)
     catalog, site = load_catalog(), load_site()
     entry = catalog.stack(stack)
-    mode = updates.Mode.UPGRADE if upgrade else updates.Mode.SECURITY if security else updates.Mode.KEEP
+    mode = (
+        updates.UpdateMode.UPGRADE
+        if options.upgrade
+        else updates.UpdateMode.SECURITY
+        if options.security
+        else updates.UpdateMode.KEEP
+    )
     if before is not None:
         path = out / model.lock_name(stack) if out is not None else model.find_lock(entry, site)[1]
         diff = updates.compare_files(before, path)
         emit(form, {"stack": stack, "diff": diff.data()}, diff.text() or "the two locks are the same")
         return
-    if only_check:
-        _check(
-            updates.check(
-                entry, catalog, site, mode=mode, out=out, offline=offline, allow_unknown=allow_unknown
-            ),
-            stack,
-            mode,
-            form,
-        )
-        return
-    done = updates.update(
-        entry,
-        catalog,
-        site,
+    request = updates.LockRequest(
         mode=mode,
-        packages=packages,
+        packages=options.packages,
         out=out,
-        status=status,
-        offline=offline,
-        write=not dry_run,
-        allow_unknown=allow_unknown,
+        status=options.status,
+        offline=options.offline,
+        write=not options.dry_run,
+        allow_unknown=options.allow_unknown,
     )
+    if options.only_check:
+        _check(updates.check(entry, catalog, site, request), stack, mode, form)
+        return
+    done = updates.update(entry, catalog, site, request)
     lines = list(done.notes)
-    if done.lane is not None:
-        lines += done.lane.lines()
+    if done.security is not None:
+        lines += done.security.lines()
     if done.action == "kept":
         lines.append(f"{done.file}: kept as it is, resolved {done.lock.resolved}; {_summary(done.lock)}")
     else:
         if done.old is not None:
             lines.append(done.diff.text() or "no package moved")
-        lines.append(f"{'would write ' if dry_run else ''}{done.file}: {_summary(done.lock)}")
+        lines.append(f"{'would write ' if options.dry_run else ''}{done.file}: {_summary(done.lock)}")
     emit(form, done.data(), "\n".join(lines))
-    if offline:
+    if options.offline:
         click.echo("resolved from the indexes in the cache, which were not refreshed", err=True)
-    if done.lane is not None and done.lane.state == "held-back":
+    if done.security is not None and done.security.state == "held-back":
         sys.exit(1)
 
 
-def _refuse(
-    upgrade: bool,
-    packages: tuple[str, ...],
-    security: bool,
-    allow_unknown: bool,
-    only_check: bool,
-    dry_run: bool,
-    before: Path | None,
-    status: Path | None,
-) -> None:
+def _refuse(options: _ResolveOptions, before: Path | None) -> None:
     """Refuse options that contradict each other. Raises click.UsageError."""
     chosen = [
         name
-        for name, given in (("--upgrade", upgrade), ("--upgrade-package", packages), ("--security", security))
+        for name, given in (
+            ("--upgrade", options.upgrade),
+            ("--upgrade-package", options.packages),
+            ("--security", options.security),
+        )
         if given
     ]
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
-    if allow_unknown and not security:
+    if options.allow_unknown and not options.security:
         raise click.UsageError("--allow-unknown belongs to --security")
-    told = [
-        name for name, given in (("--check", only_check), ("--dry-run", dry_run), ("--diff", before)) if given
+    actions = [
+        name
+        for name, given in (
+            ("--check", options.only_check),
+            ("--dry-run", options.dry_run),
+            ("--diff", before),
+        )
+        if given
     ]
-    if len(told) > 1:
-        raise click.UsageError(f"{' and '.join(told)} exclude each other")
-    if only_check and (packages or status):
+    if len(actions) > 1:
+        raise click.UsageError(f"{' and '.join(actions)} exclude each other")
+    if options.only_check and (options.packages or options.status):
         raise click.UsageError("--check goes with neither --upgrade-package nor --on")
     if before is not None and chosen:
         raise click.UsageError(f"--diff compares files, {chosen[0]} resolves")
@@ -175,8 +182,8 @@ def _check(found: Any, stack: str, mode: Any, form: str) -> None:
     lines = [f"{problem.kind}: {problem.message}" for problem in found.problems]
     if found.needed:
         lines += [f"`goldnode lock {stack}` would change:", found.needed.text()]
-    if found.lane is not None:
-        lines += found.lane.lines()
+    if found.security is not None:
+        lines += found.security.lines()
     count = len(found.lock.packages)
     if not any(problem.kind in ("vanished", "changed") for problem in found.problems):
         lines.append(f"{found.file}: all {count} packages are in the archives, unchanged")
@@ -190,7 +197,11 @@ def _check(found: Any, stack: str, mode: Any, form: str) -> None:
             else "; ".join(dict.fromkeys(problem.kind for problem in found.wrong))
         )
         remedy = f"Run `goldnode lock {stack}{option}`{', or install from a mirror that kept them' if gone else ''}."
-        if found.lane is not None and found.lane.state == "held-back" and found.lane.taken is None:
+        if (
+            found.security is not None
+            and found.security.state == "held-back"
+            and found.security.taken is None
+        ):
             remedy = "The reasons are above."
         click.echo(f"error: {found.file}: {what}. {remedy}", err=True)
         sys.exit(1)

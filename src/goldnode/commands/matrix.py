@@ -30,7 +30,7 @@ def matrix(form: str, out: Path | None) -> None:
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
 
-    found = tables.matrix(load_catalog(), load_site())
+    found = tables.blessed_combinations(load_catalog(), load_site())
     if form == "json":
         content = {"date": found.date, "tables": [asdict(item) for item in found.tables]}
         shown = document("matrix", content) + "\n"

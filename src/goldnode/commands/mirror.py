@@ -12,14 +12,15 @@ from goldnode.commands.output import (
     DRY_RUN,
     KEEP_DAYS,
     WAIT,
-    Option,
+    OutputOption,
     emit,
     reports,
     table,
 )
+from goldnode.core import progress
 
 if TYPE_CHECKING:
-    from goldnode.lock.fetch import Fault, Wanted
+    from goldnode.lock.fetch import FetchFault
     from goldnode.lock.mirror import Mirror
 
 
@@ -47,7 +48,7 @@ def mirror() -> None:
     "-j",
     "--jobs",
     "parallel",
-    cls=Option,
+    cls=OutputOption,
     former={"--parallel": None},
     type=click.IntRange(1, 32),
     default=4,
@@ -80,14 +81,14 @@ def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | No
     locks = {name: find_lock(catalog.stack(name), site)[0] for name in dict.fromkeys(stacks)}
     place = Mirror.of(site)
     with site_signer(site) as signer, place.writing(wait):
-        progress = _progress()
-        with progress:
-            faults = place.fetch(list(locks.values()), catalog, site, progress, parallel=parallel)
+        with progress.downloads() as watcher:
+            faults = place.fetch(list(locks.values()), catalog, site, watcher, parallel=parallel)
         failed = [{"kind": fault.kind, "file": fault.wanted.name, "why": fault.message} for fault in faults]
         if faults:
             emit(form, {"published": [], "failed": failed})
-            _tell(faults, list(locks))
+            _print_faults(faults, list(locks))
             sys.exit(1)
+        progress.step(f"publishing {', '.join(locks)}")
         published = [place.publish(name, lock, signer=signer, status=status) for name, lock in locks.items()]
     emit(
         form,
@@ -163,22 +164,21 @@ def verify(stacks: tuple[str, ...], repair: bool, form: str) -> None:
     """
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
-    from goldnode.lock import upkeep
+    from goldnode.lock import maintenance
     from goldnode.lock.mirror import Mirror
 
     site = load_site()
     place = Mirror.of(site)
-    public = upkeep.public_key(place, site)
+    public = maintenance.public_key(place, site)
     _known(place, stacks)
-    found = upkeep.verify(place, public, stacks or None)
+    found = maintenance.verify(place, public, stacks or None)
     lines = [f"{damage.kind}: {damage}" for damage in found]
     if found and repair:
-        progress = _progress()
-        with progress:
-            _, faults = upkeep.repair(place, found, site, progress, catalog=load_catalog())
+        with progress.downloads() as watcher:
+            _, faults = maintenance.repair(place, found, site, watcher, catalog=load_catalog())
         for fault in faults:
             click.echo(str(fault), err=True)
-        found = upkeep.verify(place, public, stacks or None)
+        found = maintenance.verify(place, public, stacks or None)
         lines += [f"not repaired: {damage}" for damage in found]
     stored, published = len(list(place.store.glob("*/*"))), len(_publications(place, stacks))
     if not found:
@@ -225,16 +225,16 @@ def gc(days: float, dry_run: bool, nodes: tuple[Path, ...], form: str) -> None:
     from goldnode.classdoc.load import load_catalog
     from goldnode.commands.channel_moves import show_gone
     from goldnode.core.site import load_site
-    from goldnode.lock import upkeep
+    from goldnode.lock import maintenance
     from goldnode.lock.mirror import Mirror
 
     catalog, site = load_catalog().whole(), load_site()
     place = Mirror.of(site)
     own = Path(os.environ.get("GOLDNODE_RUNS") or ".goldnode/runs").expanduser()
-    keep = upkeep.needed(
-        place, catalog, site, upkeep.node_records([*nodes, *([own] if own.is_dir() else [])])
+    keep = maintenance.needed(
+        place, catalog, site, maintenance.node_records([*nodes, *([own] if own.is_dir() else [])])
     )
-    gone, stays = upkeep.collect(place, keep, days=days, dry_run=dry_run)
+    gone, stays = maintenance.collect(place, keep, days=days, dry_run=dry_run)
     shown = [Gone(str(item.path.relative_to(place.directory)), item.why, item.size) for item in gone]
     show_gone(
         shown, {str(path.relative_to(place.directory)): why for path, why in stays.items()}, dry_run, form
@@ -301,82 +301,7 @@ def _known(place: Mirror, stacks: tuple[str, ...]) -> None:
         raise MirrorError("nothing is published", file=place.directory, remedy="run `goldnode mirror STACK`")
 
 
-def _progress() -> Any:
-    """A bar on a terminal, else a line per file."""
-    return _Bar() if sys.stderr.isatty() else _Lines()
-
-
-class _Lines:
-    """One line per fetched file, for logs."""
-
-    def __enter__(self) -> _Lines:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def start(self, files: int, size: int, there: int) -> None:
-        kept = f", {there / 1e6:.1f} MB of them from an earlier run" if there else ""
-        click.echo(f"{files} files to fetch, {size / 1e6:.1f} MB{kept}", err=True)
-
-    def advance(self, size: int) -> None:
-        return None
-
-    def done(self, wanted: Wanted) -> None:
-        click.echo(f"fetched {wanted.name} {wanted.version} ({wanted.size / 1e6:.1f} MB)", err=True)
-
-    def failed(self, fault: Fault) -> None:
-        click.echo(f"{fault.kind} {fault.wanted.name} {fault.wanted.version}", err=True)
-
-
-class _Bar:
-    """One bar over all bytes, with the rate and the time left."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=Console(stderr=True))
-        self._task = self._bar.add_task("fetching", total=None)
-        self._left = 0
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def start(self, files: int, size: int, there: int) -> None:
-        self._left = files
-        self._bar.update(self._task, total=size, completed=there, description=f"{files} files")
-
-    def advance(self, size: int) -> None:
-        self._bar.advance(self._task, size)
-
-    def done(self, wanted: Wanted) -> None:
-        self._left -= 1
-        self._bar.update(self._task, description=f"{self._left} files")
-
-    def failed(self, fault: Fault) -> None:
-        self.done(fault.wanted)
-
-
-def _tell(faults: list[Fault], stacks: list[str]) -> None:
+def _print_faults(faults: list[FetchFault], stacks: list[str]) -> None:
     for fault in faults:
         click.echo(str(fault), err=True)
     kinds = {fault.kind for fault in faults}

@@ -41,13 +41,12 @@ def build(stack: str, base: Path | None, offline: bool, out: Path | None, wait: 
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.lock.builder import Base
-    from goldnode.lock.modulebuild import build_stack
+    from goldnode.lock.modulebuild import BuildSettings, build_stack
 
     catalog, site = load_catalog(), load_site()
     root = Base.read(base) if base is not None else None
-    made = build_stack(
-        catalog.stack(stack), catalog, site, say=say, base=root, offline=offline, out=out, wait=wait
-    )
+    settings = BuildSettings(say, root, offline)
+    made = build_stack(catalog.stack(stack), catalog, site, settings, out=out, wait=wait)
     row = made.modules.package
     emit(
         form,
@@ -111,16 +110,11 @@ def matrix(
     catalog, site = load_catalog(), load_site()
     chosen = [catalog.stack(name) for name in dict.fromkeys(stacks)] or modulebuild.locked(catalog, site)
     root = Base.read(base) if base is not None else None
-    results = modulebuild.matrix(
-        chosen,
+    results = modulebuild.build_combinations(
+        modulebuild.Combinations(chosen, kernels, flavours, everywhere=not stacks),
         catalog,
         site,
-        kernels=kernels,
-        flavours=flavours,
-        everywhere=not stacks,
-        base=root,
-        offline=offline,
-        say=say,
+        modulebuild.BuildSettings(say, root, offline),
     )
     if form == "markdown":
         click.echo(modulebuild.markdown(results), nl=False)

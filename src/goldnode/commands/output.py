@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 
+from goldnode.core import progress
 from goldnode.core.errors import GoldnodeError
 
 Command = Callable[..., Any]
@@ -24,7 +27,7 @@ _FORM, _SCHEMA, _EMITTED = "goldnode.form", "goldnode.schema", "goldnode.emitted
 ERROR_SCHEMA = "goldnode.error/1"
 
 
-class Option(click.Option):
+class OutputOption(click.Option):
     """An option that accepts former spellings too, which neither help nor completion shows.
 
     `former` maps a spelling to the value it sets; None if the value follows on the command line.
@@ -45,7 +48,7 @@ class Option(click.Option):
             parser.add_option(obj=self, opts=[name], dest=self.name, **action)
 
 
-class FormatOption(Option):
+class FormatOption(OutputOption):
     """`--format` of a command that prints documents of `schema`."""
 
     def __init__(self, *args: Any, schema: str, **given: Any) -> None:
@@ -105,6 +108,24 @@ def options(*decorators: Decorator) -> Decorator:
     return apply
 
 
+def grouped(name: str, kind: type[Any], *decorators: Decorator) -> Decorator:
+    """Combine options whose values the command gets as one argument `name`: a frozen dataclass `kind`.
+
+    The fields of `kind` are named after the options. A field without an option has its default.
+    """
+    names = [str(param.name) for param in click.command()(options(*decorators)(lambda: None)).params]
+
+    def apply(command: Command) -> Command:
+        @wraps(command)
+        def call(**given: Any) -> Any:
+            own = {one: given.pop(one) for one in names}
+            return command(**given, **{name: kind(**own)})
+
+        return options(*decorators)(call)
+
+    return apply
+
+
 def document(name: str, content: Mapping[str, Any]) -> str:
     """Return `content` as a JSON document of schema goldnode.`name`/1."""
     return dumps({"schema": f"goldnode.{name}/1", **content})
@@ -112,6 +133,7 @@ def document(name: str, content: Mapping[str, Any]) -> str:
 
 def emit(form: str, content: Mapping[str, Any], text: str | Callable[[], str] = "") -> None:
     """Print `content` as the command's JSON document, or `text`. A "schema" in `content` wins over the declared one."""
+    progress.stop()
     if form == "json":
         meta = click.get_current_context().meta
         click.echo(dumps({"schema": meta[_SCHEMA], **content}))
@@ -134,6 +156,9 @@ def emit_error(
     form = ctx.meta.get(_FORM)
     if (form != "json" and (form or not _asks_for_json(given))) or ctx.meta.get(_EMITTED):
         return
+    cause = problem.__cause__
+    if isinstance(cause, GoldnodeError):  # a command with exit statuses of its own wraps it
+        problem = cause
     if isinstance(problem, GoldnodeError):
         error, file, line, remedy = problem.message, problem.file, problem.line, problem.remedy
     else:
@@ -172,7 +197,7 @@ IMAGE_FORMAT = " The format of a disk image is given with --image-format."
 KEEP_DAYS = click.option(
     "--keep-days",
     "days",
-    cls=Option,
+    cls=OutputOption,
     former={"--days": None},
     type=click.FloatRange(0),
     default=30,
@@ -231,6 +256,62 @@ def image_store(name: str = "store") -> Decorator:
 def disk_store(name: str = "store") -> Decorator:
     """Return the option `--store` of `goldnode disks`."""
     return store(name, "GOLDNODE_DISKS", ".goldnode/disks")
+
+
+@dataclass(frozen=True)
+class LockOptions:
+    """How to lock: only check the locks, upgrade packages, use cached indexes alone."""
+
+    only_check: bool = False
+    upgrade: bool = False
+    offline: bool = False
+
+    def check(self) -> None:
+        """Refuse options that exclude each other."""
+        if self.only_check and self.upgrade:
+            raise click.UsageError("--check and --upgrade exclude each other")
+
+
+def lock_options(upgrade: str, offline: Decorator) -> Decorator:
+    """Return the options of a command that writes locks. `upgrade` is the help of `--upgrade`."""
+    return grouped(
+        "how",
+        LockOptions,
+        click.option(
+            "--check",
+            "only_check",
+            is_flag=True,
+            help="Write nothing. Report vanished and changed packages; exit with 1 if a lock is unusable.",
+        ),
+        click.option("--upgrade", is_flag=True, help=upgrade),
+        offline,
+    )
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How to build: without downloads, twice to compare the results, or not at all."""
+
+    offline: bool = False
+    twice: bool = False
+    dry_run: bool = False
+
+
+def build_options(compared: str) -> Decorator:
+    """Return the options of a command that builds. `compared` are the results that `--twice` compares."""
+    return grouped(
+        "how",
+        BuildOptions,
+        click.option(
+            "--offline", is_flag=True, help="Download nothing; all packages must be in the pool already."
+        ),
+        click.option(
+            "--twice",
+            is_flag=True,
+            help=f"Build a second time, in another directory from the pool alone, and compare the {compared}.",
+        ),
+        DRY_RUN,
+    )
 
 
 MATRIX = click.option(

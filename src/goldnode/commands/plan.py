@@ -10,7 +10,13 @@ from goldnode.commands.output import BECOME, LIMIT, emit, reports, say
 
 
 @click.command()
-@click.option("-i", "--inventory", required=True, metavar="PATH", help="Inventory, as for ansible-playbook.")
+@click.option(
+    "-i",
+    "--inventory",
+    metavar="PATH",
+    show_default="`inventory` of ansible.cfg",
+    help="Inventory, as for ansible-playbook.",
+)
 @LIMIT
 @reports("plans")
 @click.option("--full", is_flag=True, help="Show complete diffs.")
@@ -25,7 +31,13 @@ from goldnode.commands.output import BECOME, LIMIT, emit, reports, say
 )
 @BECOME
 def plan(
-    inventory: str, limit: str | None, form: str, full: bool, detailed: bool, forks: int | None, become: bool
+    inventory: str | None,
+    limit: str | None,
+    form: str,
+    full: bool,
+    detailed: bool,
+    forks: int | None,
+    become: bool,
 ) -> None:
     """Show what site.yml would change on the hosts of an inventory.
 
@@ -40,7 +52,7 @@ def plan(
     classes = ClassDocuments()
     for fault in classes.faults():
         say(f"warning: not used: {fault}")
-    hosts = planning.ask(inventory, limit, classes.names(), forks, ["--become"] if become else [])
+    hosts = planning.fleet_plans(inventory, limit, classes.names(), forks, ["--become"] if become else [])
     documents = {
         host.node_class: classes.document(host.node_class)
         for host in hosts

@@ -16,7 +16,7 @@ from goldnode.core import environment
 FILES: Mapping[str, tuple[str, str]] = {
     "class": (
         "Class",
-        "`classes/NAME.yml` of a catalog (goldnode's own, or one that `GOLDNODE_CATALOG` names).",
+        "`classes/NAME.yml` of a catalog (goldnode's own, or one that `GOLDNODE_CATALOG` or the site file's `catalog` names).",
     ),
     "site": (
         "Site file",
@@ -41,30 +41,31 @@ FILES: Mapping[str, tuple[str, str]] = {
 OWN_SECTION = 6  # keys below one that has more of them get a table of their own
 LONG = 40  # longer regular expressions are left out: they do not help the reader
 
-_HEAD = """# Reference: the keys of every file, and environment variables
+_HEAD = """# Files and environment
 
-<!-- Written by `goldnode schema --format markdown --out docs/reference/configuration.md`. Not to be edited: descriptions \
-are in the models, run it again. -->
+<!-- Written by `goldnode schema --format markdown --out docs/reference/configuration.md`. Do not edit: change \
+the descriptions in the models and run it again. -->
 
-A key is written with its place: `gpu.model` is `model` below `gpu`, `images[].ref` is `ref` of each entry \
-of the list `images`, and `NAME` stands
-for a name of your own. The type `keys` means the keys below it, in the rows that follow or in a table of \
-their own; the expression after *text* is what the
-whole text has to fit. What is *required* has to be written where the key above it is; anything else may be \
-left out, and then its default holds.
+This page lists the keys of every file that you write, and the environment variables.
 
-Files are YAML. An unknown key is an error, with file, line and the nearest right name. An editor completes \
-and checks by the JSON Schemas in
-[`schemas`](../../schemas) (`goldnode schema` writes them), with `# yaml-language-server: \
-$schema=…` as the first line of a file.
-`goldnode check-catalog` tells more: whether values fit each other and the facts. The variables of \
+Keys have their full path: `gpu.model` is `model` below `gpu`, `images[].ref` is `ref` of each entry of the \
+list `images`, and `NAME` is a name of
+your choice. The type `keys` means that further keys follow below it, in the next rows or in a separate \
+table. An expression after *text* must match
+the whole text. A *required* key must exist if the key above it exists. All other keys have a default.
+
+Files are YAML. An unknown key is an error with file, line and the nearest valid name. Editors can complete \
+and validate keys with the JSON Schemas in
+[`schemas`](../../schemas), which `goldnode schema` writes: put `# yaml-language-server: \
+$schema=…` into the first line of a file.
+`goldnode check-catalog` also checks whether values fit each other and the facts. The variables of \
 `site.yml` are in [Variables of a run](variables.md).
 """
 
 _VARIABLES = (
     (
         "",
-        "Lists of directories are separated by `:`. An option on the command line goes before the variable.",
+        "Lists of directories are separated by `:`. An option on the command line takes precedence over the variable.",
         environment.VARIABLES,
     ),
     (
@@ -97,10 +98,10 @@ class Key(NamedTuple):
 def keys(kind: str) -> list[Key]:
     """Return the keys of a file of `kind`, a key of FILES."""
     document = schema(kind)
-    return list(_Reader(document.get("$defs", {})).keys(document, ""))
+    return list(_KeyReader(document.get("$defs", {})).keys(document, ""))
 
 
-class _Reader:
+class _KeyReader:
     def __init__(self, definitions: Mapping[str, Any]) -> None:
         self.definitions = definitions
 

@@ -16,13 +16,13 @@ from pydantic import BaseModel
 from goldnode.catalog.models import FILES
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
-from goldnode.documents.capture import Capture
+from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.class_document import ClassDocument
-from goldnode.documents.error import Error
-from goldnode.documents.gate import Gate
-from goldnode.documents.plan import Plan
-from goldnode.documents.run import Run
-from goldnode.documents.verdict import Answer
+from goldnode.documents.error import ErrorDocument
+from goldnode.documents.gate import GateDocument
+from goldnode.documents.plan import PlanDocument
+from goldnode.documents.run import RunDocument
+from goldnode.documents.verdict import VerdictDocument
 from goldnode.images.matrix import MatrixFile
 
 WRITTEN: Mapping[str, type[BaseModel]] = {
@@ -32,13 +32,13 @@ WRITTEN: Mapping[str, type[BaseModel]] = {
     "site": Site,
 }
 EXCHANGED: Mapping[str, type[BaseModel]] = {
-    "capture": Capture,
+    "capture": CaptureDocument,
     "class-document": ClassDocument,
-    "error": Error,
-    "gate": Gate,
-    "plan": Plan,
-    "run": Run,
-    "verdict": Answer,
+    "error": ErrorDocument,
+    "gate": GateDocument,
+    "plan": PlanDocument,
+    "run": RunDocument,
+    "verdict": VerdictDocument,
 }
 KINDS: Mapping[str, type[BaseModel]] = {**WRITTEN, **EXCHANGED}
 

@@ -15,6 +15,7 @@ _NODE = {
     "degraded": "to be looked at: the node counts as degraded",
     "drain": "a reason to drain the node",
 }
+UNKNOWN = "unknown: neither NVIDIA's catalog nor the driver's sources list it. Treat it as a fault, and ask NVIDIA with the line of the log."
 
 
 @click.command()
@@ -26,6 +27,8 @@ def xid(what: tuple[str, ...], form: str) -> None:
     Give a CODE, or TEXT from a kernel log; without arguments the log is read from standard input. The
     explanation has the action from the Xid catalog of NVIDIA, its blast radius, the data that a support ticket needs,
     the sources, and where other tools differ.
+
+    Exit status: 0 explained, 1 a given CODE is unknown, 2 an error.
     """
     from goldnode.facts import xid as table
 
@@ -43,6 +46,8 @@ def xid(what: tuple[str, ...], form: str) -> None:
             "there is no Xid or SXid in that text", remedy="give a number, or the line as the kernel wrote it"
         )
     emit(form, {"errors": rows}, lambda: "\n\n".join("\n".join(_lines(row)) for row in rows))
+    if what and not all(row["known"] for row in rows if row["code"] is not None):
+        sys.exit(1)
 
 
 def _lines(row: dict[str, Any]) -> list[str]:
@@ -57,7 +62,7 @@ def _lines(row: dict[str, Any]) -> list[str]:
             return found
     head = f"{row['kind']} {row['code']}"
     if not row["known"]:
-        return [*found, f"{head}: nobody lists it. Take it for a fault until NVIDIA has said what it is."]
+        return [*found, f"{head}: {UNKNOWN}"]
     found.append(f"{head} {row['name']}" + (f" (nverror.h: {row['driver']})" if row["driver"] else ""))
     pairs = [
         ("means", row["means"] or ("never printed, says the catalogue" if row["unused"] else None)),

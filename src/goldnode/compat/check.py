@@ -1,38 +1,39 @@
 """The engine: apply every rule to one host and its workloads.
 
-Pure. The rules are in `compat.rules_host` and `compat.rules_workload`.
+Pure. The rules are in `compat.rules_host`, `compat.rules_workload` and `compat.rules_wheels`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from goldnode.compat import known_bad, rules_host
-from goldnode.compat.model import Acceptance, Finding, Host, Rule, Workload
+from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, CompatRule, Workload
 from goldnode.core.errors import FactsError, nearest
+from goldnode.facts import host as facts
 
 _ORDER = {"block": 0, "unknown": 1, "warn": 2}
 
 
 @cache
-def registry() -> dict[str, Rule]:
+def registry() -> dict[str, CompatRule]:
     """Return every rule by its id: rules of hosts, of workloads, and of several hosts together.
 
     Raises FactsError for an id used twice.
     """
-    from goldnode.compat import rules_workload
+    from goldnode.compat import rules_wheels, rules_workload
 
-    found: dict[str, Rule] = {}
-    for rule in (*rules_host.RULES, *rules_host.MORE, *rules_workload.RULES):
+    found: dict[str, CompatRule] = {}
+    for rule in (*rules_host.RULES, *rules_host.MORE, *rules_workload.RULES, *rules_wheels.RULES):
         if rule.id in found:
             raise FactsError(f'two rules are called "{rule.id}"')
         found[rule.id] = rule
     return found
 
 
-def rule(name: str) -> Rule:
+def rule(name: str) -> CompatRule:
     """Return one rule. Raises FactsError with the nearest valid spelling."""
     known = registry()
     if name not in known:
@@ -40,7 +41,7 @@ def rule(name: str) -> Rule:
     return known[name]
 
 
-def check(host: Host | None, workloads: Sequence[Workload] = ()) -> list[Finding]:
+def check(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> list[CompatFinding]:
     """Return the findings about `host` and each workload on it: blocks first, then unknowns, then warnings.
 
     Host rules run once. Workload rules run for each workload, with the host if there is one. The known bad
@@ -48,30 +49,71 @@ def check(host: Host | None, workloads: Sequence[Workload] = ()) -> list[Finding
     with `accepted` set. A finding is `fatal` if it is not accepted and blocks. An unknown is fatal too if the
     class sets `unknown: block`.
     """
-    found: list[Finding] = []
+    found: list[CompatFinding] = []
     if host is not None:
-        for each in rules_host.RULES:
-            found += each.check(host, None)
+        found += [*_of_host(host), *_model(host)]
     if workloads:
-        from goldnode.compat import rules_workload  # not needed to check nodes alone
+        from goldnode.compat import rules_wheels, rules_workload  # not needed to check nodes alone
 
         for workload in workloads:
-            for each in rules_workload.RULES:
+            for each in (*rules_workload.RULES, *rules_wheels.RULES):
                 found += each.check(host, workload)
             found += known_bad.findings(host, workload)
     return settle(found, host)
 
 
-def settle(found: Iterable[Finding], host: Host | None) -> list[Finding]:
+def _of_host(host: CompatHost) -> Iterator[CompatFinding]:
+    for each in rules_host.RULES:
+        yield from each.check(host, None)
+
+
+def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:
+    """Return the fatal findings of every GPU model that a class with `model: auto` may meet, by model.
+
+    These are the models of the host's vendor. CompatFindings that do not depend on the model are left out.
+    """
+    always = {(each.rule, each.message) for each in settle(_of_host(host), host) if each.fatal}
+    found = {}
+    for sku, gpu in facts.gpus().items():
+        if gpu.vendor == host.vendor:
+            judged = settle(_of_host(dataclasses.replace(host, gpus=(gpu,))), host)
+            found[sku] = [each for each in judged if each.fatal and (each.rule, each.message) not in always]
+    return found
+
+
+def _model(host: CompatHost) -> Iterator[CompatFinding]:
+    """Report that the GPU model of a class with `model: auto` is not known here, and which models do not fit."""
+    if not host.auto or host.gpus:
+        return
+    models = fatal_of_models(host)
+    bad = [name for name, fatal in models.items() if fatal]
+    fit = f"{len(models) - len(bad)} of {len(models)} models of the facts fit this stack"
+    without = (
+        f", not {', '.join(bad[:6])}{f' and {len(bad) - 6} more' if len(bad) > 6 else ''}" if bad else ""
+    )
+    yield CompatFinding(
+        "gpu-model",
+        "unknown",
+        host.subject,
+        f"the class takes the GPU model that a node has (model: auto), which is not known here; {fit}{without}",
+        (),
+        f"name the model: `goldnode check -c {host.name} --gpu MODEL`; a node judges its own",
+        host.at("gpu"),
+    )
+
+
+def settle(found: Iterable[CompatFinding], host: CompatHost | None) -> list[CompatFinding]:
     """Return the findings sorted, without duplicates, with the acceptances of `host` applied; see `check`."""
     unique = list(dict.fromkeys(known_bad.without_repetitions(list(found))))
     return sorted((_settled(finding, host) for finding in unique), key=_key)
 
 
-def _settled(finding: Finding, host: Host | None) -> Finding:
+def _settled(finding: CompatFinding, host: CompatHost | None) -> CompatFinding:
     accepted = finding.accepted
     if accepted is None and host is not None:
-        accepted = next((_told(item) for item in host.accept if _covers(item, finding, host)), None)
+        accepted = next(
+            (_acceptance_text(item) for item in host.accept if _covers(item, finding, host)), None
+        )
         if accepted is None and finding.severity == "unknown" and host.unknown == "accept":
             accepted = f"what is unknown, by {host.subject} (compat.unknown: accept)"
     unknown_blocks = host is not None and host.unknown == "block" and finding.severity == "unknown"
@@ -79,7 +121,7 @@ def _settled(finding: Finding, host: Host | None) -> Finding:
     return dataclasses.replace(finding, accepted=accepted, fatal=fatal)
 
 
-def _covers(item: Acceptance, finding: Finding, host: Host) -> bool:
+def _covers(item: Acceptance, finding: CompatFinding, host: CompatHost) -> bool:
     in_force = host.on is None or item.expires >= host.on
     return (
         in_force
@@ -88,11 +130,11 @@ def _covers(item: Acceptance, finding: Finding, host: Host) -> bool:
     )
 
 
-def _told(item: Acceptance) -> str:
+def _acceptance_text(item: Acceptance) -> str:
     return f"{item.reason} ({item.owner}, until {item.expires})"
 
 
-def _key(finding: Finding) -> tuple[object, ...]:
+def _key(finding: CompatFinding) -> tuple[object, ...]:
     return (
         not finding.fatal,
         _ORDER[finding.severity],

@@ -22,30 +22,30 @@ _REMEDY = (
 _DEEPEST = 4  # levels of nested indexes: an index may name another index
 
 
-class Run(BaseModel):
+class ImageRunConfig(BaseModel):
     """The run configuration of a container of the image."""
 
     env: list[str] | None = Field(default=None, alias="Env")
     labels: dict[str, str] | None = Field(default=None, alias="Labels")
 
 
-class Step(BaseModel):
+class ImageBuildStep(BaseModel):
     """One step of the image's build history."""
 
     created_by: str = ""
 
 
-class Metadata(BaseModel):
+class ImageMetadata(BaseModel):
     """An image's configuration.
 
     `history` is `None` if the source has no history, which differs from an empty one.
     """
 
-    run: Run | None = Field(validation_alias=AliasChoices("Config", "config"))
+    run: ImageRunConfig | None = Field(validation_alias=AliasChoices("Config", "config"))
     architecture: str | None = Field(
         default=None, validation_alias=AliasChoices("Architecture", "architecture")
     )
-    history: list[Step] | None = None
+    history: list[ImageBuildStep] | None = None
     tags: list[str] | None = Field(default=None, alias="RepoTags")
 
 
@@ -71,7 +71,7 @@ class _Manifest(BaseModel):
     config: _Entry | None = None
 
 
-def read(path: Path) -> Metadata:
+def read(path: Path) -> ImageMetadata:
     """Return the metadata in `path`.
 
     Raises WorkloadError, without a place, for a file in no supported format.
@@ -92,16 +92,18 @@ def read(path: Path) -> Metadata:
                 return _packed(member)
         if path.stat().st_size > _LARGEST:
             raise ValueError("it is larger than metadata is")
-        return _plain(path.read_bytes())
+        return _inspect_output(path.read_bytes())
     except FileNotFoundError as problem:
         raise WorkloadError(f"{path} does not exist", remedy="correct the name of the file") from problem
     except ValidationError as problem:
-        raise WorkloadError(f"{path} is no image metadata: {_said(problem)}", remedy=_REMEDY) from problem
+        raise WorkloadError(
+            f"{path} is no image metadata: {_problem_text(problem)}", remedy=_REMEDY
+        ) from problem
     except (OSError, tarfile.TarError, ValueError) as problem:
         raise WorkloadError(f"{path} is no image metadata: {problem}", remedy=_REMEDY) from problem
 
 
-def inspect(reference: str) -> Metadata:
+def inspect(reference: str) -> ImageMetadata:
     """Return the metadata of an image in the local Docker engine.
 
     Raises WorkloadError if the engine lacks the image or does not respond.
@@ -111,8 +113,8 @@ def inspect(reference: str) -> Metadata:
 
     try:
         found = docker.from_env(timeout=10).images.get(reference)
-        made = [Step(created_by=item.get("CreatedBy") or "") for item in found.history()]
-        return Metadata.model_validate(found.attrs).model_copy(update={"history": made})
+        made = [ImageBuildStep(created_by=item.get("CreatedBy") or "") for item in found.history()]
+        return ImageMetadata.model_validate(found.attrs).model_copy(update={"history": made})
     except ImageNotFound:
         message = f"the local Docker engine does not hold image {reference}"
         raise WorkloadError(
@@ -123,11 +125,11 @@ def inspect(reference: str) -> Metadata:
         raise WorkloadError(message, remedy="start it, or give the image's metadata as a file") from problem
     except ValidationError as problem:
         raise WorkloadError(
-            f"the local Docker engine tells no metadata of {reference}: {_said(problem)}"
+            f"the local Docker engine tells no metadata of {reference}: {_problem_text(problem)}"
         ) from problem
 
 
-def _said(problem: ValidationError) -> str:
+def _problem_text(problem: ValidationError) -> str:
     first = problem.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "json_invalid":
@@ -141,16 +143,16 @@ def _said(problem: ValidationError) -> str:
     )
 
 
-def _plain(data: bytes) -> Metadata:
+def _inspect_output(data: bytes) -> ImageMetadata:
     document = TypeAdapter[Any](Any).validate_json(data)
     if isinstance(document, list):
         if len(document) != 1:
             raise ValueError(f"it describes {len(document)} images, expected one")
         document = document[0]
-    return Metadata.model_validate(document)
+    return ImageMetadata.model_validate(document)
 
 
-def _packed(member: Callable[[str], bytes | None]) -> Metadata:
+def _packed(member: Callable[[str], bytes | None]) -> ImageMetadata:
     """Return the metadata of the first image of a docker archive or an OCI layout.
 
     If the layout has several architectures, amd64 is preferred.
@@ -160,8 +162,8 @@ def _packed(member: Callable[[str], bytes | None]) -> Metadata:
         entries = TypeAdapter(list[_Saved]).validate_json(saved)
         if not entries:
             raise ValueError("its manifest names no image")
-        config = _held(member, entries[0].config)
-        return Metadata.model_validate_json(config).model_copy(update={"tags": entries[0].tags})
+        config = _required_member(member, entries[0].config)
+        return ImageMetadata.model_validate_json(config).model_copy(update={"tags": entries[0].tags})
     index = member("index.json")
     if index is None:
         raise ValueError("it holds neither manifest.json nor index.json")
@@ -178,17 +180,17 @@ def _packed(member: Callable[[str], bytes | None]) -> Metadata:
             (item for item in images if item.platform is not None and item.platform.architecture == "amd64"),
             images[0],
         )
-        manifest = _Manifest.model_validate_json(_held(member, _blob(chosen.digest)))
+        manifest = _Manifest.model_validate_json(_required_member(member, _blob(chosen.digest)))
     if manifest.config is None:
         raise ValueError("its manifest names no configuration")
-    return Metadata.model_validate_json(_held(member, _blob(manifest.config.digest)))
+    return ImageMetadata.model_validate_json(_required_member(member, _blob(manifest.config.digest)))
 
 
 def _blob(digest: str) -> str:
     return "blobs/" + digest.replace(":", "/")
 
 
-def _held(member: Callable[[str], bytes | None], name: str) -> bytes:
+def _required_member(member: Callable[[str], bytes | None], name: str) -> bytes:
     found = member(name)
     if found is None:
         raise ValueError(f"its manifest names {name}, which it does not hold")

@@ -27,7 +27,7 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any
 
-from goldnode.compat.model import Finding, Host, Workload
+from goldnode.compat.model import CompatFinding, CompatHost, Workload
 from goldnode.facts import host as facts
 from goldnode.facts.host import numbers
 from goldnode.node.state.debversion import compare
@@ -39,7 +39,7 @@ Answer = bool | None  # None: cannot be checked
 
 
 @dataclass(frozen=True)
-class Row:
+class KnownBad:
     """One row of the list.
 
     `rule` names the rule that reports the same problem; `never` is why it cannot be checked.
@@ -58,15 +58,15 @@ class Row:
 
 
 @cache
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[KnownBad, ...]:
     """Return the list."""
     return tuple(_row(row) for row in facts.load(FILE)["known_bad"])
 
 
-def _row(row: Mapping[str, Any]) -> Row:
+def _row(row: Mapping[str, Any]) -> KnownBad:
     match = row["match"] if isinstance(row["match"], list) else [row["match"]]
     doubt = "; ".join(part for part in (facts.doubt(row), row.get("note")) if part)
-    return Row(
+    return KnownBad(
         id=row["id"],
         severity=row["severity"],
         symptom=row["symptom"],
@@ -80,7 +80,7 @@ def _row(row: Mapping[str, Any]) -> Row:
     )
 
 
-def findings(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def findings(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Yield the findings of rows about `host` alone or, with a workload, of rows about workloads."""
     for row in rows():
         if row.never is None and row.of_workload == (workload is not None):
@@ -89,7 +89,7 @@ def findings(host: Host | None, workload: Workload | None = None) -> Iterator[Fi
                 yield finding
 
 
-def judge(row: Row, host: Host | None, workload: Workload | None) -> Finding | None:
+def judge(row: KnownBad, host: CompatHost | None, workload: Workload | None) -> CompatFinding | None:
     """Return the finding of `row` for the combination, or None if the row does not apply."""
     answers = [_holds(part, host, workload) for part in row.match]
     if not any(answer.holds is not False for answer in answers):
@@ -111,7 +111,7 @@ def judge(row: Row, host: Host | None, workload: Workload | None) -> Finding | N
         )
         severity = "unknown"
     remedy = _remedy(row.fix)
-    return Finding(RULE, severity, subject, message, row.origins, remedy, place, row.doubt, row=row.id)  # type: ignore[arg-type]
+    return CompatFinding(RULE, severity, subject, message, row.origins, remedy, place, row.doubt, row=row.id)  # type: ignore[arg-type]
 
 
 _VERBS = (
@@ -139,7 +139,7 @@ def _remedy(fix: str) -> str | None:
     return fix if fix.split(" ")[0] in _VERBS else f"use {fix}"
 
 
-def without_repetitions(found: list[Finding]) -> list[Finding]:
+def without_repetitions(found: list[CompatFinding]) -> list[CompatFinding]:
     """Return `found` without rows of the list whose own rule reports at least the same severity."""
     weight = {"warn": 0, "unknown": 0, "block": 1}
     rule_of = {row.id: row.rule for row in rows()} if any(finding.row for finding in found) else {}
@@ -174,7 +174,7 @@ def _listed(words: Any) -> str:
     return ", ".join(dict.fromkeys(words))
 
 
-def _lines(row: Row) -> tuple[str, ...]:
+def _lines(row: KnownBad) -> tuple[str, ...]:
     keys = [key for part in row.match for key in part]
     lines = {
         "gpu": "gpu",
@@ -195,7 +195,7 @@ class _Held:
     open: tuple[str, ...] = ()
 
 
-def _holds(part: Mapping[str, Any], host: Host | None, workload: Workload | None) -> _Held:
+def _holds(part: Mapping[str, Any], host: CompatHost | None, workload: Workload | None) -> _Held:
     """Return whether all conditions hold: False at the first that fails, None if some cannot be checked."""
     unsettled: list[str] = []
     for key, wanted in part.items():
@@ -264,7 +264,7 @@ def _version(value: str | None, wanted: Any) -> Answer:
 # Conditions on the host
 
 
-def _kernel(host: Host, wanted: Any) -> Answer:
+def _kernel(host: CompatHost, wanted: Any) -> Answer:
     if host.kernel is None and host.kernel_version is None:
         return False
     # A range of possible versions gives a definite answer only if both ends agree.
@@ -273,7 +273,7 @@ def _kernel(host: Host, wanted: Any) -> Answer:
     return answers.pop() if len(answers) == 1 else None
 
 
-def kernel_range(host: Host) -> tuple[str, str]:
+def kernel_range(host: CompatHost) -> tuple[str, str]:
     """Return the oldest and newest upstream version that the host's kernel can have.
 
     A release like 6.1.0-56-amd64 names only a series.
@@ -286,7 +286,7 @@ def kernel_range(host: Host) -> tuple[str, str]:
     return series, f"{series}.9999"
 
 
-def _driver(host: Host, wanted: Any) -> Answer:
+def _driver(host: CompatHost, wanted: Any) -> Answer:
     if host.driver is not None:
         return in_range(host.driver, wanted)
     if host.branch is None or host.vendor != "nvidia" or host.branch not in facts.branches():
@@ -296,7 +296,7 @@ def _driver(host: Host, wanted: Any) -> Answer:
     return matches.pop() if len(matches) == 1 else None if matches else False
 
 
-def _package(host: Host, wanted: Any) -> Answer:
+def _package(host: CompatHost, wanted: Any) -> Answer:
     if host.driver_package is None:
         return None if host.branch is not None else False
     version = host.driver_package
@@ -306,13 +306,13 @@ def _package(host: Host, wanted: Any) -> Answer:
     )
 
 
-def _fabric_manager(host: Host, wanted: Any) -> Answer:
+def _fabric_manager(host: CompatHost, wanted: Any) -> Answer:
     if wanted == "absent":
         return host.fabric_manager is None and host.fabric_manager_package is None
     return host.fabric_manager is not None and host.driver is not None and host.fabric_manager != host.driver
 
 
-def _engine(host: Host, wanted: Mapping[str, Any]) -> Answer:
+def _engine(host: CompatHost, wanted: Mapping[str, Any]) -> Answer:
     if host.engine is None or host.engine not in wanted:
         return False
     return (
@@ -322,16 +322,16 @@ def _engine(host: Host, wanted: Mapping[str, Any]) -> Answer:
     )
 
 
-def _mixed(host: Host, wanted: Any) -> Answer:
+def _mixed(host: CompatHost, wanted: Any) -> Answer:
     return all(any(gpu.architecture in side for gpu in host.gpus) for side in wanted)
 
 
-def _features(host: Host, wanted: Any) -> Answer:
+def _features(host: CompatHost, wanted: Any) -> Answer:
     answers = [host.features.get(name) for name in wanted]
     return True if True in answers else None if None in answers else False
 
 
-def _cmdline_lacks(host: Host, wanted: Any) -> Answer:
+def _cmdline_lacks(host: CompatHost, wanted: Any) -> Answer:
     return None if host.cmdline is None else not set(wanted) <= set(host.cmdline)
 
 
@@ -345,16 +345,16 @@ def _list(wanted: object) -> list[object]:
     return wanted if isinstance(wanted, list) else [wanted]
 
 
-def _realtime(host: Host, wanted: Any) -> Answer:
+def _realtime(host: CompatHost, wanted: Any) -> Answer:
     found = re.search(r"(^|-)rt(\d|-|$)", (host.kernel or "").partition("-")[2]) is not None
     return found if wanted else not found
 
 
-def _from_debian(host: Host, wanted: Any) -> Answer:
+def _from_debian(host: CompatHost, wanted: Any) -> Answer:
     return None if not host.archives else all(name.startswith(str(wanted)) for name in host.archives)
 
 
-HOST: Mapping[str, Callable[[Host, Any], Answer]] = {
+HOST: Mapping[str, Callable[[CompatHost, Any], Answer]] = {
     "kernel": _kernel,
     "driver": _driver,
     "package": _package,
@@ -388,14 +388,14 @@ HOST: Mapping[str, Callable[[Host, Any], Answer]] = {
 # Conditions on both
 
 
-def _cuda_newer(host: Host, workload: Workload, wanted: Any) -> Answer:
+def _cuda_newer(host: CompatHost, workload: Workload, wanted: Any) -> Answer:
     if workload.cuda is None or host.branch is None or host.branch not in facts.branches():
         return False
     native = facts.branch(host.branch).max_cuda
     return None if native is None else (numbers(workload.cuda)[:2] > numbers(native)[:2]) == wanted
 
 
-BOTH: Mapping[str, Callable[[Host, Workload, Any], Answer]] = {"cuda_newer": _cuda_newer}
+BOTH: Mapping[str, Callable[[CompatHost, Workload, Any], Answer]] = {"cuda_newer": _cuda_newer}
 
 
 # Conditions on the workload

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from goldnode.facts.host import Gpu, Origin
+from goldnode.core.errors import GoldnodeError
+from goldnode.facts.host import GpuModel, ModuleFlavour, Origin
 
 # block: known not to work, or must not be used. warn: works within stated limits. unknown: no source states
 # it.
-Severity = Literal["block", "warn", "unknown"]
-Flavour = Literal["open", "proprietary"]
+CompatSeverity = Literal["block", "warn", "unknown"]
 
 
 @dataclass(frozen=True)
-class Place:
+class DeclaredAt:
     """Where the subject of a finding was declared; `line` counts from 1."""
 
     file: Path
@@ -28,7 +28,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CompatFinding:
     """One result of a rule.
 
     `subject` names what it is about ("class a100_sxm4_40gb", "image nvidia/cuda:13.0.0-base-ubuntu24.04").
@@ -40,12 +40,12 @@ class Finding:
     """
 
     rule: str
-    severity: Severity
+    severity: CompatSeverity
     subject: str
     message: str
     sources: tuple[Origin, ...]
     remedy: str | None = None
-    place: Place | None = None
+    place: DeclaredAt | None = None
     doubt: str | None = None
     accepted: str | None = None
     fatal: bool = False
@@ -53,7 +53,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Waiver:
+class StackWaiver:
     """Permission to use a stack past its end of life, as the stack records it. No classes: valid for all."""
 
     reason: str
@@ -74,7 +74,7 @@ class Acceptance:
 
 
 @dataclass(frozen=True)
-class Host:
+class CompatHost:
     """The node side of a combination.
 
     None and empty mean "not stated": a rule that needs the value is silent or reports `unknown`. `kernel` is
@@ -89,8 +89,9 @@ class Host:
     vendor: Literal["nvidia", "amd"] | None = None
     branch: str | None = None
     driver: str | None = None
-    flavour: Flavour | None = None
-    gpus: tuple[Gpu, ...] = ()
+    flavour: ModuleFlavour | None = None
+    gpus: tuple[GpuModel, ...] = ()
+    auto: bool = False  # the class takes the GPU model that a node has; `gpus` is empty until one is known
     nvswitch: bool = False
     fabric_manager: str | None = None  # its version
     engine: str | None = None
@@ -100,13 +101,15 @@ class Host:
     amdgpu: str | None = None  # version of AMD's out-of-tree driver; None: the in-tree one
     modules: Mapping[str, str] = field(default_factory=dict)
     cohort: str | None = None
-    place: Place | None = None
+    place: DeclaredAt | None = None
     # Only for a class or stack of the catalog.
     name: str | None = None  # of the class
     stack: str | None = None
     simulated: bool = False  # the hardware is simulated; rules about it are skipped
     # Why there is no lock with exact versions; None: there is one, or no lock is needed.
     unlocked: str | None = None
+    # The lock exists, but is edited, conflicting or unreadable.
+    lock_fault: GoldnodeError | None = None
     # Upstream version, if the release does not contain it: 6.1.192 of 6.1.0-56-amd64.
     kernel_version: str | None = None
     # Version of the package that ships the module, Debian's revision included.
@@ -117,7 +120,7 @@ class Host:
     platform: str | None = None
     end_of_life: dt.date | None = None
     end_of_life_source: str | None = None
-    waiver: Waiver | None = None
+    waiver: StackWaiver | None = None
     on: dt.date | None = None  # the day to judge for; None: dates are not judged
     cmdline: tuple[str, ...] | None = None  # words of the kernel command line; None: unknown
     # MIG, GPUDirect Storage, KVM SR-IOV: whether in use, if known.
@@ -125,9 +128,9 @@ class Host:
     unknown: Literal["block", "warn", "accept"] = "warn"  # handling of facts that no source states
     accept: tuple[Acceptance, ...] = ()
     # Lines of driver, kernel, os, engine, toolkit, gpu, platform …
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, DeclaredAt] = field(default_factory=dict)
 
-    def at(self, *names: str) -> Place | None:
+    def at(self, *names: str) -> DeclaredAt | None:
         """Return the place of the first of `names` in the file, otherwise that of the whole declaration."""
         return next((self.places[name] for name in names if name in self.places), self.place)
 
@@ -158,17 +161,21 @@ class Workload:
     os: str | None = None
     frameworks: Mapping[str, str] = field(default_factory=dict)
     architectures: tuple[str, ...] = ()
-    place: Place | None = None
+    place: DeclaredAt | None = None
     kind: Literal["image", "requirements"] = "image"
     repository: str | None = None
     architecture: str | None = None
     library_cuda: Mapping[str, str] = field(default_factory=dict)
     require_driver: str | None = None
-    told: tuple[Finding, ...] = ()
+    told: tuple[CompatFinding, ...] = ()
+    # Exact versions of packages that use the GPU, as a requirements file pins them, with extras and lines.
+    pins: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pin_places: Mapping[str, DeclaredAt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Rule:
+class CompatRule:
     """A rule: a pure function of host and workload. Either may be absent, and then has no findings.
 
     `explanation` is the text of `goldnode check --explain ID`: the comparison, why it matters, where the

@@ -12,8 +12,8 @@ from typing import Any
 
 from goldnode.compat import rules_host
 from goldnode.compat.check import registry
-from goldnode.compat.model import Finding, Place, Rule
-from goldnode.core.errors import CatalogError
+from goldnode.compat.model import CompatFinding, CompatRule, DeclaredAt
+from goldnode.core.errors import CatalogError, GoldnodeError
 from goldnode.facts import host as facts
 
 SCHEMA = "goldnode.check/1"
@@ -24,20 +24,22 @@ _LEVELS = {"block": "error", "warn": "warning", "unknown": "note"}
 
 
 @dataclass(frozen=True)
-class Report:
+class CompatReport:
     """Subjects and findings of a check.
 
     `subjects` are in output order, each with the place of its declaration. `not_checked` are sentences
     without full stop.
     """
 
-    subjects: Sequence[tuple[str, Place | None]]
-    findings: Sequence[Finding]
+    subjects: Sequence[tuple[str, DeclaredAt | None]]
+    findings: Sequence[CompatFinding]
     not_checked: Sequence[str] = field(default_factory=list)
     images: int = 0
     requirements: int = 0
     # (class, stack, the lock's error)
     unlocked: Sequence[tuple[str, str, str]] = field(default_factory=list)
+    # Faults of catalog files whose items could not be checked
+    faults: Sequence[GoldnodeError] = field(default_factory=list)
 
     @property
     def fatal(self) -> bool:
@@ -56,7 +58,7 @@ class Report:
 # For a person
 
 
-def text(report: Report, base: Path | None = None) -> str:
+def text(report: CompatReport, base: Path | None = None) -> str:
     """Return the report as text: findings by subject with reason, source and remedy, then a summary line.
 
     Paths below `base` (by default the working directory) are relative to it.
@@ -80,7 +82,7 @@ def text(report: Report, base: Path | None = None) -> str:
             *(line for item in mine for line in _finding(item, subject, base)),
             "",
         ]
-    rest: dict[str, list[Finding]] = {}
+    rest: dict[str, list[CompatFinding]] = {}
     for item in report.findings:
         if id(item) not in told:
             rest.setdefault(item.subject, []).append(item)
@@ -95,23 +97,23 @@ def text(report: Report, base: Path | None = None) -> str:
     return "\n".join([*lines, *last_lines(report)])
 
 
-def heading(subject: str, place: Place | None, base: Path | None = None) -> str:
+def heading(subject: str, place: DeclaredAt | None, base: Path | None = None) -> str:
     """Return the line above the findings of a subject."""
     return f"{subject}  ({where(place, base)})" if place is not None else subject
 
 
-def where(place: Place, base: Path | None = None) -> str:
+def where(place: DeclaredAt, base: Path | None = None) -> str:
     """Return a place as FILE:LINE."""
     file = _relative(place.file, base or Path.cwd())
     return file if place.line is None else f"{file}:{place.line}"
 
 
-def mark(finding: Finding) -> str:
+def mark(finding: CompatFinding) -> str:
     """Return the label of a finding: its severity, or "accepted"."""
     return "accepted" if finding.accepted is not None else finding.severity
 
 
-def _finding(item: Finding, subject: str, base: Path | None) -> list[str]:
+def _finding(item: CompatFinding, subject: str, base: Path | None) -> list[str]:
     about = item.subject.removesuffix(f" on {subject}") if item.subject != subject else ""
     said = f"{about}: {item.message}" if about else item.message
     lines = _wrapped(f"  {mark(item):<8} ", f"{_sentence(said)} [{item.rule}]", " " * 11)
@@ -139,7 +141,7 @@ def _origins(sources: Iterable[facts.Origin]) -> list[str]:
     ]
 
 
-def last_lines(report: Report) -> list[str]:
+def last_lines(report: CompatReport) -> list[str]:
     """Return the summary: how much was checked and found, and what was not checked."""
     kinds: dict[str, int] = {}
     for subject, _ in report.subjects:
@@ -188,13 +190,13 @@ def not_applicable(unlocked: Sequence[tuple[str, str, str]]) -> str:
     return f"{len(unlocked)} class{'es' * (len(unlocked) > 1)} cannot be applied yet: {said}."
 
 
-def brief(finding: Finding) -> str:
+def brief(finding: CompatFinding) -> str:
     """Return a finding as one line, for a run that has named the class already."""
     told = refusal(finding)
     return f"[{told['code']}] {told['message']} {told['remedy']}".rstrip()
 
 
-def refusal(finding: Finding) -> dict[str, str]:
+def refusal(finding: CompatFinding) -> dict[str, str]:
     """Return a finding of a class in the form of a plan's refusals: complete sentences."""
     about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
     remedy = _sentence(finding.remedy[:1].upper() + finding.remedy[1:]) if finding.remedy else ""
@@ -206,16 +208,16 @@ def refusal(finding: Finding) -> dict[str, str]:
     }
 
 
-def error(finding: Finding) -> CatalogError:
+def error(finding: CompatFinding) -> CatalogError:
     """Return a finding of a class as an error with file and line."""
     about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
-    place = finding.place or Place(Path())
+    place = finding.place or DeclaredAt(Path())
     return CatalogError(
         f"{about}{finding.message} [{finding.rule}]", file=place.file, line=place.line, remedy=finding.remedy
     )
 
 
-def explain(rule: Rule) -> str:
+def explain(rule: CompatRule) -> str:
     """Return what a rule compares, why, and its sources."""
     origins = [
         str(origin) + (f", {origin.where}" if origin.where else "")
@@ -248,7 +250,7 @@ def _sentence(said: str) -> str:
 # For programs
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: CompatReport) -> dict[str, Any]:
     """Return the report as a JSON document (schema goldnode.check/1); paths are absolute."""
     return {
         "schema": SCHEMA,
@@ -281,11 +283,11 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def _place(place: Place | None) -> dict[str, Any] | None:
+def _place(place: DeclaredAt | None) -> dict[str, Any] | None:
     return None if place is None else {"file": str(place.file), "line": place.line}
 
 
-def sarif(report: Report) -> dict[str, Any]:
+def sarif(report: CompatReport) -> dict[str, Any]:
     """Return the report as a SARIF 2.1.0 log.
 
     block is an error, warn a warning, unknown a note; accepted findings are suppressed results. Files are
@@ -325,7 +327,7 @@ def sarif(report: Report) -> dict[str, Any]:
     }
 
 
-def _result(item: Finding, index: dict[str, int]) -> dict[str, Any]:
+def _result(item: CompatFinding, index: dict[str, int]) -> dict[str, Any]:
     said = [_sentence(f"{item.subject}: {item.message}")]
     said += [_sentence(f"Instead: {item.remedy}")] if item.remedy else []
     said += [_sentence(f"Source: {'; '.join(_origins(item.sources))}")] if item.sources else []

@@ -10,23 +10,21 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Literal
 
-from goldnode.compat.model import Waiver
+from goldnode.compat.model import StackWaiver
 from goldnode.facts import host as facts
-from goldnode.facts.host import release_numbers
+from goldnode.facts.host import ModuleFlavour, release_numbers
 from goldnode.node.state.debversion import compare
-
-Flavour = facts.Flavour
 
 
 @dataclass(frozen=True)
-class Modules:
+class ModuleSupport:
     """Module support of an architecture: the open modules are `required`, `supported` or `impossible`."""
 
     open_modules: Literal["required", "supported", "impossible"]
     reason: str
 
 
-def open_modules(architecture: str) -> Modules:
+def open_modules(architecture: str) -> ModuleSupport:
     """Return the module support of NVIDIA `architecture`.
 
     An unknown architecture is assumed to be newer than the facts: open is required.
@@ -37,19 +35,23 @@ def open_modules(architecture: str) -> Modules:
     limits = rules["open_modules"]
     name = architecture.casefold()
     if name not in order:
-        return Modules(
+        return ModuleSupport(
             "required", f'architecture "{architecture}" is not in the facts and taken for a newer one'
         )
     if order.index(name) >= order.index(limits["required_from_architecture"].casefold()):
-        return Modules(
+        return ModuleSupport(
             "required", f"{limits['required_from_architecture']} and later work with the open modules only"
         )
     if order.index(name) >= order.index(limits["first_architecture"].casefold()):
-        return Modules("supported", f"the open modules work on {limits['first_architecture']} and later")
-    return Modules("impossible", f"the open modules work on {limits['first_architecture']} and later only")
+        return ModuleSupport(
+            "supported", f"the open modules work on {limits['first_architecture']} and later"
+        )
+    return ModuleSupport(
+        "impossible", f"the open modules work on {limits['first_architecture']} and later only"
+    )
 
 
-def module_flavour(gpu: facts.Gpu, branch: str) -> tuple[Flavour, str]:
+def module_flavour(gpu: facts.GpuModel, branch: str) -> tuple[ModuleFlavour, str]:
     """Return the module flavour for `gpu` on driver `branch`, and the reason.
 
     If both are possible, it is the branch's default: open from 560, proprietary before.
@@ -68,7 +70,7 @@ def module_flavour(gpu: facts.Gpu, branch: str) -> tuple[Flavour, str]:
     return "proprietary", f"the proprietary modules are the default before branch {first}"
 
 
-def flavour_fault(gpu: facts.Gpu, branch: str, flavour: Flavour) -> str | None:
+def flavour_fault(gpu: facts.GpuModel, branch: str, flavour: ModuleFlavour) -> str | None:
     """Return why `flavour` cannot drive `gpu` on `branch`, or None if it can."""
     limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
     allowed = open_modules(gpu.architecture)
@@ -116,7 +118,7 @@ class Support:
 
 
 def support(
-    stack: str, ended: dt.date, source: str, waiver: Waiver | None, node_class: str | None, on: dt.date
+    stack: str, ended: dt.date, source: str, waiver: StackWaiver | None, node_class: str | None, on: dt.date
 ) -> Support | None:
     """Return the support state of stack `stack` on day `on`; None if it is still supported.
 

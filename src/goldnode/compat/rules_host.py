@@ -10,16 +10,25 @@ import dataclasses
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from goldnode.compat import known_bad, rules
-from goldnode.compat.model import Finding, Host, Rule, Severity, Waiver, Workload
+from goldnode.compat.model import (
+    CompatFinding,
+    CompatHost,
+    CompatRule,
+    CompatSeverity,
+    DeclaredAt,
+    StackWaiver,
+    Workload,
+)
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
-from goldnode.facts.host import Gpu, Origin, numbers
+from goldnode.facts.host import GpuModel, Origin, numbers
 
 
-def _branch(host: Host) -> facts.Branch | None:
+def _branch(host: CompatHost) -> facts.Branch | None:
     """Return the facts of the host's driver branch; None if it has no NVIDIA branch or the facts lack it."""
     if host.vendor != "nvidia" or host.branch is None:
         return None
@@ -29,7 +38,7 @@ def _branch(host: Host) -> facts.Branch | None:
         return None
 
 
-def _driver(host: Host) -> str:
+def _driver(host: CompatHost) -> str:
     """Return the driver as part of a sentence: its version, or else its branch."""
     return f"driver {host.driver}" if host.driver else f"driver branch {host.branch}"
 
@@ -37,13 +46,13 @@ def _driver(host: Host) -> str:
 # GPU and driver
 
 
-def gpu_driver(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def gpu_driver(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that the driver is new enough for the GPU, and its branch still supports the architecture."""
     if host is None or host.branch is None:
         return
     branch = _branch(host)
     if branch is None:
-        yield Finding(
+        yield CompatFinding(
             "gpu-driver",
             "unknown",
             host.subject,
@@ -60,7 +69,7 @@ def gpu_driver(host: Host | None, workload: Workload | None = None) -> Iterator[
             yield from _dropped(host, gpu, branch)
 
 
-def _too_old(host: Host, gpu: Gpu, branch: facts.Branch) -> Iterator[Finding]:
+def _too_old(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[CompatFinding]:
     least = _least(gpu, branch.name)
     if least is None:
         # No first driver is known: the range of architectures is the only evidence.
@@ -90,7 +99,7 @@ def _too_old(host: Host, gpu: Gpu, branch: facts.Branch) -> Iterator[Finding]:
         )
 
 
-def _dropped(host: Host, gpu: Gpu, branch: facts.Branch) -> Iterator[Finding]:
+def _dropped(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[CompatFinding]:
     oldest, own = _order(branch.oldest_architecture), _order(gpu.architecture)
     if oldest is not None and own is not None and own < oldest:
         last = [
@@ -110,18 +119,18 @@ def _dropped(host: Host, gpu: Gpu, branch: facts.Branch) -> Iterator[Finding]:
 
 
 def _gpu_finding(
-    host: Host,
+    host: CompatHost,
     severity: object,
     message: str,
     origins: tuple[Origin, ...],
     remedy: str,
     doubt: str | None = None,
-) -> Finding:
+) -> CompatFinding:
     place = host.at("gpu", "driver")
-    return Finding("gpu-driver", severity, host.subject, message, origins, remedy, place, doubt)  # type: ignore[arg-type]
+    return CompatFinding("gpu-driver", severity, host.subject, message, origins, remedy, place, doubt)  # type: ignore[arg-type]
 
 
-def _least(gpu: Gpu, branch: str) -> str | None:
+def _least(gpu: GpuModel, branch: str) -> str | None:
     """Return the first driver that supports `gpu`, from the view of branch `branch`.
 
     If several branches added support at once, each has its own first version.
@@ -132,12 +141,12 @@ def _least(gpu: Gpu, branch: str) -> str | None:
     return own[0] if own else min(gpu.min_driver, key=numbers)
 
 
-def _doubt(gpu: Gpu) -> str | None:
+def _doubt(gpu: GpuModel) -> str | None:
     """Return the doubts of the GPU's row about its drivers, without those about memory or PCIe."""
     return gpu.doubt if gpu.doubt is not None and "driver" in gpu.doubt else None
 
 
-def _supported(gpu: Gpu) -> str:
+def _supported(gpu: GpuModel) -> str:
     """Return the branches that still get fixes and support `gpu`, as part of a remedy."""
     least = min(map(numbers, gpu.min_driver), default=numbers(gpu.min_driver_branch or "0"))
     own = _order(gpu.architecture) or 0
@@ -153,7 +162,7 @@ def _supported(gpu: Gpu) -> str:
     )
 
 
-def _from_branch(gpu: Gpu) -> str:
+def _from_branch(gpu: GpuModel) -> str:
     return f"use a newer driver; {_supported(gpu)}"
 
 
@@ -170,7 +179,7 @@ def _order(architecture: str | None) -> int | None:
     return max(found, key=lambda index: len(order[index]), default=None)
 
 
-def module_flavour(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def module_flavour(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that GPU and branch support the flavour (open or proprietary) of the kernel modules."""
     if host is None or host.flavour is None or host.branch is None:
         return
@@ -185,7 +194,7 @@ def module_flavour(host: Host | None, workload: Workload | None = None) -> Itera
             remedy += f", which branches from {limits['first_branch']} on have"
         if other == "open" and int(host.branch) < limits["default_from_branch"]:
             remedy += f"; {_supported(gpu)}"
-        yield Finding(
+        yield CompatFinding(
             "module-flavour",
             "block",
             host.subject,
@@ -197,10 +206,33 @@ def module_flavour(host: Host | None, workload: Workload | None = None) -> Itera
         )
 
 
+def geforce_open(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+    """Check GeForce GPUs with the open modules of branches that need a module parameter for them."""
+    if host is None or host.flavour != "open" or host.branch is None or not host.branch.isdigit():
+        return
+    limit = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]["geforce_parameter"]
+    names = [gpu.sku for gpu in host.gpus if gpu.sku.startswith("GeForce") and not gpu.data_centre]
+    first = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]["first_branch"]
+    if not names or not first <= int(host.branch) <= limit["last_branch"]:
+        return
+    enabled = any(word.endswith(f"{limit['name']}=1") for word in host.cmdline or ())
+    how = f"is enabled by {limit['name']}" if enabled else f"does not load for it without {limit['name']}=1"
+    message = f"{_driver(host)} supports {names[0]} with the open modules in alpha quality only, and {how}"
+    yield CompatFinding(
+        "geforce-open",
+        "warn" if enabled else "block",
+        host.subject,
+        message,
+        facts.origins("nvidia_drivers.yml", limit["source"]),
+        f"use the proprietary modules, or a branch after {limit['last_branch']}",
+        host.at("driver"),
+    )
+
+
 # Kernel and driver
 
 
-def _kernel(host: Host) -> tuple[str, bool] | None:
+def _kernel(host: CompatHost) -> tuple[str, bool] | None:
     """Return the upstream kernel version, and whether it is exact.
 
     Releases like 6.1.0-56-amd64 name only a series.
@@ -215,7 +247,7 @@ def _kernel(host: Host) -> tuple[str, bool] | None:
     return ".".join(map(str, found[:2])), False
 
 
-def kernel_driver(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def kernel_driver(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that the driver's module builds on the kernel."""
     if host is None or host.vendor != "nvidia" or host.branch is None:
         return
@@ -242,7 +274,7 @@ def kernel_driver(host: Host | None, workload: Workload | None = None) -> Iterat
             f"known: {newest.reason}"
         )
         remedy = "name the exact kernel: lock the stack"
-        yield Finding(
+        yield CompatFinding(
             "kernel-driver",
             "unknown",
             host.subject,
@@ -255,7 +287,7 @@ def kernel_driver(host: Host | None, workload: Workload | None = None) -> Iterat
     elif built.outcome == "fails":
         which = "" if host.driver else ", the newest of its branch"
         message = f"the driver's module does not build: {built.reason}{which}"
-        yield Finding(
+        yield CompatFinding(
             "kernel-driver",
             "block",
             host.subject,
@@ -267,7 +299,7 @@ def kernel_driver(host: Host | None, workload: Workload | None = None) -> Iterat
         )
     elif built.outcome == "unknown":
         message = f"{built.reason}"
-        yield Finding(
+        yield CompatFinding(
             "kernel-driver",
             "unknown",
             host.subject,
@@ -281,7 +313,7 @@ def kernel_driver(host: Host | None, workload: Workload | None = None) -> Iterat
 _ANY_UPDATE = 9999  # a stable update later than any in the table
 
 
-def _builds(host: Host, kernel: str, driver: str, flavour: facts.Flavour) -> str:
+def _builds(host: CompatHost, kernel: str, driver: str, flavour: facts.ModuleFlavour) -> str:
     """Return the nearest pairs of kernel and driver that build, as a remedy."""
     kernels = [
         name for name in facts.kernels_built() if facts.kernel_build(name, driver, flavour).outcome == "ok"
@@ -317,7 +349,7 @@ def _builds(host: Host, kernel: str, driver: str, flavour: facts.Flavour) -> str
     )
 
 
-def gpu_mix(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def gpu_mix(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check a node with GPUs of several architectures: they share driver, module flavour and binaries."""
     if host is None or len({gpu.architecture for gpu in host.gpus}) < 2:
         return
@@ -337,7 +369,7 @@ def gpu_mix(host: Host | None, workload: Workload | None = None) -> Iterator[Fin
             f"{needs[0]} needs the open kernel modules and {cannot[0]} does not work with them, so that no "
             "driver serves both"
         )
-        yield Finding(
+        yield CompatFinding(
             "gpu-mix",
             "block",
             host.subject,
@@ -351,12 +383,12 @@ def gpu_mix(host: Host | None, workload: Workload | None = None) -> Iterator[Fin
     message = (
         f"the node has GPUs of several architectures: {names}; each binary has to carry code for all of them"
     )
-    yield Finding(
+    yield CompatFinding(
         "gpu-mix", "warn", host.subject, message, (), "make a class of its own for each model", host.at("gpu")
     )
 
 
-def other_modules(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def other_modules(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check other out-of-tree modules against kernel and driver."""
     if host is None:
         return
@@ -372,7 +404,7 @@ def other_modules(host: Host | None, workload: Workload | None = None) -> Iterat
                     "comes with the proprietary ones"
                 )
                 remedy = f"use a stack with the open modules, or a version of {name} before {least}"
-                yield Finding(
+                yield CompatFinding(
                     "other-modules", "block", host.subject, message, origins, remedy, host.at("modules")
                 )
                 continue
@@ -384,13 +416,13 @@ def other_modules(host: Host | None, workload: Workload | None = None) -> Iterat
             "try it in a clean root (goldnode modules build), and accept it in the class once it was seen "
             "to build"
         )
-        yield Finding("other-modules", "unknown", host.subject, message, (), remedy, host.at("modules"))
+        yield CompatFinding("other-modules", "unknown", host.subject, message, (), remedy, host.at("modules"))
 
 
 # Operating system
 
 
-def os_kernel(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that the OS ships the kernel, with the security updates of the day the facts were compiled."""
     if host is None or host.os is None:
         return
@@ -401,13 +433,14 @@ def os_kernel(host: Host | None, workload: Workload | None = None) -> Iterator[F
         known = ", ".join(
             item["name"] for item in facts.load("distros.yml")["distributions"] if item.get("kernels")
         )
-        yield _os(
-            host,
+        yield CompatFinding(
             "os-kernel",
             "unknown",
+            host.subject,
             f"no source says which kernels {_os_name(host)} carries",
             (),
             f"the facts know {known}",
+            host.at("os"),
         )
         return
     version, exact = kernel
@@ -420,34 +453,34 @@ def os_kernel(host: Host | None, workload: Workload | None = None) -> Iterator[F
     if not same:
         message = f"no source says that {row['name']} carries kernel {version}; it carries {listed}"
         best = max(carried.values(), key=numbers)
-        yield _os(
-            host,
+        yield CompatFinding(
             "os-kernel",
             "unknown",
+            host.subject,
             message,
             origins,
             f"use a kernel of series {'.'.join(best.split('.')[:2])}",
-            row,
-            "kernel",
+            host.at("kernel", "os"),
+            facts.doubt(row),
         )
         return
     suite, newest = max(same.items(), key=lambda item: numbers(item[1]))
     if exact and len(numbers(newest)) > 2 and numbers(version) < numbers(newest):
         day = facts.load("distros.yml")["meta"]["compiled"]
         message = f"kernel {version} lacks the fixes of {newest}, which {row['name']} had on {day} ({suite})"
-        yield _os(
-            host,
+        yield CompatFinding(
             "os-kernel",
             "warn",
+            host.subject,
             message,
             origins,
             f"lock the stack again, with a driver that builds on {newest}",
-            row,
-            "kernel",
+            host.at("kernel", "os"),
+            facts.doubt(row),
         )
 
 
-def os_support(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def os_support(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that the OS release still gets security fixes."""
     row = facts.distribution(host.os) if host is not None and host.os is not None else None
     if host is None or row is None or host.on is None:
@@ -458,15 +491,15 @@ def os_support(host: Host | None, workload: Workload | None = None) -> Iterator[
     last = late or standard
     if last is not None and last < host.on:
         remedy = "move to a supported release, or accept it in the class with reason, owner and expiry"
-        yield _os(
-            host,
+        yield CompatFinding(
             "os-support",
             "block",
+            host.subject,
             f"{row['name']} gets no fixes since {last}",
             origins,
             remedy,
-            row,
-            "os",
+            host.at("os"),
+            facts.doubt(row),
         )
     elif standard is not None and standard < host.on:
         whose = "extended security maintenance" if "ubuntu" in row["id"] else "long-term support"
@@ -474,10 +507,19 @@ def os_support(host: Host | None, workload: Workload | None = None) -> Iterator[
             f"standard support of {row['name']} ended on {standard}; {whose} lasts until {late}, and "
             "covers less"
         )
-        yield _os(host, "os-support", "warn", message, origins, f"plan the move before {late}", row, "os")
+        yield CompatFinding(
+            "os-support",
+            "warn",
+            host.subject,
+            message,
+            origins,
+            f"plan the move before {late}",
+            host.at("os"),
+            facts.doubt(row),
+        )
 
 
-def driver_packages(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def driver_packages(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that the OS's archives have the driver branch, and that packages match its flavour and branch."""
     if host is None or host.vendor != "nvidia" or host.branch is None or host.os is None:
         return
@@ -486,18 +528,18 @@ def driver_packages(host: Host | None, workload: Workload | None = None) -> Iter
     if host.driver_package is not None:
         pass  # apt has resolved it from the OS's archives
     elif host.archives and all(name.startswith(_os_id(host)) for name in host.archives):
-        carried = _carried(row) if row is not None else []
+        carried = _archive_drivers(row) if row is not None else []
         if row is None or not carried:
             message = f"no source says which drivers {_os_name(host)} carries in its own archive"
-            yield _os(
-                host,
+            yield CompatFinding(
                 "driver-packages",
                 "unknown",
+                host.subject,
                 message,
                 (),
                 "name the archive that the driver comes from",
-                row,
-                "driver",
+                host.at("driver", "os"),
+                facts.doubt(row) if row else None,
             )
         elif host.branch not in {version.split(".")[0] for version in carried}:
             have = ", ".join(sorted(set(carried), key=numbers))
@@ -508,28 +550,35 @@ def driver_packages(host: Host | None, workload: Workload | None = None) -> Iter
                 f"use branch {max(carried, key=numbers).split('.')[0]}, or add NVIDIA's repository "
                 "(archive nvidia-cuda) to the stack"
             )
-            yield _os(
-                host, "driver-packages", "block", message, _distro_origins(row, "rest"), remedy, row, "driver"
+            yield CompatFinding(
+                "driver-packages",
+                "block",
+                host.subject,
+                message,
+                _distro_origins(row, "rest"),
+                remedy,
+                host.at("driver", "os"),
+                facts.doubt(row),
             )
     elif "nvidia-cuda" in host.archives:
         names = data["repositories"]["distro_names"]
         if host.os.replace(" ", "").replace(".", "") not in names:
             message = f"NVIDIA's repository has no directory for {_os_name(host)}"
             origins = facts.origins("distros.yml", data["repositories"]["source"])
-            yield _os(
-                host,
+            yield CompatFinding(
                 "driver-packages",
                 "block",
+                host.subject,
                 message,
                 origins,
                 f"use one of {', '.join(names)}",
-                row,
-                "os",
+                host.at("os"),
+                facts.doubt(row) if row else None,
             )
     yield from _package_names(host, data["package_names"])
 
 
-def _package_names(host: Host, names: Mapping[str, Any]) -> Iterator[Finding]:
+def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[CompatFinding]:
     branch = str(host.branch)
     for item in names["deb_nvidia_repo"]:
         pattern = re.escape(item["name"]).replace("<branch>", r"(?P<branch>\d+)")
@@ -547,27 +596,25 @@ def _package_names(host: Host, names: Mapping[str, Any]) -> Iterator[Finding]:
                     f"package {package} brings the {flavour} kernel modules, and the stack declares the "
                     f"{host.flavour} ones"
                 )
-                yield _os(
-                    host,
+                yield CompatFinding(
                     "driver-packages",
                     "block",
+                    host.subject,
                     message,
                     origins,
                     f"declare `flavour: {flavour}`",
-                    None,
-                    "driver_packages",
+                    host.at("driver_packages", "os"),
                 )
             if own is not None and own != branch:
                 message = f"package {package} is of branch {own}, and the stack declares branch {branch}"
-                yield _os(
-                    host,
+                yield CompatFinding(
                     "driver-packages",
                     "block",
+                    host.subject,
                     message,
                     origins,
                     f"use {package.replace(own, branch)}",
-                    None,
-                    "driver_packages",
+                    host.at("driver_packages", "os"),
                 )
     change = next((item for item in names["change_of_packaging"] if "pinning packages" in item["fact"]), None)
     if (
@@ -591,7 +638,7 @@ def _package_names(host: Host, names: Mapping[str, Any]) -> Iterator[Finding]:
         )
         remedy = f"use the plain name together with nvidia-driver-pinning-{branch}"
         origins = facts.origins("distros.yml", change["source"])
-        yield Finding(
+        yield CompatFinding(
             "driver-packages",
             "warn",
             host.subject,
@@ -603,7 +650,7 @@ def _package_names(host: Host, names: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _carried(row: Mapping[str, Any]) -> list[str]:
+def _archive_drivers(row: Mapping[str, Any]) -> list[str]:
     """Return the driver versions in an OS's own archive."""
     found: list[str] = []
     for name, versions in (row.get("driver_packages") or {}).items():
@@ -613,33 +660,11 @@ def _carried(row: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _os(
-    host: Host,
-    rule: str,
-    severity: Severity,
-    message: str,
-    origins: tuple[Origin, ...],
-    remedy: str,
-    row: Mapping[str, Any] | None = None,
-    line: str = "os",
-) -> Finding:
-    return Finding(
-        rule,
-        severity,
-        host.subject,
-        message,
-        origins,
-        remedy,
-        host.at(line, "os"),
-        facts.doubt(row) if row else None,
-    )
-
-
-def _os_id(host: Host) -> str:
+def _os_id(host: CompatHost) -> str:
     return (host.os or "").split(" ")[0]
 
 
-def _os_name(host: Host) -> str:
+def _os_name(host: CompatHost) -> str:
     return (host.os or "").capitalize()
 
 
@@ -658,7 +683,7 @@ def _day(text: object) -> dt.date | None:
 # NVSwitch
 
 
-def fabric_manager(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def fabric_manager(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that a node with NVSwitch has the branch's fabric manager at exactly the driver's version."""
     if host is None or host.vendor != "nvidia" or host.branch is None or not host.branch.isdigit():
         return
@@ -670,7 +695,7 @@ def fabric_manager(host: Host | None, workload: Workload | None = None) -> Itera
     if package is not None and package != expected:
         message = f'the fabric manager of branch {host.branch} is called "{expected}", not "{package}"'
         named_by = facts.origins("nvidia_drivers.yml", named["source"])
-        yield Finding(
+        yield CompatFinding(
             "fabric-manager",
             "block",
             host.subject,
@@ -690,21 +715,77 @@ def fabric_manager(host: Host | None, workload: Workload | None = None) -> Itera
             "beside another version"
         )
         remedy = f"use {expected} {host.driver}, and lock the two together"
-        yield Finding("fabric-manager", "block", host.subject, message, origins, remedy, where)
+        yield CompatFinding("fabric-manager", "block", host.subject, message, origins, remedy, where)
     if host.nvswitch and not host.simulated and package is None and host.fabric_manager is None:
         on = f'platform "{host.platform}" has NVSwitch' if host.platform else "the node has NVSwitch"
         which = f'stack "{host.stack}"' if host.stack else "the stack"
         message = f"{on}, and {which} carries no fabric manager: CUDA does not start (error 802)"
         remedy = f"use a stack with `driver.fabric_manager: {{package: {expected}}}` from NVIDIA's repository"
-        yield Finding(
+        yield CompatFinding(
             "fabric-manager", "block", host.subject, message, origins, remedy, host.at("platform", "driver")
         )
+    yield from _subnet_manager(host)
+    yield from _board_without_nvswitch(host)
+
+
+def _architecture_reached(gpu: GpuModel, first: str) -> bool:
+    """Return whether the architecture of `gpu` is `first` or a later one."""
+    order = [
+        name.casefold() for name in facts.load("nvidia_drivers.yml")["rules"]["architectures"]["oldest_first"]
+    ]
+    name = gpu.architecture.casefold()
+    return name in order and order.index(name) >= order.index(first.casefold())
+
+
+def _subnet_manager(host: CompatHost) -> Iterator[CompatFinding]:
+    """Check that a board with NVLink 5 switches has the NVLink subnet manager beside the fabric manager."""
+    named = facts.load("nvidia_drivers.yml")["rules"]["fabric_manager"]
+    package, first = named["subnet_manager"], named["subnet_manager_from_architecture"]
+    boards = [gpu.sku for gpu in host.gpus if "SXM" in gpu.sku and _architecture_reached(gpu, first)]
+    if not host.nvswitch or host.simulated or not boards or package in host.packages:
+        return
+    message = (
+        f"the NVSwitches of {boards[0]} need {package} beside the fabric manager, and the stack carries none: "
+        "the fabric is not set up, and CUDA does not start (error 802)"
+    )
+    yield CompatFinding(
+        "fabric-manager",
+        "block",
+        host.subject,
+        message,
+        facts.origins("nvidia_drivers.yml", ["gdc", "fmug"]),
+        f"add {package} to the packages of the driver",
+        host.at("fabric_manager", "driver"),
+    )
+
+
+def _board_without_nvswitch(host: CompatHost) -> Iterator[CompatFinding]:
+    """Report SXM boards on a platform that declares no NVSwitch, so that nothing demands a fabric manager.
+
+    Boards of eight have NVSwitch from Ampere on; those of four are joined by NVLink alone.
+    """
+    boards = [gpu.sku for gpu in host.gpus if "SXM" in gpu.sku and _architecture_reached(gpu, "Ampere")]
+    if host.nvswitch or host.simulated or host.platform is None or not boards:
+        return
+    message = (
+        f'{boards[0]} is a module of HGX boards, of which those of eight have NVSwitch, and platform "{host.platform}" '
+        "declares none: whether a fabric manager is needed is not known"
+    )
+    yield CompatFinding(
+        "fabric-manager",
+        "unknown",
+        host.subject,
+        message,
+        facts.origins("nvidia_drivers.yml", ["fmug"]),
+        "name the platform of the board, for example hgx_h100_8, or declare one of four GPUs",
+        host.at("platform", "gpu"),
+    )
 
 
 # Containers
 
 
-def toolkit_floor(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def toolkit_floor(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that the NVIDIA container toolkit has no known vulnerabilities."""
     if host is None or host.toolkit is None or rules.toolkit_safe(host.toolkit):
         return
@@ -712,7 +793,7 @@ def toolkit_floor(host: Host | None, workload: Workload | None = None) -> Iterat
         f"container toolkit {host.toolkit} is affected by {', '.join(rules.toolkit_faults(host.toolkit))}"
     )
     remedy = f"use {rules.toolkit_floor()} or later, or null for the newest"
-    yield Finding(
+    yield CompatFinding(
         "toolkit-floor",
         "block",
         host.subject,
@@ -723,7 +804,7 @@ def toolkit_floor(host: Host | None, workload: Workload | None = None) -> Iterat
     )
 
 
-def toolkit_cdi(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def toolkit_cdi(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that the engine can read the CDI specs of the toolkit.
 
     Otherwise containers get GPUs in the deprecated legacy mode.
@@ -754,7 +835,7 @@ def toolkit_cdi(host: Host | None, workload: Workload | None = None) -> Iterator
             "containers get GPUs in the toolkit's legacy mode, which is deprecated since 1.18.0, because "
             f"{able.reason}"
         )
-        yield Finding("toolkit-cdi", "warn", host.subject, message, origins, remedy, host.at("engine"))
+        yield CompatFinding("toolkit-cdi", "warn", host.subject, message, origins, remedy, host.at("engine"))
     elif (
         not able.known
         and rules.toolkit_mode(host.engine, host.engine_version, str(limits["toolkit"])).mode == "cdi"
@@ -765,16 +846,18 @@ def toolkit_cdi(host: Host | None, workload: Workload | None = None) -> Iterator
             f"whether {shown} reads the CDI specs of container toolkit {host.toolkit} is not known: "
             f"{able.reason}"
         )
-        yield Finding("toolkit-cdi", "unknown", host.subject, message, origins, remedy, host.at("engine"))
+        yield CompatFinding(
+            "toolkit-cdi", "unknown", host.subject, message, origins, remedy, host.at("engine")
+        )
     else:
         message = f"{shown} does not read the CDI specs of container toolkit {host.toolkit}: {able.reason}"
-        yield Finding("toolkit-cdi", "block", host.subject, message, origins, remedy, host.at("engine"))
+        yield CompatFinding("toolkit-cdi", "block", host.subject, message, origins, remedy, host.at("engine"))
 
 
 # AMD
 
 
-def amdgpu(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def amdgpu(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that AMD's driver supports the GPU, and the OS and its kernel."""
     if host is None or host.vendor != "amd":
         return
@@ -792,7 +875,7 @@ def amdgpu(host: Host | None, workload: Workload | None = None) -> Iterator[Find
                 f"use AMD's driver (newest seen: {newest}), or accept it in the class once the node was "
                 "seen to work"
             )
-            yield Finding(
+            yield CompatFinding(
                 "amdgpu",
                 "unknown",
                 host.subject,
@@ -810,7 +893,7 @@ def amdgpu(host: Host | None, workload: Workload | None = None) -> Iterator[Find
                 f"{host.amdgpu}"
             )
             origins = facts.origins("rocm.yml", ["amdgpuop", "docs71"])
-            yield Finding(
+            yield CompatFinding(
                 "amdgpu",
                 "block",
                 host.subject,
@@ -823,7 +906,7 @@ def amdgpu(host: Host | None, workload: Workload | None = None) -> Iterator[Find
         yield from _amd_os(host, data, kernel)
 
 
-def _least_amdgpu(gpu: Gpu, data: Mapping[str, Any]) -> tuple[str | None, str]:
+def _least_amdgpu(gpu: GpuModel, data: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return the first release of AMD's driver for a GPU, and the reason.
 
     Without its own, it is the release that came with the first ROCm for the GPU.
@@ -836,7 +919,9 @@ def _least_amdgpu(gpu: Gpu, data: Mapping[str, Any]) -> tuple[str | None, str]:
     return None, ""
 
 
-def _amd_os(host: Host, data: Mapping[str, Any], kernel: tuple[str, bool] | None) -> Iterator[Finding]:
+def _amd_os(
+    host: CompatHost, data: Mapping[str, Any], kernel: tuple[str, bool] | None
+) -> Iterator[CompatFinding]:
     current = data["operating_systems_current"]
     origins = facts.origins("rocm.yml", current["source"])
     name = _os_name(host)
@@ -844,7 +929,7 @@ def _amd_os(host: Host, data: Mapping[str, Any], kernel: tuple[str, bool] | None
     if not rows:
         listed = "; ".join(row["os"] for row in current["list"])
         message = f"AMD's list of operating systems for amdgpu {current['amdgpu']} does not have {name}"
-        yield Finding(
+        yield CompatFinding(
             "amdgpu", "unknown", host.subject, message, origins, f"use one of {listed}", host.at("os")
         )
         return
@@ -854,7 +939,7 @@ def _amd_os(host: Host, data: Mapping[str, Any], kernel: tuple[str, bool] | None
             f"AMD lists {name} with kernel {', '.join(wanted)} for amdgpu {current['amdgpu']}, and the "
             f"stack has {kernel[0]}"
         )
-        yield Finding(
+        yield CompatFinding(
             "amdgpu", "unknown", host.subject, message, origins, f"use kernel {wanted[0]}", host.at("kernel")
         )
 
@@ -871,7 +956,7 @@ def _names_os(listed: str, name: str) -> bool:
 # Security and support
 
 
-def security_floor(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def security_floor(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that the driver is at its branch's security floor, and that the branch still gets fixes.
 
     A driver below the floor blocks: a fixed version of the same branch exists, and the update needs no
@@ -887,7 +972,7 @@ def security_floor(host: Host | None, workload: Workload | None = None) -> Itera
     except FactsError:
         message = f"no bulletin says anything of driver branch {branch.name}"
         remedy = f"use a branch that gets fixes: {', '.join(facts.fixed_branches())}"
-        yield Finding("security-floor", "unknown", host.subject, message, (), remedy, host.at("driver"))
+        yield CompatFinding("security-floor", "unknown", host.subject, message, (), remedy, host.at("driver"))
         return
     gets_fixes = [name for name in facts.fixed_branches() if _drives_all(name, host)]
     others = (
@@ -902,7 +987,7 @@ def security_floor(host: Host | None, workload: Workload | None = None) -> Itera
         )
         message += f" ({floor.bulletin_date})"
         remedy = f"use {floor.floor} or later" + ("" if floor.fixed else f"; better, {others}")
-        yield Finding(
+        yield CompatFinding(
             "security-floor", "block", host.subject, message, floor.origins, remedy, host.at("driver")
         )
     elif floor.state.startswith("unknown"):
@@ -910,7 +995,7 @@ def security_floor(host: Host | None, workload: Workload | None = None) -> Itera
             f"no bulletin says anything of driver branch {branch.name}, which is newer than all that were "
             "read"
         )
-        yield Finding(
+        yield CompatFinding(
             "security-floor", "unknown", host.subject, message, floor.origins, others, host.at("driver")
         )
     elif not floor.fixed:
@@ -926,7 +1011,7 @@ def security_floor(host: Host | None, workload: Workload | None = None) -> Itera
             if state is not None and state.state == "waived" and host.waiver is not None
             else None
         )
-        yield Finding(
+        yield CompatFinding(
             "security-floor",
             "warn",
             host.subject,
@@ -939,7 +1024,7 @@ def security_floor(host: Host | None, workload: Workload | None = None) -> Itera
         )
 
 
-def _drives_all(branch: str, host: Host) -> bool:
+def _drives_all(branch: str, host: CompatHost) -> bool:
     """Return whether branch `branch` supports every GPU of the host."""
     own = facts.branch(branch)
     for gpu in host.gpus:
@@ -952,7 +1037,7 @@ def _drives_all(branch: str, host: Host) -> bool:
     return True
 
 
-def end_of_life(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def end_of_life(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Check that the stack is supported on the day, or that a waiver in force lets the class use it."""
     found = _support(host) if host is not None else None
     if host is None or found is None:
@@ -968,30 +1053,30 @@ def end_of_life(host: Host | None, workload: Workload | None = None) -> Iterator
         if branch is not None and branch.conflict is not None and "end of life" in branch.conflict
         else None
     )
-    yield Finding(
+    yield CompatFinding(
         "end-of-life", "block", host.subject, found.message, sources, found.remedy, where, doubt, accepted
     )
 
 
-def _support(host: Host) -> rules.Support | None:
+def _support(host: CompatHost) -> rules.Support | None:
     if host.end_of_life is None or host.on is None:
         return None
     said = host.end_of_life_source or "as its stack says"
     return rules.support(host.stack or host.subject, host.end_of_life, said, host.waiver, host.name, host.on)
 
 
-def _waived(waiver: Waiver) -> str:
+def _waived(waiver: StackWaiver) -> str:
     return f"{waiver.reason} ({waiver.owner}, until {waiver.expires})"
 
 
-def _branch_ends(host: Host) -> tuple[Origin, ...]:
+def _branch_ends(host: CompatHost) -> tuple[Origin, ...]:
     branch = _branch(host)
     return tuple(origin for origin, _ in branch.end_of_life_sources) if branch is not None else ()
 
 
-def no_lock(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def no_lock(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Report a stack without a lock: its declarations are judged, its exact versions are unknown."""
-    if host is None or host.unlocked is None:
+    if host is None or host.unlocked is None or host.lock_fault is not None:
         return
     open_ = (
         ["whether the module builds on the kernel", "the security floor"]
@@ -1009,10 +1094,20 @@ def no_lock(host: Host | None, workload: Workload | None = None) -> Iterator[Fin
         f"{', '.join(open_ or ['the exact versions of kernel and packages'])}"
     )
     remedy = f"run `goldnode lock {host.stack}` where its archives can be reached"
-    yield Finding("no-lock", "unknown", host.subject, message, (), remedy, host.at("stack", "kernel"))
+    yield CompatFinding("no-lock", "unknown", host.subject, message, (), remedy, host.at("stack", "kernel"))
 
 
-def known_bad_host(host: Host | None, workload: Workload | None = None) -> Iterator[Finding]:
+def lock_integrity(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+    """Block a stack whose lock is edited, conflicting or unreadable: no version in it can be trusted."""
+    fault = host.lock_fault if host is not None else None
+    if host is None or fault is None:
+        return
+    place = DeclaredAt(Path(fault.file), fault.line) if fault.file is not None else host.at("stack")
+    message = f"the lock of stack {host.stack} cannot be used: {fault.message}"
+    yield CompatFinding("lock-integrity", "block", host.subject, message, (), fault.remedy, place)
+
+
+def known_bad_host(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Yield the findings of known-bad rows about the node alone."""
     if host is not None:
         yield from known_bad.findings(host)
@@ -1021,7 +1116,7 @@ def known_bad_host(host: Host | None, workload: Workload | None = None) -> Itera
 # Several hosts
 
 
-def image_on(image: Host, observed: Host) -> list[Finding]:
+def image_on(image: CompatHost, observed: CompatHost) -> list[CompatFinding]:
     """Return the findings about a disk image of class host `image` on the hardware of `observed`.
 
     Only the architecture, GPUs and NVSwitch of `observed` are used; an empty tuple of GPUs means that it has
@@ -1043,9 +1138,9 @@ def image_on(image: Host, observed: Host) -> list[Finding]:
     return known_bad.without_repetitions(list(dict.fromkeys(found)))
 
 
-def _image_hardware(put: Host, image: Host, observed: Host) -> Iterator[Finding]:
-    def finding(severity: Severity, message: str, remedy: str) -> Finding:
-        return Finding("image-hardware", severity, put.subject, message, (), remedy, put.place)
+def _image_hardware(put: CompatHost, image: CompatHost, observed: CompatHost) -> Iterator[CompatFinding]:
+    def finding(severity: CompatSeverity, message: str, remedy: str) -> CompatFinding:
+        return CompatFinding("image-hardware", severity, put.subject, message, (), remedy, put.place)
 
     if image.architecture != observed.architecture:
         message = f"the image is for {image.architecture}, and the machine is {observed.architecture}"
@@ -1075,7 +1170,7 @@ def _image_hardware(put: Host, image: Host, observed: Host) -> Iterator[Finding]
         )
 
 
-def _models(host: Host) -> str:
+def _models(host: CompatHost) -> str:
     return ", ".join(dict.fromkeys(gpu.sku for gpu in host.gpus)) or {
         "nvidia": "NVIDIA's GPUs",
         "amd": "AMD's GPUs",
@@ -1083,19 +1178,19 @@ def _models(host: Host) -> str:
 
 
 def check_cohorts(
-    hosts: Sequence[Host], workloads: Mapping[str, Sequence[Workload]] | None = None
-) -> list[Finding]:
+    hosts: Sequence[CompatHost], workloads: Mapping[str, Sequence[Workload]] | None = None
+) -> list[CompatFinding]:
     """Return the findings about the cohorts of `hosts`.
 
     Nodes that train together need one driver version and one NCCL version. Hosts of one class and cohort may
     be given once. `workloads` maps a host's subject to its workloads. Those that state an NCCL version must
     agree within a cohort.
     """
-    cohorts: dict[str, list[Host]] = {}
+    cohorts: dict[str, list[CompatHost]] = {}
     for host in hosts:
         if host.cohort is not None:
             cohorts.setdefault(host.cohort, []).append(host)
-    found: list[Finding] = []
+    found: list[CompatFinding] = []
     for name, members in sorted(cohorts.items()):
         # One host per class is enough: all nodes of a class have the same versions.
         found += _cohort(
@@ -1105,14 +1200,14 @@ def check_cohorts(
 
 
 def _cohort(
-    subject: str, hosts: list[Host], workloads: Mapping[str, Sequence[Workload]]
-) -> Iterator[Finding]:
+    subject: str, hosts: list[CompatHost], workloads: Mapping[str, Sequence[Workload]]
+) -> Iterator[CompatFinding]:
     drivers = _by({host.subject: _driver(host) for host in hosts if host.branch is not None})
     branches = {host.branch for host in hosts if host.branch is not None}
     exact = {host.driver for host in hosts if host.driver is not None}
     if len(branches) > 1 or len(exact) > 1:
-        message = f"nodes that train together need one driver version, and these have {_told(drivers)}"
-        yield Finding(
+        message = f"nodes that train together need one driver version, and these have {_values_text(drivers)}"
+        yield CompatFinding(
             "cohort-driver",
             "block",
             subject,
@@ -1127,8 +1222,10 @@ def _cohort(
         and any(host.driver is None for host in hosts)
         and len({host.stack for host in hosts}) > 1
     ):
-        message = f"whether its nodes have one driver version is not known without locks: {_told(drivers)}"
-        yield Finding(
+        message = (
+            f"whether its nodes have one driver version is not known without locks: {_values_text(drivers)}"
+        )
+        yield CompatFinding(
             "cohort-driver",
             "unknown",
             subject,
@@ -1146,10 +1243,10 @@ def _cohort(
     )
     if len(kinds) > 1:
         message = (
-            f"its nodes have GPUs of different architectures: {_told(kinds)}; the slowest sets the pace, "
+            f"its nodes have GPUs of different architectures: {_values_text(kinds)}; the slowest sets the pace, "
             "and binaries need code for all"
         )
-        yield Finding(
+        yield CompatFinding(
             "cohort-mix", "warn", subject, message, (), "split the cohort by architecture", hosts[0].place
         )
     versions = _by(
@@ -1160,8 +1257,8 @@ def _cohort(
         }
     )
     if len(versions) > 1:
-        message = f"nodes that train together need one NCCL, and their images have {_told(versions)}"
-        yield Finding(
+        message = f"nodes that train together need one NCCL, and their images have {_values_text(versions)}"
+        yield CompatFinding(
             "cohort-nccl",
             "block",
             subject,
@@ -1184,12 +1281,12 @@ def _by(values: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def _told(values: Mapping[str, list[str]]) -> str:
+def _values_text(values: Mapping[str, list[str]]) -> str:
     return "; ".join(f"{value} ({', '.join(who)})" for value, who in sorted(values.items()))
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[CompatRule, ...] = (
+    CompatRule(
         "gpu-driver",
         "The driver supports the GPU",
         "Each GPU model has a first driver that lists it, and each driver branch a range of architectures: "
@@ -1198,7 +1295,7 @@ RULES: tuple[Rule, ...] = (
         gpu_driver,
         {"gpus.yml": ("ogkm", "ndet", "cnd"), "nvidia_drivers.yml": ("arch", "ogkm", "ndet")},
     ),
-    Rule(
+    CompatRule(
         "module-flavour",
         "Open or proprietary kernel modules, as GPU and branch allow",
         "Blackwell, Grace Hopper and later are driven by the open kernel modules only; Maxwell, Pascal and "
@@ -1207,7 +1304,7 @@ RULES: tuple[Rule, ...] = (
         module_flavour,
         {"nvidia_drivers.yml": ("ogkm", "dig610", "forum560", "blog", "rn615", "dig620")},
     ),
-    Rule(
+    CompatRule(
         "kernel-driver",
         "The driver's module builds on the kernel",
         "Held against the table of builds: what was seen to build or to fail decides; else the changes of "
@@ -1217,7 +1314,7 @@ RULES: tuple[Rule, ...] = (
         kernel_driver,
         {"nvidia_drivers.yml": ("deb", "observed", "i1224", "i554125", "i379", "fed72", "gentoo71")},
     ),
-    Rule(
+    CompatRule(
         "gpu-mix",
         "One architecture per node",
         "GPUs of several architectures in one node share one driver and one flavour of its modules; "
@@ -1225,7 +1322,7 @@ RULES: tuple[Rule, ...] = (
         gpu_mix,
         {"nvidia_drivers.yml": ("ogkm", "dig610", "blog")},
     ),
-    Rule(
+    CompatRule(
         "other-modules",
         "Other out-of-tree modules fit kernel and driver",
         "Modules that a stack names besides the driver's own (network, storage, GPUDirect) are built for "
@@ -1234,7 +1331,7 @@ RULES: tuple[Rule, ...] = (
         other_modules,
         {"nvidia_drivers.yml": ("cnd",)},
     ),
-    Rule(
+    CompatRule(
         "os-kernel",
         "The kernel is one that the OS carries",
         "The kernels of each release's archives on the day that the facts were compiled. An older update "
@@ -1242,7 +1339,7 @@ RULES: tuple[Rule, ...] = (
         os_kernel,
         {"distros.yml": ("apt", "rocm641", "rocminst", "cudnn840", "u2604")},
     ),
-    Rule(
+    CompatRule(
         "os-support",
         "The OS release gets security fixes",
         "The end of standard and of long-term support of each release. Past both it blocks; between the "
@@ -1250,7 +1347,7 @@ RULES: tuple[Rule, ...] = (
         os_support,
         {"distros.yml": ("eol",)},
     ),
-    Rule(
+    CompatRule(
         "driver-packages",
         "The archives have the driver, and its packages are of its branch and flavour",
         "Which branches a release carries in its own archive, which releases NVIDIA's repository serves, "
@@ -1259,7 +1356,7 @@ RULES: tuple[Rule, ...] = (
         driver_packages,
         {"distros.yml": ("apt", "role", "blog", "gdc", "dig620", "q615", "img")},
     ),
-    Rule(
+    CompatRule(
         "fabric-manager",
         "NVSwitch has a fabric manager of the driver's version",
         "Fabric manager refuses to start beside a driver of another version, and without it CUDA fails "
@@ -1267,7 +1364,7 @@ RULES: tuple[Rule, ...] = (
         fabric_manager,
         {"nvidia_drivers.yml": ("fmug", "gdc")},
     ),
-    Rule(
+    CompatRule(
         "toolkit-floor",
         "The container toolkit has no known holes",
         "NVIDIA's bulletins on the container toolkit tell the first fixed version; several holes let a "
@@ -1275,7 +1372,7 @@ RULES: tuple[Rule, ...] = (
         toolkit_floor,
         {"container_toolkit.yml": ("ps", "b5599")},
     ),
-    Rule(
+    CompatRule(
         "toolkit-cdi",
         "The engine reads the toolkit's CDI specs",
         "From 1.19.1 the toolkit writes CDI 0.7, which older engines reject; docker reads CDI at all from "
@@ -1283,7 +1380,7 @@ RULES: tuple[Rule, ...] = (
         toolkit_cdi,
         {"container_toolkit.yml": ("rn", "chg", "debian")},
     ),
-    Rule(
+    CompatRule(
         "amdgpu",
         "AMD's driver knows the GPU and is supported on the OS",
         "The first driver release for each GPU, and AMD's list of operating systems and kernels. About the "
@@ -1291,7 +1388,7 @@ RULES: tuple[Rule, ...] = (
         amdgpu,
         {"rocm.yml": ("amdgpuop", "docs71", "inst")},
     ),
-    Rule(
+    CompatRule(
         "security-floor",
         "The driver has the fixes of NVIDIA's bulletins",
         "Each branch has an oldest version without known holes. Below it blocks: a better version of the "
@@ -1300,7 +1397,7 @@ RULES: tuple[Rule, ...] = (
         security_floor,
         {"security.yml": ("ps", "b5861")},
     ),
-    Rule(
+    CompatRule(
         "end-of-life",
         "The stack is supported, or its use past that is waived",
         "A stack past its end of life needs a waiver with reason, owner and expiry, in its file, for the "
@@ -1309,13 +1406,29 @@ RULES: tuple[Rule, ...] = (
         end_of_life,
         {"nvidia_drivers.yml": ("dds615", "eol"), "distros.yml": ("eol",)},
     ),
-    Rule(
+    CompatRule(
         "no-lock",
         "The stack has a lock, so that exact versions can be judged",
         "Without a lock only the series of the kernel and the branch of the driver are known.",
         no_lock,
     ),
-    Rule(
+    CompatRule(
+        "geforce-open",
+        "GeForce GPUs with the open modules",
+        "The first branches with open modules support GeForce and workstation GPUs in alpha quality, and only with "
+        "a module parameter. Facts: nvidia_drivers.yml (rules, open_modules, geforce_parameter).",
+        geforce_open,
+        {"nvidia_drivers.yml": ("open515", "open525", "open535")},
+    ),
+    CompatRule(
+        "lock-integrity",
+        "The lock of the stack is as goldnode wrote it",
+        "A lock that was edited by hand, that has conflict markers of a merge, that belongs to another stack or "
+        "that cannot be read proves nothing about the versions of a node. A missing or stale lock is the "
+        "subject of no-lock.",
+        lock_integrity,
+    ),
+    CompatRule(
         known_bad.RULE,
         "The combination is on no list of known bad ones",
         "Changelogs, bulletins, release notes and issue threads tell of combinations that fail; each row "
@@ -1326,29 +1439,37 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
-# Rules about several hosts. `image_on` and `check_cohorts` implement them.
-MORE: tuple[Rule, ...] = (
-    Rule(
+# Rules that `check.check`, `image_on` and `check_cohorts` implement.
+MORE: tuple[CompatRule, ...] = (
+    CompatRule(
+        "gpu-model",
+        "The GPU model is known",
+        "A class with `gpu: {model: auto}` takes the model that a node has. Without a node its GPU is unknown: each "
+        "model of the facts is judged, and those that the stack does not fit are named. The node refuses them by its "
+        "PCI bus. `--gpu MODEL`, a capture and `goldnode apply --local` give the model.",
+        None,
+    ),
+    CompatRule(
         "image-hardware",
         "A disk image fits the machine it is put on",
         "An image is made for a class: its architecture, its vendor's driver, its branch and flavour of "
         "modules. The machine's own GPUs are held against them.",
         None,
     ),
-    Rule(
+    CompatRule(
         "cohort-driver",
         "One driver version per cohort",
         "Hosts with the same inventory variable goldnode_cohort train together. That they have one driver "
         "version is goldnode's own rule: collectives between different drivers are exercised by nobody.",
         None,
     ),
-    Rule(
+    CompatRule(
         "cohort-mix",
         "One architecture per cohort",
         "GPUs of several architectures in one cohort work, at the pace of the slowest.",
         None,
     ),
-    Rule(
+    CompatRule(
         "cohort-nccl",
         "One NCCL per cohort",
         "Ranks with different NCCL versions may fail or hang when they connect. What the images of a "

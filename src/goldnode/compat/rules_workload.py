@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from goldnode.compat.model import Finding, Host, Rule, Severity, Workload
+from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, Workload
 from goldnode.facts import workload as facts
-from goldnode.facts.host import Gpu, Origin
-from goldnode.facts.workload import Cuda, closest, key, minor, same
+from goldnode.facts.host import GpuModel, Origin
+from goldnode.facts.workload import CudaMinor, closest, key, minor, same, satisfies
 
 
 @dataclass(frozen=True)
-class Runtime:
+class CudaRuntime:
     """A CUDA runtime in a workload: its version, what ships it, and the sources.
 
     An image may contain several.
@@ -34,12 +34,12 @@ class Runtime:
         return f"CUDA {self.version}" + (f" of {self.bringer}" if self.bringer else "")
 
 
-def runtimes(workload: Workload) -> list[Runtime]:
+def runtimes(workload: Workload) -> list[CudaRuntime]:
     """Return the CUDA runtimes of a workload, one per minor: its own, and those of its frameworks."""
     # The workload's own statement goes first; frameworks only add other minors.
-    found: dict[str, Runtime] = {}
+    found: dict[str, CudaRuntime] = {}
     if workload.cuda is not None:
-        found[minor(workload.cuda)] = Runtime(workload.cuda, None)
+        found[minor(workload.cuda)] = CudaRuntime(workload.cuda, None)
     torch = _torch(workload)
     if torch is not None and torch[0].cuda is not None:
         build, called = torch
@@ -48,7 +48,7 @@ def runtimes(workload: Workload) -> list[Runtime]:
             if build.default and workload.kind == "requirements"
             else None
         )
-        found.setdefault(build.cuda or "", Runtime(build.cuda or "", called, build.sources, remark))
+        found.setdefault(build.cuda or "", CudaRuntime(build.cuda or "", called, build.sources, remark))
     major = workload.library_cuda.get("tensorflow")
     row = (
         facts.tensorflow().get(facts.public(workload.frameworks.get("tensorflow", "")))
@@ -59,7 +59,7 @@ def runtimes(workload: Workload) -> list[Runtime]:
         least = ".".join(str(part) for part in key(row["cudart"].partition("=")[2].lstrip("="))[:2])
         name = f"tensorflow {row['version']}"
         if not any(item.split(".")[0] == str(row["cuda_major"]) for item in found):
-            found.setdefault(least, Runtime(least, name, facts.framework_sources(row)))
+            found.setdefault(least, CudaRuntime(least, name, facts.framework_sources(row)))
     return list(found.values())
 
 
@@ -89,15 +89,15 @@ def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
 
 def _finding(
     rule: str,
-    severity: Severity,
+    severity: CompatSeverity,
     workload: Workload,
     message: str,
     sources: Iterable[Origin],
     remedy: str | None = None,
     *doubts: str | None,
-) -> Finding:
+) -> CompatFinding:
     told = "; ".join(dict.fromkeys(item for item in doubts if item)) or None
-    return Finding(
+    return CompatFinding(
         rule, severity, workload.subject, message, tuple(dict.fromkeys(sources)), remedy, workload.place, told
     )
 
@@ -112,23 +112,23 @@ def _or(names: Iterable[str]) -> str:
     return _and(names).replace(" and ", " or ")
 
 
-def _models(host: Host) -> list[Gpu]:
+def _models(host: CompatHost) -> list[GpuModel]:
     """Return the distinct GPU models of a host."""
     return list({gpu.sku: gpu for gpu in host.gpus}.values())
 
 
-def _called(gpus: Iterable[Gpu]) -> str:
+def _called(gpus: Iterable[GpuModel]) -> str:
     return _and(f"{gpu.sku} (compute capability {gpu.compute_capability})" for gpu in gpus)
 
 
-def _nvidia(host: Host | None, workload: Workload | None) -> bool:
+def _nvidia(host: CompatHost | None, workload: Workload | None) -> bool:
     return host is not None and workload is not None and host.vendor == "nvidia"
 
 
 # -- CUDA and the driver
 
 
-def cuda_driver(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def cuda_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the CUDA runtime against the driver.
 
     It runs natively, by minor-version compatibility, by forward compatibility, or not at all.
@@ -139,7 +139,7 @@ def cuda_driver(host: Host | None, workload: Workload | None) -> Iterator[Findin
         yield from _cuda_driver(host, workload, runtime)
 
 
-def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[Finding]:
+def _cuda_driver(host: CompatHost, workload: Workload, runtime: CudaRuntime) -> Iterator[CompatFinding]:
     rule = "cuda-driver"
     row = facts.cudas().get(minor(runtime.version))
     if row is None:
@@ -216,12 +216,12 @@ def _cuda_driver(host: Host, workload: Workload, runtime: Runtime) -> Iterator[F
     yield _forward(host, workload, runtime, row, driver, branch)
 
 
-def _branch(host: Host) -> int | None:
+def _branch(host: CompatHost) -> int | None:
     text = host.branch or (host.driver or "").partition(".")[0]
     return int(text) if text.isdigit() else None
 
 
-def _at_least(host: Host, branch: int, least: str) -> bool | None:
+def _at_least(host: CompatHost, branch: int, least: str) -> bool | None:
     """Return whether the driver is `least` or later.
 
     None if only its branch is known, and the branch has versions on both sides.
@@ -234,8 +234,14 @@ def _at_least(host: Host, branch: int, least: str) -> bool | None:
 
 
 def _minor_version(
-    host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver: str, branch: int, native: str | None
-) -> Finding:
+    host: CompatHost,
+    workload: Workload,
+    runtime: CudaRuntime,
+    row: CudaMinor,
+    driver: str,
+    branch: int,
+    native: str | None,
+) -> CompatFinding:
     family = facts.families()[key(row.version)[0]]
     limits, doubt = facts.cuda_rule("mvc_limits")
     is_native = (
@@ -269,14 +275,14 @@ def _minor_version(
 
 
 def _spoilt(
-    host: Host,
+    host: CompatHost,
     workload: Workload,
-    runtime: Runtime,
-    row: Cuda,
+    runtime: CudaRuntime,
+    row: CudaMinor,
     package: facts.ForwardCompat,
     driver: str,
-    gpus: list[Gpu],
-) -> Finding:
+    gpus: list[GpuModel],
+) -> CompatFinding:
     """Return the finding about a compat package that breaks a workload on GPUs other than data-centre ones.
 
     The driver would run it by minor-version compatibility. But the package in the image replaces the driver's
@@ -308,7 +314,7 @@ def _spoilt(
     )
 
 
-def _native_driver(row: Cuda) -> tuple[int, str] | None:
+def _native_driver(row: CudaMinor) -> tuple[int, str] | None:
     """Return the first branch that runs `row` natively, and its name for a remedy.
 
     The name is the driver bundled with `row`, or else the branch.
@@ -326,7 +332,7 @@ def _native_driver(row: Cuda) -> tuple[int, str] | None:
     return None if branch is None else (branch, f"branch {branch}")
 
 
-def _dropped(host: Host, branch: int) -> list[Gpu]:
+def _dropped(host: CompatHost, branch: int) -> list[GpuModel]:
     """Return the GPUs of a host that driver `branch` no longer supports."""
     found = []
     for gpu in _models(host):
@@ -337,8 +343,8 @@ def _dropped(host: Host, branch: int) -> list[Gpu]:
 
 
 def _forward(
-    host: Host, workload: Workload, runtime: Runtime, row: Cuda, driver: str, branch: int
-) -> Finding:
+    host: CompatHost, workload: Workload, runtime: CudaRuntime, row: CudaMinor, driver: str, branch: int
+) -> CompatFinding:
     rule = "cuda-driver"
     family = facts.families()[key(row.version)[0]]
     needs = f"{runtime} needs driver {row.minimum} or later; {host.subject} has {driver}"
@@ -422,11 +428,11 @@ def _forward(
     )
 
 
-def _origins(gpus: Iterable[Gpu]) -> list[Origin]:
+def _origins(gpus: Iterable[GpuModel]) -> list[Origin]:
     return [origin for gpu in gpus for origin in gpu.origins("data_centre")]
 
 
-def _older_or_newer(host: Host, row: Cuda, branch: int) -> str:
+def _older_or_newer(host: CompatHost, row: CudaMinor, branch: int) -> str:
     """Return the nearest combinations as a remedy.
 
     These are the driver that runs `row`, if the GPUs are supported by both, and the newest CUDA that fits the
@@ -451,7 +457,7 @@ def _older_or_newer(host: Host, row: Cuda, branch: int) -> str:
     return f"use {', or '.join(options)}" if options else "move the workload to another class"
 
 
-def newest_fitting(host: Host, branch: int) -> str | None:
+def newest_fitting(host: CompatHost, branch: int) -> str | None:
     """Return the newest CUDA minor that driver and GPUs support without a forward-compatibility package."""
     known = [facts.architectures().get(gpu.compute_capability or "") for gpu in _models(host)]
     for version, row in reversed(facts.cudas().items()):
@@ -472,7 +478,7 @@ def newest_fitting(host: Host, branch: int) -> str | None:
 # -- CUDA and the GPU
 
 
-def cuda_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def cuda_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the CUDA runtime against the first and last CUDA of each GPU's architecture."""
     if host is None or workload is None or host.vendor != "nvidia":
         return
@@ -512,8 +518,8 @@ def cuda_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
 
 
 def _too_old(
-    workload: Workload, runtime: Runtime, gpu: Gpu, known: facts.Architecture, where: str
-) -> Finding:
+    workload: Workload, runtime: CudaRuntime, gpu: GpuModel, known: facts.CudaArchitectureSupport, where: str
+) -> CompatFinding:
     """Return the finding about a CUDA older than the GPU.
 
     Code for a lower capability of the same major runs. Otherwise only PTX could.
@@ -545,6 +551,15 @@ def _too_old(
             doubt,
             runtime.doubt,
         )
+    if runtime.bringer is None:
+        binary, doubt = facts.cuda_rule("binary_compat")
+        message = (
+            f"{runtime} has no machine code for {where}, {known.first} is the first with {known.name}: only "
+            "binaries that carry PTX run, which the driver compiles at the first start"
+        )
+        return _finding(
+            "cuda-gpu", "warn", workload, message, (*known.sources, *binary), remedy, known.doubt, doubt
+        )
     message = f"{runtime} has no code for {where}: {known.first} is the first with {known.name}"
     return _finding("cuda-gpu", "block", workload, message, known.sources, remedy, known.doubt, runtime.doubt)
 
@@ -552,12 +567,12 @@ def _too_old(
 # -- cuDNN and NCCL
 
 
-def cudnn_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check cuDNN against the CUDA runtime of the workload."""
     if workload is None or workload.cudnn is None or _is_torchs(workload, "cudnn"):
         return
     rule, version = "cudnn-cuda", workload.cudnn
-    for cuda in _beside(workload, "cudnn"):
+    for cuda in _paired_cuda(workload, "cudnn"):
         major = cuda.partition(".")[0]
         pair = facts.image_pairing().get(cuda)
         # NVIDIA's own image combines these versions: they were tested together.
@@ -588,7 +603,7 @@ def cudnn_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding
             ]
             if others:
                 message = f"cuDNN {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
-                severity: Severity = (
+                severity: CompatSeverity = (
                     "block" if workload.library_cuda.get("cudnn") in (None, major) else "unknown"
                 )
             else:
@@ -596,7 +611,7 @@ def cudnn_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding
             yield _finding(rule, severity, workload, message, facts.wheel_sources(), _cudnn_for(major))
 
 
-def _beside(workload: Workload, library: str) -> list[str]:
+def _paired_cuda(workload: Workload, library: str) -> list[str]:
     """Return the CUDA versions that a library is used with.
 
     The wheel's name decides, then the workload's own CUDA, then the one its frameworks ship.
@@ -628,7 +643,7 @@ def _cudnn_for(major: str) -> str:
     return f"use cuDNN {known[-1]}" if known else "use a cuDNN of the image's own CUDA"
 
 
-def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check cuDNN against the GPU's compute capability and the driver."""
     if (
         host is None
@@ -639,7 +654,7 @@ def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
     ):
         return
     rule, version = "cudnn-gpu", workload.cudnn
-    beside = _beside(workload, "cudnn")
+    beside = _paired_cuda(workload, "cudnn")
     major = int(beside[0].partition(".")[0]) if beside else None
     cuda = next((item for item in beside if "." in item), None)
     exact = [row for row in facts.cudnn_matrix() if row.is_for(version) and row.major in (None, major)]
@@ -728,7 +743,9 @@ def cudnn_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
 
 
 @cache
-def _around(version: str, major: int | None) -> tuple[tuple[facts.CudnnRow, ...], tuple[facts.CudnnRow, ...]]:
+def _around(
+    version: str, major: int | None
+) -> tuple[tuple[facts.CudnnSupport, ...], tuple[facts.CudnnSupport, ...]]:
     """Return the rows of the nearest version below and above that have a matrix for CUDA `major`."""
     rows = [row for row in facts.cudnn_matrix() if row.major in (None, major)]
     lower = [row for row in rows if row.high < key(version)[:3]]
@@ -750,12 +767,12 @@ def _cudnn_with(capability: str, major: int | None) -> str:
     return f"use cuDNN {row.name} with {since}, the newest whose matrix lists this GPU"
 
 
-def nccl_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check NCCL against the CUDA runtime of the workload."""
     if workload is None or workload.nccl is None or _is_torchs(workload, "nccl"):
         return
     rule, version = "nccl-cuda", workload.nccl
-    for cuda in _beside(workload, "nccl"):
+    for cuda in _paired_cuda(workload, "nccl"):
         major = cuda.partition(".")[0]
         pair = facts.image_pairing().get(cuda)
         known = facts.wheels("nccl", major)
@@ -781,7 +798,7 @@ def nccl_cuda(host: Host | None, workload: Workload | None) -> Iterator[Finding]
 # -- frameworks
 
 
-def framework_version(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def framework_version(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Report frameworks whose version is not in the facts, or whose build does not exist."""
     if workload is None:
         return
@@ -813,7 +830,7 @@ def framework_version(host: Host | None, workload: Workload | None) -> Iterator[
         yield _finding(rule, "unknown", workload, f"{name} {version} is not in the facts", (), remedy)
 
 
-def _brings_nothing(workload: Workload, name: str, row: Mapping[str, Any]) -> Iterator[Finding]:
+def _brings_nothing(workload: Workload, name: str, row: Mapping[str, Any]) -> Iterator[CompatFinding]:
     """Report a release whose CUDA version is not in the facts."""
     asked = "tensorflow" in workload.library_cuda and workload.rocm is None and workload.cuda is None
     if name == "tensorflow" and asked and row["cudart"] is None:
@@ -842,7 +859,7 @@ def _known(name: str, workload: Workload) -> Mapping[str, Any] | None:
     return None
 
 
-def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Finding]:
+def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[CompatFinding]:
     releases = facts.torch_releases()
     listed = releases.get(build.release)
     offers = [
@@ -877,7 +894,7 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Findin
         yield _finding("framework-version", "unknown", workload, message, build.sources, None, build.doubt)
 
 
-def framework_python(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def framework_python(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check that the frameworks support the workload's Python."""
     if workload is None or workload.python is None:
         return
@@ -922,7 +939,7 @@ def _matches(version: str, specifier: str) -> bool:
     return SpecifierSet(specifier).contains(version, prereleases=True)
 
 
-def torch_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def torch_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the compute capabilities or gfx names of PyTorch's wheel against the GPUs."""
     if host is None or workload is None or host.vendor is None:
         return
@@ -967,12 +984,12 @@ def torch_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]
         yield _finding(rule, "block", workload, message, sources, _torch_for(host, build, gpu), built.doubt)
 
 
-def _built_for(host: Host, build: facts.TorchBuild) -> facts.BuiltFor:
+def _built_for(host: CompatHost, build: facts.TorchBuild) -> facts.BuiltFor:
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(host.architecture, host.architecture)
     return facts.torch_built_for(build.release, build.build or "", machine)
 
 
-def _torch_for(host: Host, build: facts.TorchBuild, gpu: Gpu) -> str:
+def _torch_for(host: CompatHost, build: facts.TorchBuild, gpu: GpuModel) -> str:
     """Return the nearest build with code for `gpu`, as a remedy.
 
     A build of the same release is preferred, then later releases, then earlier ones.
@@ -996,7 +1013,9 @@ def _torch_for(host: Host, build: facts.TorchBuild, gpu: Gpu) -> str:
     return f"use another framework build; no known build of PyTorch has code for {gpu.sku}"
 
 
-def _torch_gfx(host: Host, workload: Workload, build: facts.TorchBuild, called: str) -> Iterator[Finding]:
+def _torch_gfx(
+    host: CompatHost, workload: Workload, build: facts.TorchBuild, called: str
+) -> Iterator[CompatFinding]:
     if _from_amd(workload, build):
         return  # AMD builds it for the GPUs that its ROCm supports; rocm-gpu checks those
     built = facts.torch_gfx(build.release, build.rocm or "")
@@ -1024,7 +1043,7 @@ def _torch_gfx(host: Host, workload: Workload, build: facts.TorchBuild, called: 
             )
 
 
-def framework_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check TensorFlow, JAX and vLLM against compute capability and driver."""
     if host is None or workload is None or host.vendor != "nvidia":
         return
@@ -1078,7 +1097,7 @@ def framework_gpu(host: Host | None, workload: Workload | None) -> Iterator[Find
                 )
 
 
-def framework_libraries(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def framework_libraries(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the pins of frameworks against those of the requirements, and frameworks against each other."""
     if workload is None:
         return
@@ -1099,7 +1118,7 @@ def framework_libraries(host: Host | None, workload: Workload | None) -> Iterato
             remedy = f"use a build of torch for CUDA 13, or vllm {before[-1]}"
             yield _finding(rule, "block", workload, message, facts.framework_sources(row), remedy)
     if workload.kind == "image":
-        yield from _beside_framework(workload)
+        yield from _framework_pins(workload)
         return
     for library, pinned in (("cudnn", workload.cudnn), ("nccl", workload.nccl)):
         if pinned is not None:
@@ -1109,7 +1128,7 @@ def framework_libraries(host: Host | None, workload: Workload | None) -> Iterato
 _TITLES = {"cudnn": "cuDNN", "nccl": "NCCL"}
 
 
-def _pins(workload: Workload, library: str, pinned: str) -> Iterator[Finding]:
+def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFinding]:
     rule, title = "framework-libraries", _TITLES[library]
     major = workload.library_cuda.get(library)
     torch = _torch(workload)
@@ -1157,7 +1176,7 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[Finding]:
             )
 
 
-def _beside_framework(workload: Workload) -> Iterator[Finding]:
+def _framework_pins(workload: Workload) -> Iterator[CompatFinding]:
     """Report libraries of an image that differ from those its framework needs.
 
     This is no block: an image may contain a library twice, its own and one from the framework's wheel.
@@ -1193,7 +1212,7 @@ def _ranges(workload: Workload) -> Iterator[tuple[str, Mapping[str, Any]]]:
 # -- ROCm
 
 
-def rocm_driver(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the ROCm user space against the window of AMD's kernel driver."""
     version = _rocm(workload)
     if host is None or workload is None or version is None or host.vendor != "amd":
@@ -1260,7 +1279,7 @@ def _rocm(workload: Workload | None) -> str | None:
     return torch[0].rocm if torch is not None else None
 
 
-def rocm_gpu(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def rocm_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the ROCm release against the GPU's gfx name."""
     version = _rocm(workload)
     if host is None or workload is None or version is None or host.vendor != "amd":
@@ -1309,7 +1328,7 @@ def _from_amd(workload: Workload, build: facts.TorchBuild) -> bool:
     )
 
 
-def _rocm_for(gpu: Gpu) -> str:
+def _rocm_for(gpu: GpuModel) -> str:
     fitting = [
         item.version for item in facts.rocms().values() if item.gfx is not None and gpu.gfx in item.gfx
     ]
@@ -1318,7 +1337,7 @@ def _rocm_for(gpu: Gpu) -> str:
     )
 
 
-def rocm_os(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the ROCm release against the node's operating system, whose kernel contains the driver."""
     version = _rocm(workload)
     if host is None or workload is None or version is None or host.vendor != "amd" or host.os is None:
@@ -1401,7 +1420,7 @@ def _is_os(listed: str, have: str) -> bool:
 # -- the image itself
 
 
-def image_backend(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def image_backend(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the GPU backend of a workload against the vendor of the node's GPUs."""
     if host is None or workload is None:
         return
@@ -1422,7 +1441,7 @@ def image_backend(host: Host | None, workload: Workload | None) -> Iterator[Find
         yield _finding(rule, "block", workload, message, (), f"use the same versions built for {want}")
 
 
-def image_architecture(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def image_architecture(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the CPU architecture of an image against the node's."""
     if host is None or workload is None or workload.architecture in (None, host.architecture):
         return
@@ -1437,7 +1456,7 @@ def image_architecture(host: Host | None, workload: Workload | None) -> Iterator
     )
 
 
-def image_system(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def image_system(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the OS inside an image against the systems that CUDA's images and libraries exist for."""
     if workload is None or workload.os is None or workload.cuda is None:
         return
@@ -1530,7 +1549,7 @@ def _glibc_need(cuda: str) -> tuple[str, tuple[Origin, ...]] | None:
     return None
 
 
-def image_requirement(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def image_requirement(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the image's own NVIDIA_REQUIRE_CUDA against driver and GPU.
 
     The container toolkit enforces it when a container starts.
@@ -1576,7 +1595,7 @@ def image_requirement(host: Host | None, workload: Workload | None) -> Iterator[
         )
 
 
-def _admits(group: str, host: Host, branch: int | None) -> bool | None:
+def _admits(group: str, host: CompatHost, branch: int | None) -> bool | None:
     """Evaluate one alternative of NVIDIA_REQUIRE_CUDA: all of its comma-separated conditions must hold.
 
     None if some cannot be decided.
@@ -1606,7 +1625,7 @@ def _admits(group: str, host: Host, branch: int | None) -> bool | None:
     return outcome
 
 
-def _brand(gpu: Gpu, wanted: str) -> bool | None:
+def _brand(gpu: GpuModel, wanted: str) -> bool | None:
     if gpu.sku.startswith("GeForce"):
         return wanted in ("geforce", "geforcertx")
     if gpu.data_centre:
@@ -1615,45 +1634,32 @@ def _brand(gpu: Gpu, wanted: str) -> bool | None:
 
 
 def _compare(have: str | None, sign: str, wanted: str) -> bool | None:
-    if have is None:
-        return None
-    mine, its = key(have), key(wanted)
-    # Pad with zeros: 12.4 and 12.4.0 are equal.
-    width = max(len(mine), len(its))
-    mine, its = (*mine, *([0] * (width - len(mine)))), (*its, *([0] * (width - len(its))))
-    return {
-        ">=": mine >= its,
-        "<=": mine <= its,
-        "<": mine < its,
-        ">": mine > its,
-        "=": mine == its,
-        "!=": mine != its,
-    }[sign]
+    return None if have is None else satisfies(have, sign, wanted)
 
 
-def as_told(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def reader_findings(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Yield the findings of the reader about what could not be determined."""
     if workload is not None:
         yield from (item for item in workload.told if item.rule == "workload-told")
 
 
-def as_pinned(host: Host | None, workload: Workload | None) -> Iterator[Finding]:
+def as_pinned(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Yield the findings of the reader about requirements that are not pinned or not covered."""
     if workload is not None:
         yield from (item for item in workload.told if item.rule == "requirement-open")
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[CompatRule, ...] = (
+    CompatRule(
         "workload-told",
         "An image says what it holds",
         "An image whose name follows no known scheme, whose tag is movable (latest), or of which only a "
         "digest is given, tells nothing that could be checked. Its metadata does (docker inspect, an OCI "
         "layout, a saved image), and so does the class, which can state versions beside the image's name. "
         "What is not known is never taken for fitting.",
-        as_told,
+        reader_findings,
     ),
-    Rule(
+    CompatRule(
         "requirement-open",
         "Requirements pin what uses the GPU",
         "A requirement without an exact version gives another build on another day, one under a marker "
@@ -1661,7 +1667,7 @@ RULES: tuple[Rule, ...] = (
         "be judged. Each is named with its line.",
         as_pinned,
     ),
-    Rule(
+    CompatRule(
         "cuda-driver",
         "The driver runs the CUDA runtime",
         "A driver runs the CUDA minor it was released with and all older ones. A newer minor of the same "
@@ -1673,7 +1679,7 @@ RULES: tuple[Rule, ...] = (
         "nvidia_drivers.yml (max_cuda), gpus.yml (data_centre).",
         cuda_driver,
     ),
-    Rule(
+    CompatRule(
         "cuda-gpu",
         "The CUDA runtime has code for the GPU",
         "Each CUDA has a first and a last architecture. Older than the first: only code for an older "
@@ -1681,14 +1687,14 @@ RULES: tuple[Rule, ...] = (
         "(architectures, binary_compat).",
         cuda_gpu,
     ),
-    Rule(
+    CompatRule(
         "cudnn-cuda",
         "cuDNN is built for the CUDA beside it",
         "cuDNN is released per CUDA family, and its support matrix lists the minors it was tested with. "
         "Facts: cudnn_nccl.yml (cudnn_matrix, image_pairing, wheels).",
         cudnn_cuda,
     ),
-    Rule(
+    CompatRule(
         "cudnn-gpu",
         "cuDNN serves the GPU and its driver",
         "The support matrix of a cuDNN version lists compute capabilities and the oldest driver. Of a "
@@ -1696,26 +1702,26 @@ RULES: tuple[Rule, ...] = (
         "Facts: cudnn_nccl.yml (cudnn_matrix).",
         cudnn_gpu,
     ),
-    Rule(
+    CompatRule(
         "nccl-cuda",
         "NCCL is built for the CUDA beside it",
         "NCCL is released per CUDA family. Facts: cudnn_nccl.yml (wheels, image_pairing).",
         nccl_cuda,
     ),
-    Rule(
+    CompatRule(
         "framework-version",
         "Frameworks are in versions and builds that exist",
         "A release of PyTorch has builds for some CUDA and ROCm versions only. A version the facts do not "
         "know cannot be judged. Facts: frameworks.yml.",
         framework_version,
     ),
-    Rule(
+    CompatRule(
         "framework-python",
         "Frameworks have wheels for the Python beside them",
         "Facts: frameworks.yml (requires_python, python_tags).",
         framework_python,
     ),
-    Rule(
+    CompatRule(
         "torch-gpu",
         "PyTorch has code for the GPU",
         "A wheel of PyTorch carries machine code for the compute capabilities it was built for. Such code "
@@ -1724,14 +1730,14 @@ RULES: tuple[Rule, ...] = (
         "(torch_compute_capabilities, torch_rocm_architectures), cuda.yml (binary_compat).",
         torch_gpu,
     ),
-    Rule(
+    CompatRule(
         "framework-gpu",
         "TensorFlow, JAX and vLLM serve the GPU and its driver",
         "Each names a lowest compute capability, JAX the driver branch too. Facts: frameworks.yml "
         "(tensorflow_compute_capability, jax_minimum, vllm_compute_capability).",
         framework_gpu,
     ),
-    Rule(
+    CompatRule(
         "framework-libraries",
         "Frameworks and libraries agree",
         "PyTorch pins exact versions of cuDNN and NCCL, TensorFlow and JAX ranges, vLLM a version of "
@@ -1739,48 +1745,48 @@ RULES: tuple[Rule, ...] = (
         "framework was not built with. Facts: frameworks.yml.",
         framework_libraries,
     ),
-    Rule(
+    CompatRule(
         "rocm-driver",
         "AMD's kernel driver serves the ROCm user space",
         "Each version of AMD's kernel driver serves a window of ROCm releases. The driver of a "
         "distribution's own kernel is in no table. Facts: rocm.yml (amdgpu_driver, releases).",
         rocm_driver,
     ),
-    Rule(
+    CompatRule(
         "rocm-gpu",
         "ROCm serves the GPU",
         "A ROCm release lists the gfx names it serves. Where a release has no list, the last one before it "
         "and the current documentation decide together. Facts: rocm.yml (releases, gfx_of_gpu).",
         rocm_gpu,
     ),
-    Rule(
+    CompatRule(
         "rocm-os",
         "ROCm knows the node's operating system",
         "A ROCm release lists the operating systems whose kernels it was tested with. Facts: rocm.yml "
         "(releases, os_footnotes).",
         rocm_os,
     ),
-    Rule(
+    CompatRule(
         "image-backend",
         "An image is built for the node's GPUs",
         "An image for CUDA does nothing on AMD's GPUs, nor one for ROCm on NVIDIA's, nor either on a node "
         "without a GPU.",
         image_backend,
     ),
-    Rule(
+    CompatRule(
         "image-architecture",
         "An image is built for the node's CPU",
         "The architecture in the image's metadata is compared with the stack's.",
         image_architecture,
     ),
-    Rule(
+    CompatRule(
         "image-system",
         "The system inside an image carries CUDA's libraries",
         "NVIDIA makes images of a system from one CUDA version on, or up to one; libraries need a lowest "
         "glibc. Facts: cuda.yml (container_images, host_compilers), distros.yml.",
         image_system,
     ),
-    Rule(
+    CompatRule(
         "image-requirement",
         "An image's own condition admits the driver",
         "NVIDIA's images state in NVIDIA_REQUIRE_CUDA on which drivers and brands they may start: "

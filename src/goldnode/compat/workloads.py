@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from goldnode.compat.model import Finding, Place, Workload
+from goldnode.compat.model import CompatFinding, DeclaredAt, Workload
 from goldnode.core.errors import WorkloadError
+from goldnode.facts import wheels
 from goldnode.facts import workload as facts
 from goldnode.facts.workload import key, minor, same
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
     from goldnode.catalog import models
-    from goldnode.catalog.load import Entry
-    from goldnode.compat.image_metadata import Metadata
+    from goldnode.catalog.load import CatalogEntry
+    from goldnode.compat.image_metadata import ImageMetadata
 
 # -- image references
 
@@ -36,7 +37,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Reference:
+class ImageReference:
     """An image reference in its parts; `name` is without the registry."""
 
     text: str
@@ -46,7 +47,7 @@ class Reference:
     digest: str | None
 
 
-def parse_reference(text: str, place: Place | None = None) -> Reference:
+def parse_reference(text: str, place: DeclaredAt | None = None) -> ImageReference:
     """Parse an image reference. Raises WorkloadError if no registry would accept it."""
     rest, _, digest = text.partition("@")
     found = _HOST.match(rest)
@@ -66,10 +67,10 @@ def parse_reference(text: str, place: Place | None = None) -> Reference:
             **_at(place),
             remedy="write it as [REGISTRY/]NAME[:TAG][@DIGEST]",
         )
-    return Reference(text, registry, name, tag or None, digest or None)
+    return ImageReference(text, registry, name, tag or None, digest or None)
 
 
-def _at(place: Place | None) -> dict[str, Any]:
+def _at(place: DeclaredAt | None) -> dict[str, Any]:
     return {} if place is None else {"file": place.file, "line": place.line}
 
 
@@ -181,9 +182,19 @@ def _vllm_image(name: str, tag: str) -> _Said | None:
     return _Said({"architecture": machine} if machine else {}, frameworks={"vllm": found.group(1)})
 
 
+def _triton_image(name: str, tag: str) -> _Said | None:
+    """Parse a tag like ``25.12-vllm-python-py3``; the table of Triton's documentation has its content."""
+    found = re.match(r"(\d\d\.\d\d)-(trtllm|vllm)-python-py3$", tag)
+    row = facts.triton_images().get((found.group(1), found.group(2))) if found else None
+    if row is None:
+        return None
+    return _Said(derived={"cuda": row["cuda"], "python": row["python"]})
+
+
 # Repository (its last two path components), parser of its tags, and an example of a tag.
 _SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Said | None], str]] = (
     (re.compile(r"nvidia/cuda"), _cuda_image, "12.4.1-cudnn-runtime-ubuntu22.04"),
+    (re.compile(r"nvidia/tritonserver"), _triton_image, "25.12-vllm-python-py3"),
     (re.compile(r"pytorch/pytorch"), _pytorch_image, "2.5.1-cuda12.4-cudnn9-runtime"),
     (
         re.compile(r"rocm/(pytorch|tensorflow|jax|vllm)[a-z-]*"),
@@ -196,7 +207,9 @@ _SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Said | None], st
 )
 
 
-def image(text: str, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
+def image(
+    text: str, stated: models.WorkloadImage | None = None, *, place: DeclaredAt | None = None
+) -> Workload:
     """Return the workload of an image reference, merged with the statements of a class.
 
     Raises WorkloadError for an invalid reference, and for a statement that contradicts the tag.
@@ -246,19 +259,22 @@ def _tells(workload: Workload) -> bool:
     return any((workload.cuda, workload.rocm, workload.frameworks))
 
 
-def _untold(workload: Workload, message: str) -> Finding:
+def _untold(workload: Workload, message: str) -> CompatFinding:
     remedy = (
         "state what it holds in the class (cuda, rocm, frameworks …), or check its metadata: a file of "
         "`docker inspect`, or docker:REF"
     )
-    return Finding("workload-told", "unknown", workload.subject, message, (), remedy, workload.place)
+    return CompatFinding("workload-told", "unknown", workload.subject, message, (), remedy, workload.place)
 
 
 _STATED = ("cuda", "cudnn", "nccl", "rocm", "python", "forward_compat")
 
 
 def _stated(
-    workload: Workload, stated: models.Image, said: _Said | Mapping[str, Any], place: Place | None
+    workload: Workload,
+    stated: models.WorkloadImage,
+    said: _Said | Mapping[str, Any],
+    place: DeclaredAt | None,
 ) -> Workload:
     """Return `workload` with the class's statements applied. Raises WorkloadError for a contradiction."""
     written = said.written if isinstance(said, _Said) else said
@@ -303,7 +319,7 @@ def _shown(value: Any) -> str:
 
 
 def _contradiction(
-    workload: Workload, stated: str, have: str, whose: str, place: Place | None
+    workload: Workload, stated: str, have: str, whose: str, place: DeclaredAt | None
 ) -> WorkloadError:
     message = f"{workload.subject} is stated to have {stated}, and {whose} says {have}"
     return WorkloadError(message, **_at(place), remedy="correct the statement, or name the image that has it")
@@ -312,7 +328,9 @@ def _contradiction(
 # -- image metadata
 
 
-def metadata(path: Path, stated: models.Image | None = None, *, place: Place | None = None) -> Workload:
+def metadata(
+    path: Path, stated: models.WorkloadImage | None = None, *, place: DeclaredAt | None = None
+) -> Workload:
     """Return the workload of image metadata in a file.
 
     The file is JSON from `docker inspect` or an OCI configuration, an OCI layout directory, or a tar of a
@@ -322,11 +340,11 @@ def metadata(path: Path, stated: models.Image | None = None, *, place: Place | N
 
     with _placed(place):
         found = image_metadata.read(path)
-    return _described(found, f"image {path}", stated, place or Place(path))
+    return _described(found, f"image {path}", stated, place or DeclaredAt(path))
 
 
 def engine_image(
-    reference: str, stated: models.Image | None = None, *, place: Place | None = None
+    reference: str, stated: models.WorkloadImage | None = None, *, place: DeclaredAt | None = None
 ) -> Workload:
     """Return the workload of an image in the local Docker engine.
 
@@ -341,7 +359,7 @@ def engine_image(
 
 
 @contextmanager
-def _placed(place: Place | None) -> Iterator[None]:
+def _placed(place: DeclaredAt | None) -> Iterator[None]:
     """Add `place`, where the workload was named, to errors raised in the block."""
     try:
         yield
@@ -349,7 +367,9 @@ def _placed(place: Place | None) -> Iterator[None]:
         raise WorkloadError(error.message, **_at(place), remedy=error.remedy) from error
 
 
-def _described(found: Metadata, subject: str, stated: models.Image | None, place: Place | None) -> Workload:
+def _described(
+    found: ImageMetadata, subject: str, stated: models.WorkloadImage | None, place: DeclaredAt | None
+) -> Workload:
     """Return the workload of metadata, from its environment variables and labels."""
     run = found.run
     env = dict(item.split("=", 1) for item in (run.env if run else None) or () if "=" in item)
@@ -412,7 +432,7 @@ def _described(found: Metadata, subject: str, stated: models.Image | None, place
                 "was taken"
             )
             told.append(
-                Finding(
+                CompatFinding(
                     "workload-told", "warn", subject, message, (), "tag the image by what it holds", place
                 )
             )
@@ -423,7 +443,7 @@ def _described(found: Metadata, subject: str, stated: models.Image | None, place
     return replace(workload, told=tuple(told))
 
 
-def _compat(env: Mapping[str, str], found: Metadata) -> bool | None:
+def _compat(env: Mapping[str, str], found: ImageMetadata) -> bool | None:
     """Return whether the image contains NVIDIA's forward-compatibility package; None if it has no history.
 
     Its variables or a step of its history name the package.
@@ -436,7 +456,7 @@ def _compat(env: Mapping[str, str], found: Metadata) -> bool | None:
 # -- what a user or a class names
 
 
-def of_text(text: str, *, place: Place | None = None) -> Workload:
+def of_text(text: str, *, place: DeclaredAt | None = None) -> Workload:
     """Return the workload of `--image TEXT`. Raises WorkloadError.
 
     docker:REF queries the local engine. A path (starting with /, ./, ../, ~ or file:, or ending in .json or
@@ -453,15 +473,15 @@ def of_text(text: str, *, place: Place | None = None) -> Workload:
     return image(text, place=place)
 
 
-def of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
-    """Return the workloads of a class: its images, then its requirements.
+def of_class(entry: CatalogEntry[models.NodeClass], architecture: str = "amd64") -> list[Workload]:
+    """Return the workloads of a class: its images, then its requirements for `architecture`.
 
     Raises WorkloadError. Paths are relative to the class's file.
     """
     found = []
     base = entry.file.parent
     for index, item in enumerate(entry.item.images):
-        place = Place(entry.file, entry.source.line(("images", index)))
+        place = DeclaredAt(entry.file, entry.source.line(("images", index)))
         if item.metadata is not None:
             workload = metadata(base / item.metadata, item, place=place)
             found.append(
@@ -470,12 +490,12 @@ def of_class(entry: Entry[models.NodeClass]) -> list[Workload]:
         else:
             found.append(image(item.ref, item, place=place))
     for index, name in enumerate(entry.item.requirements):
-        place = Place(entry.file, entry.source.line(("requirements", index)))
-        found.append(requirements(base / name, place=place))
+        place = DeclaredAt(entry.file, entry.source.line(("requirements", index)))
+        found.append(requirements(base / name, architecture=architecture, place=place))
     return found
 
 
-def _renamed(workload: Workload, subject: str) -> tuple[Finding, ...]:
+def _renamed(workload: Workload, subject: str) -> tuple[CompatFinding, ...]:
     return tuple(replace(item, subject=subject) for item in workload.told)
 
 
@@ -528,21 +548,23 @@ class _Reading:
 
 
 def requirements(
-    path: Path, *, python: str | None = None, architecture: str = "amd64", place: Place | None = None
+    path: Path, *, python: str | None = None, architecture: str = "amd64", place: DeclaredAt | None = None
 ) -> Workload:
     """Return the workload of a requirements file as pip reads it, with the files it includes.
 
-    `python` is the version to evaluate markers for. Without it, a marker that depends on it is reported.
+    `python` is the version to evaluate markers for, by default the one that the header of a compiled file
+    names. Without either, a marker that depends on it is reported.
     `place` is where the file was named. Raises WorkloadError with file and line for input that pip would
     reject, and for conflicting pins.
     """
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(architecture, architecture)
+    python = python or _python_of_header(path)
     reading = _Reading(python, machine)
     _read(path, reading, False, place)
     subject = f"requirements {path}"
     # A constraint applies only to packages that something requires.
     pins = {name: pin for name, pin in reading.pins.items() if name in reading.asked}
-    where = Place(path)
+    where = DeclaredAt(path)
     frameworks = {name: pins[name].version for name in _FRAMEWORKS if name in pins}
     library_cuda: dict[str, str] = {}
     values: dict[str, str] = {}
@@ -557,7 +579,8 @@ def requirements(
         plugin = _PLUGIN.fullmatch(name)
         if plugin is not None:
             library_cuda["jax"] = plugin.group(1)
-            frameworks.setdefault("jax", pin.version)
+            if name.endswith("plugin"):  # the PJRT package alone runs on Pythons that jax does not
+                frameworks.setdefault("jax", pin.version)
     for name, extras in reading.extras.items():
         for extra in extras:
             found = re.fullmatch(r"cuda(\d\d)(?:[_-].*)?", extra)
@@ -571,14 +594,16 @@ def requirements(
     if "torch" in frameworks:
         frameworks["torch"] = _build(frameworks["torch"], pins["torch"].line, reading)
     told = [
-        Finding("requirement-open", "unknown", subject, message, (), remedy, Place(line.file, line.number))
+        CompatFinding(
+            "requirement-open", "unknown", subject, message, (), remedy, DeclaredAt(line.file, line.number)
+        )
         for line, message, remedy in reading.open
     ]
     if reading.no_facts:
         names = ", ".join(f"{name} (line {line.number})" for name, line in reading.no_facts)
         message = f"no facts are held of {names}, built for the GPU"
         remedy = "run it on one node of the class before it goes to all"
-        told.append(Finding("requirement-open", "unknown", subject, message, (), remedy, where))
+        told.append(CompatFinding("requirement-open", "unknown", subject, message, (), remedy, where))
     return Workload(
         subject=subject,
         kind="requirements",
@@ -591,7 +616,26 @@ def requirements(
         library_cuda=library_cuda,
         place=where,
         told=tuple(told),
+        pins={name: frameworks.get(name, pin.version) for name, pin in pins.items()},
+        extras={name: tuple(sorted(extras)) for name, extras in reading.extras.items() if extras},
+        pin_places={name: DeclaredAt(pin.line.file, pin.line.number) for name, pin in pins.items()},
     )
+
+
+# `pip-compile` and `uv pip compile` write the Python they resolved for into the first lines.
+_COMPILED_FOR = re.compile(
+    r"^#.*(?:autogenerated by pip-compile with Python |--python-version[= ])(3\.\d+)", re.M
+)
+
+
+def _python_of_header(path: Path) -> str | None:
+    """Return the Python that a compiled requirements file was resolved for, or None."""
+    try:
+        head = path.read_text(encoding="utf-8-sig")[:2000]
+    except (OSError, UnicodeDecodeError):
+        return None  # `_read` reports it
+    found = _COMPILED_FOR.search(head)
+    return found.group(1) if found else None
 
 
 def _build(version: str, line: _Line, reading: _Reading) -> str:
@@ -613,7 +657,7 @@ def _build(version: str, line: _Line, reading: _Reading) -> str:
     return version
 
 
-def _read(path: Path, reading: _Reading, constraint: bool, place: Place | None) -> None:
+def _read(path: Path, reading: _Reading, constraint: bool, place: DeclaredAt | None) -> None:
     if path.resolve() in reading.read:
         return
     reading.read.append(path.resolve())
@@ -667,7 +711,9 @@ def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
             raise line.error(f"{name} names no file", "name the file after it")
         # pip resolves nested files relative to the file that names them.
         target = line.file.parent / value
-        _read(target, reading, constraint or name in ("-c", "--constraint"), Place(line.file, line.number))
+        _read(
+            target, reading, constraint or name in ("-c", "--constraint"), DeclaredAt(line.file, line.number)
+        )
     elif name in ("-e", "--editable") or name in _FLAGS:
         return
     elif name in _VALUED:
@@ -745,7 +791,7 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
         not constraint
         and name not in reading.pins
         and not _USES_GPU.fullmatch(name)
-        and (name in _FRAMEWORKS or _is_library(name))
+        and (name in _FRAMEWORKS or _is_library(name) or name in wheels.packages())
     ):
         asked = f" ({requirement.specifier})" if str(requirement.specifier) else ""
         message = f"{name} is not pinned{asked}, so that another day gives another version"
@@ -761,7 +807,12 @@ def _is_library(name: str) -> bool:
 
 
 def _matters(name: str) -> bool:
-    return name in _FRAMEWORKS or _is_library(name) or _USES_GPU.fullmatch(name) is not None
+    return (
+        name in _FRAMEWORKS
+        or _is_library(name)
+        or _USES_GPU.fullmatch(name) is not None
+        or wheels.covers(name)
+    )
 
 
 def _pinned(name: str, version: str, line: _Line, reading: _Reading, constraint: bool) -> None:

@@ -21,12 +21,13 @@ VARIABLES = (
     Variable(
         "GOLDNODE_CATALOG",
         "none",
-        "Directories with `stacks/`, `platforms/`, `classes/` or `archives.yml`, read beside goldnode's own.",
+        "Directories with `stacks/`, `platforms/`, `classes/` or `archives.yml`, read beside goldnode's own and "
+        "before the site file's `catalog`.",
     ),
     Variable(
         "GOLDNODE_SITE",
         "`goldnode-site.yml` here, else `/etc/goldnode/site.yml`",
-        "The site file. One that is not there is an error.",
+        "The site file. A missing file is an error.",
     ),
     Variable(
         "GOLDNODE_LOCKS",
@@ -40,12 +41,12 @@ VARIABLES = (
         "Where indexes of archives, packages, built modules, and what was read and checked are kept: all "
         "can be fetched or made again.",
     ),
-    Variable("GOLDNODE_RUNS", "`.goldnode/runs`", "Directory of the records of runs; `off` keeps none."),
-    Variable("GOLDNODE_RUNS_KEEP", "`50`", "How many records are kept there; the oldest go first."),
+    Variable("GOLDNODE_RUNS", "`.goldnode/runs`", "Directory of the records of runs; `off` disables them."),
+    Variable("GOLDNODE_RUNS_KEEP", "`50`", "Number of records to store; the oldest are removed first."),
     Variable(
         "GOLDNODE_MATRIX",
         "`images/containers/matrix.yml`",
-        "The matrix of container images; `--matrix` goes before it.",
+        "The matrix of container images; `--matrix` takes precedence.",
     ),
     Variable(
         "GOLDNODE_IMAGE_LOCKS",
@@ -53,12 +54,12 @@ VARIABLES = (
         "Directories searched for locks of images first, before `locks/` beside the matrix.",
     ),
     Variable(
-        "GOLDNODE_IMAGES", "`.goldnode/images`", "The store of container images; `--store` goes before it."
+        "GOLDNODE_IMAGES", "`.goldnode/images`", "The store of container images; `--store` takes precedence."
     ),
     Variable(
         "GOLDNODE_IMAGE_ENGINE",
         "BuildKit, else buildah",
-        "`buildkit` or `buildah`: what builds images; `--engine` goes before it.",
+        "`buildkit` or `buildah`: the engine that builds images; `--engine` takes precedence.",
     ),
     Variable(
         "GOLDNODE_REGISTRY",
@@ -84,18 +85,18 @@ VARIABLES = (
     Variable(
         "GOLDNODE_DISK_DEFINITION",
         "`images/disks/disks.yml`",
-        "The definition of disk images; `--definition` goes before it.",
+        "The definition of disk images; `--definition` takes precedence.",
     ),
     Variable(
         "GOLDNODE_DISK_LOCKS",
         "none",
         "Directories searched for locks of disks first, before `locks/` beside the definition.",
     ),
-    Variable("GOLDNODE_DISKS", "`.goldnode/disks`", "The store of disk images; `--store` goes before it."),
+    Variable("GOLDNODE_DISKS", "`.goldnode/disks`", "The store of disk images; `--store` takes precedence."),
     Variable(
         "GOLDNODE_DISKS_PLACE",
         "none",
-        "Directory where disks are published and their channels are; `--to` goes before it.",
+        "Directory of published disks and their channels; `--to` takes precedence.",
     ),
     Variable(
         "GOLDNODE_DISKS_FROM",
@@ -115,9 +116,9 @@ ON_NODES = (
     Variable(
         "GOLDNODE_RUN",
         "`/run/goldnode`",
-        "Where the last verdict is: in a pod, where the node's directory is mounted.",
+        "Directory of the last verdict: in a pod, the mount point of the node's directory.",
     ),
-    Variable("GOLDNODE_STATE", "`/var/lib/goldnode`", "Where `slurm-health` keeps what it has drained."),
+    Variable("GOLDNODE_STATE", "`/var/lib/goldnode`", "File in which `slurm-health` records its drains."),
     Variable(
         "GOLDNODE_PATH",
         "none",
@@ -134,7 +135,7 @@ ON_NODES = (
 # Defined by other programs. goldnode reads them, or passes them to the programs it runs.
 FOREIGN = (
     Variable("XDG_CACHE_HOME", "`~/.cache`", "`goldnode` below it is what `GOLDNODE_CACHE` is by default."),
-    Variable("TMPDIR", "`/tmp`", "Where throw-away roots of apt and other files are that go at the end."),
+    Variable("TMPDIR", "`/tmp`", "Directory for temporary roots of apt and other temporary files."),
     Variable(
         "DOCKER_HOST",
         "`/var/run/docker.sock`",
@@ -143,7 +144,7 @@ FOREIGN = (
     Variable(
         "DOCKER_CONTEXT, DOCKER_TLS_VERIFY, DOCKER_CERT_PATH, BUILDX_BUILDER, BUILDX_CONFIG, KUBECONFIG",
         "docker's own",
-        "Handed to docker for builds with BuildKit.",
+        "Passed to docker for builds with BuildKit.",
     ),
     Variable("REGISTRY_AUTH_FILE", "none", "Logins for registries; searched first."),
     Variable(
@@ -167,8 +168,8 @@ FOREIGN = (
     Variable(
         "ANSIBLE_CONFIG",
         "`ansible.cfg` here, else goldnode's",
-        "What `goldnode plan`, `adopt`, `disks update` and `scripts/verify` have Ansible read. Other "
-        "`ANSIBLE_…` count as well.",
+        "Ansible's configuration for `goldnode plan`, `adopt`, `disks update` and `scripts/verify`. Other "
+        "`ANSIBLE_…` variables also have an effect.",
     ),
 )
 
@@ -178,7 +179,9 @@ FOR_TESTS = (
         "a few",
         "`all`: `tests/disks/test_disk_slots.py` tries every way in which a new image can fail.",
     ),
-    Variable("GOLDNODE_SLOT_TRIES", "`1`", "How many boots that test gives a new image; an update gives 3."),
+    Variable(
+        "GOLDNODE_SLOT_TRIES", "`1`", "Number of boots that this test gives a new image; an update gives 3."
+    ),
     Variable(
         "GOLDNODE_STACK_ROUNDS",
         "`1`",
@@ -192,6 +195,6 @@ FOR_TESTS = (
     Variable(
         "GOLDNODE_ACCELERATOR",
         "none",
-        "What goes wrong in the simulated CUDA and HIP libraries: `tests/simulators/accelerators/`.",
+        "Faults of the simulated CUDA and HIP libraries: `tests/simulators/accelerators/`.",
     ),
 )

@@ -76,6 +76,10 @@ class DiskError(GoldnodeError):
     """A disk image, its definition, lock, build, boot or store is missing or invalid."""
 
 
+class NoLockError(LockError):
+    """A stack has no lock of its present intent: the lock is missing or stale."""
+
+
 class EditedLockError(LockError):
     """A lock does not match its own digest: it was edited by hand or damaged."""
 

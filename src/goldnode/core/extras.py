@@ -21,9 +21,14 @@ class MissingExtraError(GoldnodeError):
 
 def require(*names: str) -> None:
     """Raise MissingExtraError unless every package of these extras is installed."""
-    found = [name for name in names if not all(map(_there, EXTRAS[name]))]
+    found = [name for name in names if not installed(name)]
     if found:
         raise missing(found)
+
+
+def installed(name: str) -> bool:
+    """Return whether every package of an extra is installed."""
+    return all(map(_installed, EXTRAS[name]))
 
 
 def of_module(module: str | None) -> str | None:
@@ -42,7 +47,7 @@ def missing(names: Iterable[str]) -> MissingExtraError:
     )
 
 
-def _there(module: str) -> bool:
+def _installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ImportError:  # an import hook refuses it

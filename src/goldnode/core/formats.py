@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.core.yamlsource import Source
+from goldnode.core.yamlsource import YamlSource
 
 
-def check_format(source: Source, key: str, reads: int, error: type[GoldnodeError]) -> None:
+def check_format(source: YamlSource, key: str, reads: int, error: type[GoldnodeError]) -> None:
     """Refuse a document whose `key` is a number other than `reads`.
 
     Raises `error`. The model reports values that are not integers.

@@ -76,7 +76,7 @@ class SiteGate(BaseModel):
         )
     )
     resume: NodeCommand = Field(
-        description="Command on the node, as words, that takes it back; called only for a drain of its own."
+        description="Command on the node, as a list of words, that resumes it; called only after its own drain."
     )
 
 
@@ -85,7 +85,7 @@ class SiteMirror(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    directory: str = Field(description="Where the controller keeps it; relative to the site file.")
+    directory: str = Field(description="Its directory on the controller; relative to the site file.")
     url: str | None = Field(
         default=None,
         description=(
@@ -164,6 +164,13 @@ class Site(BaseModel):
     indexes: dict[str, SiteIndex] = Field(
         default_factory=dict, description="Indexes of wheels by the matrix's name."
     )
+    catalog: str | None = Field(
+        default=None,
+        description=(
+            "Directory with the site's own `stacks/`, `platforms/`, `classes/` or `archives.yml`, read beside "
+            "goldnode's own; relative to the site file."
+        ),
+    )
     locks: str | None = Field(
         default=None,
         description="Directory searched for STACK.lock.yml before the catalog; relative to the site file.",
@@ -208,19 +215,27 @@ class Site(BaseModel):
         if self.locks is not None:
             path = self.resolve(self.locks)
             if not to_write and not path.is_dir():
-                line = (
-                    yamlsource.read(self.file, error=SiteError).line(("locks",))
-                    if self.file is not None
-                    else None
-                )
-                raise SiteError(
-                    f'"locks" names {path}, which is not a directory',
-                    file=self.file,
-                    line=line,
-                    remedy="make it, or correct the path",
-                )
+                raise self._no_directory("locks", path)
             found.append(path)
         return found
+
+    def catalog_directory(self) -> Path | None:
+        """Return the site's own catalog directory, or None. Raises SiteError if it is missing."""
+        if self.catalog is None:
+            return None
+        path = self.resolve(self.catalog)
+        if not path.is_dir():
+            raise self._no_directory("catalog", path)
+        return path
+
+    def _no_directory(self, key: str, path: Path) -> SiteError:
+        line = None if self.file is None else yamlsource.read(self.file, error=SiteError).line((key,))
+        return SiteError(
+            f'"{key}" names {path}, which is not a directory',
+            file=self.file,
+            line=line,
+            remedy="make it, or correct the path",
+        )
 
     def lock_places(self, directory: Path, kind: str) -> list[Path]:
         """Return the directories of the locks of what is defined in `directory`: see `data.lock_places`."""

@@ -1,6 +1,6 @@
 """YAML reader that keeps line numbers. Every fault becomes one error with file, line and remedy.
 
-`Source` records the line of every key and value next to the plain data. An error found much later (a power
+`YamlSource` records the line of every key and value next to the plain data. An error found much later (a power
 limit above the board's, a host in two classes) can still name the line of the value.
 """
 
@@ -28,7 +28,7 @@ _Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLo
 
 
 @dataclass
-class Source:
+class YamlSource:
     """A parsed file: its plain `data` and the line of every key and value."""
 
     file: Path
@@ -48,7 +48,7 @@ class Source:
         return 1
 
 
-def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> Source:
+def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> YamlSource:
     """Read one YAML document. Raises `error` for an unreadable file, invalid YAML and a duplicate key."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -69,13 +69,13 @@ def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> Source:
     return parse(text, path, error=error)
 
 
-def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -> Source:
+def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -> YamlSource:
     """Parse `text` as the content of `path`; see `read`."""
     loader = _Loader(text)
     node = None
     try:
         node = loader.get_single_node()
-        source = Source(file=path, data=None)
+        source = YamlSource(file=path, data=None)
         if node is not None:
             _walk(node, (), source, error, set())
             source.data = loader.construct_document(node)
@@ -148,7 +148,9 @@ _MEANT = {
 }
 
 
-def _walk(node: yaml.Node, path: KeyPath, source: Source, error: type[GoldnodeError], seen: set[int]) -> None:
+def _walk(
+    node: yaml.Node, path: KeyPath, source: YamlSource, error: type[GoldnodeError], seen: set[int]
+) -> None:
     source.value_lines.setdefault(path, node.start_mark.line + 1)
     if id(node) in seen:  # an alias: already visited at its anchor
         return
@@ -176,7 +178,7 @@ def _walk(node: yaml.Node, path: KeyPath, source: Source, error: type[GoldnodeEr
 
 def validate(
     model: type[Model],
-    source: Source,
+    source: YamlSource,
     *,
     error: type[GoldnodeError] = CatalogError,
     allow_empty: bool = False,
@@ -250,7 +252,7 @@ _EXPECTED = {
 
 
 def _explain(
-    items: Sequence[ErrorDetails], model: type[BaseModel], source: Source, error: type[GoldnodeError]
+    items: Sequence[ErrorDetails], model: type[BaseModel], source: YamlSource, error: type[GoldnodeError]
 ) -> GoldnodeError:
     """Return the error for one location in the file.
 

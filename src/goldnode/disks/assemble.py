@@ -353,11 +353,13 @@ def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled
                 table[1].start,
                 table[1].size,
                 root,
-                label=table[1].name,
-                identity=uuid.UUID(table[1].filesystem_uuid),
-                seed=gpt.derive(spec.seed, f"{table[1].name} hash"),
-                epoch=spec.epoch,
-                progress=progress,
+                ext4.FilesystemIdentity(
+                    table[1].name,
+                    uuid.UUID(table[1].filesystem_uuid),
+                    gpt.derive(spec.seed, f"{table[1].name} hash"),
+                    spec.epoch,
+                ),
+                progress,
             )
             progress("hashing the disk")
             _dig(new)

@@ -33,7 +33,7 @@ from goldnode.core.program_file import payload
 from goldnode.disks import firstboot, formats, hygiene, rootfs
 from goldnode.disks import tools as disktools
 from goldnode.disks.assemble import MIB, Assembled, Sizes, Spec, assemble
-from goldnode.disks.locking import DiskLock, Target, inputs_digest
+from goldnode.disks.locking import DiskLock, DiskTarget, inputs_digest
 from goldnode.disks.model import (
     BUILD_LOG,
     DEFAULT_FORMATS,
@@ -41,16 +41,16 @@ from goldnode.disks.model import (
     MANIFEST,
     SUMS,
     BuiltDisk,
+    DiskDriver,
     DiskFile,
-    Driver,
+    DiskPackage,
+    DiskSystem,
     Hygiene,
-    Package,
-    Pending,
+    PendingWork,
     Raw,
-    System,
 )
 from goldnode.disks.sanitise import date
-from goldnode.disks.store import Store
+from goldnode.disks.store import DiskStore
 from goldnode.node.state.domains.tuning import cmdline_words
 from goldnode.oci.engines import ROOT_START
 
@@ -87,10 +87,10 @@ _NAMESPACE = uuid.UUID("6f0f8a0e-6d1c-5d1e-9a53-0f2b6a4f6f5e")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DiskRecipe:
     """A planned build: all its inputs, and the name derived from them."""
 
-    item: Target
+    item: DiskTarget
     lock: DiskLock
     document: Mapping[str, Any]
     tools: Mapping[str, str]
@@ -173,16 +173,16 @@ def parts_digest(names: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def recipe(item: Target, lock: DiskLock) -> Recipe:
+def recipe(item: DiskTarget, lock: DiskLock) -> DiskRecipe:
     """Plan the build of `item` from its lock.
 
     Raises DiskError if a tool is missing or the class must not be deployed.
     """
     refuse_blocked(item)
-    return Recipe(item, lock, item.document(lock.modules), {**rootfs.tools(), **disktools.versions()})
+    return DiskRecipe(item, lock, item.document(lock.modules), {**rootfs.tools(), **disktools.versions()})
 
 
-def refuse_blocked(item: Target) -> None:
+def refuse_blocked(item: DiskTarget) -> None:
     """Raise the error of a fatal compatibility finding of the class: it must not reach a node."""
     from goldnode.classdoc.hosts import findings_of_class
     from goldnode.compat.report import error
@@ -193,8 +193,8 @@ def refuse_blocked(item: Target) -> None:
 
 
 def build(
-    recipe: Recipe,
-    store: Store,
+    recipe: DiskRecipe,
+    store: DiskStore,
     *,
     kinds: Sequence[str] = DEFAULT_FORMATS,
     say: Say = lambda what, state, seconds: None,
@@ -317,7 +317,7 @@ def _add(known: BuiltDisk, made: Sequence[DiskFile], out: Path) -> BuiltDisk:
     return BuiltDisk.load(known.directory)
 
 
-def _refuse_followed(known: BuiltDisk, kinds: Sequence[str], store: Store) -> None:
+def _refuse_followed(known: BuiltDisk, kinds: Sequence[str], store: DiskStore) -> None:
     """Raise DiskError if new formats would change the identity of a build that a channel points to, or
     pointed to.
 
@@ -356,15 +356,15 @@ def _refuse_other(known: BuiltDisk, sha256: str) -> None:
 
 
 def _root(
-    recipe: Recipe, store: Store, work: Path, stages: _Stages, fresh: bool
-) -> tuple[Path, tuple[Pending, ...], bool]:
+    recipe: DiskRecipe, store: DiskStore, work: Path, stages: _Stages, fresh: bool
+) -> tuple[Path, tuple[PendingWork, ...], bool]:
     """Return the root filesystem: unpacked from the store's cache, or built now and cached there."""
     root, kept = work / "root", store.cache / "roots" / f"{recipe.root_key[:32]}.tar.zst"
     if kept.is_file() and not fresh:
         with stages("unpacking the root filesystem"):
             rootfs.unpack(kept, root)
             rows = json.loads((root / rootfs.PENDING.lstrip("/")).read_text(encoding="utf-8"))["pending"]
-        return root, tuple(Pending(**row) for row in rows), True
+        return root, tuple(PendingWork(**row) for row in rows), True
     passing = work / "passing"
     passing.mkdir()
     with stages("the root filesystem"):
@@ -391,10 +391,10 @@ def refuse_unclean(checks: Sequence[Hygiene]) -> None:
 
 
 def _manifest(
-    recipe: Recipe,
+    recipe: DiskRecipe,
     made: Assembled,
     files: Sequence[DiskFile],
-    pending: Sequence[Pending],
+    pending: Sequence[PendingWork],
     checks: Sequence[Hygiene],
 ) -> BuiltDisk:
     document, lock, driver = recipe.document, recipe.lock, recipe.document["driver"]
@@ -409,11 +409,11 @@ def _manifest(
         stack=lock.stack,
         stack_lock=lock.stack_lock,
         disk_lock=lock.digest,
-        os=System(system["id"], system["version"], system["codename"], system["architecture"]),
+        os=DiskSystem(system["id"], system["version"], system["codename"], system["architecture"]),
         kernel=document["kernel"]["release"],
         driver=None
         if driver is None or driver["version"] is None
-        else Driver(driver["module"], driver["version"]),
+        else DiskDriver(driver["module"], driver["version"]),
         modules=tuple(lock.modules.names) if lock.modules is not None else (),
         loader=recipe.spec.loader,
         layout=recipe.spec.layout,
@@ -421,7 +421,7 @@ def _manifest(
         partitions=made.partitions,
         raw=Raw(made.size, made.sha256, made.allocated),
         files=tuple(files),
-        packages=tuple(Package(deb.name, deb.version, deb.architecture, deb.sha256) for deb in lock.debs),
+        packages=tuple(DiskPackage(deb.name, deb.version, deb.architecture, deb.sha256) for deb in lock.debs),
         pending=tuple(pending),
         hygiene=tuple(checks),
         tools=dict(recipe.tools),
@@ -432,7 +432,7 @@ def _manifest(
 
 
 def twice(
-    recipe: Recipe, store: Store, place: Path, *, say: Say = lambda what, state, seconds: None
+    recipe: DiskRecipe, store: DiskStore, place: Path, *, say: Say = lambda what, state, seconds: None
 ) -> list[str]:
     """Build the disk a second time in a store of its own at `place`, from the pool alone, reusing nothing of
     the first build.
@@ -440,7 +440,7 @@ def twice(
     Return one line per difference, with the files of the root by name; an empty list if both builds are
     identical. Removes `place` if they are.
     """
-    other = Store(place)
+    other = DiskStore(place)
     for deb in recipe.lock.debs:
         here = other.pool / deb.sha256
         if not here.exists():
@@ -499,7 +499,7 @@ class _Stages:
             self.say(what, "done", time.monotonic() - begun)
 
 
-def _room(store: Store, lock: DiskLock) -> None:
+def _room(store: DiskStore, lock: DiskLock) -> None:
     """Raise DiskError if the build would not fit, before anything is written.
 
     A package unpacks to about five times its size. The root filesystem exists once as a tree, once in the

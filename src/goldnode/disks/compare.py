@@ -34,7 +34,7 @@ _ONE = {True: "there", False: "not there"}
 
 
 @dataclass(frozen=True)
-class Difference:
+class DiskDifference:
     """One difference.
 
     `partition` is the PARTLABEL, or `disk` outside all partitions. `path` begins with a slash, and is empty
@@ -52,7 +52,7 @@ class Difference:
         return f"{place}: {self.what}: {self.first} / {self.second}"
 
 
-def differences(first: Path, second: Path) -> list[Difference]:
+def differences(first: Path, second: Path) -> list[DiskDifference]:
     """Compare two raw disks (or `.raw.zst`, unpacked in $TMPDIR).
 
     An empty list means they are equal, bit by bit.
@@ -100,12 +100,12 @@ def _opened(path: Path) -> Iterator[_Disk]:
                 data.close()
 
 
-def _compare(one: _Disk, two: _Disk) -> Iterator[Difference]:
+def _compare(one: _Disk, two: _Disk) -> Iterator[DiskDifference]:
     tables = gpt.read(one.path), gpt.read(two.path)
     if len(one.data) != len(two.data):
-        yield Difference("disk", "", "table", f"{len(one.data)} bytes", f"{len(two.data)} bytes")
+        yield DiskDifference("disk", "", "table", f"{len(one.data)} bytes", f"{len(two.data)} bytes")
     if tables[0].disk != tables[1].disk:
-        yield Difference("disk", "", "table", f"GUID {tables[0].disk}", f"GUID {tables[1].disk}")
+        yield DiskDifference("disk", "", "table", f"GUID {tables[0].disk}", f"GUID {tables[1].disk}")
     rows = [{part.number: part for part in table.partitions} for table in tables]
     flags = [dict(table.attributes) for table in tables]
     accounted = bool(len(one.data) != len(two.data) or tables[0] != tables[1])
@@ -113,7 +113,7 @@ def _compare(one: _Disk, two: _Disk) -> Iterator[Difference]:
         mine, other = rows[0].get(number), rows[1].get(number)
         if mine is None or other is None:
             there = mine or other
-            yield Difference(
+            yield DiskDifference(
                 there.name if there else "",
                 "",
                 "only in one",
@@ -123,7 +123,7 @@ def _compare(one: _Disk, two: _Disk) -> Iterator[Difference]:
             continue
         for field in ("name", "type", "uuid", "start", "size"):
             if getattr(mine, field) != getattr(other, field):
-                yield Difference(
+                yield DiskDifference(
                     mine.name,
                     "",
                     "table",
@@ -131,7 +131,7 @@ def _compare(one: _Disk, two: _Disk) -> Iterator[Difference]:
                     f"{field} {getattr(other, field)}",
                 )
         if flags[0][number] != flags[1][number]:
-            yield Difference(
+            yield DiskDifference(
                 mine.name,
                 "",
                 "table",
@@ -160,7 +160,7 @@ def _ranges(left: memoryview, right: memoryview, block: int = 4096) -> Iterator[
                     yield at + inner
 
 
-def _outside(one: _Disk, two: _Disk, parts: list[Partition]) -> Iterator[Difference]:
+def _outside(one: _Disk, two: _Disk, parts: list[Partition]) -> Iterator[DiskDifference]:
     """Yield differences before, between and after the partitions that the parsed table does not show."""
     ends = sorted((part.start, part.start + part.size) for part in parts)
     at = 0
@@ -178,17 +178,17 @@ def _outside(one: _Disk, two: _Disk, parts: list[Partition]) -> Iterator[Differe
                         if sector < 34 or sector >= last - 32
                         else "a gap between partitions"
                     )
-                yield Difference("disk", "", "slack", f"sector {sector}, in {where}", "other bytes there")
+                yield DiskDifference("disk", "", "slack", f"sector {sector}, in {where}", "other bytes there")
                 break
         at = end
 
 
 def _partition(
     one: _Disk, two: _Disk, mine: Partition, other: Partition, left: memoryview, right: memoryview
-) -> Iterator[Difference]:
+) -> Iterator[DiskDifference]:
     kinds = [_kind(data) for data in (left, right)]
     if kinds[0] != kinds[1]:
-        yield Difference(mine.name, "", "type", kinds[0], kinds[1])
+        yield DiskDifference(mine.name, "", "type", kinds[0], kinds[1])
     elif kinds[0] == "ext4":
         with (
             ext4.reading(one.path, mine.start, mine.size) as first,
@@ -205,7 +205,7 @@ def _partition(
         )
     else:
         yield from (
-            Difference(mine.name, "", "content", f"byte {at}", "other bytes there")
+            DiskDifference(mine.name, "", "content", f"byte {at}", "other bytes there")
             for at in list(_ranges(left, right))[:1]
         )
 
@@ -232,14 +232,14 @@ _SUPERBLOCK = (
 
 def _ext4(
     name: str, first: Reader, second: Reader, left: memoryview, right: memoryview
-) -> Iterator[Difference]:
+) -> Iterator[DiskDifference]:
     supers = first.superblock(), second.superblock()
     told = False
     for offset, form, what in _SUPERBLOCK:
         mine, other = (struct.unpack_from(f"<{form}", block, offset)[0] for block in supers)
         if mine != other:
             told = True
-            yield Difference(name, "", "superblock", f"{what} {_value(mine)}", f"{what} {_value(other)}")
+            yield DiskDifference(name, "", "superblock", f"{what} {_value(mine)}", f"{what} {_value(other)}")
     trees = [dict(system.tree()) for system in (first, second)]
     for path in sorted(trees[0].keys() | trees[1].keys()):
         mine, other = trees[0].get(path), trees[1].get(path)
@@ -260,21 +260,23 @@ def _value(found: object) -> str:
 
 def _file(
     name: str, path: str, first: Reader, second: Reader, mine: Inode | None, other: Inode | None
-) -> Iterator[Difference]:
+) -> Iterator[DiskDifference]:
     if mine is None or other is None:
-        yield Difference(name, path, "only in one", _ONE[mine is not None], _ONE[other is not None])
+        yield DiskDifference(name, path, "only in one", _ONE[mine is not None], _ONE[other is not None])
         return
     if mine.kind != other.kind:
-        yield Difference(name, path, "type", stat.filemode(mine.mode), stat.filemode(other.mode))
+        yield DiskDifference(name, path, "type", stat.filemode(mine.mode), stat.filemode(other.mode))
         return
     if mine.mode != other.mode:
-        yield Difference(name, path, "mode", f"{mine.mode & 0o7777:04o}", f"{other.mode & 0o7777:04o}")
+        yield DiskDifference(name, path, "mode", f"{mine.mode & 0o7777:04o}", f"{other.mode & 0o7777:04o}")
     if (mine.uid, mine.gid) != (other.uid, other.gid):
-        yield Difference(name, path, "owner", f"{mine.uid}:{mine.gid}", f"{other.uid}:{other.gid}")
+        yield DiskDifference(name, path, "owner", f"{mine.uid}:{mine.gid}", f"{other.uid}:{other.gid}")
     for which in ("mtime", "atime", "ctime", "crtime"):
         times = getattr(mine, which), getattr(other, which)
         if times[0] != times[1]:
-            yield Difference(name, path, "times", f"{which} {_date(times[0])}", f"{which} {_date(times[1])}")
+            yield DiskDifference(
+                name, path, "times", f"{which} {_date(times[0])}", f"{which} {_date(times[1])}"
+            )
     yield from _attributes(name, path, mine.xattrs, other.xattrs)
     if mine.kind == "l":
         targets = [
@@ -282,16 +284,16 @@ def _file(
             for system, item in ((first, mine), (second, other))
         ]
         if targets[0] != targets[1]:
-            yield Difference(name, path, "target", targets[0], targets[1])
+            yield DiskDifference(name, path, "target", targets[0], targets[1])
     elif mine.kind == "-":
         yield from _contents(name, path, first, second, mine, other)
     elif mine.kind in "cb" and mine.place[:8] != other.place[:8]:
-        yield Difference(name, path, "device", mine.place[:8].hex(), other.place[:8].hex())
+        yield DiskDifference(name, path, "device", mine.place[:8].hex(), other.place[:8].hex())
     if mine.kind != "d" and mine.links != other.links:  # a directory's link count follows from its content
-        yield Difference(name, path, "links", str(mine.links), str(other.links))
+        yield DiskDifference(name, path, "links", str(mine.links), str(other.links))
     # Ignore the index flag of a directory (0x1000): it follows from the number of entries.
     if (mine.flags ^ other.flags) & ~0x1000 or mine.generation != other.generation:
-        yield Difference(
+        yield DiskDifference(
             name,
             path,
             "flags",
@@ -302,13 +304,13 @@ def _file(
 
 def _attributes(
     name: str, path: str, mine: Mapping[str, bytes], other: Mapping[str, bytes]
-) -> Iterator[Difference]:
+) -> Iterator[DiskDifference]:
     for key in sorted(mine.keys() | other.keys()):
         if mine.get(key) != other.get(key):
             values = [
                 f"{key} {row[key].hex() or 'empty'}" if key in row else f"no {key}" for row in (mine, other)
             ]
-            yield Difference(name, path, "xattrs", values[0], values[1])
+            yield DiskDifference(name, path, "xattrs", values[0], values[1])
 
 
 def _content(system: Reader, item: Inode) -> bytes:
@@ -320,7 +322,7 @@ def _content(system: Reader, item: Inode) -> bytes:
 
 def _contents(
     name: str, path: str, first: Reader, second: Reader, mine: Inode, other: Inode
-) -> Iterator[Difference]:
+) -> Iterator[DiskDifference]:
     digests = [hashlib.sha256(), hashlib.sha256()]
     at, differs = 0, -1
     pieces = [
@@ -350,7 +352,7 @@ def _contents(
             f"{item.size} bytes, sha256 {digest.hexdigest()[:12]}"
             for item, digest in zip((mine, other), digests, strict=True)
         ]
-        yield Difference(name, path, "content", f"{texts[0]}, differs from byte {differs}", texts[1])
+        yield DiskDifference(name, path, "content", f"{texts[0]}, differs from byte {differs}", texts[1])
 
 
 def _date(nanoseconds: int) -> str:
@@ -364,7 +366,7 @@ def _date(nanoseconds: int) -> str:
 
 def _ext4_rest(
     name: str, system: Reader, tree: Mapping[str, Inode], left: memoryview, right: memoryview
-) -> Iterator[Difference]:
+) -> Iterator[DiskDifference]:
     """Yield the remaining differences of two equal trees by block, one per file or structure."""
     blocks = list(_ranges(left, right, system.block))
     if not blocks:
@@ -389,14 +391,16 @@ def _ext4_rest(
     for offset in blocks:
         block = offset // system.block
         if block in ends:
-            row = Difference(
+            row = DiskDifference(
                 name, ends[block], "slack", "behind its end, in its last block", "other bytes there"
             )
         elif owners.get(block, "").startswith("/"):  # equal content in different blocks
-            row = Difference(name, owners[block], "place", "lies in other blocks, or in another order", "")
+            row = DiskDifference(
+                name, owners[block], "place", "lies in other blocks, or in another order", ""
+            )
         else:
             where = owners.get(block) or structures.get(block) or "a block that no file has"
-            row = Difference(
+            row = DiskDifference(
                 name,
                 "",
                 "superblock" if block == 0 else "slack",
@@ -459,7 +463,7 @@ def _has_backup(group: int) -> bool:
 
 def _vfat(
     name: str, first: Fat32, second: Fat32, left: memoryview, right: memoryview
-) -> Iterator[Difference]:
+) -> Iterator[DiskDifference]:
     heads = bytes(left[: first.tables[0]]), bytes(right[: second.tables[0]])
     told = False
     if heads[0] != heads[1]:
@@ -474,11 +478,11 @@ def _vfat(
                 values = [
                     _value(head[offset : offset + size][:: 1 if what == "label" else -1]) for head in heads
                 ]
-                yield Difference(name, "", "superblock", f"{what} {values[0]}", f"{what} {values[1]}")
+                yield DiskDifference(name, "", "superblock", f"{what} {values[0]}", f"{what} {values[1]}")
         if not told:
             told = True
             at = next(i for i in range(len(heads[0])) if heads[0][i : i + 1] != heads[1][i : i + 1])
-            yield Difference(name, "", "superblock", f"boot sectors, byte {at}", "other bytes there")
+            yield DiskDifference(name, "", "superblock", f"boot sectors, byte {at}", "other bytes there")
     trees = [{entry.path: entry for entry in system.entries()} for system in (first, second)]
     for path in sorted(trees[0].keys() | trees[1].keys()):
         for row in _fat_file(name, f"/{path}", first, second, trees[0].get(path), trees[1].get(path)):
@@ -490,23 +494,23 @@ def _vfat(
 
 def _fat_file(
     name: str, path: str, first: Fat32, second: Fat32, mine: FatEntry | None, other: FatEntry | None
-) -> Iterator[Difference]:
+) -> Iterator[DiskDifference]:
     if mine is None or other is None:
-        yield Difference(name, path, "only in one", _ONE[mine is not None], _ONE[other is not None])
+        yield DiskDifference(name, path, "only in one", _ONE[mine is not None], _ONE[other is not None])
         return
     if mine.directory != other.directory:
-        yield Difference(
+        yield DiskDifference(
             name, path, "type", *("directory" if item.directory else "file" for item in (mine, other))
         )
         return
     if mine.attributes != other.attributes:
-        yield Difference(
+        yield DiskDifference(
             name, path, "mode", f"attributes {mine.attributes:#x}", f"attributes {other.attributes:#x}"
         )
     for which in ("written", "created", "accessed"):
         dates = getattr(mine, which), getattr(other, which)
         if dates[0] != dates[1]:
-            yield Difference(
+            yield DiskDifference(
                 name,
                 path,
                 "times",
@@ -522,9 +526,9 @@ def _fat_file(
             texts = [
                 f"{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()[:12]}" for data in contents
             ]
-            yield Difference(name, path, "content", f"{texts[0]}, differs from byte {at}", texts[1])
+            yield DiskDifference(name, path, "content", f"{texts[0]}, differs from byte {at}", texts[1])
     if mine.clusters[:1] != other.clusters[:1] and mine.size == other.size:
-        yield Difference(
+        yield DiskDifference(
             name, path, "place", f"from cluster {mine.clusters[:1]}", f"from cluster {other.clusters[:1]}"
         )
 
@@ -539,18 +543,18 @@ def _fat_date(value: int) -> str:
 
 def _fat_rest(
     name: str, system: Fat32, entries: Iterable[FatEntry], left: memoryview, right: memoryview
-) -> Iterator[Difference]:
+) -> Iterator[DiskDifference]:
     owners = {cluster: entry for entry in entries for cluster in entry.clusters}
     seen = set()
     for offset in _ranges(left, right, gpt.SECTOR):
         if offset < system.start:
-            row = Difference(name, "", "slack", "the file allocation table", "other bytes there")
+            row = DiskDifference(name, "", "slack", "the file allocation table", "other bytes there")
         else:
             owner = owners.get((offset - system.start) // system.cluster + 2)
             if owner is None:
-                row = Difference(name, "", "slack", "a cluster that no file has", "other bytes there")
+                row = DiskDifference(name, "", "slack", "a cluster that no file has", "other bytes there")
             elif owner.directory:
-                row = Difference(
+                row = DiskDifference(
                     name,
                     f"/{owner.path}",
                     "slack",
@@ -558,7 +562,7 @@ def _fat_rest(
                     "other bytes there",
                 )
             else:
-                row = Difference(
+                row = DiskDifference(
                     name,
                     f"/{owner.path}",
                     "slack",

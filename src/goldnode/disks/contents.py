@@ -19,7 +19,7 @@ from typing import Any
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import MANIFEST, BuiltDisk, Partition
 from goldnode.evidence.contents import Contents, describe
-from goldnode.evidence.layers import Entry, LayerIndex, Snapshot, keep_text, kept_index, read_file
+from goldnode.evidence.layers import FileEntry, LayerIndex, Snapshot, keep_text, kept_index, read_file
 from goldnode.inspect.disk import read_partition
 
 CLASS = "etc/goldnode/class.json"
@@ -38,7 +38,7 @@ class Module:
 
     name: str
     path: str
-    entry: Entry
+    entry: FileEntry
     how: str
     origin: str | None
     built: dict[str, Any] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class EspFile:
     """
 
     path: str
-    entry: Entry
+    entry: FileEntry
     origin: str | None
 
 
@@ -153,14 +153,14 @@ def root_of(disk: BuiltDisk) -> Partition:
 
 
 def _root(raw: Path, partition: Partition) -> LayerIndex:
-    entries: dict[str, Entry] = {}
+    entries: dict[str, FileEntry] = {}
     texts: dict[str, str] = {}
     licences: dict[str, list[str]] = {}
     seen: dict[int, str] = {}
     for row in read_partition(raw, partition.start, partition.size):
         if row.path == "lost+found":
             continue
-        entry = Entry(row.kind, row.mode, row.uid, row.gid, link=row.link)
+        entry = FileEntry(row.kind, row.mode, row.uid, row.gid, link=row.link)
         if row.kind == "f":
             # Paths that share an inode are hard links to the first one.
             first = seen.setdefault(row.inode, row.path)
@@ -181,7 +181,7 @@ def _root(raw: Path, partition: Partition) -> LayerIndex:
 def _esp(raw: Path, partition: Partition) -> LayerIndex:
     image = f"{raw}@@{partition.start}"
     listed = _mtools("mdir", "-/", "-b", "-i", image, "::/").decode("utf-8", "replace")
-    entries: dict[str, Entry] = {}
+    entries: dict[str, FileEntry] = {}
     for line in sorted(listed.splitlines()):
         path = line.removeprefix("::").strip("/")
         if not path or line.endswith("/"):
@@ -189,7 +189,7 @@ def _esp(raw: Path, partition: Partition) -> LayerIndex:
         data = _mtools("mtype", "-i", image, f"::/{path}")
         # SPDX requires SHA-1.
         sha1 = hashlib.sha1(data, usedforsecurity=False).hexdigest()
-        entries[path] = Entry("f", size=len(data), sha256=hashlib.sha256(data).hexdigest(), sha1=sha1)
+        entries[path] = FileEntry("f", size=len(data), sha256=hashlib.sha256(data).hexdigest(), sha1=sha1)
     return LayerIndex(entries, {})
 
 
@@ -197,7 +197,9 @@ def _mtools(*words: str) -> bytes:
     try:
         done = subprocess.run(words, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     except FileNotFoundError as problem:
-        raise DiskError(f"{words[0]} is not on this machine", remedy="apt-get install mtools") from problem
+        raise DiskError(
+            f"{words[0]} is not on this machine", remedy="install it: apt-get install mtools"
+        ) from problem
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise DiskError(
@@ -249,7 +251,7 @@ def _modules(contents: Contents, disk: BuiltDisk) -> list[Module]:
     return found
 
 
-def _origins(files: dict[str, Entry], contents: Contents) -> list[EspFile]:
+def _origins(files: dict[str, FileEntry], contents: Contents) -> list[EspFile]:
     by_content: dict[str, str] = {}
     for path, owner in sorted(contents.owners.items()):
         entry = contents.snapshot.entries.get(path)

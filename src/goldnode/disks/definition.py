@@ -22,7 +22,7 @@ from goldnode.core import yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import DiskError, nearest
 from goldnode.core.formats import check_format
-from goldnode.core.yamlsource import Source
+from goldnode.core.yamlsource import YamlSource
 
 DEFINITION = "GOLDNODE_DISK_DEFINITION"  # environment variable: replaces the built-in definition
 
@@ -50,14 +50,14 @@ _Package = Annotated[str, AfterValidator(_package)]
 _Word = Annotated[str, AfterValidator(_word)]
 
 
-class _Model(BaseModel):
+class _DefinitionModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Shape(_Model):
+class Shape(_DefinitionModel):
     """Parameters of a disk. Sizes in MiB."""
 
-    loader: Literal["systemd-boot", "grub"] = Field(description="What starts the kernel.")
+    loader: Literal["systemd-boot", "grub"] = Field(description="Boot loader.")
     layout: Literal["ab", "single"] = Field(description="Two root partitions with boot counting, or one.")
     esp_mib: int = Field(ge=64, le=4096, description="Size of the EFI system partition, MiB.")
     root_mib: int = Field(
@@ -68,27 +68,23 @@ class Shape(_Model):
     command_line: tuple[_Word, ...] = Field(
         description="Words of the kernel's command line, beside those of the class's policy."
     )
-    cloud_init: bool = Field(description="Whether cloud-init is in it.")
+    cloud_init: bool = Field(description="Whether the image contains cloud-init.")
     packages: tuple[_Package, ...] = Field(description="Packages beside those of the system.")
 
 
-class Different(_Model):
+class Different(_DefinitionModel):
     """Overrides of one class."""
 
-    loader: Literal["systemd-boot", "grub"] | None = Field(
-        default=None, description="In place of the default."
-    )
-    layout: Literal["ab", "single"] | None = Field(default=None, description="In place of the default.")
-    esp_mib: int | None = Field(default=None, ge=64, le=4096, description="In place of the default, MiB.")
-    root_mib: int | None = Field(
-        default=None, ge=512, le=1048576, description="In place of the default, MiB."
-    )
-    command_line: tuple[_Word, ...] | None = Field(default=None, description="In place of the default.")
-    cloud_init: bool | None = Field(default=None, description="In place of the default.")
+    loader: Literal["systemd-boot", "grub"] | None = Field(default=None, description="Overrides the default.")
+    layout: Literal["ab", "single"] | None = Field(default=None, description="Overrides the default.")
+    esp_mib: int | None = Field(default=None, ge=64, le=4096, description="Overrides the default, MiB.")
+    root_mib: int | None = Field(default=None, ge=512, le=1048576, description="Overrides the default, MiB.")
+    command_line: tuple[_Word, ...] | None = Field(default=None, description="Overrides the default.")
+    cloud_init: bool | None = Field(default=None, description="Overrides the default.")
     packages: tuple[_Package, ...] = Field(default=(), description="Packages that are added.")
 
 
-class System(_Model):
+class DefinedSystem(_DefinitionModel):
     """Packages of one OS release."""
 
     packages: tuple[_Package, ...] = Field(description="Packages of every disk, beside the essential ones.")
@@ -98,31 +94,31 @@ class System(_Model):
     cloud_init: tuple[_Package, ...] = Field(default=(), description="Packages of cloud-init.")
 
 
-class Waiver(_Model):
+class HygieneWaiver(_DefinitionModel):
     """A finding that a check accepts."""
 
     check: str = Field(description="Name of the check.")
-    path: str = Field(description="What it found: a path in the root filesystem, or a shell pattern.")
-    reason: str = Field(min_length=8, description="Why it may stand.")
+    path: str = Field(description="Path in the root filesystem, or a shell pattern.")
+    reason: str = Field(min_length=8, description="Reason for accepting it.")
 
 
-class HygieneRules(_Model):
+class HygieneRules(_DefinitionModel):
     """Settings of the root filesystem checks."""
 
-    waivers: tuple[Waiver, ...] = Field(default=(), description="Findings that may stand.")
+    waivers: tuple[HygieneWaiver, ...] = Field(default=(), description="Accepted findings.")
 
 
-class DefinitionFile(_Model):
+class DefinitionFile(_DefinitionModel):
     """Schema of `disks.yml`."""
 
     disks: Literal[1] = Field(description="Number of this file's format.")
-    defaults: Shape = Field(description="Every disk, where its class says nothing else.")
-    systems: dict[str, System] = Field(description="Packages by OS: `debian12`.")
+    defaults: Shape = Field(description="Defaults of all disks; a class can override them.")
+    systems: dict[str, DefinedSystem] = Field(description="Packages by OS: `debian12`.")
     hygiene: HygieneRules = Field(
-        default_factory=HygieneRules, description="What the checks of a root filesystem are told."
+        default_factory=HygieneRules, description="Settings for the checks of a root filesystem."
     )
     classes: dict[str, Different] = Field(
-        default_factory=dict, description="What of a class's disk is different."
+        default_factory=dict, description="Differences of a class's disk from the defaults."
     )
 
 
@@ -139,7 +135,7 @@ class Disk:
 class Definition:
     """A validated definition and its source."""
 
-    def __init__(self, document: DefinitionFile, source: Source) -> None:
+    def __init__(self, document: DefinitionFile, source: YamlSource) -> None:
         self.document, self.source = document, source
 
     @property

@@ -23,10 +23,11 @@ from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.evidence import sbom, signatures, vulnerabilities
 from goldnode.evidence.contents import key
 from goldnode.evidence.diff import (
-    Change,
+    ImageChange,
     bytes_of,
     counts,
     file_changes,
+    file_lines,
     growth,
     listed,
     package_changes,
@@ -36,13 +37,13 @@ from goldnode.evidence.diff import (
 from goldnode.evidence.provenance import BUILDER
 from goldnode.evidence.provenance import PREDICATE as SLSA
 from goldnode.evidence.size import human
-from goldnode.evidence.verify import Row, Verification
+from goldnode.evidence.verify import Verification, VerificationRow
+from goldnode.evidence.writer import EvidenceOptions, EvidenceWriter, WrittenEvidence
 from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.evidence.signatures import Signer
 
 BUILD_TYPE = "urn:goldnode:disk-build:1"
 PREDICATE = "urn:goldnode:disk-evidence:1"
@@ -66,26 +67,13 @@ TITLES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Written:
-    """Result of writing one document: its kind, whether it changed, and a one-line summary."""
-
-    kind: str
-    state: Literal["written", "kept"]
-    line: str
-
-
-@dataclass(frozen=True)
-class Options:
-    """Parameters of the evidence.
+class DiskEvidenceOptions(EvidenceOptions):
+    """Inputs besides the disk.
 
     `against` is an earlier disk to compare with. `backend` overrides the backend that the disk states.
     """
 
-    cache: Path | None = None
-    signer: Signer | None = None
-    databases: tuple[vulnerabilities.Database, ...] = ()
     against: BuiltDisk | None = None
-    builder: str = BUILDER
     backend: str | None = None
     policy: Path | None = None
 
@@ -95,33 +83,27 @@ def document(disk: BuiltDisk, kind: str) -> Path:
     return disk.directory / (VERIFIED if kind == "verified" else disk.name + SUFFIX[kind])
 
 
-def write(disk: BuiltDisk, options: Options) -> list[Written]:
+def write(disk: BuiltDisk, options: DiskEvidenceOptions) -> list[WrittenEvidence]:
     """Write all documents about a disk next to it, the signature last.
 
     Raises DiskError and ImageError; nothing is signed in that case.
     """
     check_files(disk, only=("raw",))
     found = read(disk, options.cache)
-    put = _Putter(disk)
+    put = _EvidenceFiles(disk)
     modules = {row.path: (row.entry, row.origin) for row in found.modules}
     bill = sbom.cyclonedx(subject(disk), found.root, components(found))
-    if not put.has("cyclonedx", bill):
-        sbom.validate(bill)
     firmware = {f"efi/{row.path}": (row.entry, row.origin) for row in found.esp}
     unknown = len([path for path in found.root.unowned if path not in modules])
     hashed = len([item for item in found.root.debs if item.sha256])
     known = f"{len(found.root.debs)} debs ({hashed} with the hash of the lock), {len(modules)} modules"
     line = f"{known}, {len(firmware)} files of the ESP, {unknown} of unknown origin"
-    written = [put("cyclonedx", bill, line)]
+    written = [put.bill("cyclonedx", bill, line)]
     written.append(
         put("spdx", sbom.spdx(subject(disk), found.root, {**modules, **firmware}), "the same, as SPDX 2.3")
     )
     statement = provenance(disk, found, builder=options.builder)
-    unsigned = "" if options.signer else "; not signed: no key was named"
-    materials = len(json.loads(statement)["predicate"]["buildDefinition"]["resolvedDependencies"])
-    written.append(
-        put("provenance", _enveloped(disk, statement, options.signer), f"{materials} materials{unsigned}")
-    )
+    written.append(put.provenance("provenance", statement, options))
     report = vulnerabilities.report(found.root, options.databases)
     written.append(put("vulnerabilities", report.document(), report.line()))
     inspection = inspect(disk, options.backend or found.backend, options.policy)
@@ -145,29 +127,25 @@ def write(disk: BuiltDisk, options: Options) -> list[Written]:
         difference = compare(options.against, disk, options.cache)
         written.append(put("diff", canonical(difference.data()), f"to {options.against.name}"))
     if options.signer is not None:
-        written.append(
-            put("signature", _signature(disk, options.signer), f"by key {options.signer.keyid[:12]}")
-        )
+        signed = put.envelope("signature", _signed_documents(disk), options.signer)
+        written.append(put("signature", signed, f"by key {options.signer.keyid[:12]}"))
     return written
 
 
-class _Putter:
-    """Writer that skips documents whose content is already up to date."""
+class _EvidenceFiles(EvidenceWriter):
+    """Documents next to a disk."""
 
     def __init__(self, disk: BuiltDisk) -> None:
         self.disk = disk
 
-    def has(self, kind: str, data: bytes) -> bool:
+    def existing(self, kind: str) -> list[bytes]:
         try:
-            return document(self.disk, kind).read_bytes() == data
+            return [document(self.disk, kind).read_bytes()]
         except FileNotFoundError:
-            return False
+            return []
 
-    def __call__(self, kind: str, data: bytes, line: str) -> Written:
-        if self.has(kind, data):
-            return Written(kind, "kept", line)
+    def replace(self, kind: str, data: bytes) -> None:
         replace_file(document(self.disk, kind), data)
-        return Written(kind, "written", line)
 
 
 def check_files(disk: BuiltDisk, only: Sequence[str] | None = None) -> None:
@@ -314,37 +292,19 @@ def provenance(disk: BuiltDisk, found: DiskContents, *, builder: str = BUILDER) 
     return signatures.statement(disk.name, digest_of(disk), SLSA, predicate, others)
 
 
-def _enveloped(disk: BuiltDisk, statement: bytes, signer: Signer | None) -> bytes:
-    if signer is None:
-        return statement
-    return _signed_already(document(disk, "provenance"), statement, signer) or signer.sign(statement)
-
-
-def _signed_already(path: Path, payload: bytes, signer: Signer) -> bytes | None:
-    """Return the existing envelope if the same key already signed the same payload.
-
-    ECDSA would give other bytes each time.
-    """
-    try:
-        data = path.read_bytes()
-        return data if signatures.open_envelope(data, [signer.public]).payload == payload else None
-    except (FileNotFoundError, ImageError):
-        return None
-
-
-def _signature(disk: BuiltDisk, signer: Signer) -> bytes:
+def _signed_documents(disk: BuiltDisk) -> bytes:
+    """Return the statement that a disk's signature signs: all documents, and the files of the disk."""
     rows = [
         {"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size}
         for path in documents(disk)
     ]
-    payload = signatures.statement(
+    return signatures.statement(
         disk.name,
         digest_of(disk),
         PREDICATE,
         {"documents": rows},
         {row.file: row.sha256 for row in disk.files},
     )
-    return _signed_already(document(disk, "signature"), payload, signer) or signer.sign(payload)
 
 
 def documents(disk: BuiltDisk) -> list[Path]:
@@ -421,14 +381,14 @@ class DiskDiff:
 
     old: BuiltDisk
     new: BuiltDisk
-    facts: list[Change]
-    packages: list[Change]
+    facts: list[ImageChange]
+    packages: list[ImageChange]
     rebuilt: list[str]
-    modules: list[Change]
-    esp: list[Change]
+    modules: list[ImageChange]
+    esp: list[ImageChange]
     files: dict[str, dict[str, int]]
-    unexplained: list[Change]
-    hygiene: list[Change]
+    unexplained: list[ImageChange]
+    hygiene: list[ImageChange]
     sizes: dict[str, tuple[int, int]]
     grown: list[tuple[str, int]]
 
@@ -486,17 +446,7 @@ class DiskDiff:
         ):
             if rows:
                 lines += [f"{title}:", *listed([f"{sign(row)} {row.name}" for row in rows], limit)]
-        if self.files:
-            total = {
-                word: sum(row.get(word, 0) for row in self.files.values())
-                for word in ("added", "removed", "changed")
-            }
-            lines.append(
-                f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}"
-            )
-        if self.unexplained:
-            lines.append(f"files that changed without their package: {len(self.unexplained)}")
-            lines += listed([f"{sign(row)} /{row.name}" for row in self.unexplained], limit)
+        lines += file_lines(self.files, self.unexplained, limit)
         for name, (was, now) in self.sizes.items():
             lines.append(
                 f"{name}: {human(was)} -> {human(now)} ({'+' if now >= was else ''}{human(now - was)})"
@@ -563,9 +513,9 @@ def facts(disk: BuiltDisk) -> dict[str, str]:
     return found | ({"simulated": "yes"} if disk.simulated else {})
 
 
-def _changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+def _changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[ImageChange]:
     return [
-        Change(name, was.get(name), now.get(name))
+        ImageChange(name, was.get(name), now.get(name))
         for name in sorted({*was, *now})
         if was.get(name) != now.get(name)
     ]
@@ -580,7 +530,7 @@ def authenticate(disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = T
     `content` also hashes the files of the disk.
     """
     digest = digest_of(disk)
-    rows: list[Row] = []
+    rows: list[VerificationRow] = []
     try:
         if content:
             check_files(disk, [row.format for row in disk.files if (disk.directory / row.file).is_file()])
@@ -589,7 +539,7 @@ def authenticate(disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = T
         note = f"; not here: {', '.join(absent)}" if absent else ""
         state: Literal["ok", "note"] = "ok" if content and here else "note"
         rows.append(
-            Row(
+            VerificationRow(
                 "disk",
                 state,
                 f"{here} files are what the manifest says{note}"
@@ -598,10 +548,10 @@ def authenticate(disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = T
             )
         )
     except DiskError as problem:
-        return Verification(digest, [Row("disk", "refused", problem.message)])
+        return Verification(digest, [VerificationRow("disk", "refused", problem.message)])
     found = documents(disk)
     rows += [
-        Row(_title(disk, path), "refused", fault)
+        VerificationRow(_title(disk, path), "refused", fault)
         for path in found
         if (fault := _about(disk, path, digest)) is not None
     ]
@@ -641,7 +591,9 @@ def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
     return None if said == [digest] else f"it is about {said[0] if said else 'nothing'}"
 
 
-def _signatures(disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Sequence[SSlibKey]) -> list[Row]:
+def _signatures(
+    disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Sequence[SSlibKey]
+) -> list[VerificationRow]:
     path = document(disk, "signature")
     if not keys:
         why = (
@@ -649,28 +601,28 @@ def _signatures(disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Seque
             if path.is_file()
             else "there is no signature, and no public key was named"
         )
-        return [Row("signature", "not_verified", why)]
+        return [VerificationRow("signature", "not_verified", why)]
     if not path.is_file():
-        return [Row("signature", "refused", "the disk is not signed")]
+        return [VerificationRow("signature", "refused", "the disk is not signed")]
     try:
         opened = signatures.open_envelope(path.read_bytes(), keys)
     except ImageError as problem:
-        return [Row("signature", "refused", problem.message)]
+        return [VerificationRow("signature", "refused", problem.message)]
     statement = json.loads(opened.payload)
     if digest not in signatures.subjects(opened.payload) or statement.get("predicateType") != PREDICATE:
-        return [Row("signature", "refused", "it was given for something else")]
-    rows = [Row("signature", "ok", f"by key {opened.keyid[:12]}")]
+        return [VerificationRow("signature", "refused", "it was given for something else")]
+    rows = [VerificationRow("signature", "ok", f"by key {opened.keyid[:12]}")]
     listed_rows = {str(row["file"]): str(row["sha256"]) for row in statement["predicate"]["documents"]}
     here = {row.name: row for row in found}
     rows += [
-        Row(name, "refused", "it is signed for, and is not here")
+        VerificationRow(name, "refused", "it is signed for, and is not here")
         for name in sorted(listed_rows.keys() - here.keys())
     ]
     for name, one in sorted(here.items()):
         title = _title(disk, one)
         if name not in listed_rows:
             rows.append(
-                Row(
+                VerificationRow(
                     title,
                     "refused",
                     "it was written after the signature; `goldnode disks evidence` signs anew",
@@ -678,17 +630,17 @@ def _signatures(disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Seque
             )
         elif listed_rows[name] != sha256_of(one):
             rows.append(
-                Row(
+                VerificationRow(
                     title,
                     "refused",
                     "it is not what was signed: it was altered, or written anew after the signature",
                 )
             )
         else:
-            rows.append(Row(title, "ok", "signed for"))
+            rows.append(VerificationRow(title, "ok", "signed for"))
         if one == document(disk, "provenance") and signatures.is_envelope(one.read_bytes()):
             try:
                 signatures.open_envelope(one.read_bytes(), keys)
             except ImageError as problem:
-                rows.append(Row(title, "refused", problem.message))
+                rows.append(VerificationRow(title, "refused", problem.message))
     return rows

@@ -102,17 +102,18 @@ def capacity(size: int) -> Usage:
     return Usage(size - size // 100 - JOURNAL - inodes * INODE - (4 << 20), inodes)
 
 
+@dataclass(frozen=True)
+class FilesystemIdentity:
+    """Label, UUID, hash seed and time (seconds since the epoch) of a file system to make."""
+
+    label: str
+    identity: uuid.UUID
+    seed: uuid.UUID
+    epoch: int
+
+
 def make(
-    disk: Path,
-    start: int,
-    size: int,
-    root: Path,
-    *,
-    label: str,
-    identity: uuid.UUID,
-    seed: uuid.UUID,
-    epoch: int,
-    progress: Progress,
+    disk: Path, start: int, size: int, root: Path, given: FilesystemIdentity, progress: Progress
 ) -> None:
     """Make a file system with the content of `root` at byte `start` of `disk`, `size` bytes long.
 
@@ -120,6 +121,7 @@ def make(
     their sources. A later mtime and all other times become `epoch`, to the second. Raises DiskError on
     failure.
     """
+    epoch = given.epoch
     progress(f"making the root file system, {size >> 20} MiB")
     run(
         "mke2fs",
@@ -139,9 +141,12 @@ def make(
             "-J",
             f"size={JOURNAL >> 20}",
         ),
-        *("-O", _FEATURES, "-o", "Linux", "-e", "continue", "-L", label, "-U", str(identity)),
+        *("-O", _FEATURES, "-o", "Linux", "-e", "continue", "-L", given.label, "-U", str(given.identity)),
         # No lazy initialisation: the kernel then has nothing left to write at the first boot.
-        *("-E", f"offset={start},hash_seed={seed},root_owner=0:0,lazy_itable_init=0,lazy_journal_init=0"),
+        *(
+            "-E",
+            f"offset={start},hash_seed={given.seed},root_owner=0:0,lazy_itable_init=0,lazy_journal_init=0",
+        ),
         *("-d", root, disk, f"{size // 1024}k"),
         epoch=epoch,
     )

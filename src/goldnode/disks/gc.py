@@ -7,7 +7,6 @@ that is unreadable or of unknown age stays too.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import shutil
 import time
@@ -16,9 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from goldnode.channels import moves as channels_moves
-from goldnode.channels.gc import GRACE_DAYS, Gone, Needed, named_here
-from goldnode.channels.history import read
+from goldnode.channels.gc import (
+    UNNEEDED,
+    Collected,
+    Collection,
+    Gone,
+    NeededContent,
+    named_at,
+    named_here,
+)
 from goldnode.channels.locks import lane
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.disks.contents import digest_of
@@ -33,21 +38,19 @@ if TYPE_CHECKING:
 
     from goldnode.catalog.load import Catalog
 
-__all__ = ["GRACE_DAYS", "Needed", "collect", "collect_place", "needed"]
-
 
 def needed(
     store: ChannelStore,
     catalog: Catalog | None = None,
     locks: Mapping[str, str] | None = None,
     trust: Sequence[SSlibKey] = (),
-) -> Needed:
+) -> NeededContent:
     """Collect what the store's cached histories and the catalog's classes refer to.
 
     `locks` maps digests of disk locks to their owners. Raises GoldnodeError for an unreadable history: an
     unknown reference must not lead to a deletion.
     """
-    found = Needed(_named_here(store, trust), locks=dict(locks or {}))
+    found = NeededContent(_named_here(store, trust), locks=dict(locks or {}))
     for path in sorted((store.root / "channels/names").glob("*")):
         found.digests.setdefault(path.read_text(encoding="ascii").strip(), "a channel that this store saw")
     for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
@@ -60,7 +63,7 @@ def _named_here(store: ChannelStore, trust: Sequence[SSlibKey] = ()) -> dict[str
     return named_here(store, trust, lambda line: line_of(line.repository))
 
 
-def _why(disk: BuiltDisk, keeps: Needed) -> str | None:
+def _why(disk: BuiltDisk, keeps: NeededContent) -> str | None:
     names = (f"{disk.class_}:{disk.build_id}", disk.name)
     return (
         keeps.digests.get(digest_of(disk))
@@ -69,19 +72,9 @@ def _why(disk: BuiltDisk, keeps: Needed) -> str | None:
     )
 
 
-def collect(
-    store: ChannelStore,
-    keeps: Needed,
-    *,
-    days: float = GRACE_DAYS,
-    dry_run: bool = False,
-    now: dt.datetime | None = None,
-) -> tuple[list[Gone], dict[str, str]]:
-    """Remove unneeded builds and leftovers of interrupted pulls from the store.
-
-    Return what was removed (with `dry_run`: would be), and why the rest stays.
-    """
-    edge = (now or dt.datetime.now(dt.UTC)).timestamp() - days * 86400
+def collect(store: ChannelStore, keeps: NeededContent, how: Collection | None = None) -> Collected:
+    """Remove unneeded builds and leftovers of interrupted pulls from the store."""
+    how = how or Collection()
     gone: list[Gone] = []
     stays: dict[str, str] = {}
     with lane(store, "", name="gc"):
@@ -93,19 +86,17 @@ def collect(
             except DiskError as problem:
                 stays[str(path.parent)] = f"it cannot be read: {problem.message}"
                 continue
-            why = _why(disk, keeps)
-            if why is None and path.stat().st_mtime > edge:
-                why = f"less than {days:g} days old"
+            why = _why(disk, keeps) or how.young(path.stat().st_mtime)
             if why is not None:
                 stays[disk.name] = why
                 continue
-            gone.append(Gone(disk.name, "no channel, history, class or lock names it", _size(path.parent)))
-            if not dry_run:
+            gone.append(Gone(disk.name, UNNEEDED, _size(path.parent)))
+            if not how.dry_run:
                 _remove(path.parent, store.root)
         for path in sorted((store.root / "partial").glob("*")):
-            if path.is_dir() and path.stat().st_mtime <= edge:
+            if path.is_dir() and how.young(path.stat().st_mtime) is None:
                 gone.append(Gone(str(path), "a pull that was not finished", _size(path)))
-                if not dry_run:
+                if not how.dry_run:
                     shutil.rmtree(path)
     return gone, stays
 
@@ -113,13 +104,10 @@ def collect(
 def collect_place(
     place: DirectoryPlace,
     store: ChannelStore,
-    keeps: Needed,
+    keeps: NeededContent,
     trust: Sequence[SSlibKey],
-    *,
-    days: float = GRACE_DAYS,
-    dry_run: bool = False,
-    now: dt.datetime | None = None,
-) -> tuple[list[Gone], dict[str, str]]:
+    how: Collection | None = None,
+) -> Collected:
     """Remove unneeded builds and leftovers of interrupted runs from a published directory.
 
     All its histories are read and verified (`trust` is required) before anything is removed. Raises DiskError
@@ -130,51 +118,43 @@ def collect_place(
             "a place is collected only by histories that are verified",
             remedy="name the public key with --trust",
         )
-    edge = (now or dt.datetime.now(dt.UTC)) - dt.timedelta(days=days)
+    how = how or Collection()
     gone: list[Gone] = []
     stays: dict[str, str] = {}
     with place.turn(), full(place.root):
-        wanted = replace(keeps, digests=keeps.digests | _named_here(store))
-        for name in place.classes():
-            line = line_of(name)
-            text = place.text(line)
-            history = read(text, line, trust, where=f"{place.name}/{line}")
-            wanted.digests |= {digest: f"{why} at {place.name}" for digest, why in history.digests().items()}
-            if text.startswith(channels_moves.local_text(store, place.name, line)):
-                channels_moves.keep(store, place.name, line, text)
+        lines = [line_of(name) for name in place.classes()]
+        digests = keeps.digests | _named_here(store) | named_at(place, store, lines, trust)
+        wanted = replace(keeps, digests=digests)
         for name in place.classes():
             for path in sorted((place.root / name).glob(f"*/{MANIFEST}")):
                 label = f"{name}:{path.parent.name}"
                 try:
-                    why = _why(BuiltDisk.load(path.parent), wanted) or _published(path.parent, edge, days)
+                    why = _why(BuiltDisk.load(path.parent), wanted) or _published(path.parent, how)
                 except DiskError as problem:
                     why = f"it cannot be read: {problem.message}"
                 if why is not None:
                     stays[label] = why
                     continue
-                gone.append(Gone(label, "no channel, history, class or lock names it", _size(path.parent)))
-                if not dry_run:
+                gone.append(Gone(label, UNNEEDED, _size(path.parent)))
+                if not how.dry_run:
                     _remove(path.parent, place.root / STAGING)
         for path in sorted((place.root / STAGING).glob("*")):
             if path.is_dir():  # abandoned: this run holds the directory's lock
                 gone.append(Gone(str(path), "a publication that was not finished", _size(path)))
-                if not dry_run:
+                if not how.dry_run:
                     shutil.rmtree(path)
-        if not dry_run and gone:
+        if not how.dry_run and gone:
             refresh(place.root)
     return gone, stays
 
 
-def _published(directory: Path, edge: dt.datetime, days: float) -> str | None:
+def _published(directory: Path, how: Collection) -> str | None:
     """Return why a build is too young to be removed, or that its age is unknown; None if it is old enough."""
     try:
         document = json.loads(signatures.payload_of((directory / ENVELOPE).read_bytes()))
-        told = dt.datetime.strptime(document["predicate"]["published"], "%Y-%m-%dT%H:%M:%SZ").replace(
-            tzinfo=dt.UTC
-        )
+        return how.published([document["predicate"]["published"]])
     except (OSError, ValueError, KeyError, TypeError, ImageError):
-        return "nobody recorded when it was published"
-    return f"published {told:%Y-%m-%d}, less than {days:g} days ago" if told > edge else None
+        return how.published([])
 
 
 def _size(directory: Path) -> int:

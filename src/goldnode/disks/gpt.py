@@ -26,7 +26,7 @@ ROOT = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709"
 
 
 @dataclass(frozen=True)
-class Table:
+class PartitionTable:
     """A partition table as read: the disk's GUID, its partitions, and flags (`attributes`) by partition
     number.
     """
@@ -67,7 +67,7 @@ def write(disk: Path, guid: str, partitions: Sequence[Partition], epoch: int) ->
     )
 
 
-def read(disk: Path) -> Table:
+def read(disk: Path) -> PartitionTable:
     """Read the partition table of a disk. Raises DiskError if there is no GPT.
 
     The file systems are not read, so the partitions' file system fields are empty.
@@ -102,4 +102,4 @@ def read(disk: Path) -> Table:
             )
         )
         flags.append((number, row.get("attrs", "")))
-    return Table(data["id"].lower(), tuple(found), tuple(flags))
+    return PartitionTable(data["id"].lower(), tuple(found), tuple(flags))

@@ -48,7 +48,7 @@ IDENTITY = ("machine_id", "hostname", "host_keys", "client_ids")
 
 
 @dataclass(frozen=True)
-class Check:
+class GuestCheck:
     """Result of one check.
 
     `id` names the checked item. `expected` and `got` are short texts for people.
@@ -64,7 +64,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class GuestExpectations:
     """Expectations derived from an image: parts of its manifest, and the size (bytes) of the guest's disk."""
 
     kernel: str
@@ -81,7 +81,7 @@ class Wanted:
     disk_size: int
 
     @classmethod
-    def of(cls, built: BuiltDisk, disk_size: int) -> Wanted:
+    def of(cls, built: BuiltDisk, disk_size: int) -> GuestExpectations:
         return cls(
             built.kernel,
             built.class_digest,
@@ -108,13 +108,13 @@ class Wanted:
         return {"modules": names, "sums": sums, "status": list(gate.RUNTIMES)}
 
 
-def same(name: str, expected: Any, got: Any) -> Check:
+def same(name: str, expected: Any, got: Any) -> GuestCheck:
     """Return a check that passes if both values are equal."""
-    return Check(name, PASSED if expected == got else FAILED, brief(expected), brief(got))
+    return GuestCheck(name, PASSED if expected == got else FAILED, brief(expected), brief(got))
 
 
-def holds(name: str, good: bool, expected: str, got: Any) -> Check:
-    return Check(name, PASSED if good else FAILED, expected, brief(got))
+def holds(name: str, good: bool, expected: str, got: Any) -> GuestCheck:
+    return GuestCheck(name, PASSED if good else FAILED, expected, brief(got))
 
 
 def brief(value: Any, limit: int = 400) -> str:
@@ -132,12 +132,12 @@ def listed(rows: Iterable[str], none: str = "none", most: int = 6) -> str:
 
 def judge(
     facts: Facts,
-    wanted: Wanted,
+    wanted: GuestExpectations,
     *,
     first: Facts | None = None,
     simulated: bool = False,
     missing: bool = False,
-) -> list[Check]:
+) -> list[GuestCheck]:
     """Return all checks of one boot.
 
     `first` are the facts of the first boot of the same disk, for a later boot. `simulated`: GPUs are
@@ -158,11 +158,11 @@ def judge(
     return found
 
 
-def failed(checks: Iterable[Check]) -> list[Check]:
+def failed(checks: Iterable[GuestCheck]) -> list[GuestCheck]:
     return [check for check in checks if check.outcome == FAILED]
 
 
-def outcome(checks: Sequence[Check]) -> Outcome:
+def outcome(checks: Sequence[GuestCheck]) -> Outcome:
     """Return `failed` if any check failed or the list is empty, otherwise `passed`.
 
     Items that could not be verified do not count.
@@ -217,8 +217,8 @@ def wants_gpu(name: str, said: str, document: Document, simulated: bool, missing
 
 
 def _system(
-    facts: Facts, wanted: Wanted, document: Document, simulated: bool, missing: bool
-) -> Iterator[Check]:
+    facts: Facts, wanted: GuestExpectations, document: Document, simulated: bool, missing: bool
+) -> Iterator[GuestCheck]:
     yield same("boot.multi_user", "active", _unit(facts, "multi-user.target").get("ActiveState", "unknown"))
     logs = facts.get("failures") or {}
     whys = {
@@ -229,9 +229,9 @@ def _system(
     yield holds("units.failed", not said, "none", "; ".join(said) or "none")
     for name, why in whys.items():
         if why is not None:
-            yield Check(f"units.{name}", UNVERIFIABLE, "starts where the GPUs are", why)
+            yield GuestCheck(f"units.{name}", UNVERIFIABLE, "starts where the GPUs are", why)
     if whys and not said and facts.get("state") == "degraded":
-        yield Check("system.state", UNVERIFIABLE, "running", f"degraded, by {listed(whys)} alone")
+        yield GuestCheck("system.state", UNVERIFIABLE, "running", f"degraded, by {listed(whys)} alone")
     else:
         yield same("system.state", "running", facts.get("state"))
     yield same("kernel.running", wanted.kernel, facts.get("kernel"))
@@ -259,7 +259,7 @@ def _system(
     yield holds("root.password", password in ("L", "LK"), "locked", password)
 
 
-def _class(facts: Facts, wanted: Wanted) -> Iterator[Check]:
+def _class(facts: Facts, wanted: GuestExpectations) -> Iterator[GuestCheck]:
     document = facts.get("class") or {}
     computed = document_digest(document) if document else "no class document"
     yield same(
@@ -272,7 +272,7 @@ def _class(facts: Facts, wanted: Wanted) -> Iterator[Check]:
 # -- modules
 
 
-def _modules(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check]:
+def _modules(facts: Facts, wanted: GuestExpectations, document: Document) -> Iterator[GuestCheck]:
     told = facts.get("modules") or {}
     loads = {row["name"]: row.get("load", True) for row in document.get("modules") or ()}
     in_tree = bool((document.get("driver") or {}).get("in_tree"))
@@ -289,7 +289,7 @@ def _modules(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check
             yield same(f"module.{name}.version", wanted.driver[1], fields.get("version") or "none")
         found = fits(f"module.{name}.fits", row)
         if found.outcome == FAILED and loads.get(name) is False:
-            found = Check(
+            found = GuestCheck(
                 found.id,
                 UNVERIFIABLE,
                 found.expected,
@@ -298,13 +298,15 @@ def _modules(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check
         elif found.outcome == FAILED and name not in loads and PEERLESS in (row.get("kernel") or ""):
             # The module comes with the driver. Built without OFED it fails on every machine, and the class
             # does not request it.
-            found = Check(found.id, UNVERIFIABLE, found.expected, f"it is a {PEERLESS}")
+            found = GuestCheck(found.id, UNVERIFIABLE, found.expected, f"it is a {PEERLESS}")
         yield found
     for name in wanted.modules:
         if name not in told:
-            yield Check(f"module.{name}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say")
+            yield GuestCheck(
+                f"module.{name}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say"
+            )
     if wanted.driver and wanted.driver[0] not in told:
-        yield Check(
+        yield GuestCheck(
             f"module.{wanted.driver[0]}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say"
         )
     for name in document.get("blacklist") or ():
@@ -312,7 +314,7 @@ def _modules(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check
         yield _refused(name, refused, facts.get("loaded") or ())
 
 
-def fits(name: str, row: Mapping[str, Any]) -> Check:
+def fits(name: str, row: Mapping[str, Any]) -> GuestCheck:
     """Check that a module is compatible with this kernel: it loads, or fails only because there is no
     hardware.
     """
@@ -321,9 +323,9 @@ def fits(name: str, row: Mapping[str, Any]) -> Check:
     wrong = UNFIT.search(said)
     if wrong:
         line = next((line for line in said.splitlines() if wrong[0] in line), wrong[0])
-        return Check(name, FAILED, expected, brief(line))
+        return GuestCheck(name, FAILED, expected, brief(line))
     if row.get("rc") == 0 and row.get("loaded"):
-        return Check(name, PASSED, expected, "loaded")
+        return GuestCheck(name, PASSED, expected, "loaded")
     if "No such device" in said:
         about = re.search(
             r"NVRM: (No NVIDIA GPU found|The NVIDIA probe routine was not called)[^\n]*|"
@@ -331,31 +333,33 @@ def fits(name: str, row: Mapping[str, Any]) -> Check:
             said,
             re.I,
         )
-        return Check(name, PASSED, expected, brief("No such device" + (f"; {about[0]}" if about else "")))
-    return Check(name, FAILED, expected, brief(row.get("said") or f"exit status {row.get('rc')}"))
+        return GuestCheck(
+            name, PASSED, expected, brief("No such device" + (f"; {about[0]}" if about else ""))
+        )
+    return GuestCheck(name, FAILED, expected, brief(row.get("said") or f"exit status {row.get('rc')}"))
 
 
-def _refused(name: str, row: Mapping[str, Any] | None, loaded: Sequence[str]) -> Check:
+def _refused(name: str, row: Mapping[str, Any] | None, loaded: Sequence[str]) -> GuestCheck:
     check = f"refused.{name}"
     if row is None:
-        return Check(check, FAILED, "refused", "the guest did not say")
+        return GuestCheck(check, FAILED, "refused", "the guest did not say")
     if name.replace("-", "_") in loaded:
-        return Check(check, FAILED, "refused", "this boot has loaded it")
+        return GuestCheck(check, FAILED, "refused", "this boot has loaded it")
     if row.get("rc") == 0 or row.get("loaded"):
-        return Check(
+        return GuestCheck(
             check,
             FAILED,
             "refused",
             f"modprobe ended with {row.get('rc')}" + (", and it is loaded" if row.get("loaded") else ""),
         )
-    return Check(check, PASSED, "refused", brief(row.get("said") or f"exit status {row.get('rc')}"))
+    return GuestCheck(check, PASSED, "refused", brief(row.get("said") or f"exit status {row.get('rc')}"))
 
 
-def _initramfs(facts: Facts, document: Document) -> Iterator[Check]:
+def _initramfs(facts: Facts, document: Document) -> Iterator[GuestCheck]:
     image = facts.get("initramfs") or {}
     names = list(image.get("names") or ())
     if image.get("error") or not names:
-        yield Check("initramfs", FAILED, "can be listed", brief(image.get("error") or "it is empty"))
+        yield GuestCheck("initramfs", FAILED, "can be listed", brief(image.get("error") or "it is empty"))
         return
     unwanted = {module.replace("-", "_") for module in document.get("blacklist") or ()}
     bad = [
@@ -376,7 +380,7 @@ def _initramfs(facts: Facts, document: Document) -> Iterator[Check]:
 # -- packages
 
 
-def _packages(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check]:
+def _packages(facts: Facts, wanted: GuestExpectations, document: Document) -> Iterator[GuestCheck]:
     have = facts.get("packages") or {}
     installed = {name: row[0] for name, row in have.items() if str(row[2]) in ("ii", "hi")}
     other = sorted(
@@ -427,12 +431,12 @@ def _flat(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         yield from _flat(row.get("children") or ())
 
 
-def _disk(facts: Facts, wanted: Wanted) -> Iterator[Check]:
+def _disk(facts: Facts, wanted: GuestExpectations) -> Iterator[GuestCheck]:
     rows = list(_flat(facts.get("disks") or ()))
     root = next((row for row in rows if row.get("mountpoint") == "/"), {})
     shipped = next((part for part in wanted.partitions if part.name in ("root-a", "root")), None)
     if shipped is None:
-        yield Check("disk.root", FAILED, "a root partition in the manifest", "none")
+        yield GuestCheck("disk.root", FAILED, "a root partition in the manifest", "none")
         return
     yield same("disk.root", shipped.name, root.get("partlabel") or "unknown")
     yield same("disk.root.uuid", shipped.uuid.lower(), str(root.get("partuuid")).lower())
@@ -474,7 +478,7 @@ def _disk(facts: Facts, wanted: Wanted) -> Iterator[Check]:
 # -- identity
 
 
-def _identity(facts: Facts, first: Facts | None) -> Iterator[Check]:
+def _identity(facts: Facts, first: Facts | None) -> Iterator[GuestCheck]:
     have = facts.get("identity") or {}
     machine = str(have.get("machine_id") or "")
     yield holds(
@@ -523,7 +527,7 @@ def _shown(value: Any) -> str:
     return listed(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def unique(one: Facts, other: Facts) -> list[Check]:
+def unique(one: Facts, other: Facts) -> list[GuestCheck]:
     """Check two clones side by side for items that must be unique.
 
     The kinds of host keys are equal, but the clones must not share a key.
@@ -625,12 +629,12 @@ def _reason(name: str, reasons: Sequence[tuple[str, str]]) -> str | None:
     return next((why for pattern, why in reasons if re.match(pattern, name)), None)
 
 
-def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Check]:
+def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[GuestCheck]:
     verdict = facts.get("verdict")
     unit = _unit(facts, "goldnode-sanity.service")
     ran = unit.get("ActiveState") == "active" and unit.get("Result") == "success"
     if not isinstance(verdict, dict) or not verdict.get("findings"):
-        yield Check(
+        yield GuestCheck(
             "check.ran",
             FAILED,
             "a verdict of this boot",
@@ -660,7 +664,7 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
     for name in hardware:
         rows = by_id.get(name, [])
         if not rows:
-            yield Check(
+            yield GuestCheck(
                 f"check.says.{name}",
                 FAILED,
                 "said to be missing or not verifiable here",
@@ -668,14 +672,14 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
             )
         elif any(row["outcome"] == "match" for row in rows):
             got = f"match: {rows[0]['got']}"
-            yield Check(
+            yield GuestCheck(
                 f"check.says.{name}",
                 FAILED,
                 "said to be missing or not verifiable here: the machine has no such GPU",
                 brief(got),
             )
         else:
-            yield Check(
+            yield GuestCheck(
                 f"check.says.{name}",
                 UNVERIFIABLE,
                 brief(rows[0]["expected"]),
@@ -708,7 +712,7 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Chec
             if str(finding["got"]) != why
             else f"{finding['outcome']}: {why}"
         )
-        yield Check(
+        yield GuestCheck(
             f"check.unseen.{finding['id']}{subject}", UNVERIFIABLE, brief(finding["expected"]), brief(got)
         )
     good_ones = sum(finding["outcome"] == "match" for finding in findings)
@@ -730,7 +734,7 @@ def _finding(row: Mapping[str, Any]) -> Finding:
     )
 
 
-def _gate(facts: Facts, document: Document) -> Iterator[Check]:
+def _gate(facts: Facts, document: Document) -> Iterator[GuestCheck]:
     verdict = facts.get("verdict")
     state = facts.get("gate") or {}
     mode = str(document.get("gate") or gate.REPORT)
@@ -815,11 +819,13 @@ def _gate(facts: Facts, document: Document) -> Iterator[Check]:
 # -- what is left to do
 
 
-def _plan(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check]:
+def _plan(facts: Facts, wanted: GuestExpectations, document: Document) -> Iterator[GuestCheck]:
     told = facts.get("plan") or {}
     plan = told.get("plan")
     if not isinstance(plan, dict):
-        yield Check("plan", FAILED, "a plan", brief(told.get("error") or "goldnode-node plan said nothing"))
+        yield GuestCheck(
+            "plan", FAILED, "a plan", brief(told.get("error") or "goldnode-node plan said nothing")
+        )
         return
     kept = {name for name, _ in wanted.pending}
     left = list(plan.get("actions") or ())
@@ -857,8 +863,8 @@ def _plan(facts: Facts, wanted: Wanted, document: Document) -> Iterator[Check]:
             yield _pending(name, reason, shown == "match", why)
 
 
-def _pending(name: str, reason: str, done: bool, why: str | None) -> Check:
+def _pending(name: str, reason: str, done: bool, why: str | None) -> GuestCheck:
     check = "pending." + re.sub(r"\s+", ".", name)
     if done:
-        return Check(check, PASSED, brief(reason), "done, or found right, at the first boot")
-    return Check(check, UNVERIFIABLE if why else FAILED, brief(reason), brief(why or "it still waits"))
+        return GuestCheck(check, PASSED, brief(reason), "done, or found right, at the first boot")
+    return GuestCheck(check, UNVERIFIABLE if why else FAILED, brief(reason), brief(why or "it still waits"))

@@ -17,9 +17,10 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from goldnode.disks.definition import Waiver
+from goldnode.disks.definition import HygieneWaiver
 from goldnode.disks.model import Hygiene
 from goldnode.disks.sanitise import MACHINE_ID
+from goldnode.inspect.packages import paragraphs
 
 # Known set-user-ID and set-group-ID programs in Debian packages. Any other is a finding.
 _SETID = """
@@ -176,8 +177,7 @@ def compilers(root: Path) -> Iterator[Finding]:
             for path in sorted(folder.iterdir()):
                 if _COMPILERS.fullmatch(path.name):
                     yield str(path.relative_to(root)), "a tool that builds"
-    for stanza in _text(root / "var/lib/dpkg/status").split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Status): (.*)$", stanza, re.MULTILINE))
+    for fields in paragraphs(_text(root / "var/lib/dpkg/status")):
         if fields.get("Status", "").endswith(" installed") and _BUILDERS.fullmatch(fields.get("Package", "")):
             yield "var/lib/dpkg/status", f"package {fields['Package']} builds modules"
     if any(root.glob("usr/src/linux-headers-*")):
@@ -253,8 +253,8 @@ def fenced(root: Path) -> Iterator[Finding]:
     patterns = re.findall(r'^\s*"(.*)";$', fence, re.MULTILINE)
     status = {
         fields["Package"]: fields.get("Status", "")
-        for stanza in _text(root / "var/lib/dpkg/status").split("\n\n")
-        if "Package" in (fields := dict(re.findall(r"^(Package|Status): (.*)$", stanza, re.MULTILINE)))
+        for fields in paragraphs(_text(root / "var/lib/dpkg/status"))
+        if "Package" in fields
     }
     for package in document.get("packages", ()):
         name = package["name"]
@@ -268,10 +268,11 @@ def fenced(root: Path) -> Iterator[Finding]:
 
 def packages_whole(root: Path) -> Iterator[Finding]:
     """Every package is completely installed."""
-    for stanza in _text(root / "var/lib/dpkg/status").split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Status): (.*)$", stanza, re.MULTILINE))
+    for fields in paragraphs(_text(root / "var/lib/dpkg/status")):
         state = fields.get("Status", "").split(" ")
-        if fields and (state[1:2] != ["ok"] or state[2:3] not in (["installed"], ["config-files"])):
+        if "Package" in fields and (
+            state[1:2] != ["ok"] or state[2:3] not in (["installed"], ["config-files"])
+        ):
             yield "var/lib/dpkg/status", f"{fields.get('Package')} is {fields.get('Status')}"
     if any(path.name.isdigit() for path in (root / "var/lib/dpkg/updates").glob("*")):
         yield "var/lib/dpkg/updates", "dpkg was interrupted"
@@ -309,7 +310,7 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
-def check(root: Path, waivers: Sequence[Waiver] = ()) -> list[Hygiene]:
+def check(root: Path, waivers: Sequence[HygieneWaiver] = ()) -> list[Hygiene]:
     """Run every check on the root filesystem and return the results in a fixed order.
 
     A finding that a waiver covers does not fail its check.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from goldnode.channels.history import Line
+from goldnode.channels.history import ChannelLine
 from goldnode.core.errors import DiskError
 
 COMMAND = "goldnode disks"
@@ -14,7 +14,7 @@ CLASS_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
-class ClassLine(Line):
+class ClassLine(ChannelLine):
     """A line of images that users follow: a node class."""
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import Field
 
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import NodeClass, Stack
 from goldnode.classdoc.compile import class_document
 from goldnode.core.errors import DiskError, UnsolvableError
@@ -31,16 +31,17 @@ from goldnode.disks.definition import Definition, Disk
 from goldnode.lock import pool as pools
 from goldnode.lock.aptroot import AptRoot, apt_root
 from goldnode.lock.archives import ArchivePlaces
-from goldnode.lock.fetch import Fetcher, Progress
+from goldnode.lock.fetch import Fetcher, FetchProgress
 from goldnode.lock.locked_files import (
     LockedDeb,
-    Moved,
+    MovedFile,
+    first_fault,
     keeper,
     kept_versions,
     locked_debs,
     moved,
     pool_path,
-    told,
+    version_changes,
     wanted_debs,
     writing,
 )
@@ -57,12 +58,12 @@ from goldnode.lock.model import (
     listed,
     load_sealed,
     lock_name,
-    write_whole,
+    write_atomically,
 )
 from goldnode.lock.modulebuild import build_package
 from goldnode.lock.modules import ARCHIVE as BUILT
 from goldnode.lock.modules import BuiltModules, find_modules
-from goldnode.lock.resolve import Graph, _records, apt_sources
+from goldnode.lock.resolve import DependencyGraph, _records, apt_sources
 from goldnode.node.state.family import builds_modules
 
 # Environment variable: directories searched for locks before those of the definition.
@@ -94,19 +95,19 @@ class DiskLock(Sealed):
         return sum(item.size for item in self.debs)
 
 
-class _Written(DiskLock):
+class _DiskLockFile(DiskLock):
     stated: Digest | None = Field(default=None, alias="digest")
 
 
 @dataclass(frozen=True)
-class Target:
+class DiskTarget:
     """A class whose disk is to be locked or built, with everything required for that."""
 
     definition: Definition
     catalog: Catalog
     site: Site
-    entry: Entry[NodeClass]
-    stack: Entry[Stack]
+    entry: CatalogEntry[NodeClass]
+    stack: CatalogEntry[Stack]
     stack_lock: Lock
     disk: Disk
 
@@ -163,7 +164,7 @@ class Target:
         return digest_of({**asked, "prebuilt": self.builds})
 
 
-def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> Target:
+def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> DiskTarget:
     """Return the target for the disk of class `name`.
 
     Raises GoldnodeError if its class, stack lock or OS cannot be used.
@@ -171,7 +172,7 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> T
     definition.check(catalog)
     entry = catalog.node_class(name)
     stack = catalog.stacks[entry.item.stack]
-    found = Target(
+    found = DiskTarget(
         definition,
         catalog,
         site,
@@ -221,7 +222,7 @@ def lock_file(name: str, definition: Definition, *, to_write: bool = False) -> P
     )
 
 
-def find_disk_lock(item: Target) -> DiskLock:
+def find_disk_lock(item: DiskTarget) -> DiskLock:
     """Return the lock of the disk of `item`.
 
     Raises DiskError if it is missing, stale, or of another class.
@@ -254,7 +255,7 @@ def load_disk_lock(path: Path) -> DiskLock:
 
     Raises DiskError with file and line if it is invalid or does not match the digest it states.
     """
-    return load_sealed(path, DiskLock, _Written, DiskError, "goldnode disks lock")
+    return load_sealed(path, DiskLock, _DiskLockFile, DiskError, "goldnode disks lock")
 
 
 def dump_disk_lock(lock: DiskLock) -> str:
@@ -280,14 +281,14 @@ def dump_disk_lock(lock: DiskLock) -> str:
 
 def write_disk_lock(lock: DiskLock, directory: Path) -> Path:
     """Write the lock into `directory`, atomically, and return its file. Raises DiskError on failure."""
-    return write_whole(directory / lock_name(lock.disk), dump_disk_lock(lock), DiskError)
+    return write_atomically(directory / lock_name(lock.disk), dump_disk_lock(lock), DiskError)
 
 
 # -- resolving
 
 
 def resolve(
-    item: Target,
+    item: DiskTarget,
     pool: Path,
     *,
     keep: DiskLock | None = None,
@@ -334,7 +335,7 @@ def resolve(
                 remedy="correct its packages, or lock its stack again",
             ) from error
         stanzas = _records(root, downloads)
-        graph = Graph(stanzas)
+        graph = DependencyGraph(stanzas)
         essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
         asked = [name for name in (*item.disk.packages, *rows) if name in stanzas]
         reasons = {**graph.reached([*asked, *essential]), **dict.fromkeys(essential, "essential")}
@@ -359,7 +360,7 @@ def resolve(
 
 
 def _refuse_vanished(
-    item: Target, root: AptRoot, rows: Mapping[str, LockedPackage], modules: BuiltModules | None
+    item: DiskTarget, root: AptRoot, rows: Mapping[str, LockedPackage], modules: BuiltModules | None
 ) -> None:
     """Raise DiskError if an archive lost a package of the stack lock, or has it with other content."""
     offered = root.offered(rows)
@@ -398,7 +399,7 @@ def _offer(root: AptRoot, pool: Path, modules: BuiltModules) -> None:
 # -- modules
 
 
-def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) -> BuiltModules:
+def built_modules(item: DiskTarget, pool: Path, *, say: Say, offline: bool = False) -> BuiltModules:
     """Return the modules of the stack's lock, from the site's mirror or built here.
 
     Put their package into `pool`.
@@ -426,7 +427,9 @@ def built_modules(item: Target, pool: Path, *, say: Say, offline: bool = False) 
 # -- checking and fetching
 
 
-def check(item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | None = None) -> list[Moved]:
+def check(
+    item: DiskTarget, lock: DiskLock, *, offline: bool = False, cache: Path | None = None
+) -> list[MovedFile]:
     """Return the packages of `lock` that their archives no longer have, or have with other content."""
     with apt_root(
         apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache
@@ -437,11 +440,11 @@ def check(item: Target, lock: DiskLock, *, offline: bool = False, cache: Path | 
 
 
 def fetch(
-    item: Target,
+    item: DiskTarget,
     lock: DiskLock,
     pool: Path,
     *,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     say: Say = lambda text: None,
 ) -> int:
     """Put every file of `lock` into `pool`, and return the number of bytes downloaded.
@@ -488,7 +491,7 @@ def fetch(
         )
     if faults:
         raise DiskError(
-            told(faults),
+            first_fault(faults),
             remedy=f"run `goldnode disks lock {item.name} --check` to see what moved, or fetch again if it "
             "was the network",
         )
@@ -529,7 +532,7 @@ def _take(source: Path, to: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Locked:
+class DiskLockResult:
     """Result of locking one disk: the lock, the previous one, and whether they differ."""
 
     lock: DiskLock
@@ -538,14 +541,14 @@ class Locked:
 
 
 def relock(
-    item: Target,
+    item: DiskTarget,
     pool: Path,
     *,
     upgrade: bool = False,
     offline: bool = False,
     out: Path | None = None,
     say: Say = lambda text: None,
-) -> Locked:
+) -> DiskLockResult:
     """Lock the disk of `item` and write the file.
 
     A lock that is still valid is not changed, unless `upgrade`.
@@ -565,12 +568,12 @@ def relock(
         and not upgrade
         and not check(item, old, offline=offline)
     ):
-        result = Locked(old, old, False)
+        result = DiskLockResult(old, old, False)
     else:
         lock = resolve(item, pool, keep=None if upgrade else old, offline=offline, say=say)
         # Equal except for the date: return the old lock.
         same = old is not None and old.model_copy(update={"resolved": lock.resolved}) == lock
-        result = Locked(old if same and old is not None else lock, old, not same)
+        result = DiskLockResult(old if same and old is not None else lock, old, not same)
     place = (
         out
         if out is not None
@@ -583,7 +586,7 @@ def relock(
     return result
 
 
-def line(result: Locked) -> str:
+def line(result: DiskLockResult) -> str:
     """Return a one-line summary."""
     lock = result.lock
     what = f"{len(lock.debs)} packages, {lock.size / 1e6:.1f} MB"
@@ -594,16 +597,7 @@ def line(result: Locked) -> str:
 
 def _moved(old: DiskLock, new: DiskLock) -> str:
     before, after = ({deb.name: deb.version for deb in lock.debs} for lock in (old, new))
-    rows = [
-        f"{name} {before[name]} -> {after[name]}"
-        for name in sorted(before.keys() & after.keys())
-        if before[name] != after[name]
-    ]
-    rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
-    rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
-    if not rows:
-        return "; the same packages"
-    return "; " + ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+    return f"; {version_changes(before, after) or 'the same packages'}"
 
 
 def inputs_digest(parts: Sequence[Any]) -> str:

@@ -61,7 +61,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class System:
+class DiskSystem:
     """Operating system of an image.
 
     `id` and `version` are those of /etc/os-release (debian, 12). `architecture` is dpkg's name for it.
@@ -74,7 +74,7 @@ class System:
 
 
 @dataclass(frozen=True)
-class Driver:
+class DiskDriver:
     """GPU driver of an image: `module` is the name modprobe takes (nvidia-current), `version` the driver
     version (535.309.01).
     """
@@ -106,7 +106,7 @@ class DiskFile:
 
 
 @dataclass(frozen=True)
-class Package:
+class DiskPackage:
     """One installed Debian package; `sha256` is the digest of its .deb file."""
 
     name: str
@@ -116,7 +116,7 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingWork:
     """Work that an image cannot contain. The first boot does it, or finds it missing.
 
     `id` names the resource, `reason` explains why it has to wait.
@@ -156,9 +156,9 @@ class BuiltDisk:
     stack: str
     stack_lock: str
     disk_lock: str
-    os: System
+    os: DiskSystem
     kernel: str
-    driver: Driver | None
+    driver: DiskDriver | None
     modules: tuple[str, ...]
     loader: Loader
     layout: Layout
@@ -166,8 +166,8 @@ class BuiltDisk:
     partitions: tuple[Partition, ...]
     raw: Raw
     files: tuple[DiskFile, ...]
-    packages: tuple[Package, ...]
-    pending: tuple[Pending, ...]
+    packages: tuple[DiskPackage, ...]
+    pending: tuple[PendingWork, ...]
     hygiene: tuple[Hygiene, ...]
     tools: Mapping[str, str] = field(default_factory=dict)
 
@@ -217,9 +217,9 @@ class BuiltDisk:
                 stack=_text(data, "stack"),
                 stack_lock=_text(data, "stack_lock"),
                 disk_lock=_text(data, "disk_lock"),
-                os=_row(System, data["os"]),
+                os=_row(DiskSystem, data["os"]),
                 kernel=str(data["kernel"]["release"]),
-                driver=None if data["driver"] is None else _row(Driver, data["driver"]),
+                driver=None if data["driver"] is None else _row(DiskDriver, data["driver"]),
                 modules=tuple(data["modules"]),
                 loader=data["loader"],
                 layout=data["layout"],
@@ -227,8 +227,8 @@ class BuiltDisk:
                 partitions=tuple(_row(Partition, item) for item in data["partitions"]),
                 raw=_row(Raw, data["raw"]),
                 files=tuple(_row(DiskFile, item) for item in data["files"]),
-                packages=tuple(_row(Package, item) for item in data["packages"]),
-                pending=tuple(_row(Pending, item) for item in data["pending"]),
+                packages=tuple(_row(DiskPackage, item) for item in data["packages"]),
+                pending=tuple(_row(PendingWork, item) for item in data["pending"]),
                 hygiene=tuple(_row(Hygiene, item) for item in data["hygiene"]),
                 tools=dict(data["tools"]),
             )

@@ -17,7 +17,7 @@ from typing import Any
 
 from goldnode.core.data import PACKAGE, ansible_environment, data
 from goldnode.core.errors import DiskError
-from goldnode.disks.model import Pending
+from goldnode.disks.model import PendingWork
 from goldnode.node.host import Host
 from goldnode.node.state.engine import plan
 from goldnode.node.state.model import IMAGE, PHASES, NodeError
@@ -128,7 +128,7 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
             )
     except FileNotFoundError as problem:
         raise DiskError(
-            f"{problem.filename} is not on this machine", remedy="apt-get install util-linux"
+            f"{problem.filename} is not on this machine", remedy="install it: apt-get install util-linux"
         ) from problem
     except subprocess.TimeoutExpired as problem:
         raise DiskError(f"site.yml did not end within {_TIME} s on the root filesystem") from problem
@@ -143,7 +143,7 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
         raise DiskError("site.yml fails on the root filesystem:\n  " + "\n  ".join(lines) + "\n")
 
 
-def prove(root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]) -> list[Pending]:
+def prove(root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]) -> list[PendingWork]:
     """Check that nothing of phase `image` is left to do, and return the pending work.
 
     Pending is work for a boot or for the GPU, facts that cannot be checked here, and changes that wait.
@@ -161,11 +161,11 @@ def prove(root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]) 
         )
         raise DiskError(f"the root filesystem is not what its class says after site.yml: {said}")
     rows = [
-        Pending(f"{action.kind} {action.target}", f"{action.phase}: {action.reason}")
+        PendingWork(f"{action.kind} {action.target}", f"{action.phase}: {action.reason}")
         for action in whole.actions
     ]
-    rows += [Pending(note.subject, note.message) for note in whole.notes]
-    rows += [Pending(item.subject, item.message) for item in whole.waiting]
+    rows += [PendingWork(note.subject, note.message) for note in whole.notes]
+    rows += [PendingWork(item.subject, item.message) for item in whole.waiting]
     return sorted(set(rows), key=lambda row: (row.id, row.reason))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from goldnode.channels import moves as channels_moves
-from goldnode.channels.history import Line
+from goldnode.channels.history import ChannelLine
 from goldnode.core.errors import DiskError
 from goldnode.core.files import replace_file, sha256_of
 from goldnode.disks import evidence
@@ -22,7 +22,7 @@ from goldnode.disks.model import MANIFEST, BuiltDisk, builds
 from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
-    from goldnode.evidence.signatures import Signer
+    from goldnode.evidence.signatures import EnvelopeSigner
 
 
 class ChannelStore:
@@ -61,7 +61,7 @@ class ChannelStore:
         return next((disk for disk in builds(self.root, class_) if digest_of(disk) == digest), None)
 
 
-class StorePlace(channels_moves.KeptPlace):
+class DiskStorePlace(channels_moves.LocalPlace):
     """A local store as the home of channels, or as the cached copy of a published directory."""
 
     command = COMMAND
@@ -70,19 +70,19 @@ class StorePlace(channels_moves.KeptPlace):
         super().__init__(store, name)
         self.store = store
 
-    def pointer(self, line: Line, channel: str) -> str | None:
+    def pointer(self, line: ChannelLine, channel: str) -> str | None:
         return self.store.named(channels_moves.local_name(self.name, line, channel))
 
-    def published(self, line: Line, tag: str) -> str | None:
+    def published(self, line: ChannelLine, tag: str) -> str | None:
         found = self.find(line, tag)
         return None if found is None else digest_of(found)
 
-    def find(self, line: Line, tag: str) -> BuiltDisk | None:
+    def find(self, line: ChannelLine, tag: str) -> BuiltDisk | None:
         """Return a build of the class by its id, or None."""
         path = self.store.root / "built" / line.repository / tag
         return BuiltDisk.load(path) if (path / MANIFEST).is_file() else None
 
-    def disk(self, line: Line, digest: str) -> BuiltDisk:
+    def disk(self, line: ChannelLine, digest: str) -> BuiltDisk:
         """Return a build by its digest. Raises DiskError if the store lacks it."""
         found = self.store.disk(digest, line.repository)
         if found is None:
@@ -92,13 +92,13 @@ class StorePlace(channels_moves.KeptPlace):
             )
         return found
 
-    def whole(self, line: Line, digest: str) -> None:
+    def whole(self, line: ChannelLine, digest: str) -> None:
         disk = self.disk(line, digest)
         evidence.check_files(
             disk, [row.format for row in disk.files if (disk.directory / row.file).is_file()]
         )
 
-    def lines(self, repository: str) -> list[Line]:
+    def lines(self, repository: str) -> list[ChannelLine]:
         return [line_of(line.repository) for line in super().lines(repository)]
 
 
@@ -112,7 +112,7 @@ class DirectoryPlace:
     copy = False
     settles = False  # its lock excludes other writers
 
-    def __init__(self, root: Path, store: ChannelStore, signer: Signer | None = None) -> None:
+    def __init__(self, root: Path, store: ChannelStore, signer: EnvelopeSigner | None = None) -> None:
         self.root, self.store, self.signer = root.absolute(), store, signer
         self.name = str(self.root)
         if not self.root.is_dir():
@@ -129,21 +129,21 @@ class DirectoryPlace:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def channels(self, line: Line) -> Path:
+    def channels(self, line: ChannelLine) -> Path:
         """Return the directory of the channels of a class."""
         return self.root / line.repository / "channels"
 
-    def text(self, line: Line) -> bytes:
+    def text(self, line: ChannelLine) -> bytes:
         try:
             return (self.channels(line) / HISTORY).read_bytes()
         except FileNotFoundError:
             return b""
 
-    def commit(self, line: Line, text: bytes) -> None:
+    def commit(self, line: ChannelLine, text: bytes) -> None:
         with full(self.root):
             replace_file(self.channels(line) / HISTORY, text)
 
-    def pointer(self, line: Line, channel: str) -> str | None:
+    def pointer(self, line: ChannelLine, channel: str) -> str | None:
         try:
             found = json.loads((self.channels(line) / f"{channel}.json").read_bytes())
             return str(found["digest"])
@@ -152,7 +152,7 @@ class DirectoryPlace:
         except (ValueError, KeyError, TypeError):
             return "unreadable"
 
-    def point(self, line: Line, channel: str, digest: str) -> None:
+    def point(self, line: ChannelLine, channel: str, digest: str) -> None:
         from goldnode.disks.directory import refresh
 
         disk = self.disk(line, digest)
@@ -175,11 +175,11 @@ class DirectoryPlace:
             replace_file(self.channels(line) / f"{channel}.json", pointer)
             refresh(self.root)
 
-    def published(self, line: Line, tag: str) -> str | None:
+    def published(self, line: ChannelLine, tag: str) -> str | None:
         path = self.root / line.repository / tag
         return digest_of(BuiltDisk.load(path)) if (path / MANIFEST).is_file() else None
 
-    def disk(self, line: Line, digest: str) -> BuiltDisk:
+    def disk(self, line: ChannelLine, digest: str) -> BuiltDisk:
         """Return a published build by its digest. Raises DiskError if the directory lacks it."""
         for path in sorted((self.root / line.repository).glob(f"*/{MANIFEST}")):
             if "sha256:" + sha256_of(path) == digest:
@@ -189,12 +189,12 @@ class DirectoryPlace:
             remedy="publish it again: goldnode disks publish",
         )
 
-    def whole(self, line: Line, digest: str) -> None:
+    def whole(self, line: ChannelLine, digest: str) -> None:
         from goldnode.disks.directory import check_published
 
         check_published(self.disk(line, digest).directory)
 
-    def lines(self, repository: str) -> list[Line]:
+    def lines(self, repository: str) -> list[ChannelLine]:
         return [line_of(repository)] if (self.root / repository / "channels" / HISTORY).is_file() else []
 
     def classes(self) -> list[str]:
@@ -203,11 +203,11 @@ class DirectoryPlace:
         found |= {path.parent.parent.name for path in self.root.glob(f"*/channels/{HISTORY}")}
         return sorted(name for name in found if CLASS_NAME.fullmatch(name))
 
-    def send_again(self, line: Line, digest: str) -> bool:
-        from goldnode.disks.upload import bring
+    def send_again(self, line: ChannelLine, digest: str) -> bool:
+        from goldnode.disks.upload import copy_build
 
         disk = self.store.disk(digest, line.repository)
         if disk is None or self.signer is None:
             return False
-        bring(disk, self, self.signer, [], replace=True)
+        copy_build(disk, self, self.signer, [], replace=True)
         return True

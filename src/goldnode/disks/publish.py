@@ -29,7 +29,7 @@ from goldnode.channels import moves as channels_moves
 from goldnode.channels.history import CHANNELS
 from goldnode.channels.history import read as read_history
 from goldnode.channels.locks import using
-from goldnode.channels.requirements import Waiver, refuse
+from goldnode.channels.requirements import Decisions, RequirementWaiver, refuse
 from goldnode.core.errors import DiskError, ImageError, nearest
 from goldnode.core.files import replace_file, sha256_of
 from goldnode.disks import formats
@@ -45,13 +45,13 @@ from goldnode.disks.lines import HISTORY, ClassLine, line_of
 from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
 from goldnode.disks.places import ChannelStore, DirectoryPlace
 from goldnode.disks.requirements import judge
-from goldnode.disks.upload import Published, _space, bring
+from goldnode.disks.upload import PublishedDisk, _space, copy_build
 from goldnode.evidence import signatures
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.evidence.signatures import Signer
+    from goldnode.evidence.signatures import EnvelopeSigner
 
 _SMALL = 64 << 20  # size limit of a document that is read into memory
 _TRIES = 5
@@ -64,24 +64,24 @@ Say = Callable[[str], None]
 def publish(
     disk: BuiltDisk,
     place: DirectoryPlace,
-    signer: Signer,
+    signer: EnvelopeSigner,
     *,
     trust: Sequence[SSlibKey] = (),
-    waivers: Sequence[Waiver] = (),
+    waivers: Sequence[RequirementWaiver] = (),
     now: dt.datetime | None = None,
-) -> Published:
+) -> PublishedDisk:
     """Publish a build with its evidence.
 
     Raises DiskError and ImageError; nothing becomes visible in that case.
     """
     line_of(disk.class_)
-    gates = judge("publish", disk, trust=(*trust, signer.public), waivers=waivers)
-    refuse("publish", disk.name, gates)
+    results = judge("publish", disk, Decisions((*trust, signer.public), waivers))
+    refuse("publish", disk.name, results)
     with using(place.store), place.turn():
-        found = bring(disk, place, signer, gates, now=now)
+        found = copy_build(disk, place, signer, results, now=now)
         with full(place.root):
             refresh(place.root)
-    found.gates = gates
+    found.requirements = results
     return found
 
 
@@ -91,7 +91,7 @@ def publish(
 # Pulling
 
 
-class Source(Protocol):
+class PullSource(Protocol):
     """Location to pull from."""
 
     name: str
@@ -109,7 +109,7 @@ class Source(Protocol):
         """
 
 
-class Folder:
+class FolderSource:
     """A published directory on this machine."""
 
     def __init__(self, root: Path) -> None:
@@ -141,7 +141,7 @@ class Folder:
         return True
 
 
-class Web:
+class WebSource:
     """A published directory behind HTTP. `ca` is the certificate of its authority (PEM)."""
 
     def __init__(self, url: str, ca: Path | None = None) -> None:
@@ -268,19 +268,19 @@ def _reason(problem: Exception) -> str:
     return str(inner).rpartition(": ")[2].strip("'\")") or type(inner).__name__
 
 
-def source_of(text: str, ca: Path | None = None) -> Source:
+def source_of(text: str, ca: Path | None = None) -> PullSource:
     """Return the source for a URL or path. Raises DiskError for any other scheme."""
     if re.match(r"https?://", text):
-        return Web(text, ca)
+        return WebSource(text, ca)
     if "://" in text:
         raise DiskError(
             f"{text} is no place to pull from", remedy="name a directory, or an http or https address"
         )
-    return Folder(Path(text))
+    return FolderSource(Path(text))
 
 
 @dataclass
-class Pulled:
+class PulledDisk:
     """Result of a pull. `fetched` and `there` count files."""
 
     disk: BuiltDisk
@@ -291,7 +291,7 @@ class Pulled:
 
 
 def pull(
-    source: Source,
+    source: PullSource,
     store: ChannelStore,
     name: str,
     wanted: str = "stable",
@@ -299,7 +299,7 @@ def pull(
     trust: Sequence[SSlibKey],
     formats: Sequence[str] = ("raw.zst",),
     say: Say = lambda text: None,
-) -> Pulled:
+) -> PulledDisk:
     """Download a build into the store: the target of a channel, or a build id.
 
     Every byte is validated against a trusted signature.
@@ -340,7 +340,7 @@ def pull(
             stage.mkdir(parents=True, exist_ok=True)
             replace_file(stage / MANIFEST, manifest)
             disk = BuiltDisk.load(stage)
-            found = Pulled(disk, f"sha256:{sums[MANIFEST]}", notes=notes)
+            found = PulledDisk(disk, f"sha256:{sums[MANIFEST]}", notes=notes)
             target = store.root / "built" / name / build_id
             own = _own(target, found.digest)
             for file in _files(disk, sums, formats):
@@ -385,7 +385,7 @@ def _lane(store: ChannelStore, name: str) -> Iterator[None]:
 
 
 def _look_up(
-    source: Source,
+    source: PullSource,
     store: ChannelStore,
     line: ClassLine,
     channel: str,
@@ -394,7 +394,7 @@ def _look_up(
 ) -> tuple[str, str]:
     """Return build id and digest of a channel's target, according to the signed history only."""
     there = source.small(f"{line}/channels/{HISTORY}") or b""
-    here = channels_moves.local_text(store, source.name, line)
+    here = channels_moves.saved_history(store, source.name, line)
     if not there:
         raise DiskError(
             f"{source.name} has no channels of {line}",
@@ -420,12 +420,12 @@ def _look_up(
             f"{channel} of {line} stands for nothing (of its channels: {known})",
             remedy="promote a disk to it",
         )
-    channels_moves.keep(store, source.name, line, text)
+    channels_moves.save_history(store, source.name, line, text)
     return last.tag, last.now
 
 
 def _signed(
-    source: Source, place: str, name: str, build_id: str, trust: Sequence[SSlibKey]
+    source: PullSource, place: str, name: str, build_id: str, trust: Sequence[SSlibKey]
 ) -> tuple[dict[str, str], bytes]:
     """Return the hashes that a trusted key signed for a published build, and the build's manifest."""
     envelope, text, manifest = (source.small(f"{place}/{file}") for file in (ENVELOPE, SUMS, MANIFEST))

@@ -102,7 +102,7 @@ class Drive:
 
 
 @dataclass(frozen=True)
-class Result:
+class GuestResult:
     """Result of a command in the guest. `rc` 255 means that ssh itself failed."""
 
     rc: int
@@ -116,7 +116,8 @@ def find_firmware() -> Firmware:
         if Path(code).is_file() and Path(variables).is_file():
             return Firmware(Path(code), Path(variables))
     raise MachineError(
-        "there is no UEFI firmware for virtual machines on this machine", remedy="apt-get install ovmf"
+        "there is no UEFI firmware for virtual machines on this machine",
+        remedy="install it: apt-get install ovmf",
     )
 
 
@@ -128,7 +129,7 @@ def check_tools() -> None:
     if missing:
         raise MachineError(
             f"missing on this machine: {', '.join(missing)}",
-            remedy=f"apt-get install {' '.join(REQUIREMENTS)}",
+            remedy=f"install them: apt-get install {' '.join(REQUIREMENTS)}",
         )
     find_firmware()
 
@@ -148,7 +149,9 @@ def accelerator() -> Accelerator:
         return Accelerator(TCG, f"{DEVICE} may not be used by this user")
     try:
         with tempfile.TemporaryDirectory(prefix="goldnode-kvm-") as work:
-            machine = Machine(None, Path(work), memory=256, chosen=Accelerator(KVM), network=False)
+            machine = VirtualMachine(
+                None, Path(work), VmOptions(memory=256, chosen=Accelerator(KVM), network=False)
+            )
             with machine:
                 deadline = time.monotonic() + PROBE
                 while time.monotonic() < deadline:
@@ -261,48 +264,48 @@ class _Qmp:
                 return answer["return"]
 
 
-class Machine:
-    """A virtual machine (two processors with KVM, one emulated).
+@dataclass(frozen=True)
+class VmOptions:
+    """Properties of a virtual machine.
 
-    As a context manager it starts the machine and cleans up.
+    - `snapshot` discards the guest's writes and leaves the file unchanged. `form` is the format of the file.
+    - `memory` is in MiB. The default is two processors with KVM, and one emulated.
+    - `credentials` are systemd credentials by name, passed in the SMBIOS tables. systemd 252 reads them; the
+      disk needs no changes.
+    - `drives` are additional disks.
+    - `network` adds a network card. Port 22 of the guest is forwarded to a port of the loopback interface.
+    """
+
+    snapshot: bool = True
+    form: str = "raw"
+    memory: int = 2048
+    processors: int | None = None
+    mac: str = "52:54:00:67:6e:01"
+    key: Path | None = None
+    user: str = "root"
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    drives: Sequence[Drive] = ()
+    network: bool = True
+    firmware: Firmware | None = None
+    chosen: Accelerator | None = None
+    reboots: bool = True
+
+
+class VirtualMachine:
+    """A virtual machine. As a context manager it starts the machine and cleans up.
 
     - `disk` is the file to boot, or None.
     - `work` is a private directory: console (`console.log`), firmware variables (persistent between starts),
       and QEMU's messages (`qemu.log`).
-    - `snapshot` discards the guest's writes and leaves the file unchanged.
-    - `memory` is in MiB.
-    - `credentials` are systemd credentials by name, passed in the SMBIOS tables. systemd 252 reads them; the
-      disk needs no changes.
-    - `drives` are additional disks.
-    - `network` adds a network card. Port 22 of the guest is forwarded to `port` of the loopback interface.
+    - `port` of the loopback interface leads to port 22 of the guest.
     """
 
-    def __init__(
-        self,
-        disk: Path | None,
-        work: Path,
-        *,
-        snapshot: bool = True,
-        form: str = "raw",
-        memory: int = 2048,
-        processors: int | None = None,
-        mac: str = "52:54:00:67:6e:01",
-        key: Path | None = None,
-        user: str = "root",
-        credentials: Mapping[str, str] | None = None,
-        drives: Sequence[Drive] = (),
-        network: bool = True,
-        firmware: Firmware | None = None,
-        chosen: Accelerator | None = None,
-        reboots: bool = True,
-    ) -> None:
-        self.disk, self.work, self.snapshot, self.form = disk, work, snapshot, form
-        self.memory, self.key, self.user, self.mac = memory, key, user, mac
-        self.credentials = dict(credentials or {})
-        self.drives, self.network, self.reboots = tuple(drives), network, reboots
-        self.firmware = firmware or find_firmware()
-        self.accelerator = chosen or accelerator()
-        self.processors = processors or (2 if self.accelerator.name == KVM else 1)
+    def __init__(self, disk: Path | None, work: Path, options: VmOptions | None = None) -> None:
+        self.disk, self.work, self.options = disk, work, options or VmOptions()
+        self.key = self.options.key
+        self.firmware = self.options.firmware or find_firmware()
+        self.accelerator = self.options.chosen or accelerator()
+        self.processors = self.options.processors or (2 if self.accelerator.name == KVM else 1)
         self.booted: str | None = None  # set by callers: the last known boot id
         self.port: int | None = None
         self.clock: Clock | None = None
@@ -322,7 +325,7 @@ class Machine:
             "-M",
             "q35",
             "-m",
-            str(self.memory),
+            str(self.options.memory),
             "-smp",
             str(self.processors),
         ]
@@ -353,17 +356,17 @@ class Machine:
         ]
         words += ["-chardev", f"socket,id=qmp,fd={qmp}", "-mon", "chardev=qmp,mode=control"]
         words += ["-device", "virtio-rng-pci"]
-        if not self.reboots:
+        if not self.options.reboots:
             words += ["-no-reboot"]
         if self.disk is not None:
             # cache=unsafe skips flushes: a crash of this machine ends the guest anyway.
-            keeps = "snapshot=on" if self.snapshot else "cache=unsafe"
+            keeps = "snapshot=on" if self.options.snapshot else "cache=unsafe"
             words += [
                 "-drive",
-                f"if=none,id=disk,format={self.form},discard=unmap,{keeps},file={escaped(self.disk)}",
+                f"if=none,id=disk,format={self.options.form},discard=unmap,{keeps},file={escaped(self.disk)}",
             ]
             words += ["-device", "virtio-blk-pci,drive=disk,bootindex=0"]
-        for number, drive in enumerate(self.drives):
+        for number, drive in enumerate(self.options.drives):
             mode = "readonly=on" if drive.readonly else "cache=unsafe"
             words += [
                 "-drive",
@@ -373,20 +376,20 @@ class Machine:
                 "-device",
                 f"virtio-blk-pci,drive=drive{number}" + (f",serial={drive.serial}" if drive.serial else ""),
             ]
-        if self.network:
+        if self.options.network:
             # restrict: the guest reaches neither this machine nor any network. Port 0: the system picks a
             # free one.
             words += [
                 "-netdev",
                 "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22",
                 "-device",
-                f"virtio-net-pci,netdev=net,mac={self.mac},romfile=",
+                f"virtio-net-pci,netdev=net,mac={self.options.mac},romfile=",
             ]
         for file in sorted(self.work.glob("credential-*")):
             words += ["-smbios", f"type=11,path={escaped(file)}"]
         return words
 
-    def start(self) -> Machine:
+    def start(self) -> VirtualMachine:
         """Start the machine and return it.
 
         The console file is appended to. Raises MachineError on failure.
@@ -398,7 +401,7 @@ class Machine:
         self.work.mkdir(parents=True, exist_ok=True)
         if not (self.work / "variables.fd").exists():
             shutil.copyfile(self.firmware.variables, self.work / "variables.fd")
-        for number, (name, value) in enumerate(sorted(self.credentials.items())):
+        for number, (name, value) in enumerate(sorted(self.options.credentials.items())):
             # In a file: a command line has a limited length and is visible to every user.
             (self.work / f"credential-{number}").write_text(
                 f"io.systemd.credential.binary:{name}={_base64(value)}"
@@ -422,7 +425,7 @@ class Machine:
             self._qmp.read()
             self._qmp.ask("qmp_capabilities")
             self.clock = Clock(self._process.pid)
-            if self.network:
+            if self.options.network:
                 self.port = self._forwarded()
         except (OSError, ValueError) as error:
             self.cut()
@@ -503,7 +506,7 @@ class Machine:
                 time.sleep(0.1)
         self.cut()
 
-    def __enter__(self) -> Machine:
+    def __enter__(self) -> VirtualMachine:
         return self.start() if self._process is None else self
 
     def __exit__(
@@ -586,11 +589,11 @@ class Machine:
             "-p",
             str(self.port),
             *SSH_OPTIONS,
-            f"{self.user}@127.0.0.1",
+            f"{self.options.user}@127.0.0.1",
             *words,
         ]
 
-    def ssh(self, words: Sequence[str], *, stdin: bytes | None = None, limit: float = 300) -> Result:
+    def ssh(self, words: Sequence[str], *, stdin: bytes | None = None, limit: float = 300) -> GuestResult:
         """Run `words` in the guest's login shell, joined by spaces as ssh does.
 
         `limit` is in seconds of the guest's time.
@@ -623,7 +626,7 @@ class Machine:
                 process.wait()
             out.seek(0)
             err.seek(0)
-            return Result(rc, out.read().decode(errors="replace"), err.read().decode(errors="replace"))
+            return GuestResult(rc, out.read().decode(errors="replace"), err.read().decode(errors="replace"))
 
     def wait_ssh(
         self,

@@ -22,8 +22,8 @@ from typing import Any
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.core.program_file import payload
 from goldnode.disks import offline
-from goldnode.disks.locking import DiskLock, Target, checked
-from goldnode.disks.model import Pending
+from goldnode.disks.locking import DiskLock, DiskTarget, checked
+from goldnode.disks.model import PendingWork
 from goldnode.disks.sanitise import sanitise
 from goldnode.lock.locked_files import LockedDeb
 from goldnode.lock.pool import stanza
@@ -54,7 +54,7 @@ class Rootfs:
     """A finished, sanitised root filesystem. `pending` is the work that needs a boot."""
 
     root: Path
-    pending: tuple[Pending, ...]
+    pending: tuple[PendingWork, ...]
 
 
 def needs_root() -> None:
@@ -80,13 +80,14 @@ def tools() -> dict[str, str]:
     for program in ("unshare", "setpriv", "tar", "zstd", "dpkg-deb"):
         if shutil.which(program) is None:
             raise DiskError(
-                f"{program} is not on this machine", remedy="apt-get install util-linux tar zstd dpkg"
+                f"{program} is not on this machine",
+                remedy="install it: apt-get install util-linux tar zstd dpkg",
             )
     return {name: found[name] for name in ("mmdebstrap", "apt", "dpkg")}
 
 
 def make(
-    item: Target,
+    item: DiskTarget,
     lock: DiskLock,
     document: Mapping[str, Any],
     into: Path,

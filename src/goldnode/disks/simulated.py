@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from goldnode.core.data import data
 from goldnode.core.errors import DiskError
-from goldnode.disks.guest import Check, Facts, brief, declared, holds, listed, same
+from goldnode.disks.guest import Facts, GuestCheck, brief, declared, holds, listed, same
 from goldnode.disks.model import BuiltDisk
 from goldnode.facts.host import gpu
 from goldnode.node import gate
@@ -28,7 +28,7 @@ from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.model import PARTS
 
 if TYPE_CHECKING:
-    from goldnode.disks.qemu import Machine
+    from goldnode.disks.qemu import VirtualMachine
 
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
 CHECKOUT = data()
@@ -93,7 +93,7 @@ def _packed(document: Mapping[str, Any], faults: Iterable[str] = ()) -> bytes:
         return out.read_bytes()
 
 
-def _run(machine: Machine, script: str, stdin: bytes | None = None, limit: float = 900) -> str:
+def _run(machine: VirtualMachine, script: str, stdin: bytes | None = None, limit: float = 900) -> str:
     done = machine.ssh(["sh", "-c", f"'{script}'"], stdin=stdin, limit=limit)
     if done.rc:
         raise machine.error(
@@ -102,7 +102,7 @@ def _run(machine: Machine, script: str, stdin: bytes | None = None, limit: float
     return done.out
 
 
-def install(machine: Machine, document: Mapping[str, Any]) -> dict[str, Any]:
+def install(machine: VirtualMachine, document: Mapping[str, Any]) -> dict[str, Any]:
     """Install the simulator and a simulated class document in the guest, and return that document.
 
     Both take effect at its next boot. Raises MachineError and DiskError.
@@ -126,7 +126,7 @@ def install(machine: Machine, document: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def lose(machine: Machine, document: Mapping[str, Any]) -> None:
+def lose(machine: VirtualMachine, document: Mapping[str, Any]) -> None:
     """Remove one simulated GPU, from the next boot on."""
     _run(
         machine,
@@ -144,7 +144,7 @@ def _settings(facts: Facts) -> dict[str, str]:
     return dict(line.split("=", 1) for line in str(facts.get("settings") or "").splitlines() if "=" in line)
 
 
-def healthy(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
+def healthy(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
     """Return the checks of a boot with all simulated GPUs: the policy was set in this boot, reads back, and
     the gate is open.
     """
@@ -228,7 +228,7 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
     return found
 
 
-def faulty(facts: Facts, document: Mapping[str, Any]) -> list[Check]:
+def faulty(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
     """Return the checks of a boot with one simulated GPU missing.
 
     The verdict must be drain, the gate must keep the container runtime down, and systemd must show the

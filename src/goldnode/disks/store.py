@@ -9,11 +9,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from goldnode.channels.locks import opening
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import STORE, store_directory
 
 
-class Store:
+class DiskStore:
     """A directory of disk images.
 
     `pool` holds packages as `pool/<sha256>/<file name>`, `built` the builds, and `cache` data that only saves
@@ -22,15 +23,9 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        try:
+        with opening(root, DiskError, STORE):
             for place in (self.pool, self.built, self.cache):
                 place.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise DiskError(
-                f"the store cannot be written: {problem.strerror}",
-                file=root,
-                remedy=f"name another with --store or ${STORE}",
-            ) from problem
 
     @property
     def pool(self) -> Path:
@@ -85,9 +80,9 @@ class Store:
         return found.f_bavail * found.f_frsize
 
 
-def open_store(path: Path | None = None) -> Store:
+def open_store(path: Path | None = None) -> DiskStore:
     """Open the store at `path`, otherwise $GOLDNODE_DISKS, otherwise `.goldnode/disks`.
 
     Create it if necessary.
     """
-    return Store(store_directory(path))
+    return DiskStore(store_directory(path))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from goldnode.channels.requirements import Gate
+from goldnode.channels.requirements import Requirement
 from goldnode.core.errors import DiskError
 from goldnode.core.files import sha256_of, sync
 from goldnode.disks import evidence, formats
@@ -25,7 +25,7 @@ from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
 from goldnode.evidence import signatures
 
 if TYPE_CHECKING:
-    from goldnode.evidence.signatures import Signer
+    from goldnode.evidence.signatures import EnvelopeSigner
 
 
 class Directory(Protocol):
@@ -35,7 +35,7 @@ class Directory(Protocol):
 
 
 @dataclass
-class Published:
+class PublishedDisk:
     """Result of a publication.
 
     `size` is the number of bytes written. `before`: the build was already published.
@@ -46,25 +46,25 @@ class Published:
     files: int = 0
     size: int = 0
     before: bool = False
-    gates: list[Gate] = field(default_factory=list)
+    requirements: list[Requirement] = field(default_factory=list)
 
 
-def bring(
+def copy_build(
     disk: BuiltDisk,
     place: Directory,
-    signer: Signer,
-    gates: Sequence[Gate],
+    signer: EnvelopeSigner,
+    results: Sequence[Requirement],
     *,
     replace: bool = False,
     now: dt.datetime | None = None,
-) -> Published:
+) -> PublishedDisk:
     """Copy a build to the location.
 
     The caller holds the location's lock. `replace` replaces a damaged copy.
     """
     target = place.root / disk.class_ / disk.build_id
     digest = digest_of(disk)
-    found = Published(target, digest)
+    found = PublishedDisk(target, digest)
     if target.exists():
         there = f"sha256:{sha256_of(target / MANIFEST)}" if (target / MANIFEST).is_file() else "no build"
         if there != digest and not replace:
@@ -111,7 +111,7 @@ def bring(
             script = netboot(disk)
             if script is not None:
                 (stage / f"{disk.name}.ipxe").write_text(script, encoding="ascii")
-            _sign_sums(disk, stage, signer, gates, now or dt.datetime.now(dt.UTC))
+            _sign_sums(disk, stage, signer, results, now or dt.datetime.now(dt.UTC))
             if not packed:
                 _check_compressed(stage / compressed, disk)
             for path in sorted(stage.iterdir()):
@@ -183,7 +183,9 @@ def netboot(disk: BuiltDisk) -> str | None:
     return "\n".join(lines) + "\n"
 
 
-def _sign_sums(disk: BuiltDisk, stage: Path, signer: Signer, gates: Sequence[Gate], now: dt.datetime) -> None:
+def _sign_sums(
+    disk: BuiltDisk, stage: Path, signer: EnvelopeSigner, results: Sequence[Requirement], now: dt.datetime
+) -> None:
     # Hash the copies, so that the signature covers what was actually written.
     found = {path.name: sha256_of(path) for path in sorted(stage.iterdir())}
     wanted = {row.file: row.sha256 for row in disk.files} | {
@@ -204,7 +206,7 @@ def _sign_sums(disk: BuiltDisk, stage: Path, signer: Signer, gates: Sequence[Gat
         "class": disk.class_,
         "build_id": disk.build_id,
         "published": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "gates": [gate.document() for gate in gates],
+        "gates": [result.document() for result in results],
     }
     (stage / ENVELOPE).write_bytes(
         signer.sign(signatures.statement(disk.name, digest_of(disk), PREDICATE, predicate, found))

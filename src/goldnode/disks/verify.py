@@ -25,12 +25,13 @@ from typing import Any
 from goldnode.core.errors import DiskError
 from goldnode.core.files import replace_file, sha256_of
 from goldnode.disks import guest, simulated
-from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Check, Facts, Wanted
+from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Facts, GuestCheck, GuestExpectations
 from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.disks.qemu import (
     Accelerator,
-    Machine,
     MachineError,
+    VirtualMachine,
+    VmOptions,
     accelerator,
     check_tools,
     make_key,
@@ -48,7 +49,7 @@ SPARE = 512 * MIB  # extra size of the guest's disk, beyond image and second slo
 ROOM = 2048 * MIB  # maximum free space that the overlays of one run need
 
 Say = Callable[[str], None]
-Judge = Callable[[list[Check], Facts], list[Check]]
+Judge = Callable[[list[GuestCheck], Facts], list[GuestCheck]]
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Boot:
     number: int
     what: str
     seconds: float
-    checks: list[Check]
+    checks: list[GuestCheck]
     simulated: bool = False
     facts: Facts = field(default_factory=dict, repr=False)
 
@@ -74,7 +75,7 @@ class Boot:
 
 
 @dataclass
-class Report:
+class BootReport:
     """Result of a verification. `to_json` is the content of verified.json."""
 
     built: BuiltDisk
@@ -82,14 +83,14 @@ class Report:
     raw_sha256: str
     raw_sha256_after: str = ""
     boots: list[Boot] = field(default_factory=list)
-    clones: list[Check] = field(default_factory=list)
+    clones: list[GuestCheck] = field(default_factory=list)
     error: str | None = None
 
     @property
     def simulated(self) -> bool:
         return any(boot.simulated for boot in self.boots)
 
-    def checks(self) -> Iterator[tuple[str, Check]]:
+    def checks(self) -> Iterator[tuple[str, GuestCheck]]:
         """Yield all checks with the boot they belong to."""
         for boot in self.boots:
             yield from ((f"boot {boot.number}", check) for check in boot.checks)
@@ -196,7 +197,7 @@ def verify(
     memory: int = 2048,
     say: Say = lambda text: None,
     keep: bool = False,
-) -> Report:
+) -> BootReport:
     """Boot an image and check the guest against its class.
 
     Nothing is written into the build: :func:`write` does that.
@@ -215,7 +216,7 @@ def verify(
     if gpus:
         simulated.check(built)
     before = check_files(built, say)
-    report = Report(built, accelerator(), before)
+    report = BootReport(built, accelerator(), before)
     place = work or built.directory.parent
     place.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(place).free < ROOM:
@@ -232,7 +233,7 @@ def verify(
     with (directory / GUARD).open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)  # released when this process ends, for any reason
         try:
-            _Run(built, report, directory, memory, say).all(clones=clones, gpus=gpus)
+            _BootRun(built, report, directory, memory, say).all(clones=clones, gpus=gpus)
         except MachineError as error:
             report.error = str(error)
         finally:
@@ -253,7 +254,7 @@ def sweep(place: Path) -> None:
             shutil.rmtree(guard.parent, ignore_errors=True)
 
 
-def write(report: Report) -> Path:
+def write(report: BootReport) -> Path:
     """Write verified.json next to the manifest, atomically, and return its path."""
     path = report.built.directory / VERIFIED
     replace_file(
@@ -262,10 +263,10 @@ def write(report: Report) -> Path:
     return path
 
 
-class _Run:
+class _BootRun:
     """One verification run: its directory and its machines."""
 
-    def __init__(self, built: BuiltDisk, report: Report, directory: Path, memory: int, say: Say) -> None:
+    def __init__(self, built: BuiltDisk, report: BootReport, directory: Path, memory: int, say: Say) -> None:
         self.built, self.report, self.directory, self.memory, self.say = built, report, directory, memory, say
         self.key = make_key(directory)
         end = max((part.start + part.size for part in built.partitions), default=built.raw.size)
@@ -275,23 +276,25 @@ class _Run:
             else 0
         )
         self.size = -(-(max(end, built.raw.size) + slot + SPARE) // MIB) * MIB
-        self.wanted = Wanted.of(built, self.size)
+        self.wanted = GuestExpectations.of(built, self.size)
 
-    def machine(self, name: str, number: int) -> Machine:
+    def machine(self, name: str, number: int) -> VirtualMachine:
         """Return a machine on an overlay of its own."""
         place = self.directory / name
         place.mkdir()
         disk = overlay(self.built.path("raw"), place / "overlay.qcow2", size=self.size)
         credentials = {"ssh.authorized_keys.root": (self.key.with_suffix(".pub")).read_text()}
-        return Machine(
+        return VirtualMachine(
             disk,
             place,
-            snapshot=False,
-            form="qcow2",
-            memory=self.memory,
-            key=self.key,
-            credentials=credentials,
-            mac=f"52:54:00:67:6e:{number:02x}",
+            VmOptions(
+                snapshot=False,
+                form="qcow2",
+                memory=self.memory,
+                key=self.key,
+                credentials=credentials,
+                mac=f"52:54:00:67:6e:{number:02x}",
+            ),
         )
 
     def all(self, *, clones: bool, gpus: bool) -> None:
@@ -313,7 +316,7 @@ class _Run:
             if gpus:
                 self.with_gpus(one, second)
 
-    def ask(self, machine: Machine, *, identity: bool = False) -> Facts:
+    def ask(self, machine: VirtualMachine, *, identity: bool = False) -> Facts:
         """Collect the guest's facts, or only its identity, after systemd has finished starting units.
 
         Raises MachineError on failure.
@@ -334,7 +337,7 @@ class _Run:
 
     def boot(
         self,
-        machine: Machine,
+        machine: VirtualMachine,
         number: int,
         what: str,
         *,
@@ -364,7 +367,7 @@ class _Run:
         )
         checks.insert(
             0,
-            Check(
+            GuestCheck(
                 "ssh",
                 PASSED,
                 "answers with the key of this run",
@@ -381,7 +384,7 @@ class _Run:
         )
         return found
 
-    def with_gpus(self, machine: Machine, before: Boot) -> None:
+    def with_gpus(self, machine: VirtualMachine, before: Boot) -> None:
         """Boot twice with simulated GPUs: with all of them, then with one missing."""
         document = before.facts.get("class")
         if not isinstance(document, dict):
@@ -390,10 +393,10 @@ class _Run:
         closing = simulated.install(machine, document)
         self.wanted = replace(self.wanted, class_digest=closing["digest"])
 
-        def healthy(checks: list[Check], facts: Facts) -> list[Check]:
+        def healthy(checks: list[GuestCheck], facts: Facts) -> list[GuestCheck]:
             return checks + simulated.healthy(facts, closing)
 
-        def faulty(checks: list[Check], facts: Facts) -> list[Check]:
+        def faulty(checks: list[GuestCheck], facts: Facts) -> list[GuestCheck]:
             # The fault is intended: check its consequences, not that everything is healthy.
             still = [
                 check for check in checks if check.id in simulated.STILL or check.id.startswith("units.")

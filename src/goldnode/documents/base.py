@@ -15,7 +15,7 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
-class Fault(Part):
+class MissingValue(Part):
     """The reason why a value is missing.
 
     `not_exposed`: this hardware, driver or kernel has no such value. `unread`: reading it failed.
@@ -27,7 +27,7 @@ class Fault(Part):
 
 
 # A value, or the reason why there is none.
-Reading: TypeAlias = Value | Fault
+Reading: TypeAlias = Value | MissingValue
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", description="UTC, to the second")]

@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from goldnode.documents.base import Fault, Part
+from goldnode.documents.base import MissingValue, Part
 
-Text = str | Fault | None
-Number = int | Fault | None
-Decimal = float | Fault | None
-Flag = bool | Fault | None
+Text = str | MissingValue | None
+Number = int | MissingValue | None
+Decimal = float | MissingValue | None
+Flag = bool | MissingValue | None
 
 
-class Product(Part):
+class CapturedProduct(Part):
     """The machine, by DMI."""
 
     vendor: Text = None
@@ -29,7 +29,7 @@ class Product(Part):
     serial: Text = None
 
 
-class Identity(Part):
+class CapturedIdentity(Part):
     """The node, its boot, and the class that it is a member of."""
 
     hostname: Text = None
@@ -40,34 +40,36 @@ class Identity(Part):
     class_digest: Text = None
     lock_digest: Text = None
     image_id: Text = None
-    product: Product | Fault | None = None
+    product: CapturedProduct | MissingValue | None = None
     container: Flag = None
     virtual: Text = None
 
 
-class Kernel(Part):
+class CapturedKernel(Part):
     """The kernel that runs, the installed ones, and the one that boots next."""
 
     running: Text = None
     next_boot: Text = None
-    installed: list[str] | Fault | None = None
+    installed: list[str] | MissingValue | None = None
     cmdline: Text = None
     taint: Number = None
     taint_flags: Text = None
 
 
-class OperatingSystem(Part):
+class CapturedOperatingSystem(Part):
     """The distribution and its kernel. `module_files`: release -> module -> {version, license, signer}."""
 
     id: Text = None
     version: Text = None
-    kernel: Kernel | Fault | None = None
+    kernel: CapturedKernel | MissingValue | None = None
     secure_boot: Flag = None
-    modules: list[str] | Fault | None = None
-    module_files: dict[str, dict[str, dict[str, Text] | Fault] | Fault] | Fault | None = None
+    modules: list[str] | MissingValue | None = None
+    module_files: (
+        dict[str, dict[str, dict[str, Text] | MissingValue] | MissingValue] | MissingValue | None
+    ) = None
 
 
-class Driver(Part):
+class CapturedDriver(Part):
     """The GPU driver: versions by the module, by its library, by /proc, and by the library's answer."""
 
     vendor: Text = None
@@ -78,10 +80,10 @@ class Driver(Part):
     reported: Text = None
     cuda: Text = None
     nvml: Text = None
-    options: dict[str, str] | Fault | None = None
+    options: dict[str, str] | MissingValue | None = None
 
 
-class Ends(Part):
+class CapturedEnds(Part):
     """A PCIe value: now, the most of the slot and card together, and the most of the card."""
 
     current: Number = None
@@ -89,15 +91,15 @@ class Ends(Part):
     device_max: Number = None
 
 
-class GpuPcie(Part):
+class CapturedGpuPcie(Part):
     """The GPU's link by its library. `replay` counts retransmissions."""
 
-    gen: Ends | Fault | None = None
-    width: Ends | Fault | None = None
+    gen: CapturedEnds | MissingValue | None = None
+    width: CapturedEnds | MissingValue | None = None
     replay: Number = None
 
 
-class GpuMemory(Part):
+class CapturedGpuMemory(Part):
     """Memory in MiB."""
 
     total_mib: Number = None
@@ -106,14 +108,14 @@ class GpuMemory(Part):
     source: Text = Field(None, description='Intel: "driver" or "bar2"')
 
 
-class Errors(Part):
+class CapturedErrors(Part):
     """Numbers of ECC errors."""
 
     corrected: Number = None
     uncorrected: Number = None
 
 
-class Sram(Part):
+class CapturedSram(Part):
     """Aggregate ECC errors of the on-chip memory."""
 
     threshold_exceeded: Flag = None
@@ -122,42 +124,42 @@ class Sram(Part):
     secded: Number = None
 
 
-class Dram(Part):
+class CapturedDram(Part):
     """Uncorrected ECC errors of the device memory."""
 
     volatile_uncorrected: Number = None
     aggregate_uncorrected: Number = None
 
 
-class Ecc(Part):
+class CapturedEcc(Part):
     """ECC: mode, mode after the next reset, and errors since the driver was loaded and in total."""
 
     current: Flag = None
     pending: Flag = None
-    volatile: Errors | Fault | None = None
-    aggregate: Errors | Fault | None = None
-    sram: Sram | Fault | None = None
-    dram: Dram | Fault | None = None
+    volatile: CapturedErrors | MissingValue | None = None
+    aggregate: CapturedErrors | MissingValue | None = None
+    sram: CapturedSram | MissingValue | None = None
+    dram: CapturedDram | MissingValue | None = None
 
 
-class RemappedRows(Part):
+class CapturedRemappedRows(Part):
     """Rows of memory that were replaced. `histogram`: banks by what is left of their spare rows."""
 
     correctable: Number = None
     uncorrectable: Number = None
     pending: Flag = None
     failure: Flag = None
-    histogram: dict[str, int] | Fault | None = None
+    histogram: dict[str, int] | MissingValue | None = None
 
 
-class RemappedBanks(Part):
+class CapturedRemappedBanks(Part):
     """Banks of memory that were replaced, on GPUs since Rubin. `none`: groups without a spare bank."""
 
     pending: Flag = None
     none: Number = None
 
 
-class RetiredPages(Part):
+class CapturedRetiredPages(Part):
     """Pages of memory that are no longer used."""
 
     single_bit: Number = None
@@ -165,7 +167,7 @@ class RetiredPages(Part):
     pending: Flag = None
 
 
-class Power(Part):
+class CapturedPower(Part):
     """Power in watts."""
 
     limit_w: Decimal = None
@@ -176,7 +178,7 @@ class Power(Part):
     draw_w: Decimal = None
 
 
-class ClockSet(Part):
+class CapturedClockSet(Part):
     """Clocks in MHz."""
 
     graphics_mhz: Number = None
@@ -184,27 +186,27 @@ class ClockSet(Part):
     memory_mhz: Number = None
 
 
-class Clocks(Part):
+class CapturedClocks(Part):
     """Clocks now, the highest possible, those that are set, and the board's default for these."""
 
-    current: ClockSet | Fault | None = None
-    max: ClockSet | Fault | None = None
-    application: ClockSet | Fault | None = None
-    application_default: ClockSet | Fault | None = None
+    current: CapturedClockSet | MissingValue | None = None
+    max: CapturedClockSet | MissingValue | None = None
+    application: CapturedClockSet | MissingValue | None = None
+    application_default: CapturedClockSet | MissingValue | None = None
 
 
-class Throttle(Part):
+class CapturedThrottle(Part):
     """Reasons for reduced clocks now, and how long each applied since the driver was loaded."""
 
     mask: Number = None
-    active: list[str] | bool | Fault | None = None
-    violation_ns: dict[str, int | Fault] | Fault | None = None
+    active: list[str] | bool | MissingValue | None = None
+    violation_ns: dict[str, int | MissingValue] | MissingValue | None = None
     status: Text | int = None
-    kinds: dict[str, Any] | list[str] | Fault | None = None
-    residency: dict[str, int | Fault] | Fault | None = None
+    kinds: dict[str, Any] | list[str] | MissingValue | None = None
+    residency: dict[str, int | MissingValue] | MissingValue | None = None
 
 
-class Temperature(Part):
+class CapturedTemperature(Part):
     """Temperatures in °C. `margin_c` is the distance to the slowdown, `max_c` and `memory_max_c` the highest
     temperatures for operation.
     """
@@ -218,40 +220,40 @@ class Temperature(Part):
     memory_max_c: Decimal = None
 
 
-class Mig(Part):
+class CapturedMig(Part):
     """MIG mode, mode after the next reset, and profiles of the instances."""
 
     current: Flag = None
     pending: Flag = None
-    instances: list[str] | Fault | None = None
+    instances: list[str] | MissingValue | None = None
 
 
-class NvlinkLink(Part):
+class CapturedNvlinkLink(Part):
     """One NVLink. Errors count since the driver was loaded."""
 
     link: int
     active: Flag = None
     version: Number = None
-    errors: dict[str, int | Fault] | Fault | None = None
+    errors: dict[str, int | MissingValue] | MissingValue | None = None
 
 
-class Nvlink(Part):
+class CapturedNvlink(Part):
     """The NVLinks of a GPU."""
 
-    links: list[NvlinkLink] | Fault | None = None
+    links: list[CapturedNvlinkLink] | MissingValue | None = None
 
 
-class Fabric(Part):
+class CapturedFabric(Part):
     """Registration of a GPU with the NVSwitch fabric."""
 
     state: Text = None
     status: Text = None
     clique: Number = None
     cluster: Text = None
-    health: dict[str, str] | Fault | None = None
+    health: dict[str, str] | MissingValue | None = None
 
 
-class Gpu(Part):
+class CapturedGpu(Part):
     """One GPU. `settings` is what the GPU policy compares (schema goldnode.device/1)."""
 
     index: Number = Field(None, description="NVML's number; null if NVML did not list it")
@@ -269,37 +271,37 @@ class Gpu(Part):
     vbios: Text = None
     gsp_firmware: Text = None
     architecture: Text = None
-    inforom: dict[Literal["image", "valid"], str | bool | Fault] | Fault | None = None
-    memory: GpuMemory | Fault | None = None
-    pcie: GpuPcie | Fault | None = None
+    inforom: dict[Literal["image", "valid"], str | bool | MissingValue] | MissingValue | None = None
+    memory: CapturedGpuMemory | MissingValue | None = None
+    pcie: CapturedGpuPcie | MissingValue | None = None
     pstate: Number = None
-    utilization: dict[Literal["gpu", "memory"], int | float | Fault] | Fault | None = None
+    utilization: dict[Literal["gpu", "memory"], int | float | MissingValue] | MissingValue | None = None
     persistence_mode: Flag = None
     compute_mode: Text = None
     performance_level: Text = None
-    ecc: Ecc | Fault | None = None
-    remapped_rows: RemappedRows | Fault | None = None
-    remapped_banks: RemappedBanks | Fault | None = None
-    retired_pages: RetiredPages | Fault | None = None
-    repair: dict[Literal["channel_pending", "tpc_pending"], bool | Fault] | Fault | None = None
+    ecc: CapturedEcc | MissingValue | None = None
+    remapped_rows: CapturedRemappedRows | MissingValue | None = None
+    remapped_banks: CapturedRemappedBanks | MissingValue | None = None
+    retired_pages: CapturedRetiredPages | MissingValue | None = None
+    repair: dict[Literal["channel_pending", "tpc_pending"], bool | MissingValue] | MissingValue | None = None
     unrepairable_memory: Flag = None
     recovery_action: Text = None
-    power: Power | Fault | None = None
-    clocks: Clocks | Fault | None = None
-    throttle: Throttle | Fault | None = None
-    temperature: Temperature | Fault | None = None
-    mig: Mig | Fault | None = None
-    nvlink: Nvlink | Fault | None = None
-    fabric: Fabric | Fault | None = None
-    processes: list[dict[str, Any]] | Fault | None = None
-    partition: dict[str, Text] | Fault | None = None
-    ras: dict[str, dict[str, int | Fault] | Fault] | Fault | None = None
-    bad_pages: dict[str, int | Fault] | Fault | None = None
-    xgmi: dict[str, Any] | Fault | None = None
-    settings: dict[str, Any] | Fault | None = None
+    power: CapturedPower | MissingValue | None = None
+    clocks: CapturedClocks | MissingValue | None = None
+    throttle: CapturedThrottle | MissingValue | None = None
+    temperature: CapturedTemperature | MissingValue | None = None
+    mig: CapturedMig | MissingValue | None = None
+    nvlink: CapturedNvlink | MissingValue | None = None
+    fabric: CapturedFabric | MissingValue | None = None
+    processes: list[dict[str, Any]] | MissingValue | None = None
+    partition: dict[str, Text] | MissingValue | None = None
+    ras: dict[str, dict[str, int | MissingValue] | MissingValue] | MissingValue | None = None
+    bad_pages: dict[str, int | MissingValue] | MissingValue | None = None
+    xgmi: dict[str, Any] | MissingValue | None = None
+    settings: dict[str, Any] | MissingValue | None = None
 
 
-class NvSwitch(Part):
+class CapturedNvSwitch(Part):
     """One NVSwitch."""
 
     address: str
@@ -307,46 +309,46 @@ class NvSwitch(Part):
     driver: Text = None
 
 
-class FabricManager(Part):
+class CapturedFabricManager(Part):
     """The Fabric Manager: its package's version, and whether its unit is active."""
 
     installed: Text = None
     active: Flag = None
 
 
-class PciFunction(Part):
+class CapturedPciFunction(Part):
     """One PCI function: a GPU, a NIC, an NVMe device, or a port above one."""
 
     pci_id: Text = None
     class_: Text = Field(None, alias="class")
     driver: Text = None
     kind: Text = None
-    path: list[str] | Fault | None = None
+    path: list[str] | MissingValue | None = None
     root_bus: Text = None
-    link: dict[str, int | float | Fault | None] | Fault | None = None
-    aer: dict[str, Any] | Fault | None = None
-    aer_reported: dict[str, int | Fault] | Fault | None = None
+    link: dict[str, int | float | MissingValue | None] | MissingValue | None = None
+    aer: dict[str, Any] | MissingValue | None = None
+    aer_reported: dict[str, int | MissingValue] | MissingValue | None = None
     numa_node: Number = None
     power_state: Text = None
     enabled: Flag | int = None
     iommu_group: Text | int = None
-    bars: list[int] | Fault | None = None
+    bars: list[int] | MissingValue | None = None
     gone: Flag = None
     on_package: Flag = None
     virtual_of: Text = None
     edge: Text = None
-    limits: dict[str, Any] | Fault | None = None
+    limits: dict[str, Any] | MissingValue | None = None
 
 
-class Numa(Part):
+class CapturedNuma(Part):
     """NUMA nodes, the node of each device, and the distance of each GPU to each NIC."""
 
-    nodes: dict[str, dict[str, Any] | Fault] | Fault | None = None
-    affinity: dict[str, dict[str, Any] | Fault] | Fault | None = None
-    distances: dict[str, dict[str, str | Fault] | Fault] | Fault | None = None
+    nodes: dict[str, dict[str, Any] | MissingValue] | MissingValue | None = None
+    affinity: dict[str, dict[str, Any] | MissingValue] | MissingValue | None = None
+    distances: dict[str, dict[str, str | MissingValue] | MissingValue] | MissingValue | None = None
 
 
-class Event(Part):
+class CapturedEvent(Part):
     """Lines of the kernel's log that report the same fault."""
 
     kind: str
@@ -365,19 +367,19 @@ class Event(Part):
     parameters: dict[str, Any]
 
 
-class Events(Part):
+class CapturedEvents(Part):
     """Events of the kernel's log, and where they come from."""
 
     sources: list[str]
     truncated: bool | None
     boot_id: str | None
     last_seq: int | None
-    rows: list[Event]
-    error: Fault | None
+    rows: list[CapturedEvent]
+    error: MissingValue | None
     dropped: int | None = None
 
 
-class Cpu(Part):
+class CapturedCpu(Part):
     """The processors."""
 
     model: Text = None
@@ -386,26 +388,26 @@ class Cpu(Part):
     threads: Number = None
     online: Text = None
     smt: Flag = None
-    governors: dict[str, str] | Fault | None = None
-    microcode: list[str] | Fault | None = None
+    governors: dict[str, str] | MissingValue | None = None
+    microcode: list[str] | MissingValue | None = None
     mhz: Decimal | dict[str, Any] = None
 
 
-class Memory(Part):
+class CapturedMemory(Part):
     """The node's memory."""
 
     total_mib: Number = None
     available_mib: Number = None
     swap_total_mib: Number = None
     swap_used_mib: Number = None
-    hugepages: dict[str, dict[str, int | Fault] | Fault] | Fault | None = None
+    hugepages: dict[str, dict[str, int | MissingValue] | MissingValue] | MissingValue | None = None
     shm_mib: Number = None
-    edac: dict[str, dict[str, int | Fault] | Fault] | Fault | None = None
+    edac: dict[str, dict[str, int | MissingValue] | MissingValue] | MissingValue | None = None
     transparent_hugepages: Text = None
     numa_balancing: Flag | int = None
 
 
-class Interface(Part):
+class CapturedInterface(Part):
     """One network interface."""
 
     address: Text = None
@@ -418,20 +420,20 @@ class Interface(Part):
     carrier_changes: Number = None
     firmware: Text = None
     numa_node: Number = None
-    counters: dict[str, int | Fault] | Fault | None = None
+    counters: dict[str, int | MissingValue] | MissingValue | None = None
 
 
-class InfinibandDevice(Part):
+class CapturedInfinibandDevice(Part):
     """One InfiniBand device. `ports`: number -> {state, physical, rate_gbps, layer, counters, hw_counters}."""
 
     address: Text = None
     firmware: Text = None
     board: Text = None
     guid: Text = None
-    ports: dict[str, dict[str, Any] | Fault] | Fault | None = None
+    ports: dict[str, dict[str, Any] | MissingValue] | MissingValue | None = None
 
 
-class BlockDevice(Part):
+class CapturedBlockDevice(Part):
     """One disk. `smart` is read from NVMe devices only."""
 
     model: Text = None
@@ -442,10 +444,10 @@ class BlockDevice(Part):
     address: Text = None
     state: Text = None
     ro: Flag = None
-    smart: dict[str, int | Fault] | Fault | None = None
+    smart: dict[str, int | MissingValue] | MissingValue | None = None
 
 
-class Mount(Part):
+class CapturedMount(Part):
     """One mounted file system."""
 
     device: Text = None
@@ -457,26 +459,26 @@ class Mount(Part):
     readonly: Flag = None
 
 
-class Storage(Part):
+class CapturedStorage(Part):
     """Disks, mounts, the paths that the class names, and software RAID."""
 
-    devices: dict[str, BlockDevice | Fault] | Fault | None = None
-    mounts: dict[str, Mount | Fault] | Fault | None = None
-    paths: dict[str, dict[str, int | float | Fault] | Fault] | Fault | None = None
-    raid: dict[str, dict[str, Any] | Fault] | Fault | None = None
+    devices: dict[str, CapturedBlockDevice | MissingValue] | MissingValue | None = None
+    mounts: dict[str, CapturedMount | MissingValue] | MissingValue | None = None
+    paths: dict[str, dict[str, int | float | MissingValue] | MissingValue] | MissingValue | None = None
+    raid: dict[str, dict[str, Any] | MissingValue] | MissingValue | None = None
 
 
-class Runtime(Part):
+class CapturedRuntime(Part):
     """The container engine, and the CDI specifications on the node."""
 
     engine: Text = None
     version: Text = None
     toolkit: Text = None
     active: Flag = None
-    cdi: list[dict[str, Any]] | Fault | None = None
+    cdi: list[dict[str, Any]] | MissingValue | None = None
 
 
-class Unit(Part):
+class CapturedUnit(Part):
     """One unit of systemd."""
 
     load: Text = None
@@ -487,16 +489,16 @@ class Unit(Part):
     since_us: Number = None
 
 
-class Packages(Part):
+class CapturedPackages(Part):
     """Packages of the stack set that differ, those that are not on hold, and the number of all."""
 
-    drift: list[dict[str, str | None]] | Fault | None = None
-    free: list[str] | Fault | None = None
+    drift: list[dict[str, str | None]] | MissingValue | None = None
+    free: list[str] | MissingValue | None = None
     total: Number = None
 
 
-class Capture(Part):
-    """What a node reports about itself at one moment."""
+class CaptureDocument(Part):
+    """The state that a node reports about itself at one moment."""
 
     schema_: Literal["goldnode.capture/1"] = Field(alias="schema")
     time: str | None = None
@@ -505,29 +507,33 @@ class Capture(Part):
     simulated: bool
     recorded: str | None = Field(None, description="local time that nvidia-smi printed")
     gpu_count: int | None = None
-    identity: Identity | Fault | None = None
-    os: OperatingSystem | Fault | None = None
-    driver: Driver | Fault | None = None
-    gpus: list[Gpu] | Fault | None = None
-    gpu_error: Fault | None = None
-    nvswitches: list[NvSwitch] | Fault | None = None
-    fabric_manager: FabricManager | Fault | None = None
-    devices: dict[str, Text] | Fault | None = None
-    pci: dict[str, PciFunction | Fault] | Fault | None = None
-    numa: Numa | Fault | None = None
-    events: Events | Fault | None = None
-    cpu: Cpu | Fault | None = None
-    memory: Memory | Fault | None = None
-    network: dict[str, Interface | Fault] | Fault | None = None
-    infiniband: dict[str, InfinibandDevice | Fault] | Fault | None = None
-    storage: Storage | Fault | None = None
-    runtime: Runtime | Fault | None = None
-    services: dict[str, Unit | Fault] | Fault | None = None
-    packages: Packages | Fault | None = None
-    pressure: dict[Literal["io", "memory", "cpu"], dict[str, int | float | Fault] | Fault] | Fault | None = (
+    identity: CapturedIdentity | MissingValue | None = None
+    os: CapturedOperatingSystem | MissingValue | None = None
+    driver: CapturedDriver | MissingValue | None = None
+    gpus: list[CapturedGpu] | MissingValue | None = None
+    gpu_error: MissingValue | None = None
+    nvswitches: list[CapturedNvSwitch] | MissingValue | None = None
+    fabric_manager: CapturedFabricManager | MissingValue | None = None
+    devices: dict[str, Text] | MissingValue | None = None
+    pci: dict[str, CapturedPciFunction | MissingValue] | MissingValue | None = None
+    numa: CapturedNuma | MissingValue | None = None
+    events: CapturedEvents | MissingValue | None = None
+    cpu: CapturedCpu | MissingValue | None = None
+    memory: CapturedMemory | MissingValue | None = None
+    network: dict[str, CapturedInterface | MissingValue] | MissingValue | None = None
+    infiniband: dict[str, CapturedInfinibandDevice | MissingValue] | MissingValue | None = None
+    storage: CapturedStorage | MissingValue | None = None
+    runtime: CapturedRuntime | MissingValue | None = None
+    services: dict[str, CapturedUnit | MissingValue] | MissingValue | None = None
+    packages: CapturedPackages | MissingValue | None = None
+    pressure: (
+        dict[Literal["io", "memory", "cpu"], dict[str, int | float | MissingValue] | MissingValue]
+        | MissingValue
+        | None
+    ) = None
+    time_sync: dict[Literal["synchronised", "clock"], bool | float | MissingValue] | MissingValue | None = (
         None
     )
-    time_sync: dict[Literal["synchronised", "clock"], bool | float | Fault] | Fault | None = None
-    blocked: list[dict[str, Any]] | Fault | None = None
+    blocked: list[dict[str, Any]] | MissingValue | None = None
     blocked_unseen: int | None = None
-    limits: dict[str, Any] | Fault | None = None
+    limits: dict[str, Any] | MissingValue | None = None

@@ -10,7 +10,7 @@ from goldnode.catalog import models
 from goldnode.documents.base import Day, Digest, Part
 
 
-class Waiver(Part):
+class ClassWaiver(Part):
     """Permission to use a stack past its end of life."""
 
     reason: str
@@ -18,41 +18,47 @@ class Waiver(Part):
     expires: Day
 
 
-class Stack(Part):
+class ClassStack(Part):
     """The locked stack of the class. `exercised` is where it was tried, `limits` are known restrictions."""
 
     name: str
     exercised: str
     end_of_life: Day
     limits: list[str]
-    waiver: Waiver | None
+    waiver: ClassWaiver | None
 
 
-class LockRef(Part):
+class ClassLock(Part):
     """The lock of the stack, and the day on which it was resolved."""
 
     digest: Digest
     resolved: Day
 
 
-class Gpu(Part):
-    """The GPUs of the class. `pci_ids` are all that boards of the model have."""
+class ClassGpu(Part):
+    """The GPUs of the class. `pci_ids` are all that boards of the model have.
+
+    With the model `auto`, the node's own GPUs count: `models` has those that fit by PCI id, `unfit` the reason
+    against each of the others.
+    """
 
     vendor: Literal["nvidia", "amd", "intel"]
     model: str
     count: int = Field(ge=1)
     pci_ids: list[str]
-    architecture: str
+    architecture: str | None
+    models: dict[str, str] | None = None
+    unfit: dict[str, str] | None = None
 
 
-class Platform(Part):
+class ClassPlatform(Part):
     """The board that the GPUs are on."""
 
     name: str | None
     nvswitch: bool
 
 
-class Kernel(Part):
+class ClassKernel(Part):
     """The kernel's release and its packages."""
 
     release: str
@@ -60,7 +66,7 @@ class Kernel(Part):
     headers: str
 
 
-class Driver(Part):
+class ClassDriver(Part):
     """The GPU driver. The keys from `built` on are there for prebuilt modules only."""
 
     vendor: Literal["nvidia", "amd", "intel"]
@@ -80,7 +86,7 @@ class Driver(Part):
     signer: str | None = None
 
 
-class Toolkit(Part):
+class ClassToolkit(Part):
     """The container toolkit, and why it runs in this mode."""
 
     vendor: str
@@ -89,17 +95,17 @@ class Toolkit(Part):
     why: str
 
 
-class Runtime(Part):
+class ClassRuntime(Part):
     """The container engine."""
 
     engine: str
     package: str
     version: str
     default: bool = Field(description="true if the GPU runtime is the engine's default")
-    toolkit: Toolkit | None
+    toolkit: ClassToolkit | None
 
 
-class Package(Part):
+class ClassPackage(Part):
     """One package of the stack set."""
 
     name: str
@@ -111,7 +117,7 @@ class Package(Part):
     requested: bool = Field(description="false if it is there as a dependency")
 
 
-class Archive(Part):
+class ClassArchive(Part):
     """One package archive of the site. `key` is base64 of the armoured key, for the file `signed_by`."""
 
     id: str
@@ -123,19 +129,20 @@ class Archive(Part):
     key: str | None
 
 
-class Site(Part):
+class ClassSite(Part):
     """The values that depend on the site. They are not part of the digest."""
 
-    archives: list[Archive]
+    archives: list[ClassArchive]
     only: bool | None = Field(None, description="packages of the stack come from these archives alone")
     gate: dict[Literal["drain", "resume"], list[str]] | None = None
 
 
-class Health(Part):
+class ClassHealth(Part):
     """Reference values of the health check: limits, facts of the GPU model, and the class's baseline."""
 
     limits: dict[str, Any]
     gpu: dict[str, Any] | None = None
+    models: dict[str, dict[str, Any]] | None = Field(None, description="facts by PCI id, for the model auto")
     on_package: list[str] | None = None
     cuda: dict[str, dict[str, str]] | None = None
     baseline: dict[str, Any] | None = None
@@ -155,21 +162,21 @@ class ClassDocument(Part):
     simulated: bool
     gate: Literal["report", "drain", "block"]
     os: models.OperatingSystem
-    stack: Stack
-    lock: LockRef
-    gpu: Gpu | None
-    platform: Platform
-    kernel: Kernel
-    driver: Driver | None
-    runtime: Runtime | None
+    stack: ClassStack
+    lock: ClassLock
+    gpu: ClassGpu | None
+    platform: ClassPlatform
+    kernel: ClassKernel
+    driver: ClassDriver | None
+    runtime: ClassRuntime | None
     modules: list[dict[str, Any]]
     blacklist: list[str] = Field(description="modules that must not bind the GPU")
     fence: list[str] = Field(description="packages that must not be installed")
-    packages: list[Package]
+    packages: list[ClassPackage]
     policy: dict[str, Any]
     baseline: dict[str, Any]
-    site: Site
-    health: Health
+    site: ClassSite
+    health: ClassHealth
     suppressions: list[dict[str, Any]] | None = None
     xid: dict[str, list[str | None]] | None = Field(
         None, description="Xid or SXid -> action, effect on the node, name"

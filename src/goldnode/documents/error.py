@@ -9,7 +9,7 @@ from pydantic import Field
 from goldnode.documents.base import Part
 
 
-class Error(Part):
+class ErrorDocument(Part):
     """An expected error. The exit status is the same as without `--format json`."""
 
     schema_: Literal["goldnode.error/1"] = Field(alias="schema")

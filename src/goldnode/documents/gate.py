@@ -9,7 +9,7 @@ from pydantic import Field
 from goldnode.documents.base import Moment, Part
 
 
-class Drained(Part):
+class GateDrain(Part):
     """The drain that the gate requested, and how: by Slurm, or by the commands of the site file."""
 
     by: Literal["slurm", "command"]
@@ -19,7 +19,7 @@ class Drained(Part):
     commands: dict[Literal["drain", "resume"], list[str]]
 
 
-class Gate(Part):
+class GateDocument(Part):
     """Whether work may start on the node, and why not."""
 
     schema_: Literal["goldnode.gate/1"] = Field(alias="schema")
@@ -28,5 +28,5 @@ class Gate(Part):
     reasons: list[str]
     since: Moment = Field(description="the last change of mode, open or reasons")
     verdict_time: str | None
-    told: Drained | None = Field(description="the drain that the gate requested and has not ended")
+    told: GateDrain | None = Field(description="the drain that the gate requested and has not ended")
     error: str | None = Field(description="why the scheduler could not be called; the next check tries again")

@@ -13,7 +13,7 @@ PartName = Literal[
 ]
 
 
-class Action(Part):
+class PlanAction(Part):
     """One change. `kind` names the handler, `target` the object, and `data` holds the handler's parameters."""
 
     part: PartName
@@ -27,7 +27,7 @@ class Action(Part):
     data: dict[str, Any]
 
 
-class Refusal(Part):
+class PlanRefusal(Part):
     """A reason not to touch the node."""
 
     code: str
@@ -35,14 +35,14 @@ class Refusal(Part):
     remedy: str
 
 
-class Note(Part):
+class PlanNote(Part):
     """A declared setting that could not be checked here."""
 
     subject: str
     message: str
 
 
-class Waiting(Part):
+class PlanWaiting(Part):
     """A change that waits for the node to be drained."""
 
     part: PartName
@@ -50,7 +50,7 @@ class Waiting(Part):
     message: str
 
 
-class Holder(Part):
+class PlanHolder(Part):
     """A process that has a GPU open."""
 
     pid: int
@@ -59,7 +59,7 @@ class Holder(Part):
     container: str | None
 
 
-class Reboot(Part):
+class PlanReboot(Part):
     """Whether the node needs a reboot now, and after the plan was applied."""
 
     required: bool
@@ -68,19 +68,19 @@ class Reboot(Part):
     held: list[str] = Field(description="problems that a reboot would cause; they block it")
 
 
-class Plan(Part):
-    """What would be changed, why, and what prevents it."""
+class PlanDocument(Part):
+    """The changes that would be made, the reasons for them, and the obstacles."""
 
     schema_: Literal["goldnode.plan/1"] = Field(alias="schema")
     state: Literal["present", "absent"]
     class_digest: str
     boot_identity: str | None
-    actions: list[Action]
+    actions: list[PlanAction]
     parts: dict[PartName, list[str]] = Field(description="the actions of each part, one line each")
-    refusals: list[Refusal]
-    notes: list[Note]
-    waiting: list[Waiting]
-    holders: list[Holder]
+    refusals: list[PlanRefusal]
+    notes: list[PlanNote]
+    waiting: list[PlanWaiting]
+    holders: list[PlanHolder]
     drain: str = Field(description="the node's record of a drain by a run, as text")
-    reboot: Reboot
+    reboot: PlanReboot
     done: list[dict[str, Any]] | None = Field(None, description="the changes made, after `apply`")

@@ -7,10 +7,10 @@ from typing import Literal
 from pydantic import Field
 
 from goldnode.documents.base import Moment, Part
-from goldnode.documents.plan import Note, PartName, Refusal, Waiting
-from goldnode.documents.verdict import Counts
+from goldnode.documents.plan import PartName, PlanNote, PlanRefusal, PlanWaiting
+from goldnode.documents.verdict import VerdictCounts
 
-Outcome = Literal[
+HostOutcome = Literal[
     "unreachable",
     "failed",
     "refused",
@@ -23,7 +23,7 @@ Outcome = Literal[
 ]
 
 
-class Resource(Part):
+class RunResource(Part):
     """One resource that a run changed, would change, or failed to change.
 
     A long content is given as its digest and number of lines.
@@ -42,24 +42,24 @@ class Resource(Part):
     seconds: float | None
 
 
-class HostReboot(Part):
+class RunReboot(Part):
     """Why the host needs a reboot, and whether the run rebooted it."""
 
     reasons: list[str]
     done: bool
 
 
-class Judged(Part):
+class RunVerdict(Part):
     """The verdict of the last check in the run, without its findings."""
 
     status: str
     exit_code: int
     simulated: bool
     time: str
-    counts: Counts
+    counts: VerdictCounts
 
 
-class Stand(Part):
+class RunRollbackState(Part):
     """A state of the node that a rollback left or restored."""
 
     class_: str = Field(alias="class")
@@ -68,15 +68,15 @@ class Stand(Part):
     release: str
 
 
-class Rollback(Part):
+class RunRollback(Part):
     """A rollback. `again` is true if the host had been rolled back before."""
 
-    to: Stand
-    left: Stand
+    to: RunRollbackState
+    left: RunRollbackState
     again: bool
 
 
-class Failure(Part):
+class RunFailure(Part):
     """The task that failed."""
 
     task: str
@@ -84,7 +84,7 @@ class Failure(Part):
     message: str
 
 
-class DrainRecord(Part):
+class RunDrainRecord(Part):
     """A drain as it is recorded on the node: who drained it, why, and the state that was found."""
 
     by: str = Field(description="the scheduler")
@@ -98,7 +98,7 @@ class DrainRecord(Part):
     was: str = Field(description="the reason that the scheduler showed before")
 
 
-class Drain(Part):
+class RunDrain(Part):
     """The last drain or return of the host in the run."""
 
     changed: bool
@@ -106,32 +106,32 @@ class Drain(Part):
     ours: bool
     left: str | None
     note: str | None
-    record: DrainRecord | None
+    record: RunDrainRecord | None
 
 
-class Host(Part):
+class RunHost(Part):
     """One host of a run."""
 
     class_: str | None = Field(None, alias="class")
     class_digest: str | None = None
     lock_digest: str | None = None
-    outcome: Outcome
+    outcome: HostOutcome
     why: str | None
-    parts: dict[PartName, list[Resource]]
-    refusals: list[Refusal]
-    notes: list[Note]
-    waiting: list[Waiting]
-    reboot: HostReboot
+    parts: dict[PartName, list[RunResource]]
+    refusals: list[PlanRefusal]
+    notes: list[PlanNote]
+    waiting: list[PlanWaiting]
+    reboot: RunReboot
     out_of_service: bool
-    drain: Drain | None
-    rollback: Rollback | None
-    verdict: Judged | None
+    drain: RunDrain | None
+    rollback: RunRollback | None
+    verdict: RunVerdict | None
     faults: list[str] = Field(description="findings against the node, one line each")
-    error: Failure | None
+    error: RunFailure | None
     unreachable: str | None
 
 
-class Run(Part):
+class RunDocument(Part):
     """A run: when, by whom, over which hosts, and the outcome of each."""
 
     schema_: Literal["goldnode.run/1"] = Field(alias="schema")
@@ -147,5 +147,5 @@ class Run(Part):
     limit: str | None
     tags: list[str]
     check: bool
-    counts: dict[Outcome, int]
-    hosts: dict[str, Host]
+    counts: dict[HostOutcome, int]
+    hosts: dict[str, RunHost]

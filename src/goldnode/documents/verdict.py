@@ -10,24 +10,24 @@ from pydantic import Field, RootModel
 from goldnode.documents.base import Day, Digest, Moment, Part
 from goldnode.node.state.kinds import KINDS
 
-Outcome = Literal[
+FindingOutcome = Literal[
     "match", "mismatch", "not_exposed", "could_not_read", "not_verified_here", "deferred", "suppressed"
 ]
-Severity = Literal["degraded", "drain"]
+FindingSeverity = Literal["degraded", "drain"]
 
 
 # `*` in the table stands for a name that the node or the class gives.
 _IDS = f"^({'|'.join(sorted(re.escape(name).replace(re.escape('*'), '.+') for name in KINDS))})$"
 
 
-class Finding(Part):
+class VerdictFinding(Part):
     """One declared item and its comparison with the node."""
 
     id: str = Field(
         pattern=_IDS, description="id of a row in the table of findings (docs/reference/sanity.md)"
     )
-    outcome: Outcome
-    severity: Severity
+    outcome: FindingOutcome
+    severity: FindingSeverity
     expected: str | None
     got: str | None
     remedy: str | None
@@ -42,7 +42,7 @@ class Finding(Part):
     )
 
 
-class Counts(Part):
+class VerdictCounts(Part):
     """The number of findings per outcome."""
 
     match: int
@@ -54,7 +54,7 @@ class Counts(Part):
     suppressed: int
 
 
-class Recorded(Part):
+class VerdictRecord(Part):
     """The capture that was judged, if it was a recorded one."""
 
     time: str | None
@@ -62,7 +62,7 @@ class Recorded(Part):
     hostname: str | None
 
 
-class Unjudged(Part):
+class VerdictUnjudged(Part):
     """An item that this user may not read, or that the record does not state."""
 
     id: str
@@ -70,7 +70,7 @@ class Unjudged(Part):
     got: str | None
 
 
-class Unread(Part):
+class VerdictUnread(Part):
     """Items that could not be read for one reason."""
 
     why: Literal["permission", "no_driver", "missing", "source", "other"]
@@ -78,7 +78,7 @@ class Unread(Part):
     items: list[str]
 
 
-class Detected(Part):
+class VerdictDetected(Part):
     """GPUs by model, version of the NVIDIA driver, and the platform."""
 
     gpus: list[str]
@@ -86,7 +86,7 @@ class Detected(Part):
     platform: list[str]
 
 
-class Undeclared(Part):
+class VerdictUndeclared(Part):
     """An item that a class would declare, with the value found."""
 
     item: str
@@ -104,8 +104,8 @@ class Verdict(Part):
     time: Moment
     status: Literal["healthy", "degraded", "drain", "could_not_check", "not_this_class"]
     exit_code: int = Field(ge=0, le=4)
-    counts: Counts
-    findings: list[Finding]
+    counts: VerdictCounts
+    findings: list[VerdictFinding]
     class_: str | None = Field(alias="class")
     class_digest: Digest | None
     stack: str | None = None
@@ -115,16 +115,18 @@ class Verdict(Part):
     passive: bool
     boot_identity: str | None
     uptime: float | None
-    recorded: Recorded | None = None
-    unjudged: list[Unjudged] | None = Field(None, description="without a class: what needs root")
-    unread: list[Unread] | None = Field(
+    recorded: VerdictRecord | None = None
+    unjudged: list[VerdictUnjudged] | None = Field(None, description="without a class: what needs root")
+    unread: list[VerdictUnread] | None = Field(
         None, description="without a class: what could not be read, by reason"
     )
-    detected: Detected | None = Field(None, description="without a class: what the check found")
-    driver: list[Finding] | None = Field(
+    detected: VerdictDetected | None = Field(None, description="without a class: what the check found")
+    driver: list[VerdictFinding] | None = Field(
         None, description="without a class: the driver by the facts, without effect on the exit code"
     )
-    undeclared: list[Undeclared] | None = Field(None, description="without a class: what one would declare")
+    undeclared: list[VerdictUndeclared] | None = Field(
+        None, description="without a class: what one would declare"
+    )
     advice: list[str] | None = Field(
         None, description="without a class: what the facts say of models and driver"
     )
@@ -141,5 +143,5 @@ class NoVerdict(Part):
     remedy: str
 
 
-class Answer(RootModel[Verdict | NoVerdict]):
-    """What `goldnode-node check --format json` prints, and the file of the verdict."""
+class VerdictDocument(RootModel[Verdict | NoVerdict]):
+    """Output of `goldnode-node check --format json`, and content of the verdict file."""

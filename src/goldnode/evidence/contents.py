@@ -4,9 +4,6 @@ origin.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -16,16 +13,19 @@ from functools import cached_property
 from posixpath import normpath
 from typing import Any, Protocol
 
+from packaging.utils import canonicalize_name
+
 from goldnode.core.errors import ImageError
 from goldnode.evidence import licences
-from goldnode.evidence.layers import IMAGE, WHEELS, Entry, Snapshot
+from goldnode.evidence.layers import IMAGE, WHEELS, FileEntry, Snapshot
+from goldnode.inspect.packages import paragraphs, wheel_record
 from goldnode.oci.layout import OciImage
 
 _SOURCE = re.compile(r"^(\S+)(?:\s+\(([^)]+)\))?$")
 _NAME = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
-class LockedDeb(Protocol):
+class EvidenceDeb(Protocol):
     """A deb of an image lock."""
 
     @property
@@ -42,7 +42,7 @@ class LockedDeb(Protocol):
     def made(self) -> bool: ...
 
 
-class LockedWheel(Protocol):
+class EvidenceWheel(Protocol):
     """A wheel of an image lock. `file` is its file name."""
 
     @property
@@ -55,7 +55,7 @@ class LockedWheel(Protocol):
     def sha256(self) -> str: ...
 
 
-class Lock(Protocol):
+class EvidenceLock(Protocol):
     """The part of an image lock that evidence uses."""
 
     @property
@@ -63,15 +63,15 @@ class Lock(Protocol):
     @property
     def digest(self) -> str: ...
     @property
-    def debs(self) -> Sequence[LockedDeb]: ...
+    def debs(self) -> Sequence[EvidenceDeb]: ...
     @property
-    def wheels(self) -> Sequence[LockedWheel]: ...
+    def wheels(self) -> Sequence[EvidenceWheel]: ...
     @property
     def tools(self) -> Any: ...
 
 
 @dataclass(frozen=True)
-class Deb:
+class InstalledDeb:
     """A package in the dpkg status.
 
     `sha256` is that of the .deb in the lock, None if no lock lists the package. `made`: goldnode built the
@@ -97,7 +97,7 @@ class Deb:
 
 
 @dataclass(frozen=True)
-class Wheel:
+class InstalledWheel:
     """A wheel, installed or unpacked.
 
     `files` are the regular files of the image that came from the wheel. `unpacked`: the files are not where
@@ -131,8 +131,8 @@ class Contents:
     snapshot: Snapshot
     image: dict[str, Any]
     os: dict[str, str]
-    debs: tuple[Deb, ...]
-    wheels: tuple[Wheel, ...]
+    debs: tuple[InstalledDeb, ...]
+    wheels: tuple[InstalledWheel, ...]
     owners: dict[str, str] = field(default_factory=dict)
     unowned: tuple[str, ...] = ()
 
@@ -142,7 +142,7 @@ class Contents:
         return self.snapshot.digest
 
     @property
-    def packages(self) -> tuple[Deb | Wheel, ...]:
+    def packages(self) -> tuple[InstalledDeb | InstalledWheel, ...]:
         """Return the debs, followed by the wheels."""
         return (*self.debs, *self.wheels)
 
@@ -156,7 +156,7 @@ class Contents:
         for deb in self.debs:
             for name in (deb.name, *deb.provides):
                 debs.setdefault(name, []).append(key(deb))
-        wheels = {normal(wheel.name): key(wheel) for wheel in self.wheels}
+        wheels: dict[str, str] = {canonicalize_name(wheel.name): key(wheel) for wheel in self.wheels}
         found = {}
         for deb in self.debs:
             needed = {there for row in deb.depends for name in row for there in debs.get(name, [])}
@@ -168,17 +168,16 @@ class Contents:
         return found
 
 
-def key(item: Deb | Wheel) -> str:
+def key(item: InstalledDeb | InstalledWheel) -> str:
     """Return the name of a package in owners and dependencies: `deb:NAME:ARCHITECTURE` or `wheel:NAME`."""
-    return f"deb:{item.name}:{item.architecture}" if isinstance(item, Deb) else f"wheel:{normal(item.name)}"
+    return (
+        f"deb:{item.name}:{item.architecture}"
+        if isinstance(item, InstalledDeb)
+        else f"wheel:{canonicalize_name(item.name)}"
+    )
 
 
-def normal(name: str) -> str:
-    """Return the normalised name of a Python distribution, as package indexes compare names."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[Lock] = ()) -> Contents:
+def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[EvidenceLock] = ()) -> Contents:
     """Determine the contents of an image.
 
     `locks` are those of the image and its parents: they have the hash of every deb and wheel.
@@ -186,7 +185,7 @@ def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[Lock] = ()) ->
     return describe(snapshot, _image(snapshot, image), locks)
 
 
-def describe(snapshot: Snapshot, said: dict[str, Any], locks: Sequence[Lock] = ()) -> Contents:
+def describe(snapshot: Snapshot, said: dict[str, Any], locks: Sequence[EvidenceLock] = ()) -> Contents:
     """Determine the contents of a root file system. `said` is its own description of itself."""
     debs = tuple(_debs(snapshot, locks))
     owners = _owned_by_debs(snapshot, debs)
@@ -232,7 +231,7 @@ def _os(snapshot: Snapshot) -> dict[str, str]:
     return {name.strip(): value.strip().strip('"') for name, value in rows}
 
 
-def _debs(snapshot: Snapshot, locks: Sequence[Lock]) -> Iterator[Deb]:
+def _debs(snapshot: Snapshot, locks: Sequence[EvidenceLock]) -> Iterator[InstalledDeb]:
     locked = {(row.name, row.version, row.architecture): row for lock in locks for row in lock.debs}
     texts = [snapshot.text("var/lib/dpkg/status") or ""]
     # Distroless images have one file per package in status.d instead of a status file.
@@ -243,7 +242,7 @@ def _debs(snapshot: Snapshot, locks: Sequence[Lock]) -> Iterator[Deb]:
         (
             row
             for text in texts
-            for row in _stanzas(text)
+            for row in paragraphs(text)
             if row.get("Status", "install ok installed").endswith(" installed")
         ),
         key=lambda row: (row.get("Package", ""), row.get("Architecture", "")),
@@ -255,7 +254,7 @@ def _debs(snapshot: Snapshot, locks: Sequence[Lock]) -> Iterator[Deb]:
         source = _SOURCE.match(row.get("Source", name))
         origin = locked.get((name, version, architecture))
         depends = [row.get(part, "") for part in ("Pre-Depends", "Depends")]
-        yield Deb(
+        yield InstalledDeb(
             name=name,
             version=version,
             architecture=architecture,
@@ -287,16 +286,7 @@ def _licence(snapshot: Snapshot, name: str) -> str | None:
     return None if real is None else licences.debian(snapshot.licences.get(real, []))
 
 
-def _stanzas(text: str) -> Iterator[dict[str, str]]:
-    """Return the paragraphs of a dpkg status file; only the first line of multi-line fields."""
-    for block in re.split(r"\n\s*\n", text):
-        fields = (line.partition(":") for line in block.splitlines() if line[:1].strip() and ":" in line)
-        found = {name: value.strip() for name, _, value in fields}
-        if found:
-            yield found
-
-
-def _owned_by_debs(snapshot: Snapshot, debs: Sequence[Deb]) -> dict[str, str]:
+def _owned_by_debs(snapshot: Snapshot, debs: Sequence[InstalledDeb]) -> dict[str, str]:
     """Return the owning deb of each file.
 
     A path below a merged directory (/lib -> usr/lib) is resolved first, because dpkg records the path as
@@ -321,9 +311,11 @@ def _owned_by_debs(snapshot: Snapshot, debs: Sequence[Deb]) -> dict[str, str]:
     return owners
 
 
-def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -> Iterator[Wheel]:
+def _wheels(
+    snapshot: Snapshot, owners: dict[str, str], locks: Sequence[EvidenceLock]
+) -> Iterator[InstalledWheel]:
     """Return the wheels of every dist-info directory that no deb owns. Add their files to `owners`."""
-    locked = {(normal(row.name), row.version): row for lock in locks for row in lock.wheels}
+    locked = {(canonicalize_name(row.name), row.version): row for lock in locks for row in lock.wheels}
     folders = sorted(
         {
             folder
@@ -345,10 +337,10 @@ def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -
         headers = _headers(snapshot.texts.get(f"{folder}/METADATA", ""))
         name = next(iter(headers.get("name", [])), name)
         version = next(iter(headers.get("version", [])), version)
-        record = _record(snapshot.texts.get(f"{folder}/RECORD", ""))
+        record = [(row.path, row.sha256) for row in wheel_record(snapshot.texts.get(f"{folder}/RECORD", ""))]
         unpacked = folder.startswith(WHEELS)
-        origin = locked.get((normal(name), version))
-        owner = f"wheel:{normal(name)}"
+        origin = locked.get((canonicalize_name(name), version))
+        owner = f"wheel:{canonicalize_name(name)}"
         files, altered, absent = _by_path(record, folder.rpartition("/")[0], snapshot.entries)
         if unpacked:
             files = sorted({*files, *_by_content(absent, loose, owners)})
@@ -356,7 +348,7 @@ def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -
         own = [path for path in (f"{folder}/METADATA", f"{folder}/RECORD") if path in snapshot.entries]
         owners.update(dict.fromkeys(own, owner))
         found.append(
-            Wheel(
+            InstalledWheel(
                 name=name,
                 version=version,
                 licence=licences.wheel(headers),
@@ -365,7 +357,7 @@ def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -
                 requires=tuple(
                     sorted(
                         {
-                            normal(match[1])
+                            canonicalize_name(match[1])
                             for row in headers.get("requires-dist", [])
                             if (match := _needs(row))
                         }
@@ -378,7 +370,7 @@ def _wheels(snapshot: Snapshot, owners: dict[str, str], locks: Sequence[Lock]) -
                 file=None if origin is None else origin.file,
             )
         )
-    yield from sorted(found, key=lambda wheel: (normal(wheel.name), wheel.version))
+    yield from sorted(found, key=lambda wheel: (canonicalize_name(wheel.name), wheel.version))
 
 
 def _needs(row: str) -> re.Match[str] | None:
@@ -391,23 +383,6 @@ def _headers(text: str) -> dict[str, list[str]]:
     for name, value in parsed.items():
         found.setdefault(name.lower(), []).append(str(value))
     return found
-
-
-def _record(text: str) -> list[tuple[str, str]]:
-    """Return path and sha256 (hex; `""` if not stated) of each row of a RECORD."""
-    found = []
-    for row in csv.reader(text.splitlines()):
-        if len(row) >= 2 and row[0]:
-            kind, _, value = row[1].partition("=")
-            found.append((row[0], _hex(value) if kind == "sha256" else ""))
-    return found
-
-
-def _hex(value: str) -> str:
-    try:
-        return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
-    except (ValueError, binascii.Error):
-        return ""
 
 
 def _by_content(
@@ -424,7 +399,7 @@ def _by_content(
 
 
 def _by_path(
-    record: list[tuple[str, str]], base: str, entries: dict[str, Entry]
+    record: list[tuple[str, str]], base: str, entries: dict[str, FileEntry]
 ) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """Split a RECORD by what the image has at its paths.
 

@@ -1,5 +1,5 @@
 """Differences between two images: packages, files, libraries, configuration and size, for people and
-promotion gates.
+requirements of a promotion.
 
 A file that changes together with its package is only counted. A file that changes without its package, or has
 no package, is listed individually. A major version change of a component that programs link against comes
@@ -9,12 +9,14 @@ first.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from goldnode.evidence.contents import Contents, Deb, Wheel, key, normal
-from goldnode.evidence.layers import Entry
+from packaging.utils import canonicalize_name
+
+from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel, key
+from goldnode.evidence.layers import FileEntry
 from goldnode.evidence.size import human
 from goldnode.node.state.debversion import compare
 from goldnode.oci.layout import OciImage, canonical
@@ -44,7 +46,7 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Change:
+class ImageChange:
     """One difference. `was` or `now` is None if the old or the new image lacks it."""
 
     name: str
@@ -71,18 +73,18 @@ class ImageDiff:
     old: str
     new: str
     names: tuple[str, str]
-    major: list[Change]
-    packages: dict[str, list[Change]]
+    major: list[ImageChange]
+    packages: dict[str, list[ImageChange]]
     rebuilt: list[str]
     files: dict[str, dict[str, int]]
-    unexplained: list[Change]
+    unexplained: list[ImageChange]
     records: int
-    libraries: list[Change]
+    libraries: list[ImageChange]
     needed: list[dict[str, Any]]
-    environment: list[Change]
-    labels: list[Change]
-    config: list[Change]
-    identity: list[Change]
+    environment: list[ImageChange]
+    labels: list[ImageChange]
+    config: list[ImageChange]
+    identity: list[ImageChange]
     sizes: dict[str, tuple[int, int]]
     grown: list[tuple[str, int]] = field(default_factory=list)
     layers_shared: int = 0
@@ -144,19 +146,7 @@ class ImageDiff:
                 lines += [f"  {shown_change(row)}" for row in rows]
         if self.rebuilt:
             lines.append(f"same version, other file: {', '.join(self.rebuilt)}")
-        if self.files:
-            total = {
-                word: sum(row.get(word, 0) for row in self.files.values())
-                for word in ("added", "removed", "changed")
-            }
-            lines.append(
-                f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}"
-            )
-        if self.unexplained:
-            lines.append(f"files that changed without their package: {len(self.unexplained)}")
-            lines += listed(
-                [f"{sign(row)} /{row.name}" for row in self.unexplained], None if files else _SHOWN
-            )
+        lines += file_lines(self.files, self.unexplained, None if files else _SHOWN)
         if self.libraries:
             lines.append("libraries that programs find by name:")
             lines += listed([f"{sign(row)} {row.name}" for row in self.libraries], None if files else _SHOWN)
@@ -252,17 +242,18 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value).decode()
 
 
-def _settings(was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+def _settings(was: Mapping[str, str], now: Mapping[str, str]) -> list[ImageChange]:
     return [
-        Change(name, was.get(name), now.get(name))
+        ImageChange(name, was.get(name), now.get(name))
         for name in sorted({*was, *now})
         if was.get(name) != now.get(name)
     ]
 
 
 def package_changes(
-    before: tuple[Deb, ...] | tuple[Wheel, ...], after: tuple[Deb, ...] | tuple[Wheel, ...]
-) -> tuple[list[Change], list[str]]:
+    before: tuple[InstalledDeb, ...] | tuple[InstalledWheel, ...],
+    after: tuple[InstalledDeb, ...] | tuple[InstalledWheel, ...],
+) -> tuple[list[ImageChange], list[str]]:
     """Return the packages that differ, by name, and those with the same version but another file."""
     old = {key(item): item for item in before}
     new = {key(item): item for item in after}
@@ -271,7 +262,7 @@ def package_changes(
         was, now = old.get(name), new.get(name)
         shown = _package_name(name)
         if was is None or now is None or was.version != now.version:
-            changes.append(Change(shown, was.version if was else None, now.version if now else None))
+            changes.append(ImageChange(shown, was.version if was else None, now.version if now else None))
         elif was.sha256 and now.sha256 and was.sha256 != now.sha256:
             same.append(shown)
     return changes, same
@@ -281,14 +272,14 @@ def _package_name(owner: str) -> str:
     return owner.split(":")[1] if ":" in owner else owner
 
 
-def majors(was: Contents, now: Contents) -> list[Change]:
+def majors(was: Contents, now: Contents) -> list[ImageChange]:
     found = []
     for part, (pattern, count) in _PARTS.items():
         before, after = (_majors(item, pattern, count) for item in (was, now))
         # A component only one image has is a change of the package list, not a major version change.
         if before and after and before.keys() != after.keys():
             found.append(
-                Change(
+                ImageChange(
                     part,
                     ", ".join(before[name] for name in sorted(before)),
                     ", ".join(after[name] for name in sorted(after)),
@@ -300,7 +291,7 @@ def majors(was: Contents, now: Contents) -> list[Change]:
 def _majors(contents: Contents, pattern: re.Pattern[str], count: int) -> dict[tuple[int, ...], str]:
     found: dict[tuple[int, ...], str] = {}
     for item in contents.packages:
-        if pattern.match(normal(item.name) if isinstance(item, Wheel) else item.name):
+        if pattern.match(canonicalize_name(item.name) if isinstance(item, InstalledWheel) else item.name):
             # Ignore the epoch and everything after the upstream version.
             version = item.version.partition(":")[2] or item.version
             numbers = tuple(int(part) for part in re.findall(r"\d+", re.split(r"[-~+]", version)[0])[:count])
@@ -310,7 +301,7 @@ def _majors(contents: Contents, pattern: re.Pattern[str], count: int) -> dict[tu
 
 def file_changes(
     was: Contents, now: Contents, touched: set[str]
-) -> tuple[dict[str, dict[str, int]], list[Change], int]:
+) -> tuple[dict[str, dict[str, int]], list[ImageChange], int]:
     """Compare the files of two images.
 
     Return the counts by package (`""`: no package), the changes that no package explains, and the number of
@@ -328,7 +319,7 @@ def file_changes(
                 continue
         elif one is not None and other is not None and _told(one) == _told(other):
             continue
-        change = Change(path, _state(one), _state(other))
+        change = ImageChange(path, _state(one), _state(other))
         owner = _package_name(now.owners.get(path) or was.owners.get(path) or "")
         row = counts.setdefault(owner, {})
         row[change.kind] = row.get(change.kind, 0) + 1
@@ -339,13 +330,13 @@ def file_changes(
     return counts, unexplained, records
 
 
-def _told(entry: Entry) -> tuple[Any, ...]:
+def _told(entry: FileEntry) -> tuple[Any, ...]:
     # To a reader, a hard link is the same as a file with the same content.
     kind = "f" if entry.kind == "h" else entry.kind
     return kind, entry.mode, entry.uid, entry.gid, entry.sha256, entry.link if kind == "l" else ""
 
 
-def _state(entry: Entry | None) -> str | None:
+def _state(entry: FileEntry | None) -> str | None:
     if entry is None:
         return None
     what = (
@@ -356,12 +347,12 @@ def _state(entry: Entry | None) -> str | None:
     return f"{entry.mode:04o} {entry.uid}:{entry.gid} {what}"
 
 
-def _libraries(was: Contents, now: Contents) -> list[Change]:
+def _libraries(was: Contents, now: Contents) -> list[ImageChange]:
     before, after = (
         {entry.soname for entry in item.snapshot.entries.values() if entry.soname} for item in (was, now)
     )
     return [
-        Change(name, name if name in before else None, name if name in after else None)
+        ImageChange(name, name if name in before else None, name if name in after else None)
         for name in sorted(before ^ after)
     ]
 
@@ -371,7 +362,7 @@ def _needed(was: Contents, now: Contents) -> list[dict[str, Any]]:
 
     Library file names may contain the version, so libraries are also matched by directory and soname.
     """
-    by_name: dict[tuple[str, str], Entry] = {}
+    by_name: dict[tuple[str, str], FileEntry] = {}
     for path, entry in was.snapshot.files():
         if entry.elf and entry.soname:
             by_name[(path.rpartition("/")[0], entry.soname)] = entry
@@ -409,7 +400,7 @@ def growth(was: Contents, now: Contents) -> list[tuple[str, int]]:
     return sorted(((name, by) for name, by in totals.items() if by), key=lambda row: (-abs(row[1]), row[0]))
 
 
-def counts(rows: list[Change]) -> str:
+def counts(rows: list[ImageChange]) -> str:
     moved = [row for row in rows if row.was is not None and row.now is not None]
     older = len([row for row in moved if compare(str(row.was), str(row.now)) > 0])
     numbers = {
@@ -421,14 +412,28 @@ def counts(rows: list[Change]) -> str:
     return f"{text}, {older} of them to an older version" if older else text
 
 
-def sign(row: Change) -> str:
+def sign(row: ImageChange) -> str:
     return {"added": "+", "removed": "-", "changed": "~"}[row.kind]
 
 
-def shown_change(row: Change) -> str:
+def shown_change(row: ImageChange) -> str:
     if row.was is None:
         return f"+ {row.name} {row.now}"
     return f"- {row.name} {row.was}" if row.now is None else f"{row.name} {row.was} -> {row.now}"
+
+
+def file_lines(
+    files: Mapping[str, Mapping[str, int]], unexplained: Sequence[ImageChange], limit: int | None
+) -> Iterator[str]:
+    """Yield the changes of files as text: counts, then up to `limit` files that changed without their package."""
+    if files:
+        total = {
+            word: sum(row.get(word, 0) for row in files.values()) for word in ("added", "removed", "changed")
+        }
+        yield f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}"
+    if unexplained:
+        yield f"files that changed without their package: {len(unexplained)}"
+        yield from listed([f"{sign(row)} /{row.name}" for row in unexplained], limit)
 
 
 def listed(rows: list[str], limit: int | None) -> list[str]:

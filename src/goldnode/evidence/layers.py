@@ -18,8 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from goldnode.evidence.elf import MAGIC, dynamic
 from goldnode.evidence.licences import synopses
+from goldnode.inspect.elf import MAGIC, dynamic
 from goldnode.oci.layout import OciImage, clean, follow, overlay, parents
 
 # Part of the name of every cached index. Increase it when the content of an index changes.
@@ -33,7 +33,7 @@ IMAGE = "usr/lib/goldnode/image.json"
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     """One path in a layer.
 
     `kind` is f (file), d (directory), l (symbolic link), h (hard link) or o (other). `size` is in bytes,
@@ -74,7 +74,7 @@ class Entry:
 class LayerIndex:
     """Paths of one layer, including whiteouts, and the few text files that evidence needs."""
 
-    entries: dict[str, Entry]
+    entries: dict[str, FileEntry]
     texts: dict[str, str]
     licences: dict[str, list[str]] = field(default_factory=dict)
 
@@ -88,7 +88,7 @@ class Snapshot:
     """
 
     digest: str
-    entries: dict[str, Entry]
+    entries: dict[str, FileEntry]
     texts: dict[str, str]
     licences: dict[str, list[str]]
     layer_bytes: tuple[int, ...] = ()
@@ -116,7 +116,7 @@ class Snapshot:
         real = self.resolve(path)
         return None if real is None else self.texts.get(real)
 
-    def files(self) -> Iterator[tuple[str, Entry]]:
+    def files(self) -> Iterator[tuple[str, FileEntry]]:
         """Return regular files and hard links, sorted by path."""
         for path in sorted(self.entries):
             if self.entries[path].kind in "fh":
@@ -190,13 +190,13 @@ def _load(document: dict[str, Any]) -> LayerIndex:
     return LayerIndex(entries, dict(document["texts"]), dict(document["licences"]))
 
 
-def _entry(row: list[Any]) -> Entry:
+def _entry(row: list[Any]) -> FileEntry:
     kind, mode, uid, gid, size, sha256, sha1, link, elf, soname, needed = row
-    return Entry(kind, mode, uid, gid, size, sha256, sha1, link, elf, soname, tuple(needed))
+    return FileEntry(kind, mode, uid, gid, size, sha256, sha1, link, elf, soname, tuple(needed))
 
 
 def _read(tar: tarfile.TarFile) -> LayerIndex:
-    entries: dict[str, Entry] = {}
+    entries: dict[str, FileEntry] = {}
     texts: dict[str, str] = {}
     licences: dict[str, list[str]] = {}
     hard: list[tuple[str, str]] = []
@@ -206,9 +206,9 @@ def _read(tar: tarfile.TarFile) -> LayerIndex:
             continue
         mode, uid, gid = info.mode & 0o7777, info.uid, info.gid
         if info.isdir():
-            entries[path] = Entry("d", mode, uid, gid)
+            entries[path] = FileEntry("d", mode, uid, gid)
         elif info.issym():
-            entries[path] = Entry("l", mode, uid, gid, link=info.linkname)
+            entries[path] = FileEntry("l", mode, uid, gid, link=info.linkname)
         elif info.islnk():
             hard.append((path, clean(info.linkname)))
         elif info.isreg():
@@ -217,11 +217,11 @@ def _read(tar: tarfile.TarFile) -> LayerIndex:
             entries[path] = replace(entry, mode=mode, uid=uid, gid=gid)
             keep_text(path, data, texts, licences)
         else:
-            entries[path] = Entry("o", mode, uid, gid)
+            entries[path] = FileEntry("o", mode, uid, gid)
     # Hard links come last: the entry of their target must exist first.
     for path, target in hard:
         origin = entries.get(target)
-        entries[path] = Entry("o") if origin is None else replace(origin, kind="h", link=target)
+        entries[path] = FileEntry("o") if origin is None else replace(origin, kind="h", link=target)
     return LayerIndex(entries, texts, licences)
 
 
@@ -237,7 +237,7 @@ def keep_text(path: str, data: bytes | None, texts: dict[str, str], licences: di
 
 def read_file(
     stream: IO[bytes] | None, size: int, path: str, *, keep: bool = False
-) -> tuple[Entry, bytes | None]:
+) -> tuple[FileEntry, bytes | None]:
     """Hash a file while streaming it.
 
     Return its content too if it is one of the indexed texts, or if `keep` is set.
@@ -268,7 +268,7 @@ def read_file(
                 whole.flush()
                 with mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                     found = dynamic(mapped)
-    entry = Entry("f", size=size, sha256=sha256.hexdigest(), sha1=sha1.hexdigest(), elf=is_elf)
+    entry = FileEntry("f", size=size, sha256=sha256.hexdigest(), sha1=sha1.hexdigest(), elf=is_elf)
     if found is not None:
         entry = replace(entry, soname=found.soname, needed=found.needed)
     return entry, b"".join(kept) if wanted else None

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from goldnode.evidence.contents import Contents, Lock, normal
+from packaging.utils import canonicalize_name
+
+from goldnode.evidence.contents import Contents, EvidenceLock
 from goldnode.evidence.signatures import statement
-from goldnode.oci.model import Built, Image
+from goldnode.oci.model import Built, ImageSpec
 
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:goldnode:image-build:1"
@@ -20,9 +22,9 @@ _BASE = "org.opencontainers.image.base."
 
 
 def provenance(
-    image: Image,
+    image: ImageSpec,
     built: Built,
-    locks: Sequence[Lock],
+    locks: Sequence[EvidenceLock],
     contents: Contents,
     *,
     builder: str = BUILDER,
@@ -58,7 +60,7 @@ def provenance(
         ]
         dependencies += [
             {
-                "uri": f"pkg:pypi/{normal(row.name)}@{row.version}",
+                "uri": f"pkg:pypi/{canonicalize_name(row.name)}@{row.version}",
                 "name": row.file,
                 "digest": {"sha256": row.sha256},
             }

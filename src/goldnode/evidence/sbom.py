@@ -15,21 +15,23 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
+from packaging.utils import canonicalize_name
+
 from goldnode.core.errors import ImageError
 from goldnode.evidence import licences
-from goldnode.evidence.contents import Contents, Deb, Wheel, key, normal
-from goldnode.evidence.layers import Entry
+from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel, key
+from goldnode.evidence.layers import FileEntry
 from goldnode.oci.layout import OciImage, canonical
 
 _NAMESPACE = uuid.UUID("5f0f6f6c-646e-5f64-9573-626f6d730001")  # private to goldnode; any constant works
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
-def purl(item: Deb | Wheel, contents: Contents) -> str:
+def purl(item: InstalledDeb | InstalledWheel, contents: Contents) -> str:
     """Return the package URL: `pkg:deb/debian/NAME@VERSION?arch=…&distro=…` or `pkg:pypi/NAME@VERSION`."""
     found = quote(item.version, safe=".-_~")
-    if isinstance(item, Wheel):
-        return f"pkg:pypi/{quote(normal(item.name), safe='.-_~')}@{found}"
+    if isinstance(item, InstalledWheel):
+        return f"pkg:pypi/{quote(canonicalize_name(item.name), safe='.-_~')}@{found}"
     if item.made:
         return f"pkg:deb/goldnode/{item.name}@{found}?arch={item.architecture}"
     family = contents.os.get("ID", "unknown")
@@ -142,7 +144,9 @@ def validate(document: bytes) -> None:
 
 
 def spdx(
-    image: OciImage | Subject, contents: Contents, more: Mapping[str, tuple[Entry, str | None]] | None = None
+    image: OciImage | Subject,
+    contents: Contents,
+    more: Mapping[str, tuple[FileEntry, str | None]] | None = None,
 ) -> bytes:
     """Return the SPDX 2.3 document (JSON).
 
@@ -256,7 +260,9 @@ def _created(image: OciImage) -> str:
     return said[:19] + "Z" if len(said) >= 19 else _EPOCH
 
 
-def _component(item: Deb | Wheel, contents: Contents, refs: dict[str, str]) -> dict[str, Any]:
+def _component(
+    item: InstalledDeb | InstalledWheel, contents: Contents, refs: dict[str, str]
+) -> dict[str, Any]:
     found: dict[str, Any] = {
         "type": "library",
         "bom-ref": refs[key(item)],
@@ -270,7 +276,7 @@ def _component(item: Deb | Wheel, contents: Contents, refs: dict[str, str]) -> d
         found["hashes"] = [{"alg": "SHA-256", "content": item.sha256}]
     if item.licence is not None:
         found["licenses"] = [{"expression": item.licence, "acknowledgement": "declared"}]
-    if isinstance(item, Deb):
+    if isinstance(item, InstalledDeb):
         if item.maintainer:
             found["supplier"] = {"name": item.maintainer.partition(" <")[0]}
         found["properties"] = _properties(
@@ -306,7 +312,7 @@ def _properties(values: dict[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in sorted(values.items()) if value]
 
 
-def _package(item: Deb | Wheel, contents: Contents, ref: str) -> dict[str, Any]:
+def _package(item: InstalledDeb | InstalledWheel, contents: Contents, ref: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "SPDXID": ref,
         "name": item.name,
@@ -327,7 +333,7 @@ def _package(item: Deb | Wheel, contents: Contents, ref: str) -> dict[str, Any]:
         found["packageFileName"] = item.file
     if item.summary:
         found["summary"] = item.summary
-    if isinstance(item, Deb):
+    if isinstance(item, InstalledDeb):
         found["sourceInfo"] = f"built from {item.source} {item.source_version}"
     return found
 

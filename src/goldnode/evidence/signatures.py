@@ -36,7 +36,7 @@ _SCHEMES = {"ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384"}
 
 
 @dataclass(frozen=True)
-class Signer:
+class EnvelopeSigner:
     """Secret key to sign with. `keyid` identifies its public half and is not secret."""
 
     keyid: str
@@ -75,7 +75,7 @@ class Opened:
     keyid: str
 
 
-def load_signer(path: Path) -> Signer:
+def load_signer(path: Path) -> EnvelopeSigner:
     """Read a secret key. Raise SigningKeyError, which never contains any of the file's content."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -119,7 +119,7 @@ def load_signer(path: Path) -> Signer:
             remedy=_MAKE,
         )
     named = CryptoSigner(secret, _named(found.public_key))
-    return Signer(named.public_key.keyid, named)
+    return EnvelopeSigner(named.public_key.keyid, named)
 
 
 def load_public(path: Path) -> list[SSlibKey]:

@@ -22,7 +22,7 @@ from goldnode.oci.layout import Layout, OciImage
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.evidence.signatures import Signer
+    from goldnode.evidence.signatures import EnvelopeSigner
 
 PREDICATE = "urn:goldnode:image-evidence:1"
 _FILES = {
@@ -34,7 +34,7 @@ State = Literal["ok", "refused", "not_verified", "note"]
 
 
 @dataclass(frozen=True)
-class Document:
+class AttachedDocument:
     """A document attached to an image.
 
     `artefact` is the digest of the artefact's manifest, `digest` that of the document itself.
@@ -47,7 +47,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Row:
+class VerificationRow:
     """Result of one check."""
 
     what: str
@@ -60,7 +60,7 @@ class Verification:
     """Results of all checks of one image."""
 
     digest: str
-    rows: list[Row]
+    rows: list[VerificationRow]
 
     @property
     def passed(self) -> bool:
@@ -84,13 +84,13 @@ class Verification:
         return "\n".join([*lines, f"{self.digest}: {'verified' if self.passed else 'NOT verified'}"])
 
 
-def documents(layout: Layout, digest: str) -> list[Document]:
+def documents(layout: Layout, digest: str) -> list[AttachedDocument]:
     """Return the documents attached to an image, sorted by type and digest."""
     found = []
     for descriptor, manifest in layout.attached(digest):
         for layer in manifest.get("layers", []):
             found.append(
-                Document(
+                AttachedDocument(
                     str(manifest.get("artifactType", "")),
                     descriptor.digest,
                     layer["digest"],
@@ -116,14 +116,14 @@ def export(layout: Layout, digest: str, directory: Path) -> list[Path]:
     return [directory / name for name in files]
 
 
-def signature_statement(name: str, digest: str, attached: Sequence[Document]) -> bytes:
+def signature_statement(name: str, digest: str, attached: Sequence[AttachedDocument]) -> bytes:
     """Return the in-toto statement to sign: the image and the documents attached to it."""
     rows = sorted((row.type, row.digest, len(row.data)) for row in attached if row.type in evidence.SIGNED)
     listed = [{"type": kind, "digest": found, "size": size} for kind, found, size in rows]
     return signatures.statement(name, digest, PREDICATE, {"documents": listed})
 
 
-def sign(layout: Layout, digest: str, name: str, signer: Signer) -> str:
+def sign(layout: Layout, digest: str, name: str, signer: EnvelopeSigner) -> str:
     """Sign an image together with everything attached to it, and return the digest of the signature's
     artefact.
 
@@ -154,43 +154,43 @@ def verify(layout: Layout, digest: str, keys: Sequence[SSlibKey], *, layers: boo
 
     `layers`: hash the layer blobs too, instead of comparing only their sizes.
     """
-    rows: list[Row] = []
-    attached: list[Document] = []
+    rows: list[VerificationRow] = []
+    attached: list[AttachedDocument] = []
     try:
         image = OciImage(layout, digest)
         rows.append(_blobs(image, layers))
         attached = documents(layout, digest)
     except ImageError as problem:
-        return Verification(digest, [*rows, Row("image", "refused", problem.message)])
+        return Verification(digest, [*rows, VerificationRow("image", "refused", problem.message)])
     for row in attached:
         fault = _about(row, digest)
         if fault is not None:
-            rows.append(Row(_name(row), "refused", fault))
+            rows.append(VerificationRow(_name(row), "refused", fault))
     rows += signed(attached, digest, keys)
     return Verification(digest, rows)
 
 
-def _name(row: Document) -> str:
+def _name(row: AttachedDocument) -> str:
     return evidence.SHORT.get(row.type, row.type)
 
 
-def _blobs(image: OciImage, layers: bool) -> Row:
+def _blobs(image: OciImage, layers: bool) -> VerificationRow:
     _ = image.config  # reads the configuration and checks its digest
     for layer in image.layers:
         path = image.layout.path(layer.digest)
         if not path.is_file():
-            return Row("image", "refused", f"layer {layer.digest} is not in {image.layout.root}")
+            return VerificationRow("image", "refused", f"layer {layer.digest} is not in {image.layout.root}")
         if path.stat().st_size != layer.size or (layers and f"sha256:{sha256_of(path)}" != layer.digest):
-            return Row("image", "refused", f"layer {layer.digest} is altered")
+            return VerificationRow("image", "refused", f"layer {layer.digest} is altered")
     how = "" if layers else "; the layers' content was not read"
-    return Row(
+    return VerificationRow(
         "image",
         "ok" if layers else "note",
         f"manifest, configuration and {len(image.layers)} layers are whole{how}",
     )
 
 
-def _about(row: Document, digest: str) -> str | None:
+def _about(row: AttachedDocument, digest: str) -> str | None:
     """Return an error if a document names another image as its subject, otherwise None."""
     try:
         said = _subjects(row)
@@ -202,7 +202,7 @@ def _about(row: Document, digest: str) -> str | None:
     return f"it is about {wrong[0]}" if wrong else None
 
 
-def _subjects(row: Document) -> list[str]:
+def _subjects(row: AttachedDocument) -> list[str]:
     payload = signatures.payload_of(row.data)
     document = json.loads(payload)
     if row.type in (evidence.PROVENANCE, evidence.SIGNATURE):
@@ -242,31 +242,33 @@ def _listed(data: bytes) -> set[tuple[str, str]]:
         return set()
 
 
-def signed(attached: Sequence[Document], digest: str, keys: Sequence[SSlibKey]) -> list[Row]:
+def signed(
+    attached: Sequence[AttachedDocument], digest: str, keys: Sequence[SSlibKey]
+) -> list[VerificationRow]:
     """Check the attached documents against the signatures among them.
 
     Return one row per signature. If a signature is valid, also return one row per document. These are the
     documents that it covers or should cover, and those no longer attached.
     """
-    rows: list[Row] = []
+    rows: list[VerificationRow] = []
     listed: set[tuple[str, str]] | None = None
     found = [row for row in attached if row.type == evidence.SIGNATURE]
     if not keys:
         why = "no public key was named" if found else "there is no signature, and no public key was named"
-        return [Row("signature", "not_verified", why)]
+        return [VerificationRow("signature", "not_verified", why)]
     if not found:
-        return [Row("signature", "refused", "the image is not signed")]
+        return [VerificationRow("signature", "refused", "the image is not signed")]
     for row in found:
         try:
             opened = signatures.open_envelope(row.data, keys)
         except ImageError as problem:
-            rows.append(Row("signature", "refused", problem.message))
+            rows.append(VerificationRow("signature", "refused", problem.message))
             continue
         statement = json.loads(opened.payload)
         if signatures.subjects(opened.payload) != [digest] or statement.get("predicateType") != PREDICATE:
-            rows.append(Row("signature", "refused", "it was given for something else"))
+            rows.append(VerificationRow("signature", "refused", "it was given for something else"))
             continue
-        rows.append(Row("signature", "ok", f"by key {opened.keyid[:12]}"))
+        rows.append(VerificationRow("signature", "ok", f"by key {opened.keyid[:12]}"))
         # Documents covered by any valid signature count as signed, so several keys can sign parts of the
         # evidence.
         listed = (listed or set()) | _listed(row.data)
@@ -275,26 +277,28 @@ def signed(attached: Sequence[Document], digest: str, keys: Sequence[SSlibKey]) 
     here = {(row.type, row.digest) for row in attached}
     for kind, document in sorted(listed - here):
         rows.append(
-            Row(evidence.SHORT.get(kind, kind), "refused", f"{document} is signed for, and is not attached")
+            VerificationRow(
+                evidence.SHORT.get(kind, kind), "refused", f"{document} is signed for, and is not attached"
+            )
         )
     for row in attached:
         if row.type == evidence.SIGNATURE:
             continue
         if (row.type, row.digest) in listed:
-            rows.append(Row(_name(row), "ok", "signed for"))
+            rows.append(VerificationRow(_name(row), "ok", "signed for"))
         elif row.type in evidence.SIGNED:
             rows.append(
-                Row(
+                VerificationRow(
                     _name(row),
                     "refused",
                     "it was attached after the signature; `goldnode images evidence` signs anew",
                 )
             )
         else:
-            rows.append(Row(_name(row), "note", "the signature does not cover it"))
+            rows.append(VerificationRow(_name(row), "note", "the signature does not cover it"))
         if row.type == evidence.PROVENANCE and signatures.is_envelope(row.data):
             try:
                 signatures.open_envelope(row.data, keys)
             except ImageError as problem:
-                rows.append(Row(_name(row), "refused", problem.message))
+                rows.append(VerificationRow(_name(row), "refused", problem.message))
     return rows

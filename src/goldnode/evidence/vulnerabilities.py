@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from packaging.utils import canonicalize_name
+
 from goldnode.core.errors import ImageError, nearest
-from goldnode.evidence.contents import Contents, Deb, Wheel, normal
+from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel
 from goldnode.node.state.debversion import compare
 from goldnode.oci.layout import canonical
 
@@ -28,7 +30,7 @@ KINDS = ("debian", "osv")
 
 
 @dataclass(frozen=True)
-class Finding:
+class VulnerabilityFinding:
     """One vulnerability of one package. `fixed` is the first version without it, None if no fix is known."""
 
     id: str
@@ -49,7 +51,9 @@ class Database(Protocol):
     def about(self) -> dict[str, Any]:
         """Return the kind, sha256 and date of the database, and the source of that date."""
 
-    def check(self, item: Deb | Wheel, contents: Contents) -> list[Finding] | str:
+    def check(
+        self, item: InstalledDeb | InstalledWheel, contents: Contents
+    ) -> list[VulnerabilityFinding] | str:
         """Return the findings for a package, or the reason why there is no result.
 
         The reason is a sentence that begins with `no record` or `not checked`.
@@ -121,8 +125,10 @@ class _Debian:
     def about(self) -> dict[str, Any]:
         return {**self._about.document(), "releases": sorted(self._releases), "sources": len(self._db)}
 
-    def check(self, item: Deb | Wheel, contents: Contents) -> list[Finding] | str:
-        if not isinstance(item, Deb):
+    def check(
+        self, item: InstalledDeb | InstalledWheel, contents: Contents
+    ) -> list[VulnerabilityFinding] | str:
+        if not isinstance(item, InstalledDeb):
             return "not checked: no supplied database covers wheels"
         release = contents.os.get("VERSION_CODENAME", "")
         if contents.os.get("ID") != "debian" or release not in self._releases:
@@ -150,7 +156,7 @@ class _Debian:
                 else ""
             )
             found.append(
-                Finding(
+                VulnerabilityFinding(
                     id=name,
                     package=item.name,
                     version=item.version,
@@ -184,7 +190,7 @@ class _Osv:
                     package = part.get("package", {})
                     ecosystem, name = str(package.get("ecosystem", "")), str(package.get("name", ""))
                     if ecosystem == "PyPI":
-                        name = normal(name)
+                        name = canonicalize_name(name)
                     self._rows.setdefault((ecosystem, name), []).append({"record": row, "affected": part})
         if not self._count:
             raise ValueError("it has no OSV record")
@@ -201,9 +207,11 @@ class _Osv:
     def about(self) -> dict[str, Any]:
         return {**self._about.document(), "ecosystems": sorted(self._ecosystems), "records": self._count}
 
-    def check(self, item: Deb | Wheel, contents: Contents) -> list[Finding] | str:
-        if isinstance(item, Wheel):
-            ecosystem, name, version = "PyPI", normal(item.name), item.version
+    def check(
+        self, item: InstalledDeb | InstalledWheel, contents: Contents
+    ) -> list[VulnerabilityFinding] | str:
+        if isinstance(item, InstalledWheel):
+            ecosystem, name, version = "PyPI", str(canonicalize_name(item.name)), item.version
         else:
             ecosystem = f"{contents.os.get('ID', '').capitalize()}:{contents.os.get('VERSION_ID', '')}"
             name, version = item.source, item.source_version
@@ -212,14 +220,14 @@ class _Osv:
         rows = self._rows.get((ecosystem, name))
         if rows is None:
             return "no record"
-        found: dict[str, Finding] = {}
+        found: dict[str, VulnerabilityFinding] = {}
         for row in rows:
             hit, fixed = _affected(row["affected"], ecosystem, version)
             if hit is None:
                 return f"not checked: version {version} cannot be compared with the OSV database's"
             if hit:
                 record = row["record"]
-                found[record["id"]] = Finding(
+                found[record["id"]] = VulnerabilityFinding(
                     id=record["id"],
                     package=item.name,
                     version=item.version,
@@ -317,12 +325,12 @@ def _severity(record: dict[str, Any], affected: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Report:
+class VulnerabilityReport:
     """Findings for one image, and the packages that were not checked."""
 
     subject: str
     databases: list[dict[str, Any]]
-    findings: list[Finding]
+    findings: list[VulnerabilityFinding]
     checked: int
     no_record: list[str]
     not_checked: list[tuple[str, str]] = field(default_factory=list)
@@ -381,12 +389,12 @@ class Report:
         )
 
 
-def report(contents: Contents, databases: Sequence[Database]) -> Report:
+def report(contents: Contents, databases: Sequence[Database]) -> VulnerabilityReport:
     """Check the packages of an image against the databases.
 
     A package counts as checked if at least one database covers it.
     """
-    findings: list[Finding] = []
+    findings: list[VulnerabilityFinding] = []
     checked, no_record, not_checked = 0, [], []
     for item in contents.packages:
         name = f"{item.name} {item.version}"
@@ -404,7 +412,7 @@ def report(contents: Contents, databases: Sequence[Database]) -> Report:
             why = "; ".join(dict.fromkeys(text.removeprefix("not checked: ") for text in said))
             not_checked.append((name, why or "no vulnerability database was named"))
     findings.sort(key=lambda row: (row.package, row.id, row.database))
-    return Report(
+    return VulnerabilityReport(
         contents.digest,
         [database.about() for database in databases],
         findings,

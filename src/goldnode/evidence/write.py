@@ -15,41 +15,25 @@ from typing import Literal
 from goldnode import evidence
 from goldnode.core.errors import ImageError
 from goldnode.evidence import sbom, signatures, size, vulnerabilities
-from goldnode.evidence.contents import Contents, Lock, contents
+from goldnode.evidence.contents import Contents, EvidenceLock, contents
 from goldnode.evidence.diff import compare_images
 from goldnode.evidence.layers import snapshot
-from goldnode.evidence.provenance import BUILDER, PREDICATE, provenance
-from goldnode.evidence.signatures import Signer
+from goldnode.evidence.provenance import PREDICATE, provenance
 from goldnode.evidence.verify import documents, sign
+from goldnode.evidence.writer import EvidenceOptions, EvidenceWriter, WrittenEvidence
 from goldnode.oci.layout import Layout, OciImage, canonical
-from goldnode.oci.model import Built, Image
+from goldnode.oci.model import Built, ImageSpec
 
 
 @dataclass(frozen=True)
-class Written:
-    """Result for one document: its type, whether it was written or kept, and a one-line summary."""
+class ImageEvidenceOptions(EvidenceOptions):
+    """Inputs besides the image. `against` is the digest of the image to compare with."""
 
-    type: str
-    state: Literal["written", "kept"]
-    line: str
-
-
-@dataclass(frozen=True)
-class Options:
-    """Inputs of the evidence documents besides the image.
-
-    `against` is the digest of the image to compare with. `builder` is a URI that identifies the builder.
-    """
-
-    cache: Path | None = None
-    signer: Signer | None = None
-    databases: tuple[vulnerabilities.Database, ...] = ()
     against: str | None = None
-    builder: str = BUILDER
 
 
 def examine(
-    layout: Layout, digest: str, locks: Sequence[Lock] = (), cache: Path | None = None
+    layout: Layout, digest: str, locks: Sequence[EvidenceLock] = (), cache: Path | None = None
 ) -> tuple[OciImage, Contents]:
     """Read an image and determine its contents."""
     image = OciImage(layout, digest)
@@ -57,8 +41,12 @@ def examine(
 
 
 def write(
-    layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
-) -> list[Written]:
+    layout: Layout,
+    image: ImageSpec,
+    built: Built,
+    locks: Sequence[EvidenceLock],
+    options: ImageEvidenceOptions,
+) -> list[WrittenEvidence]:
     """Write and attach all evidence documents. `locks` has the image's own lock last.
 
     Raise ImageError if the lock is not the one the image was built from, or if an SBOM violates its schema.
@@ -80,33 +68,26 @@ def write(
 
 
 def _write(
-    layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
-) -> list[Written]:
+    layout: Layout,
+    image: ImageSpec,
+    built: Built,
+    locks: Sequence[EvidenceLock],
+    options: ImageEvidenceOptions,
+) -> list[WrittenEvidence]:
     found, there = examine(layout, built.digest, locks, options.cache)
-    put = _Putter(layout, built.digest)
+    put = _AttachedEvidence(layout, built.digest)
     bill = sbom.cyclonedx(found, there)
-    # Validation loads a large schema; skip it for a document that is attached already.
-    if not put.has(evidence.CYCLONEDX, bill):
-        sbom.validate(bill)
     files = sum(len(wheel.files) for wheel in there.wheels if wheel.unpacked)
     packages = (
         f"{len(there.debs)} debs, {len(there.wheels)} wheels, {files} files unpacked from wheels, "
         f"{len(there.unowned)} of unknown origin"
     )
     written = [
-        put(evidence.CYCLONEDX, bill, packages),
+        put.bill(evidence.CYCLONEDX, bill, packages),
         put(evidence.SPDX, sbom.spdx(found, there), "the same, as SPDX 2.3"),
     ]
     statement = provenance(image, built, locks, there, builder=options.builder, base=found.labels)
-    materials = json.loads(statement)["predicate"]["buildDefinition"]["resolvedDependencies"]
-    unsigned = "" if options.signer else "; not signed: no key was named"
-    written.append(
-        put(
-            evidence.PROVENANCE,
-            _enveloped(put, statement, options.signer),
-            f"{len(materials)} materials{unsigned}",
-        )
-    )
+    written.append(put.provenance(evidence.PROVENANCE, statement, options))
     report = vulnerabilities.report(there, options.databases)
     written.append(put(evidence.VULNERABILITIES, report.document(), report.line()))
     sizes = size.sizes(found, there)
@@ -132,36 +113,38 @@ def _write(
             layout, built.digest, f"{image.backend}:{image.immutable_tag(built.build_id)}", options.signer
         )
         state: Literal["written", "kept"] = "kept" if artefact in before else "written"
-        written.append(Written(evidence.SIGNATURE, state, f"by key {options.signer.keyid[:12]}"))
+        written.append(WrittenEvidence(evidence.SIGNATURE, state, f"by key {options.signer.keyid[:12]}"))
     return written
 
 
-class _Putter:
-    """Attaches documents, each replacing the earlier one of its kind."""
+class _AttachedEvidence(EvidenceWriter):
+    """Documents that are attached to an image of a layout."""
 
     def __init__(self, layout: Layout, digest: str) -> None:
         self.layout, self.digest = layout, digest
         self.before = documents(layout, digest)
 
-    def has(self, kind: str, data: bytes) -> bool:
-        return any(row.type == kind and row.data == data for row in self.before)
+    def existing(self, kind: str) -> list[bytes]:
+        return [row.data for row in self.before if row.type == kind]
 
-    def __call__(self, kind: str, data: bytes, line: str) -> Written:
-        if self.has(kind, data):
-            return Written(kind, "kept", line)
+    def replace(self, kind: str, data: bytes) -> None:
         self.layout.attach(self.digest, kind, data)
         # Other tools may attach in-toto documents of other predicate types; leave those alone.
         for row in self.before:
             if row.type == kind and (kind != evidence.PROVENANCE or _predicate(row.data) == PREDICATE):
                 self.layout.detach(row.artefact)
-        return Written(kind, "written", line)
 
 
 class _Note:
     """Record of the inputs and results of the last run, stored next to the layer indexes."""
 
     def __init__(
-        self, layout: Layout, image: Image, built: Built, locks: Sequence[Lock], options: Options
+        self,
+        layout: Layout,
+        image: ImageSpec,
+        built: Built,
+        locks: Sequence[EvidenceLock],
+        options: ImageEvidenceOptions,
     ) -> None:
         self._layout, self._digest = layout, built.digest
         self._file = (
@@ -184,7 +167,7 @@ class _Note:
     def _attached(self) -> list[str]:
         return [descriptor.digest for descriptor, _ in self._layout.attached(self._digest)]
 
-    def read(self) -> list[Written] | None:
+    def read(self) -> list[WrittenEvidence] | None:
         if self._file is None:
             return None
         try:
@@ -194,11 +177,11 @@ class _Note:
                 or found["attached"] != self._attached()
             ):
                 return None
-            return [Written(row["type"], "kept", row["line"]) for row in found["written"]]
+            return [WrittenEvidence(row["kind"], "kept", row["line"]) for row in found["written"]]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def write(self, written: Sequence[Written]) -> None:
+    def write(self, written: Sequence[WrittenEvidence]) -> None:
         if self._file is None:
             return
         document = {
@@ -226,17 +209,3 @@ def _predicate(data: bytes) -> str:
         return str(json.loads(signatures.payload_of(data)).get("predicateType"))
     except (ImageError, ValueError, AttributeError):
         return PREDICATE  # an unreadable document is replaced
-
-
-def _enveloped(put: _Putter, statement: bytes, signer: Signer | None) -> bytes:
-    if signer is None:
-        return statement
-    # Reuse a valid envelope: an ECDSA signature would have different bytes each time.
-    for row in put.before:
-        if row.type == evidence.PROVENANCE and signatures.is_envelope(row.data):
-            try:
-                if signatures.open_envelope(row.data, [signer.public]).payload == statement:
-                    return row.data
-            except ImageError:
-                continue
-    return signer.sign(statement)

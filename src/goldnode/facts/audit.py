@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from goldnode.catalog.models import AUTO
 from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog
 
 Facts = Mapping[str, Any]
-Key = tuple[str | int, ...]
 
 # Allowed first words of `confidence`; free text may follow.
 CONFIDENCE = ("high", "medium", "low", "derived")
@@ -53,7 +53,7 @@ _STATED_BY = {
 
 
 @dataclass(frozen=True)
-class Fault:
+class FactsFault:
     """One fault in the facts: file, line (from 1; 0 for the whole file), and message."""
 
     file: str
@@ -72,7 +72,7 @@ class Fault:
 
 
 @lru_cache(maxsize=32)
-def _read(name: str, text: str) -> yamlsource.Source:
+def _read(name: str, text: str) -> yamlsource.YamlSource:
     """Parse a facts file, cached by content.
 
     Parsing takes most of the time, and a directory of a test differs in few files.
@@ -88,7 +88,7 @@ class _Folder:
             path.name: _read(path.name, path.read_text(encoding="utf-8"))
             for path in sorted(directory.glob("*.yml"))
         }
-        self.faults: list[Fault] = []
+        self.faults: list[FactsFault] = []
 
     def __getitem__(self, name: str) -> Any:
         return self.sources[name].data
@@ -99,17 +99,19 @@ class _Folder:
             try:
                 yamlsource.validate(FILES[name], source, error=FactsError)
             except FactsError as error:
-                self.faults.append(Fault(name, error.line or 0, error.message, error.remedy or Fault.remedy))
+                self.faults.append(
+                    FactsFault(name, error.line or 0, error.message, error.remedy or FactsFault.remedy)
+                )
             except KeyError:
                 self.faults.append(
-                    Fault(name, 0, "this facts file has no model", "add one to facts/models.py, FILES")
+                    FactsFault(name, 0, "this facts file has no model", "add one to facts/models.py, FILES")
                 )
 
-    def tell(self, file: str, path: Iterable[str | int], message: str) -> None:
-        self.faults.append(Fault(file, self.sources[file].line(tuple(path)), message))
+    def report(self, file: str, path: Iterable[str | int], message: str) -> None:
+        self.faults.append(FactsFault(file, self.sources[file].line(tuple(path)), message))
 
 
-def faults(directory: Path = facts.FACTS) -> list[Fault]:
+def faults(directory: Path = facts.FACTS) -> list[FactsFault]:
     """Return all faults of the facts files in `directory`, in order of file and line.
 
     Raises FactsError for invalid YAML, and for a duplicate key in a mapping.
@@ -129,7 +131,7 @@ class _Extended(_Folder):
         super().__init__(facts.FACTS)
         self.whole = {name: source.data for name, source in self.sources.items()}
         # Where an added row stands: by file, section and index, its own file and index.
-        self.added: dict[tuple[str, str, int], tuple[yamlsource.Source, int]] = {}
+        self.added: dict[tuple[str, str, int], tuple[yamlsource.YamlSource, int]] = {}
         for path in site.files(places):
             try:
                 source = site.read(path)
@@ -144,16 +146,16 @@ class _Extended(_Folder):
     def __getitem__(self, name: str) -> Any:
         return self.whole[name]
 
-    def tell(self, file: str, path: Iterable[str | int], message: str) -> None:
+    def report(self, file: str, path: Iterable[str | int], message: str) -> None:
         section, index, *rest = [*path, None, None][: max(2, len(tuple(path)))]
         found = self.added.get((file, str(section), index)) if isinstance(index, int) else None
         if found is not None:
             source, own = found
             line = source.line((str(section), own, *(part for part in rest if part is not None)))
-            self.faults.append(Fault(str(source.file), line, message))
+            self.faults.append(FactsFault(str(source.file), line, message))
 
 
-def site_faults() -> list[Fault]:
+def site_faults() -> list[FactsFault]:
     """Return the faults of the rows that catalogs add to the facts, judged together with goldnode's own rows."""
     if not facts.site_folders():
         return []
@@ -179,7 +181,7 @@ def catalog_faults(catalog: Catalog) -> list[FactsError]:
             found.extend(_known(name, "stack", stack.driver.branch, facts.branch, entry.file))
             found.extend(_known(name, "stack", stack.driver.branch, facts.security_floor, entry.file))
     for name, klass in sorted(catalog.classes.items()):
-        if klass.item.gpu is not None:
+        if klass.item.gpu is not None and klass.item.gpu.model != AUTO:
             found.extend(_known(name, "class", klass.item.gpu.model, facts.gpu, klass.file))
     for name, platform in sorted(catalog.platforms.items()):
         for model in platform.item.gpus.models if platform.item.gpus is not None else ():
@@ -193,7 +195,7 @@ def _known(owner: str, kind: str, name: str, ask: Callable[[str], Any], file: Pa
     except FactsError as error:
         yield FactsError(f"{kind} {owner}: {error.message}", file=file, remedy=error.remedy)
         return
-    if isinstance(found, facts.Gpu) and not (found.compute_capability or found.gfx):
+    if isinstance(found, facts.GpuModel) and not (found.compute_capability or found.gfx):
         yield FactsError(
             f"{kind} {owner}: the facts know neither compute capability nor gfx name of {name}", file=file
         )
@@ -215,10 +217,10 @@ def _form(folder: _Folder) -> None:
                 elif key == "eol_sources":
                     used |= set(inner)
             for bad in _stated(value) - set(table):
-                folder.tell(file, path, f'source "{bad}" is not in the table of sources')
+                folder.report(file, path, f'source "{bad}" is not in the table of sources')
             _doubts(folder, file, path, value)
         for key in set(table) - used:
-            folder.tell(file, ("sources", key), f'source "{key}" is stated by no row')
+            folder.report(file, ("sources", key), f'source "{key}" is stated by no row')
         for name, section in data.items():
             if name not in ("meta", "sources"):
                 _covered(folder, file, (name,), section, False)
@@ -243,7 +245,9 @@ def _leaves(value: Any) -> Iterator[str]:
             yield from _leaves(inner)
 
 
-def _mappings(value: Any, path: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
+def _mappings(
+    value: Any, path: yamlsource.KeyPath = ()
+) -> Iterator[tuple[yamlsource.KeyPath, dict[str, Any]]]:
     """Yield every mapping below `value` with its path, except `meta` and the table of sources."""
     if isinstance(value, dict):
         yield path, value
@@ -255,7 +259,7 @@ def _mappings(value: Any, path: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]
             yield from _mappings(inner, (*path, index))
 
 
-def _covered(folder: _Folder, file: str, path: Key, value: Any, above: bool) -> None:
+def _covered(folder: _Folder, file: str, path: yamlsource.KeyPath, value: Any, above: bool) -> None:
     """Report rows that have no source, neither their own nor that of an enclosing row.
 
     `source: null` means "nothing found". Such a row needs a note about that, or holds no value.
@@ -268,17 +272,17 @@ def _covered(folder: _Folder, file: str, path: Key, value: Any, above: bool) -> 
                 if key not in ("source", "note", "id", "see") and inner is not None
             ]
             if value.get("note") is None and held:
-                folder.tell(file, path, f"the row has no source but states {', '.join(held)}")
+                folder.report(file, path, f"the row has no source but states {', '.join(held)}")
             return
         above = above or "source" in value
         rows: Iterable[tuple[str | int, Any]] = value.items()
         if not above and not any(isinstance(inner, dict | list) for inner in value.values()):
-            folder.tell(file, path, "the row has no source")
+            folder.report(file, path, "the row has no source")
             return
     elif isinstance(value, list):
         rows = enumerate(value)
         if not above and any(not isinstance(inner, dict | list) for inner in value):
-            folder.tell(file, path, "the list has no source")
+            folder.report(file, path, "the list has no source")
             return
     else:
         return
@@ -287,19 +291,19 @@ def _covered(folder: _Folder, file: str, path: Key, value: Any, above: bool) -> 
             _covered(folder, file, (*path, key), inner, above)
 
 
-def _doubts(folder: _Folder, file: str, path: Key, row: Mapping[str, Any]) -> None:
+def _doubts(folder: _Folder, file: str, path: yamlsource.KeyPath, row: Mapping[str, Any]) -> None:
     confidence = row.get("confidence", "high")
     if re.split(r"\W", confidence, maxsplit=1)[0] not in CONFIDENCE:
-        folder.tell(file, path, f"confidence {confidence!r} begins with none of {', '.join(CONFIDENCE)}")
+        folder.report(file, path, f"confidence {confidence!r} begins with none of {', '.join(CONFIDENCE)}")
     for key in ("conflict", "note"):
         if key in row and not (isinstance(row[key], str) and row[key].strip()):
-            folder.tell(file, path, f"{key} is {row[key]!r}, not a sentence")
+            folder.report(file, path, f"{key} is {row[key]!r}, not a sentence")
     for key in row.get("unverified") or ():
         if row.get(key) is not None:
-            folder.tell(file, path, f"{key} is stated and unverified at once")
+            folder.report(file, path, f"{key} is stated and unverified at once")
     for key in ("date", "release_date", "eol", "released", "bulletin_date", "latest_known_date"):
         if row.get(key) is not None and not re.match(r"\d{4}-\d{2}(-\d{2})?(\D|$)", str(row[key])):
-            folder.tell(file, path, f"{key} is {row[key]!r}, not a date")
+            folder.report(file, path, f"{key} is {row[key]!r}, not a date")
 
 
 # ---- the same thing twice
@@ -307,7 +311,7 @@ def _doubts(folder: _Folder, file: str, path: Key, row: Mapping[str, Any]) -> No
 
 def _twice(folder: _Folder) -> None:
     """Check that no list has two rows for the same thing."""
-    lists: list[tuple[str, Key, Callable[[Any], Any]]] = [
+    lists: list[tuple[str, yamlsource.KeyPath, Callable[[Any], Any]]] = [
         ("cuda.yml", ("releases",), lambda row: row["version"]),
         ("cuda.yml", ("driver_minimum_per_major",), lambda row: row["major"]),
         ("cuda.yml", ("forward_compat", "entries"), lambda row: row["cuda"]),
@@ -347,7 +351,7 @@ def _twice(folder: _Folder) -> None:
         for index, row in enumerate(rows):
             what = str(name(row))
             if what in seen:
-                folder.tell(file, (*path, index), f"{'.'.join(map(str, path))} has two rows for {what}")
+                folder.report(file, (*path, index), f"{'.'.join(map(str, path))} has two rows for {what}")
             seen[what] = index
     # Two models may share a PCI id, but a note has to document it.
     owners = Counter(
@@ -361,7 +365,7 @@ def _twice(folder: _Folder) -> None:
             shared = [item for item in row["pci_ids"] if owners[item] > 1]
             others = [other for other in folder["gpus.yml"][vendor] if set(shared) & set(other["pci_ids"])]
             if shared and not any("shared" in str(other.get("note")) for other in others):
-                folder.tell(
+                folder.report(
                     "gpus.yml", (vendor, index), f"PCI id {shared[0]} is of two models, and no note says so"
                 )
 
@@ -378,7 +382,7 @@ def _cuda(folder: _Folder) -> None:
     majors = {str(row["major"]): row for row in data["driver_minimum_per_major"]}
     for index, row in enumerate(data["driver_minimum_per_major"]):
         if str(row["min_branch"]) != row["min_driver_minor_version_compat"].split(".")[0]:
-            folder.tell(
+            folder.report(
                 "cuda.yml",
                 ("driver_minimum_per_major", index),
                 "min_branch is not the branch of the minimum driver",
@@ -389,11 +393,11 @@ def _cuda(folder: _Folder) -> None:
         major = majors.get(_minor(row["version"]).split(".")[0])
         least = row["min_driver_minor_version_compat"]
         if major is None:
-            folder.tell("cuda.yml", path, f"CUDA {row['version']}: its major has no driver minimum")
+            folder.report("cuda.yml", path, f"CUDA {row['version']}: its major has no driver minimum")
         elif least != major["min_driver_minor_version_compat"] and not (
             "note" in row and least == _oldest_bundled(data, row["version"])
         ):
-            folder.tell(
+            folder.report(
                 "cuda.yml",
                 path,
                 f"CUDA {row['version']} needs driver {least}, but its major "
@@ -405,18 +409,18 @@ def _cuda(folder: _Folder) -> None:
         branch = bundled.split(".")[0]
         native.setdefault(_minor(row["version"]), branch)
         if branch not in branches:
-            folder.tell(
+            folder.report(
                 "cuda.yml", path, f"CUDA {row['version']} bundles driver {bundled}, whose branch has no row"
             )
         elif branches[branch]["max_cuda"] != _minor(row["version"]):
-            folder.tell(
+            folder.report(
                 "cuda.yml",
                 path,
                 f"CUDA {row['version']} bundles driver {bundled}, but branch {branch} knows CUDA up to "
                 f"{branches[branch]['max_cuda']}",
             )
         if _below(bundled, least):
-            folder.tell(
+            folder.report(
                 "cuda.yml",
                 path,
                 f"CUDA {row['version']} bundles driver {bundled}, older than its minimum {least}",
@@ -427,7 +431,7 @@ def _cuda(folder: _Folder) -> None:
     for older, newer in itertools.pairwise(ordered):
         if _below(newer["max_cuda"], older["max_cuda"]):
             where = folder["nvidia_drivers.yml"]["branches"].index(newer)
-            folder.tell(
+            folder.report(
                 "nvidia_drivers.yml",
                 ("branches", where),
                 f"branch {newer['branch']} knows less CUDA than {older['branch']}",
@@ -437,7 +441,7 @@ def _cuda(folder: _Folder) -> None:
         least = int(majors[row["cuda"].split(".")[0]]["min_branch"])
         package, minor = row["of_which_need_cuda_compat"], row["of_which_run_by_minor_version_compat"]
         if sorted([*package, *minor]) != sorted(row["older_driver_branches_accepted_by_image"]):
-            folder.tell(
+            folder.report(
                 "cuda.yml",
                 place,
                 f"CUDA {row['cuda']}: the two lists of branches are not the list of the image",
@@ -445,18 +449,18 @@ def _cuda(folder: _Folder) -> None:
         if [branch for branch in package if branch >= least] or [
             branch for branch in minor if branch < least
         ]:
-            folder.tell(
+            folder.report(
                 "cuda.yml",
                 place,
                 f"CUDA {row['cuda']}: minor-version compatibility begins with branch {least}, the lists "
                 "say else",
             )
         if row["compat_package"] != f"cuda-compat-{row['cuda'].replace('.', '-')}":
-            folder.tell(
+            folder.report(
                 "cuda.yml", place, f"CUDA {row['cuda']}: the package is called {row['compat_package']}"
             )
         if native.get(row["cuda"]) != str(row["native_driver_branch_first"]):
-            folder.tell(
+            folder.report(
                 "cuda.yml",
                 place,
                 f"CUDA {row['cuda']} is native from branch {row['native_driver_branch_first']}, but "
@@ -482,7 +486,7 @@ def _architectures(folder: _Folder) -> None:
     for index, row in enumerate(data["architectures"]):
         for cc in row["cc"]:
             if cc in rows:
-                folder.tell(
+                folder.report(
                     "cuda.yml",
                     ("architectures", index),
                     f"compute capability {cc} is of {row['arch']} and of {rows[cc]['arch']}",
@@ -490,7 +494,7 @@ def _architectures(folder: _Folder) -> None:
             rows[cc] = row
         first, last = row["first_cuda"], _first_number(row["last_cuda"])
         if first and last and _below(last, first):
-            folder.tell(
+            folder.report(
                 "cuda.yml",
                 ("architectures", index),
                 f"{row['arch']}: last CUDA {last} is older than the first, {first}",
@@ -503,19 +507,19 @@ def _architectures(folder: _Folder) -> None:
         path, name, cc = ("nvidia", index), gpu["sku"], gpu["compute_capability"]
         found = rows.get(cc)
         if found is None:
-            folder.tell(
+            folder.report(
                 "gpus.yml", path, f"{name}: compute capability {cc} is in no row of cuda.yml's architectures"
             )
             continue
         if found["arch"].split(" (")[0] != gpu["architecture"]:
-            folder.tell(
+            folder.report(
                 "gpus.yml",
                 path,
                 f"{name} is {gpu['architecture']}, but compute capability {cc} is of {found['arch']} in "
                 "cuda.yml",
             )
         if gpu["min_cuda_native"] != found["first_cuda"]:
-            folder.tell(
+            folder.report(
                 "gpus.yml",
                 path,
                 f"{name}: first CUDA {gpu['min_cuda_native']}, but {found['first_cuda']} in cuda.yml",
@@ -524,7 +528,7 @@ def _architectures(folder: _Folder) -> None:
             order.index(gpu["architecture"].casefold()) if gpu["architecture"].casefold() in order else None
         )
         if rank is None:
-            folder.tell(
+            folder.report(
                 "gpus.yml",
                 path,
                 f"{name}: architecture {gpu['architecture']} has no place in nvidia_drivers.yml's order",
@@ -533,11 +537,13 @@ def _architectures(folder: _Folder) -> None:
             if (rank >= required and gpu.get("open_modules_required") is False) or (
                 rank < first and gpu.get("open_modules_required")
             ):
-                folder.tell("gpus.yml", path, f"{name}: open_modules_required contradicts its architecture")
+                folder.report("gpus.yml", path, f"{name}: open_modules_required contradicts its architecture")
             if (rank >= first and gpu.get("open_modules_supported") is False) or (
                 rank < first and gpu.get("open_modules_supported")
             ):
-                folder.tell("gpus.yml", path, f"{name}: open_modules_supported contradicts its architecture")
+                folder.report(
+                    "gpus.yml", path, f"{name}: open_modules_supported contradicts its architecture"
+                )
     for index, branch in enumerate(drivers["branches"]):
         oldest = branch["architectures"]["oldest"].casefold()
         for row in data["architectures"]:
@@ -546,7 +552,7 @@ def _architectures(folder: _Folder) -> None:
                 continue
             driven = order.index(name) >= order.index(oldest)
             if driven != (int(branch["branch"]) <= row["last_driver_branch"]):
-                folder.tell(
+                folder.report(
                     "nvidia_drivers.yml",
                     ("branches", index),
                     f"branch {branch['branch']} drives {branch['architectures']['oldest']} and later, but "
@@ -554,13 +560,13 @@ def _architectures(folder: _Folder) -> None:
                 )
         modules = str(branch["open_kernel_modules"])
         if modules.startswith("not") != (int(branch["branch"]) < limits["first_branch"]):
-            folder.tell(
+            folder.report(
                 "nvidia_drivers.yml",
                 ("branches", index),
                 f"branch {branch['branch']}: open modules contradict rules.open_modules",
             )
         if ("only" in modules) != (int(branch["branch"]) >= limits["only_flavour_from_branch"]):
-            folder.tell(
+            folder.report(
                 "nvidia_drivers.yml",
                 ("branches", index),
                 f"branch {branch['branch']}: the only flavour contradicts rules.open_modules",
@@ -573,9 +579,10 @@ def _gpus(folder: _Folder) -> None:
     listed = {}
     for names, version in drivers["first_driver_listing_gpu"]["entries"].items():
         for name in re.split(r"\s*/\s*", names):
-            listed[_plain(name)] = str(version)
+            listed[_normalised_name(name)] = str(version)
     needed = {
-        _plain(row["gpu"].removeprefix("HGX ")): row["min_driver"] for row in drivers["operator_minimum"]
+        _normalised_name(row["gpu"].removeprefix("HGX ")): row["min_driver"]
+        for row in drivers["operator_minimum"]
     }
     for vendor in ("nvidia", "amd", "intel"):
         for index, gpu in enumerate(data[vendor]):
@@ -583,35 +590,35 @@ def _gpus(folder: _Folder) -> None:
             for field, by in _STATED_BY.items():
                 keys = by if isinstance(by, tuple) else (by,)
                 if gpu.get(field) not in (None, []) and all(gpu["source"].get(key) is None for key in keys):
-                    folder.tell("gpus.yml", path, f"{name}: {field} is stated without a source")
+                    folder.report("gpus.yml", path, f"{name}: {field} is stated without a source")
             mig = gpu.get("mig") or {}
             if mig.get("profiles") and not mig.get("capable"):
-                folder.tell("gpus.yml", path, f"{name} has MIG profiles, and is not capable of MIG")
+                folder.report("gpus.yml", path, f"{name} has MIG profiles, and is not capable of MIG")
             if gpu.get("memory_gib") is not None and gpu["memory_gib"] * 1024 != gpu["memory_mib"]:
-                folder.tell(
+                folder.report(
                     "gpus.yml", path, f"{name}: {gpu['memory_gib']} GiB are not {gpu['memory_mib']} MiB"
                 )
             if vendor != "nvidia" or gpu["min_driver"] is None:
                 continue
             least = str(gpu["min_driver"])
             if not least.startswith(str(gpu["min_driver_branch"])):
-                folder.tell(
+                folder.report(
                     "gpus.yml", path, f"{name}: driver {least} is not of branch {gpu['min_driver_branch']}"
                 )
-            short = _plain(name)
+            short = _normalised_name(name)
             # operator_minimum takes precedence; the other table counts only for GPUs that it does not list.
             for table, rows in (("operator_minimum", needed), ("first_driver_listing_gpu", listed)):
                 alike = [key for key in rows if short.startswith(key)]
                 stated = rows[max(alike, key=len)] if alike else None
                 if stated and table == "operator_minimum" and stated != least:
-                    folder.tell("gpus.yml", path, f"{name}: driver {least} here, {stated} in {table}")
+                    folder.report("gpus.yml", path, f"{name}: driver {least} here, {stated} in {table}")
                 if (
                     stated
                     and table == "first_driver_listing_gpu"
                     and stated != least
                     and not any(short.startswith(key) for key in needed)
                 ):
-                    folder.tell("gpus.yml", path, f"{name}: driver {least} here, {stated} in {table}")
+                    folder.report("gpus.yml", path, f"{name}: driver {least} here, {stated} in {table}")
     families = {
         item: gfx
         for items, gfx in folder["rocm.yml"]["gfx_of_gpu"].items()
@@ -620,14 +627,14 @@ def _gpus(folder: _Folder) -> None:
     }
     for index, gpu in enumerate(data["amd"]):
         if families.get(gpu["sku"]) != gpu["gfx"]:
-            folder.tell(
+            folder.report(
                 "gpus.yml",
                 ("amd", index),
                 f"{gpu['sku']} is {gpu['gfx']} here, {families.get(gpu['sku'])} in rocm.yml",
             )
 
 
-def _plain(name: str) -> str:
+def _normalised_name(name: str) -> str:
     """Return a GPU's name without brand words and punctuation, to match tables that spell it differently."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"(?i)blackwell|geforce|hgx", "", name.split(" (")[0]).casefold())
 
@@ -644,29 +651,29 @@ def _branches(folder: _Folder) -> None:
         versions = [str(item[0]) for item in row["point_releases"]]
         for version in [*versions, *([row["latest_known"]] if row["latest_known"] else [])]:
             if version.split(".")[0] != name:
-                folder.tell("nvidia_drivers.yml", path, f"{version} is no release of branch {name}")
+                folder.report("nvidia_drivers.yml", path, f"{version} is no release of branch {name}")
         if row["latest_known"] and str(row["latest_known"]) not in versions:
-            folder.tell(
+            folder.report(
                 "nvidia_drivers.yml",
                 path,
                 f"branch {name}: {row['latest_known']} is not among its point releases",
             )
         for item in row["point_releases"]:
             if item[2] not in data["sources"] and "see security.yml" not in item[2]:
-                folder.tell(
+                folder.report(
                     "nvidia_drivers.yml",
                     path,
                     f'{item[0]}: source "{item[2]}" is not in the table of sources',
                 )
         ends = {str(value) for value in row["eol_sources"].values()}
         if (row["eol"] is None) != (not ends) or (row["eol"] is not None and str(row["eol"]) not in ends):
-            folder.tell(
+            folder.report(
                 "nvidia_drivers.yml",
                 path,
                 f"branch {name}: end of life {row['eol']} is stated by none of its sources",
             )
         if len({end[:7] for end in ends}) > 1 and not (row.get("conflict") or row.get("note")):
-            folder.tell(
+            folder.report(
                 "nvidia_drivers.yml",
                 path,
                 f"branch {name}: sources give the ends {', '.join(sorted(ends))}, and no note says so",
@@ -679,7 +686,7 @@ def _branches(folder: _Folder) -> None:
             or row["type"] != kind
             or (row["eol"] is not None and str(row["eol"])[:7] < compiled[:7])
         ):
-            folder.tell(
+            folder.report(
                 "nvidia_drivers.yml",
                 ("meta",),
                 f"meta says that {kind} {branch} is supported now, its row does not",
@@ -691,7 +698,7 @@ def _security(folder: _Folder) -> None:
     data, drivers = folder["security.yml"], folder["nvidia_drivers.yml"]
     newest = str(max(data["bulletins"], key=lambda row: row["date"])["bulletin"])
     if not str(data["meta"]["newest_bulletin"]).startswith(newest):
-        folder.tell(
+        folder.report(
             "security.yml",
             ("meta",),
             f"the newest bulletin is {newest}, meta says {data['meta']['newest_bulletin']}",
@@ -700,7 +707,7 @@ def _security(folder: _Folder) -> None:
     floors = {str(row["branch"]): row for row in data["floor_per_branch"]}
     for name in branches:
         if name not in floors:
-            folder.tell("security.yml", ("floor_per_branch",), f"branch {name} has no security floor")
+            folder.report("security.yml", ("floor_per_branch",), f"branch {name} has no security floor")
     for index, row in enumerate(data["floor_per_branch"]):
         name, path = str(row["branch"]), ("floor_per_branch", index)
         # A floor is the highest fixed version in any bulletin; recompute it from them.
@@ -713,37 +720,39 @@ def _security(folder: _Folder) -> None:
         stated = (floor, row["from_bulletin"], row["bulletin_date"])
         expected = max(fixes, key=lambda fix: (_numbers(fix[0]), fix[2]), default=(None, None, None))
         if stated != expected:
-            folder.tell(
+            folder.report(
                 "security.yml", path, f"branch {name}: floor {stated} here, {expected} by the bulletins"
             )
         if row["covers_newest_bulletin"] != (row["from_bulletin"] == newest):
-            folder.tell(
+            folder.report(
                 "security.yml", path, f"branch {name}: covers_newest_bulletin contradicts from_bulletin"
             )
         if row["covers_newest_bulletin"] != (row["state"] == "current"):
-            folder.tell(
+            folder.report(
                 "security.yml",
                 path,
                 f'branch {name}: state "{row["state"]}" contradicts covers_newest_bulletin',
             )
         if name not in branches:
-            folder.tell("security.yml", path, f"branch {name} has no row in nvidia_drivers.yml")
+            folder.report("security.yml", path, f"branch {name} has no row in nvidia_drivers.yml")
             continue
         latest, ends = branches[name]["latest_known"], branches[name]["eol"]
         if floor and latest and _below(str(latest), floor) and not row.get("note"):
-            folder.tell(
+            folder.report(
                 "security.yml", path, f"branch {name}: its newest release {latest} is below its floor {floor}"
             )
         said = row["branch_eol"]
         if said and re.match(r"\d{4}-\d{2}$", str(said)) and ends and str(ends)[:7] != said:
-            folder.tell("security.yml", path, f"branch {name} ends {said} here, {ends} in nvidia_drivers.yml")
+            folder.report(
+                "security.yml", path, f"branch {name} ends {said} here, {ends} in nvidia_drivers.yml"
+            )
     unfixed = {name for name, row in floors.items() if str(row["state"]).startswith("unfixed")}
     for index, bad in enumerate(folder["known_bad.yml"]["known_bad"]):
         if bad["id"] == "driver-eol-unfixed":
             told = {str(item) for item in bad["when"]["driver_branch"]}
             if told != unfixed:
                 differs = ", ".join(sorted(told ^ unfixed))
-                folder.tell(
+                folder.report(
                     "known_bad.yml",
                     ("known_bad", index),
                     f"driver-eol-unfixed and the floors disagree about {differs}",
@@ -759,7 +768,7 @@ def _builds(folder: _Folder) -> None:
         both = fixed & {str(item) for item in row["known_to_fail"]}
         path = ("kernel_build", "entries", index)
         if both:
-            folder.tell(
+            folder.report(
                 "nvidia_drivers.yml",
                 path,
                 f"kernel {row['kernel']}: {', '.join(sorted(both))} builds and fails",
@@ -774,7 +783,7 @@ def _builds(folder: _Folder) -> None:
             if version and not str(item).split()[0].endswith(".x") and least:
                 first = min((_first_number(fix) or "" for fix in least), key=_numbers)
                 if not _below(version, first):
-                    folder.tell(
+                    folder.report(
                         "nvidia_drivers.yml",
                         path,
                         f"kernel {row['kernel']}: {item} fails, but {first} of its branch builds",
@@ -785,7 +794,7 @@ def _builds(folder: _Folder) -> None:
         key = (str(row["kernel"]), str(row["driver"]), row["flavour"])
         path = ("kernel_build", "observed_builds", index)
         if seen.get(key, row["builds"]) != row["builds"]:
-            folder.tell(
+            folder.report(
                 "nvidia_drivers.yml",
                 path,
                 f"driver {key[1]} ({key[2]}) on kernel {key[0]} was seen to build and to fail",
@@ -797,7 +806,7 @@ def _builds(folder: _Folder) -> None:
             and row["builds"]
             and {key[1], f"{key[1]} ({key[2]})"} & {str(item) for item in exact["known_to_fail"]}
         ):
-            folder.tell(
+            folder.report(
                 "nvidia_drivers.yml",
                 path,
                 f"driver {key[1]} was seen to build on kernel {key[0]}, where the table says it fails",
@@ -811,7 +820,7 @@ def _builds(folder: _Folder) -> None:
             )
             if told != table_says:
                 differs = ", ".join(sorted(told ^ table_says))
-                folder.tell(
+                folder.report(
                     "known_bad.yml",
                     ("known_bad", index),
                     f"{bad['id']}: the kernel build table differs about {differs}",
@@ -833,11 +842,13 @@ def _known_bad(folder: _Folder) -> None:
             continue
         for model in [models] if isinstance(models, str) else models:
             for gpu in folder["gpus.yml"]["nvidia"]:
-                if _plain(gpu["sku"]).startswith(_plain(model)) and gpu["min_driver"] not in (
+                if _normalised_name(gpu["sku"]).startswith(_normalised_name(model)) and gpu[
+                    "min_driver"
+                ] not in (
                     None,
                     least.group(1),
                 ):
-                    folder.tell(
+                    folder.report(
                         "known_bad.yml",
                         path,
                         f"{row['id']}: {model} needs {least.group(1)}, but {gpu['min_driver']} in gpus.yml",
@@ -852,7 +863,7 @@ def _toolkit(folder: _Folder) -> None:
     data = folder["container_toolkit.yml"]
     floor = max((str(row["fixed"]) for row in data["security"]), key=_numbers)
     if data["meta"]["minimum_safe"] != floor:
-        folder.tell(
+        folder.report(
             "container_toolkit.yml",
             ("meta",),
             f"minimum_safe is {data['meta']['minimum_safe']}, the newest fix {floor}",
@@ -860,24 +871,24 @@ def _toolkit(folder: _Folder) -> None:
     versions = [str(row[0]) for row in data["releases"]["entries"]]
     newest = max(versions, key=_numbers)
     if not str(data["meta"]["newest"]).startswith(newest):
-        folder.tell(
+        folder.report(
             "container_toolkit.yml",
             ("meta",),
             f"newest is {data['meta']['newest']}, the newest release {newest}",
         )
     for index, row in enumerate(data["security"]):
         if str(row["fixed"]) not in versions:
-            folder.tell("container_toolkit.yml", ("security", index), f"fix {row['fixed']} is no release")
+            folder.report("container_toolkit.yml", ("security", index), f"fix {row['fixed']} is no release")
         affected = _first_number(str(row["affected"]))
         if affected and not _below(affected, str(row["fixed"])):
-            folder.tell(
+            folder.report(
                 "container_toolkit.yml",
                 ("security", index),
                 f"{row['fixed']} is fixed, and {row['affected']} affected",
             )
     least = data["runtime_minimum"]["toolkit_1_19_1_and_later_cdi_0_7"]
     if least["toolkit"] not in versions:
-        folder.tell(
+        folder.report(
             "container_toolkit.yml", ("runtime_minimum",), f"toolkit {least['toolkit']} is no release"
         )
     engines = {row["name"]: row.get("containers") or {} for row in folder["distros.yml"]["distributions"]}
@@ -886,7 +897,7 @@ def _toolkit(folder: _Folder) -> None:
         ships = next((found for name, found in engines.items() if name.startswith(row["distro"])), {})
         for engine in ("docker.io", "containerd", "podman"):
             if str(ships.get(engine)) != str(row[engine]):
-                folder.tell(
+                folder.report(
                     "container_toolkit.yml",
                     path,
                     f"{row['distro']}: {engine} {row[engine]} here, {ships.get(engine)} in distros.yml",
@@ -896,14 +907,14 @@ def _toolkit(folder: _Folder) -> None:
             for engine, name in (("docker.io", "docker"), ("containerd", "containerd"), ("podman", "podman"))
         )
         if fits != row["ok_for_cdi_0_7"]:
-            folder.tell(
+            folder.report(
                 "container_toolkit.yml",
                 path,
                 f"{row['distro']}: ok_for_cdi_0_7 contradicts the minimum versions",
             )
     for index, bad in enumerate(folder["known_bad.yml"]["known_bad"]):
         if bad["id"] == "ctk-insecure" and bad["when"]["toolkit"] != f"<{floor}":
-            folder.tell(
+            folder.report(
                 "known_bad.yml",
                 ("known_bad", index),
                 f"ctk-insecure says {bad['when']['toolkit']}, the newest fix is {floor}",
@@ -923,7 +934,7 @@ def _libraries(folder: _Folder) -> None:
         path, least = ("cudnn_matrix", index), str(row["min_driver"])
         plain = row["package"] == major.group()
         if (plain and least != minimum[major.group(1)]) or _below(least, minimum[major.group(1)]):
-            folder.tell(
+            folder.report(
                 "cudnn_nccl.yml",
                 path,
                 f"cuDNN {row['cudnn']}: driver {least}, but CUDA {major.group(1)} needs "
@@ -931,7 +942,7 @@ def _libraries(folder: _Folder) -> None:
             )
         for minor in row["cuda"]:
             if not str(minor).startswith(f"{major.group(1)}."):
-                folder.tell(
+                folder.report(
                     "cudnn_nccl.yml",
                     path,
                     f"cuDNN {row['cudnn']} for CUDA {major.group(1)} lists CUDA {minor}",
@@ -947,7 +958,7 @@ def _frameworks(folder: _Folder) -> None:
         row = builds.get(release)
         build = None if row is None else row["cuda_builds"].get(wheel["pypi_default_cuda"])
         if row is None or build is None:
-            folder.tell(
+            folder.report(
                 "frameworks.yml",
                 path,
                 f"torch {wheel['version']}: {wheel['pypi_default_cuda']} is no build of {release}",
@@ -956,7 +967,7 @@ def _frameworks(folder: _Folder) -> None:
         for library in ("cudnn", "nccl"):
             stated = build.get(library)
             if stated and wheel[library] and stated != wheel[library] and not row.get("conflict"):
-                folder.tell(
+                folder.report(
                     "frameworks.yml",
                     path,
                     f"torch {wheel['version']}: {library} {wheel[library]}, but {stated} in torch_builds",
@@ -965,7 +976,7 @@ def _frameworks(folder: _Folder) -> None:
     for index, row in enumerate(data["vllm"]):
         pinned = re.fullmatch(r"==(.+)", row["torch"])
         if pinned and pinned.group(1) not in versions:
-            folder.tell(
+            folder.report(
                 "frameworks.yml",
                 ("vllm", index),
                 f"vllm {row['version']} pins torch {pinned.group(1)}, which has no row",
@@ -978,7 +989,7 @@ def _rocm(folder: _Folder) -> None:
     drivers = {str(row[0]) for row in data["amdgpu_driver"]["releases"]}
     for index, row in enumerate(data["releases"]):
         if row.get("amdgpu") and row["amdgpu"] not in drivers:
-            folder.tell(
+            folder.report(
                 "rocm.yml",
                 ("releases", index),
                 f"ROCm {row['version']}: amdgpu {row['amdgpu']} is no release of the driver",
@@ -986,7 +997,7 @@ def _rocm(folder: _Folder) -> None:
         for item in row.get("compatible_amdgpu") or ():
             for version in re.findall(r"\d+\.\d+\.\d+", item):
                 if version not in drivers:
-                    folder.tell(
+                    folder.report(
                         "rocm.yml",
                         ("releases", index),
                         f"ROCm {row['version']}: amdgpu {version} is no release of the driver",

@@ -5,6 +5,7 @@ Every answer includes its source (`Origin`), so that an error can name the docum
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import difflib
 import hashlib
@@ -18,11 +19,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from goldnode.core import files
-from goldnode.core.errors import FactsError, begins, candidates, nearest, quoted
+from goldnode.core.errors import FactsError, GoldnodeError, begins, candidates, nearest, quoted
 
 FACTS = Path(__file__).parent
 
-Flavour = Literal["open", "proprietary"]
+ModuleFlavour = Literal["open", "proprietary"]
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 _KEPT = 100  # parsed files in the cache: about ten per version of the facts, so several versions fit
@@ -32,7 +33,7 @@ _KEPT = 100  # parsed files in the cache: about ten per version of the facts, so
 class Origin:
     """One source of a fact: the facts file, its key there, its title, and its address if it has one.
 
-    `file` is the name of a built-in facts file, or the path of a file in a catalog.
+    `file` is the name of a built-in facts file, or the path of a file of a catalog.
     """
 
     file: str
@@ -50,7 +51,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuModel:
     """One GPU model.
 
     None means that no source was found, never "not supported". Power is in watts, memory in MiB.
@@ -175,22 +176,40 @@ def _own(name: str, folder: Path) -> dict[str, Any]:
         )
     content = path.read_bytes()
     kept = cache_directory() / f"{hashlib.sha256(content).hexdigest()}.json"
-    data = _kept(kept)
+    data = _read_cache(kept)
     if data is None:
         data = _parsed(name, content)
-        _keep(kept, data)
+        _write_cache(kept, data)
     return data
 
 
 def site_folders() -> tuple[str, ...]:
-    """Return the folders `facts` of the catalogs in $GOLDNODE_CATALOG, whose rows are added to these facts."""
-    return _site_folders(os.environ.get("GOLDNODE_CATALOG", ""))
+    """Return the folders `facts` of the catalogs of $GOLDNODE_CATALOG and the site file, whose rows are added."""
+    named = os.environ.get("GOLDNODE_SITE")
+    states = []
+    for file in (named,) if named else _SITE_FILES:
+        try:
+            state = os.stat(file)  # noqa: PTH116 - called for each lookup of a fact
+        except OSError:
+            continue
+        states.append((os.path.abspath(file), state.st_mtime_ns, state.st_size))  # noqa: PTH100 - as above
+    return _site_folders(os.environ.get("GOLDNODE_CATALOG", ""), tuple(states[:1]))
+
+
+_SITE_FILES = ("goldnode-site.yml", "/etc/goldnode/site.yml")
 
 
 @lru_cache(maxsize=8)
-def _site_folders(variable: str) -> tuple[str, ...]:
-    places = [Path(part).expanduser() / "facts" for part in variable.split(os.pathsep) if part]
-    return tuple(str(place) for place in dict.fromkeys(places) if place.is_dir())
+def _site_folders(variable: str, states: tuple[tuple[str, int, int], ...]) -> tuple[str, ...]:
+    places = [Path(part).expanduser() for part in variable.split(os.pathsep) if part]
+    for name, _, _ in states:
+        from goldnode.core.site import load_site  # parses YAML: only where there is a site file
+
+        with contextlib.suppress(GoldnodeError):  # whoever reads the site file reports it
+            catalog = load_site(Path(name)).catalog_directory()
+            places += [catalog] if catalog is not None else []
+    own = {place.resolve(): str(place / "facts") for place in reversed(places) if (place / "facts").is_dir()}
+    return tuple(reversed(own.values()))
 
 
 def site_faults() -> list[FactsError]:
@@ -238,7 +257,7 @@ def cache_directory() -> Path:
     return files.cache_directory() / "facts"
 
 
-def _kept(path: Path) -> dict[str, Any] | None:
+def _read_cache(path: Path) -> dict[str, Any] | None:
     """Return cached parsed facts; `None` on a cache miss, or if another user could have written the file."""
     try:
         with path.open("rb") as opened:
@@ -251,7 +270,7 @@ def _kept(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _keep(path: Path, data: dict[str, Any]) -> None:
+def _write_cache(path: Path, data: dict[str, Any]) -> None:
     """Cache parsed facts if JSON preserves them exactly. Write errors are ignored: the cache is optional."""
     import tempfile
 
@@ -307,18 +326,18 @@ def compiled() -> dt.date:
     )
 
 
-def gpus() -> dict[str, Gpu]:
+def gpus() -> dict[str, GpuModel]:
     """Return every GPU model of the facts by its name (`sku`)."""
     return _gpus(site_folders())
 
 
 @cache
-def _gpus(_places: tuple[str, ...]) -> dict[str, Gpu]:
+def _gpus(_places: tuple[str, ...]) -> dict[str, GpuModel]:
     data = load("gpus.yml")
     return {row["sku"]: _gpu(row) for vendor in ("nvidia", "amd", "intel") for row in data[vendor]}
 
 
-def gpu(name: str) -> Gpu:
+def gpu(name: str) -> GpuModel:
     """Return one GPU model by its name in the facts or by its product name. Raises FactsError with near names."""
     known = gpus()
     sku = name if name in known else gpu_of_product(name)
@@ -403,12 +422,12 @@ def _gpu_hint(name: str) -> str:
     return "use a model of facts/gpus.yml or its product name, or add it to facts/gpus.yml of your catalog"
 
 
-def _gpu(row: Mapping[str, Any]) -> Gpu:
+def _gpu(row: Mapping[str, Any]) -> GpuModel:
     mig = row.get("mig") or {}
     profiles = mig.get("profiles")
     if profiles is not None:  # "3g.93gb|3g.95gb": the source has two spellings of one profile
         profiles = tuple(part for profile in profiles for part in str(profile).split("|"))
-    return Gpu(
+    return GpuModel(
         sku=row["sku"],
         vendor=row["vendor"],
         names=tuple(row.get("names") or ()),
@@ -516,7 +535,7 @@ def kernels_built() -> tuple[str, ...]:
 
 @cache
 def kernel_build(
-    kernel: str, driver: str, flavour: Flavour = "proprietary", package: str | None = None
+    kernel: str, driver: str, flavour: ModuleFlavour = "proprietary", package: str | None = None
 ) -> KernelBuild:
     """Return whether NVIDIA driver version `driver` is known to build on `kernel` ("6.12.94+deb13-amd64").
 

@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field
 Keys = str | list[str]
 
 
-class Row(BaseModel):
+class FactsRow(BaseModel):
     """A mapping in a facts file. Unknown keys and values of another type are errors: a version is text, a count a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Document(Row):
+class SourceDocument(FactsRow):
     """A source: its title and, where known, its address or repository path, its commit or date."""
 
     title: str
@@ -35,7 +35,7 @@ class Document(Row):
     note: str | None = None
 
 
-class Meta(Row):
+class Meta(FactsRow):
     """The head of a file: its subject, the day on which it was compiled, and how its rows are read."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
@@ -45,14 +45,14 @@ class Meta(Row):
     how_read: str | None = None
 
 
-class FactsFile(Row):
+class FactsFile(FactsRow):
     """The keys of every facts file."""
 
     meta: Meta
-    sources: dict[str, Document]
+    sources: dict[str, SourceDocument]
 
 
-class Statement(Row):
+class Statement(FactsRow):
     """A fact in words."""
 
     fact: str | None
@@ -64,7 +64,7 @@ class Statement(Row):
     note: str | None = None
 
 
-class MinimumCapability(Row):
+class MinimumCapability(FactsRow):
     """The least compute capability of a framework."""
 
     minimum: str
@@ -72,7 +72,7 @@ class MinimumCapability(Row):
     confidence: str
 
 
-class CudaBuild(Row):
+class CudaBuild(FactsRow):
     """A CUDA build of a torch release."""
 
     experimental: bool | None = None
@@ -80,14 +80,14 @@ class CudaBuild(Row):
     nccl: str | None = None
 
 
-class HealthLimit(Row):
+class HealthLimit(FactsRow):
     value: float | dict[str, float]
     unit: str
     source: Keys
     note: str | None = None
 
 
-class MemorySet(Row):
+class MemorySet(FactsRow):
     sku: str
     memory_mib: list[int]
     source: Keys
@@ -99,7 +99,7 @@ class HealthFile(FactsFile):
     memory_sets: list[MemorySet]
 
 
-class Bridge(Row):
+class Bridge(FactsRow):
     gpus: list[str]
     upstream: list[str]
     downstream: list[str]
@@ -111,20 +111,20 @@ class PciBridgesFile(FactsFile):
     bridges: list[Bridge]
 
 
-class FloorShare(Row):
+class FloorShare(FactsRow):
     value: float
     unit: str
     source: Keys
     note: str
 
 
-class Tflops(Row):
+class Tflops(FactsRow):
     fp16: float
     tf32: float | None = None
     fp32: float | None = None
 
 
-class DensePeak(Row):
+class DensePeak(FactsRow):
     skus: list[str]
     tflops: Tflops
     source: Keys
@@ -137,7 +137,7 @@ class PerformanceFile(FactsFile):
     dense_peaks: list[DensePeak]
 
 
-class BranchFloor(Row):
+class BranchFloor(FactsRow):
     branch: int
     floor: str | None
     from_bulletin: str | None
@@ -148,7 +148,7 @@ class BranchFloor(Row):
     source: Keys
 
 
-class Bulletin(Row):
+class Bulletin(FactsRow):
     bulletin: str
     title: str
     date: str
@@ -168,20 +168,20 @@ class SecurityFile(FactsFile):
     notes: list[Statement]
 
 
-class PackageVersions(Row):
+class PackageVersions(FactsRow):
     stable: str
     security: str | None = None
     backports: str | None = None
 
 
-class DistributionSources(Row):
+class DistributionSources(FactsRow):
     support: str | None = None
     rest: str | None = None
     glibc_kernel: str | list[str] | None = None
     driver: str | None = None
 
 
-class Distribution(Row):
+class Distribution(FactsRow):
     id: str
     name: str
     glibc: str | None
@@ -204,33 +204,33 @@ class Distribution(Row):
     els_until: str | None = None
 
 
-class NotInDebian(Row):
+class NotInDebian(FactsRow):
     packages: list[str]
     checked: list[str]
     source: Keys
 
 
-class SupportedDistributions(Row):
+class SupportedDistributions(FactsRow):
     names: list[str] = Field(alias="list")
     source: Keys
     note: str
 
 
-class DebKeyring(Row):
+class DebKeyring(FactsRow):
     package: str
     versions: list[str]
     file: str
     path: str
 
 
-class RepositoryKey(Row):
+class RepositoryKey(FactsRow):
     id: str
     use: str
     file: str
     source: Keys
 
 
-class Repositories(Row):
+class Repositories(FactsRow):
     base: str
     distro_names: list[str]
     arch_names: dict[str, str]
@@ -241,7 +241,7 @@ class Repositories(Row):
     source: Keys
 
 
-class PackageName(Row):
+class PackageName(FactsRow):
     name: str
     source: Keys
     meaning: str | None = None
@@ -250,7 +250,7 @@ class PackageName(Row):
     conflict: str | None = None
 
 
-class ModuleStream(Row):
+class ModuleStream(FactsRow):
     streams: list[str] | None
     source: Keys
     open_since: str | None = None
@@ -260,12 +260,12 @@ class ModuleStream(Row):
     package: str | None = None
 
 
-class PackageList(Row):
+class PackageList(FactsRow):
     packages: list[str]
     source: Keys
 
 
-class PackageNames(Row):
+class PackageNames(FactsRow):
     deb_nvidia_repo: list[PackageName]
     ubuntu_nvidia_repo_580: list[PackageName]
     ubuntu_archive: list[PackageName]
@@ -283,7 +283,7 @@ class DistrosFile(FactsFile):
     package_names: PackageNames
 
 
-class When(Row):
+class When(FactsRow):
     kernel: str | None = None
     driver: str | list[str] | None = None
     distro: str | None = None
@@ -319,7 +319,7 @@ class When(Row):
     user_space: str | None = None
 
 
-class MatchAlternative(Row):
+class MatchAlternative(FactsRow):
     kernel: str | None = None
     driver: str | None = None
     package: str | None = None
@@ -336,7 +336,7 @@ class MatchAlternative(Row):
     os: str | None = None
 
 
-class Match(Row):
+class Match(FactsRow):
     kernel: str | list[str] | None = None
     driver: str | list[str] | None = None
     package_not: list[str] | None = None
@@ -369,7 +369,7 @@ class Match(Row):
     amdgpu: str | list[str] | None = None
 
 
-class KnownBadRow(Row):
+class KnownBadRow(FactsRow):
     id: str
     when: When
     match: list[MatchAlternative] | Match
@@ -387,13 +387,13 @@ class KnownBadFile(FactsFile):
     known_bad: list[KnownBadRow]
 
 
-class ReleaseTable(Row):
+class ReleaseTable(FactsRow):
     columns: list[str]
     source: Keys
     entries: list[list[str]]
 
 
-class ToolkitSecurity(Row):
+class ToolkitSecurity(FactsRow):
     cve: list[str]
     affected: str
     fixed: str
@@ -407,20 +407,20 @@ class ToolkitSecurity(Row):
     mig_manager_fixed: str | None = None
 
 
-class ToolkitBehaviour(Row):
+class ToolkitBehaviour(FactsRow):
     version: str
     fact: str
     source: Keys
     known_bad: bool | None = None
 
 
-class CdiInDocker(Row):
+class CdiInDocker(FactsRow):
     docker: str
     needs: str
     source: Keys
 
 
-class RuntimeMinimum(Row):
+class RuntimeMinimum(FactsRow):
     cdi_in_docker: CdiInDocker
     toolkit_1_19_1_and_later_cdi_0_7: dict[str, str]
     nri_plugin: dict[str, str]
@@ -428,20 +428,20 @@ class RuntimeMinimum(Row):
     source: Keys
 
 
-class NoMinimum(Row):
+class NoMinimum(FactsRow):
     value: str | None
     source: Keys | None
     note: str | None = None
 
 
-class SupportedPlatforms(Row):
+class SupportedPlatforms(FactsRow):
     amd64: list[str]
     arm64: str
     source: Keys
     note: str
 
 
-class ToolkitPackages(Row):
+class ToolkitPackages(FactsRow):
     apt_repo: str
     rpm_repo: str
     names: list[str]
@@ -449,7 +449,7 @@ class ToolkitPackages(Row):
     source: Keys
 
 
-class OperatorComponents(Row):
+class OperatorComponents(FactsRow):
     drivers: list[str]
     container_toolkit: str
     device_plugin: str
@@ -461,13 +461,13 @@ class OperatorComponents(Row):
     gds: str
 
 
-class LifeCycle(Row):
+class LifeCycle(FactsRow):
     supported: list[str]
     deprecated: list[str]
     end_of_support: str
 
 
-class GpuOperator(Row):
+class GpuOperator(FactsRow):
     newest: str
     components: OperatorComponents
     containerd: str
@@ -477,7 +477,7 @@ class GpuOperator(Row):
     conflict: str
 
 
-class DcgmSecurity(Row):
+class DcgmSecurity(FactsRow):
     cve: str
     fixed: str
     affected: str | None = None
@@ -485,7 +485,7 @@ class DcgmSecurity(Row):
     conflict: str | None = None
 
 
-class Dcgm(Row):
+class Dcgm(FactsRow):
     releases: list[list[str]]
     dates: str
     security: list[DcgmSecurity]
@@ -504,7 +504,7 @@ class ContainerToolkitFile(FactsFile):
     dcgm: Dcgm
 
 
-class XidAction(Row):
+class XidAction(FactsRow):
     action: str
     node: Literal["degraded", "drain", "none"]
     blast: Literal["gpu", "hardware", "node", "nothing", "process"]
@@ -512,7 +512,7 @@ class XidAction(Row):
     source: Keys
 
 
-class XidRow(Row):
+class XidRow(FactsRow):
     code: int
     name: str
     action: str | None
@@ -524,7 +524,7 @@ class XidRow(Row):
     node: Literal["degraded", "drain", "none"] | None = None
 
 
-class UnusedXid(Row):
+class UnusedXid(FactsRow):
     code: int
     name: str
     source: Keys
@@ -533,13 +533,13 @@ class UnusedXid(Row):
     conflict: str | None = None
 
 
-class SxidDisagreement(Row):
+class SxidDisagreement(FactsRow):
     code: int
     conflict: str
     source: Keys
 
 
-class SxidTable(Row):
+class SxidTable(FactsRow):
     source: Keys
     always_fatal: list[int]
     potentially_fatal: list[int]
@@ -555,17 +555,17 @@ class XidFile(FactsFile):
     sxid: SxidTable
 
 
-class Pcie(Row):
+class Pcie(FactsRow):
     gen: int
     width: int
 
 
-class Mig(Row):
+class MigSupport(FactsRow):
     capable: bool | None
     profiles: list[str] | None
 
 
-class NvidiaSources(Row):
+class NvidiaSources(FactsRow):
     names: str | None
     pci_ids: str
     cc: str
@@ -579,12 +579,12 @@ class NvidiaSources(Row):
     min_cuda: str | None
 
 
-class UnverifiedGpu(Row):
+class UnverifiedGpu(FactsRow):
     nvlink_links: int
     pcie: Pcie | None = None
 
 
-class NvidiaGpu(Row):
+class NvidiaGpu(FactsRow):
     sku: str
     vendor: str
     names: list[str]
@@ -596,7 +596,7 @@ class NvidiaGpu(Row):
     power_limit_default_w: int | None
     pcie: Pcie | None
     nvlink_links: int | None
-    mig: Mig
+    mig: MigSupport
     ecc_default: str | None
     min_driver: str | None
     min_driver_branch: int | None
@@ -612,7 +612,7 @@ class NvidiaGpu(Row):
     note_cuda: str | None = None
 
 
-class AmdSources(Row):
+class AmdSources(FactsRow):
     names: str | None
     pci_ids: str
     gfx: str
@@ -622,7 +622,7 @@ class AmdSources(Row):
     min_rocm: str
 
 
-class AmdGpu(Row):
+class AmdGpu(FactsRow):
     sku: str
     vendor: str
     names: list[str]
@@ -639,12 +639,12 @@ class AmdGpu(Row):
     min_amdgpu: str | None = None
 
 
-class IntelSources(Row):
+class IntelSources(FactsRow):
     pci_ids: str
     driver: str | list[str] | None = None
 
 
-class IntelGpu(Row):
+class IntelGpu(FactsRow):
     sku: str
     vendor: str
     pci_ids: list[str]
@@ -663,18 +663,18 @@ class GpusFile(FactsFile):
     memory_tolerance: Statement
 
 
-class EndOfLifeSources(Row):
+class EndOfLifeSources(FactsRow):
     eol: str | None = None
     dds615: str | None = None
 
 
-class ArchitectureRange(Row):
+class ArchitectureRange(FactsRow):
     oldest: str
     newest: str
     source: Keys
 
 
-class DriverBranch(Row):
+class DriverBranch(FactsRow):
     branch: int
     type: str | None
     first_release: str | None
@@ -692,7 +692,7 @@ class DriverBranch(Row):
     confidence: str | None = None
 
 
-class KernelBuildRow(Row):
+class KernelBuildRow(FactsRow):
     kernel: str
     first_upstream_fixed: list[str]
     known_to_fail: list[str]
@@ -703,7 +703,7 @@ class KernelBuildRow(Row):
     conflict: str | None = None
 
 
-class ObservedBuild(Row):
+class ObservedBuild(FactsRow):
     kernel: str
     driver: str
     flavour: str
@@ -711,7 +711,7 @@ class ObservedBuild(Row):
     source: Keys
 
 
-class KernelBuildTable(Row):
+class KernelBuildTable(FactsRow):
     how_read: str
     minimum_kernel_open_modules: dict[str, str]
     maximum_kernel: str
@@ -719,36 +719,45 @@ class KernelBuildTable(Row):
     observed_builds: list[ObservedBuild]
 
 
-class FirstDriverTable(Row):
+class FirstDriverTable(FactsRow):
     how_read: str
     source: Keys
     entries: dict[str, str]
 
 
-class OperatorMinimum(Row):
+class OperatorMinimum(FactsRow):
     gpu: str
     min_driver: str
     source: Keys
     note: str | None = None
 
 
-class ArchitectureOrder(Row):
+class ArchitectureOrder(FactsRow):
     oldest_first: list[str]
     source: Keys
 
 
-class OpenModuleLimits(Row):
+class GeforceParameter(FactsRow):
+    name: str
+    last_branch: int
+    source: Keys
+
+
+class OpenModuleLimits(FactsRow):
     first_branch: int
     default_from_branch: int
     first_architecture: str
     required_from_architecture: str
     only_flavour_from_branch: int
+    geforce_parameter: GeforceParameter
     source: Keys
     conflict: str
 
 
-class FabricManagerNames(Row):
+class FabricManagerNames(FactsRow):
     package: str
+    subnet_manager: str
+    subnet_manager_from_architecture: str
     package_before: str
     plain_name_from_branch: int
     source: Keys
@@ -756,12 +765,12 @@ class FabricManagerNames(Row):
     confidence: str
 
 
-class OtherModule(Row):
+class OtherModule(FactsRow):
     open_modules_from: str
     source: Keys
 
 
-class DriverRules(Row):
+class DriverRules(FactsRow):
     how_read: str
     architectures: ArchitectureOrder
     open_modules: OpenModuleLimits
@@ -779,7 +788,7 @@ class NvidiaDriversFile(FactsFile):
     rules: DriverRules
 
 
-class MajorMinimum(Row):
+class MajorMinimum(FactsRow):
     major: int
     min_driver_minor_version_compat: str
     min_branch: int
@@ -788,7 +797,7 @@ class MajorMinimum(Row):
     note: str
 
 
-class CudaParts(Row):
+class CudaParts(FactsRow):
     cudart: str
     nvrtc: str
     cublas: str
@@ -803,7 +812,7 @@ class CudaParts(Row):
     nvjitlink: str | None = None
 
 
-class CudaRelease(Row):
+class CudaRelease(FactsRow):
     version: str
     release_date: str | None
     release_date_kind: str | None
@@ -818,7 +827,7 @@ class CudaRelease(Row):
     confidence: str | None = None
 
 
-class CudaArchitecture(Row):
+class CudaArchitecture(FactsRow):
     arch: str
     cc: list[str]
     first_cuda: str | None
@@ -829,27 +838,27 @@ class CudaArchitecture(Row):
     conflict: str | None = None
 
 
-class GccMax(Row):
+class GccMax(FactsRow):
     cuda_up_to: str
     gcc: int | str
 
 
-class GccMin(Row):
+class GccMin(FactsRow):
     cuda_from: str
     gcc: int
 
 
-class ClangMax(Row):
+class ClangMax(FactsRow):
     cuda: str
     clang: int
 
 
-class ClangMin(Row):
+class ClangMin(FactsRow):
     cuda_from: str
     clang: int
 
 
-class HostCompilers(Row):
+class HostCompilers(FactsRow):
     gcc_max: list[GccMax]
     gcc_min: list[GccMin]
     clang_max: list[ClangMax]
@@ -859,7 +868,7 @@ class HostCompilers(Row):
     confidence: str
 
 
-class ForwardCompatRow(Row):
+class ForwardCompatRow(FactsRow):
     cuda: str
     image: str
     compat_package: str
@@ -872,13 +881,13 @@ class ForwardCompatRow(Row):
     conflict: str | None = None
 
 
-class ForwardCompatTable(Row):
+class ForwardCompatTable(FactsRow):
     how_read: str
     entries: list[ForwardCompatRow]
     not_found: list[str]
 
 
-class CudaImageRange(Row):
+class CudaImageRange(FactsRow):
     ubi7_centos7_last: str
     ppc64le_last: str
     ubuntu2404_first: str
@@ -897,7 +906,7 @@ class CudaFile(FactsFile):
     container_images: CudaImageRange
 
 
-class CudnnRow(Row):
+class CudnnMatrixRow(FactsRow):
     cudnn: str
     cuda: list[str]
     source: Keys
@@ -910,19 +919,19 @@ class CudnnRow(Row):
     cc: list[str] | None = None
 
 
-class ImagePair(Row):
+class ImagePair(FactsRow):
     cuda_image: str
     nccl: list[str] | None
     cudnn: list[str] | None
     source: Keys
 
 
-class ImagePairTable(Row):
+class ImagePairTable(FactsRow):
     how_read: str
     entries: list[ImagePair]
 
 
-class WheelTable(Row):
+class WheelTable(FactsRow):
     columns: list[str]
     source: Keys
     cudnn_cu11: list[list[bool | str | list[str]]]
@@ -933,7 +942,7 @@ class WheelTable(Row):
     nccl_cu13: list[list[bool | str | list[str]]]
 
 
-class TensorRt(Row):
+class TensorRt(FactsRow):
     newest: str
     last_cu11: str
     source: Keys
@@ -941,13 +950,13 @@ class TensorRt(Row):
 
 class CudnnNcclFile(FactsFile):
     rules: list[Statement]
-    cudnn_matrix: list[CudnnRow]
+    cudnn_matrix: list[CudnnMatrixRow]
     image_pairing: ImagePairTable
     wheels: WheelTable
     tensorrt: TensorRt
 
 
-class TorchWheel(Row):
+class TorchWheel(FactsRow):
     version: str
     date: str
     requires_python: str
@@ -962,7 +971,7 @@ class TorchWheel(Row):
     source: Keys
 
 
-class TorchBuild(Row):
+class TorchReleaseBuilds(FactsRow):
     release: str
     cuda_builds: dict[str, CudaBuild]
     rocm_builds: list[str] | None
@@ -971,7 +980,7 @@ class TorchBuild(Row):
     conflict: str | None = None
 
 
-class TorchCapabilities(Row):
+class TorchCapabilities(FactsRow):
     releases: str
     build: str
     arch: str
@@ -981,7 +990,7 @@ class TorchCapabilities(Row):
     note: str | None = None
 
 
-class TorchRocm(Row):
+class TorchRocm(FactsRow):
     releases: str
     rocm_from: str | None
     gfx: list[str] | None
@@ -989,7 +998,7 @@ class TorchRocm(Row):
     note: str | None = None
 
 
-class TensorflowWheel(Row):
+class TensorflowWheel(FactsRow):
     version: str
     date: str
     requires_python: str
@@ -1001,7 +1010,7 @@ class TensorflowWheel(Row):
     note: str | None = None
 
 
-class JaxPlugin(Row):
+class JaxPlugin(FactsRow):
     plugin: str
     version: str
     date: str
@@ -1013,14 +1022,14 @@ class JaxPlugin(Row):
     source: Keys
 
 
-class JaxMinimum(Row):
+class JaxMinimum(FactsRow):
     cuda_major: int
     driver_branch: int
     compute_capability: str
     source: Keys
 
 
-class VllmWheel(Row):
+class VllmWheel(FactsRow):
     version: str
     date: str
     requires_python: str
@@ -1029,9 +1038,23 @@ class VllmWheel(Row):
     source: Keys
 
 
+class TritonImage(FactsRow):
+    release: str
+    variant: Literal["trtllm", "vllm"]
+    python: str
+    cuda: str
+    driver: str
+
+
+class TritonImages(FactsRow):
+    how_read: str
+    source: Keys
+    entries: list[TritonImage]
+
+
 class FrameworksFile(FactsFile):
     torch_wheels: list[TorchWheel]
-    torch_builds: list[TorchBuild]
+    torch_builds: list[TorchReleaseBuilds]
     torch_compute_capabilities: list[TorchCapabilities]
     torch_rocm_architectures: list[TorchRocm]
     torch_rules: list[Statement]
@@ -1043,10 +1066,28 @@ class FrameworksFile(FactsFile):
     jax_rules: list[Statement]
     vllm: list[VllmWheel]
     vllm_compute_capability: MinimumCapability
+    triton_images: TritonImages
     tgi: None
 
 
-class RocmRelease(Row):
+class WheelReleaseRow(FactsRow):
+    version: str
+    python: str | None
+    wheels: dict[str, str]
+    requires: list[str] | None
+
+
+class WheelPackageRow(FactsRow):
+    name: str
+    source: Keys
+    releases: list[WheelReleaseRow]
+
+
+class WheelsFile(FactsFile):
+    packages: list[WheelPackageRow]
+
+
+class RocmRelease(FactsRow):
     version: str
     date: str | None
     source: Keys
@@ -1067,19 +1108,19 @@ class RocmRelease(Row):
     confidence: str | None = None
 
 
-class UserSpaceRow(Row):
+class UserSpaceRow(FactsRow):
     kmd: str
     user_space: str
 
 
-class UserSpaceWindow(Row):
+class UserSpaceWindow(FactsRow):
     rule: str
     source: Keys
     entries: list[UserSpaceRow]
     conflict: str
 
 
-class AmdgpuDriver(Row):
+class AmdgpuDriver(FactsRow):
     split: Statement
     releases: list[list[str | None]]
     notes: list[str]
@@ -1088,29 +1129,29 @@ class AmdgpuDriver(Row):
     source: Keys
 
 
-class SystemKernel(Row):
+class SystemKernel(FactsRow):
     os: str
     kernel: str | None
 
 
-class CurrentSystems(Row):
+class CurrentSystems(FactsRow):
     names: list[SystemKernel] = Field(alias="list")
     amdgpu: str
     source: Keys
     note: str
 
 
-class KernelGlibcTable(Row):
+class KernelGlibcTable(FactsRow):
     entries: list[list[str]]
     source: Keys
 
 
-class Pointer(Row):
+class Pointer(FactsRow):
     see: str
     source: Keys
 
 
-class RepositoryUrls(Row):
+class RepositoryUrls(FactsRow):
     legacy: str
     drivers: str
     source: Keys
@@ -1145,4 +1186,5 @@ FILES: dict[str, type[FactsFile]] = {
     "cudnn_nccl.yml": CudnnNcclFile,
     "frameworks.yml": FrameworksFile,
     "rocm.yml": RocmFile,
+    "wheels.yml": WheelsFile,
 }

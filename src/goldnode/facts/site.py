@@ -15,7 +15,7 @@ from pydantic import create_model
 
 from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError, nearest
-from goldnode.core.yamlsource import Source
+from goldnode.core.yamlsource import YamlSource
 from goldnode.facts.models import FILES, FactsFile
 
 Data = dict[str, Any]
@@ -45,7 +45,7 @@ def model(name: str) -> type[FactsFile]:
 
 
 @lru_cache(maxsize=64)
-def _parsed(path: str, _state: tuple[int, int]) -> Source:
+def _parsed(path: str, _state: tuple[int, int]) -> YamlSource:
     """Read and validate a catalog's facts file. Raises FactsError with file and line."""
     file = Path(path)
     if file.name not in SECTIONS:
@@ -57,7 +57,7 @@ def _parsed(path: str, _state: tuple[int, int]) -> Source:
     return source
 
 
-def read(path: Path) -> Source:
+def read(path: Path) -> YamlSource:
     """Return a catalog's facts file, which is parsed once. Raises FactsError with file and line."""
     found = path.stat()
     return _parsed(str(path), (found.st_mtime_ns, found.st_size))
@@ -80,7 +80,7 @@ def extended(name: str, own: Data, places: tuple[str, ...]) -> Data:
     return found
 
 
-def merged(own: Data, source: Source) -> Data:
+def merged(own: Data, source: YamlSource) -> Data:
     """Return the facts `own` with the rows of one more file. Raises FactsError for a row that is in both."""
     name, data = source.file.name, source.data
     overrides: Mapping[str, str] = data.get("overrides") or {}
@@ -109,7 +109,7 @@ def merged(own: Data, source: Source) -> Data:
     return found
 
 
-def _sources(own: Data, source: Source) -> Data:
+def _sources(own: Data, source: YamlSource) -> Data:
     """Return the sources of a catalog's file; each records the file that states it."""
     found: Data = {}
     for key, entry in source.data["sources"].items():
@@ -125,7 +125,7 @@ def _sources(own: Data, source: Source) -> Data:
     return found
 
 
-def _twice(source: Source, section: str, index: int, key: str, other: Mapping[str, Any]) -> FactsError:
+def _twice(source: YamlSource, section: str, index: int, key: str, other: Mapping[str, Any]) -> FactsError:
     row = source.data[section][index]
     differs = [
         f"{name} {row.get(name)} here, {other.get(name)} there"

@@ -17,17 +17,33 @@ from goldnode.facts.host import Origin, load, origins
 from goldnode.facts.host import doubt as row_doubt
 
 CUDA, CUDNN, FRAMEWORKS, ROCM = "cuda.yml", "cudnn_nccl.yml", "frameworks.yml", "rocm.yml"
-Key = tuple[int, ...]
+VersionKey = tuple[int, ...]
 
 
 @cache
-def key(version: str) -> Key:
+def key(version: str) -> VersionKey:
     """Return the leading numbers of a version; () for text without any.
 
     ``2.8.0+cu128`` gives (2, 8, 0), ``v0.6.3.post1`` gives (0, 6, 3).
     """
     found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
+
+
+def satisfies(have: str, sign: str, wanted: str) -> bool:
+    """Return whether a version is in a relation to another; `sign` is one of >=, <=, <, >, = and !=."""
+    mine, its = key(have), key(wanted)
+    # Pad with zeros: 12.4 and 12.4.0 are equal.
+    width = max(len(mine), len(its))
+    mine, its = (*mine, *([0] * (width - len(mine)))), (*its, *([0] * (width - len(its))))
+    return {
+        ">=": mine >= its,
+        "<=": mine <= its,
+        "<": mine < its,
+        ">": mine > its,
+        "=": mine == its,
+        "!=": mine != its,
+    }[sign]
 
 
 def same(version: str, other: str) -> bool:
@@ -67,7 +83,7 @@ def doubt(*rows: Mapping[str, Any] | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Family:
+class CudaFamily:
     """A CUDA major version, with the oldest driver that runs its minors by minor-version compatibility."""
 
     major: int
@@ -76,7 +92,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Cuda:
+class CudaMinor:
     """One CUDA minor ("12.4"): its releases, oldest bundled driver, and oldest driver that runs it."""
 
     version: str
@@ -88,7 +104,7 @@ class Cuda:
 
 
 @dataclass(frozen=True)
-class Architecture:
+class CudaArchitectureSupport:
     """CUDA's support of one compute capability: first and last version. None: no source states that end."""
 
     name: str
@@ -119,10 +135,10 @@ class ForwardCompat:
 
 
 @cache
-def families() -> dict[int, Family]:
+def families() -> dict[int, CudaFamily]:
     """Return the CUDA families by major number."""
     return {
-        row["major"]: Family(
+        row["major"]: CudaFamily(
             row["major"], row["min_driver_minor_version_compat"], origins(CUDA, row["source"])
         )
         for row in load(CUDA)["driver_minimum_per_major"]
@@ -130,7 +146,7 @@ def families() -> dict[int, Family]:
 
 
 @cache
-def cudas() -> dict[str, Cuda]:
+def cudas() -> dict[str, CudaMinor]:
     """Return the CUDA minors by version, oldest first."""
     grouped: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(load(CUDA)["releases"], key=lambda item: key(item["version"])):
@@ -138,7 +154,7 @@ def cudas() -> dict[str, Cuda]:
     found = {}
     for version, rows in grouped.items():
         bundled = [row["bundled_driver"] for row in rows if row["bundled_driver"]]
-        found[version] = Cuda(
+        found[version] = CudaMinor(
             version=version,
             releases=tuple(row["version"] for row in rows),
             bundled=min(bundled, key=key) if bundled else None,
@@ -150,7 +166,7 @@ def cudas() -> dict[str, Cuda]:
 
 
 @cache
-def architectures() -> dict[str, Architecture]:
+def architectures() -> dict[str, CudaArchitectureSupport]:
     """Return CUDA's support by compute capability."""
     found = {}
     for row in load(CUDA)["architectures"]:
@@ -160,7 +176,7 @@ def architectures() -> dict[str, Architecture]:
             None if first is None or re.fullmatch(r"[\d.]+", first) else f"as the source has it: {first}",
         ]
         for capability in row["cc"]:
-            found[capability] = Architecture(
+            found[capability] = CudaArchitectureSupport(
                 name=row["arch"],
                 capability=capability,
                 first=None if first is None else ".".join(map(str, key(first))),
@@ -210,7 +226,7 @@ def native_cuda() -> dict[int, str | None]:
 
 
 @cache
-def oldest_of_branch() -> dict[int, Key]:
+def oldest_of_branch() -> dict[int, VersionKey]:
     """Return the oldest known version of each driver branch."""
     rows = load("nvidia_drivers.yml")["branches"]
     return {
@@ -224,17 +240,17 @@ def oldest_of_branch() -> dict[int, Key]:
 
 
 @dataclass(frozen=True)
-class CudnnRow:
+class CudnnSupport:
     """One row of cuDNN's support matrix.
 
     `cuda` holds inclusive ranges of minors. `capabilities` is `None` if the row states only a minimum.
     """
 
-    low: Key
-    high: Key
+    low: VersionKey
+    high: VersionKey
     name: str
     major: int | None  # CUDA major of the package; None if one package serves several
-    cuda: tuple[tuple[Key, Key], ...]
+    cuda: tuple[tuple[VersionKey, VersionKey], ...]
     cuda_text: str
     capabilities: tuple[str, ...] | None
     minimum_capability: str | None
@@ -267,7 +283,7 @@ def covers(built: str, capability: str) -> bool:
 
 
 @cache
-def cudnn_matrix() -> tuple[CudnnRow, ...]:
+def cudnn_matrix() -> tuple[CudnnSupport, ...]:
     """Return cuDNN's support matrices, oldest first."""
     found = []
     for row in load(CUDNN)["cudnn_matrix"]:
@@ -275,7 +291,7 @@ def cudnn_matrix() -> tuple[CudnnRow, ...]:
         package = key(str(row.get("package", "")).removeprefix("CUDA "))
         spans = tuple(span for item in row["cuda"] for span in _span(item))
         found.append(
-            CudnnRow(
+            CudnnSupport(
                 low=key(low),
                 high=key(high or low),
                 name=row["cudnn"],
@@ -292,7 +308,7 @@ def cudnn_matrix() -> tuple[CudnnRow, ...]:
     return tuple(sorted(found, key=lambda item: item.low))
 
 
-def _span(text: str) -> list[tuple[Key, Key]]:
+def _span(text: str) -> list[tuple[VersionKey, VersionKey]]:
     """Parse one CUDA entry of the matrix into at most one inclusive range.
 
     "12.0 - 12.6" is a range, "11.4 (8.2.2)" and "10.1 Update 2" are one minor, "11.x (no static)" is the
@@ -498,6 +514,12 @@ def vllm() -> dict[str, Mapping[str, Any]]:
     return {row["version"]: row for row in load(FRAMEWORKS)["vllm"]}
 
 
+@cache
+def triton_images() -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return the contents of Triton's images by release ("25.12") and variant ("vllm")."""
+    return {(row["release"], row["variant"]): row for row in load(FRAMEWORKS)["triton_images"]["entries"]}
+
+
 def framework_row(name: str) -> Mapping[str, Any]:
     """Return a single row of frameworks.yml: tensorflow_compute_capability or vllm_compute_capability."""
     row: Mapping[str, Any] = load(FRAMEWORKS)[name]
@@ -513,7 +535,7 @@ def framework_sources(row: Mapping[str, Any]) -> tuple[Origin, ...]:
 
 
 @dataclass(frozen=True)
-class Rocm:
+class RocmVersion:
     """One ROCm release. None: no source lists it for this release or an earlier one."""
 
     version: str
@@ -528,14 +550,14 @@ class Rocm:
 
 
 @cache
-def rocms() -> dict[str, Rocm]:
+def rocms() -> dict[str, RocmVersion]:
     """Return the ROCm releases by version, oldest first.
 
     A release without its own list inherits the previous list, plus the additions of later releases. Lists of
     operating systems are inherited within a major series only. A gfx in the current documentation is
     supported by every release since its first mention. Inherited lists are marked as derived.
     """
-    found: dict[str, Rocm] = {}
+    found: dict[str, RocmVersion] = {}
     current = set(_current_gfx())
     gfx: tuple[str, ...] | None = None
     systems: tuple[str, ...] | None = None
@@ -568,7 +590,7 @@ def rocms() -> dict[str, Rocm]:
             if " - " in str(item):
                 low, high = str(item).split(" - ")
                 own.append(f"{low}-{high}")
-        found[version] = Rocm(
+        found[version] = RocmVersion(
             version=version,
             gfx=kept,
             os=systems,
@@ -588,7 +610,7 @@ def _current_gfx() -> Sequence[str]:
 
 
 @cache
-def rocm(version: str) -> Rocm | None:
+def rocm(version: str) -> RocmVersion | None:
     """Return the ROCm release that `version` names; for "6.2" its newest patch."""
     matching = [
         item for name, item in rocms().items() if same(version, name) and len(key(version)) <= len(key(name))
@@ -597,13 +619,13 @@ def rocm(version: str) -> Rocm | None:
 
 
 @dataclass(frozen=True)
-class Window:
+class UserSpaceSupport:
     """ROCm user-space versions that AMD's kernel driver supports: an inclusive range, or single minors."""
 
     driver: str
     text: str
-    low: Key | None
-    high: Key | None
+    low: VersionKey | None
+    high: VersionKey | None
     minors: tuple[str, ...]
     sources: tuple[Origin, ...]
     doubt: str | None
@@ -617,7 +639,7 @@ class Window:
 
 
 @cache
-def windows() -> tuple[Window, ...]:
+def windows() -> tuple[UserSpaceSupport, ...]:
     """Return the user-space windows of AMD's kernel driver, one per named driver version."""
     table = load(ROCM)["amdgpu_driver"]
     span = table["user_space_window"]
@@ -629,11 +651,11 @@ def windows() -> tuple[Window, ...]:
             low, _, high = text.partition(" - ")
             ends = (key(low), key(high)) if high else (None, None)
             minors = () if high else tuple(part.strip() for part in text.split(","))
-            found.append(Window(driver, text, ends[0], ends[1], minors, sources, doubt(span)))
+            found.append(UserSpaceSupport(driver, text, ends[0], ends[1], minors, sources, doubt(span)))
     return tuple(found)
 
 
-def window(driver: str) -> Window | None:
+def window(driver: str) -> UserSpaceSupport | None:
     """Return the window of AMD's kernel driver `driver` ("30.30.2", "6.3.1")."""
     for row in windows():
         name = row.driver.removesuffix(".x")

@@ -19,7 +19,7 @@ from goldnode.node.probe import logs
 FILE = "xid.yml"
 FIRST_SXID = 10000  # NVSwitch error numbers (SXid) start here
 
-Severity = Literal["none", "degraded", "drain"]
+XidSeverity = Literal["none", "degraded", "drain"]
 
 _BLAST = {
     "nothing": "nothing",
@@ -45,17 +45,17 @@ _EVIDENCE = (
 
 
 @dataclass(frozen=True)
-class Action:
+class ImmediateAction:
     """NVIDIA's immediate action. `node` and `blast` (the blast radius) are this project's interpretation."""
 
     name: str
-    node: Severity
+    node: XidSeverity
     blast: str
     does: str
 
 
 @dataclass(frozen=True)
-class Code:
+class XidCode:
     """One Xid or SXid.
 
     `action` is `None` if NVIDIA's catalogue lists no action. `unused`: the catalogue states that the driver
@@ -68,7 +68,7 @@ class Code:
     action: str | None
     then: str | None
     means: str | None
-    node: Severity
+    node: XidSeverity
     blast: str
     unused: bool
     driver: str | None
@@ -82,7 +82,7 @@ class Code:
 
 
 # Class in the Fabric Manager guide -> effect on the node, blast radius, explanation.
-_SWITCH: dict[str, tuple[Severity, str, str]] = {
+_SWITCH: dict[str, tuple[XidSeverity, str, str]] = {
     "SXID_FATAL": ("drain", "node", "always fatal for the whole fabric: the machine has to be restarted"),
     "SXID_POTENTIAL": (
         "drain",
@@ -95,20 +95,22 @@ _SWITCH: dict[str, tuple[Severity, str, str]] = {
 
 
 @cache
-def actions() -> dict[str, Action]:
+def actions() -> dict[str, ImmediateAction]:
     """Return NVIDIA's immediate actions by name."""
     rows = facts.load(FILE)["actions"]
-    return {row["action"]: Action(row["action"], row["node"], row["blast"], row["does"]) for row in rows}
+    return {
+        row["action"]: ImmediateAction(row["action"], row["node"], row["blast"], row["does"]) for row in rows
+    }
 
 
 @cache
-def codes() -> dict[int, Code]:
+def codes() -> dict[int, XidCode]:
     """Return every Xid and SXid that the catalogue or the driver's headers name, by number.
 
     Raises FactsError for an invalid row.
     """
     data = facts.load(FILE)
-    found: dict[int, Code] = {}
+    found: dict[int, XidCode] = {}
     for row in data["xid"]:
         found[row["code"]] = _xid(row, unused=False)
     for row in data["unused"]:
@@ -117,14 +119,14 @@ def codes() -> dict[int, Code]:
     return found
 
 
-def _xid(row: Mapping[str, Any], *, unused: bool) -> Code:
+def _xid(row: Mapping[str, Any], *, unused: bool) -> XidCode:
     action = row.get("action")
     if action is not None and action not in actions():
         raise FactsError(f"Xid {row['code']} has the unknown action {action}", file=f"facts/{FILE}")
     known = actions().get(action) if action else None
     # Report an Xid that should never be printed as degraded, unless NVIDIA's action for it is to ignore it.
     node = row.get("node") or (known.node if known else "degraded")
-    return Code(
+    return XidCode(
         row["code"],
         row["name"],
         action,
@@ -139,7 +141,7 @@ def _xid(row: Mapping[str, Any], *, unused: bool) -> Code:
     )
 
 
-def _switch(block: Mapping[str, Any]) -> list[Code]:
+def _switch(block: Mapping[str, Any]) -> list[XidCode]:
     classes = dict.fromkeys(block["always_fatal"], "SXID_FATAL")
     classes.update(dict.fromkeys(block["potentially_fatal"], "SXID_POTENTIAL"))
     classes.update(dict.fromkeys(block["non_fatal"], "SXID_NON_FATAL"))
@@ -153,7 +155,7 @@ def _switch(block: Mapping[str, Any]) -> list[Code]:
         node, blast, _ = _SWITCH[name]
         conflict = tuple(said.get(code, ()))
         found.append(
-            Code(
+            XidCode(
                 code,
                 block["names"].get(code) or "",
                 name,
@@ -195,11 +197,11 @@ def explain(text: str) -> list[dict[str, Any]]:
     text = text.strip()
     bare = re.fullmatch(r"(?:S?Xid\s*)?(\d{1,6})", text, re.IGNORECASE)
     if bare:
-        return [_told(int(bare.group(1)), None)]
-    return [_told(row["code"], row) for row in logs.parse(text.splitlines())]
+        return [_row_data(int(bare.group(1)), None)]
+    return [_row_data(row["code"], row) for row in logs.parse(text.splitlines())]
 
 
-def _told(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
+def _row_data(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
     row = codes().get(code) if code is not None else None
     if row is None:
         return {

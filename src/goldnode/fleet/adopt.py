@@ -29,8 +29,9 @@ from goldnode.core.errors import CatalogError, FactsError, GoldnodeError
 from goldnode.core.extras import require
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
+from goldnode.fleet import runs, site_directory
 from goldnode.inventory.selection import check_inventory
-from goldnode.lock.resolve import upstream
+from goldnode.lock.resolve import upstream_part
 from goldnode.node.state.family import FAMILIES
 from goldnode.node.state.names import in_family
 from goldnode.node.survey import SCHEMA
@@ -43,8 +44,8 @@ class AdoptError(GoldnodeError):
 
 
 @dataclass
-class Proposal:
-    """Files for a catalog by their path in it, what a person has to look at, and the stack the class names."""
+class AdoptProposal:
+    """Proposed files by their path in a catalog, notes for review, and the stack of the class."""
 
     files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -54,10 +55,15 @@ class Proposal:
 # Looking
 
 
-def look(host: str, inventory: str | None = None, options: Sequence[str] = ()) -> dict[str, Any]:
-    """Survey `host` through Ansible, so that users, keys, become and jump hosts are what the inventory says. Changes nothing there.
+def survey_host(host: str, inventory: str | None = None, options: Sequence[str] = ()) -> dict[str, Any]:
+    """Survey `host` through Ansible, with the connection variables of the inventory.
 
-    :param host: a name of `inventory`, else an ssh destination. `options` go to ``ansible``. Raises AdoptError with what ssh said.
+    Nothing is changed on it.
+
+    :param host: a name of `inventory`, else an ssh destination.
+    :param options: further options of ``ansible``.
+
+    Raises AdoptError with the error of ssh.
     """
     user, at, name = host.rpartition("@")
     if inventory is not None:
@@ -96,10 +102,21 @@ def look(host: str, inventory: str | None = None, options: Sequence[str] = ()) -
             (line for line in lines if "Could not match" in line or "ERROR" in line),
             lines[-1] if lines else "no host matched",
         )
+        said = re.sub(r"^\[?ERROR\]?[:!]? *", "", said)
         raise AdoptError(
-            f"{host} cannot be looked at: {said}", remedy="check `ssh` to it, or name its inventory with -i"
+            f"{host} cannot be surveyed: {runs.unwrapped(said).rstrip('.')}",
+            remedy=_reached(said, host, inventory),
         )
     return survey
+
+
+def _reached(said: str, host: str, inventory: str | None) -> str:
+    """Return the remedy for a host that Ansible could not survey, for what it said."""
+    if "Could not match" in said:
+        return f"name a host of {inventory}"
+    if "password" in said.lower() or "root" in said:
+        return "give --become, with a user who needs no password for it"
+    return f"try `ssh {host}`, or name its inventory with -i"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -108,19 +125,24 @@ def read(path: Path) -> dict[str, Any]:
         survey = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise AdoptError(
-            f"the survey cannot be read: {problem}", file=path, remedy="keep it again with --keep"
+            f"the survey cannot be read: {problem}", file=path, remedy="save it again with --save-survey"
         ) from problem
     if not isinstance(survey, dict) or survey.get("schema") != SCHEMA:
-        raise AdoptError(f"this is no survey of schema {SCHEMA}", file=path, remedy="keep one with --keep")
+        raise AdoptError(
+            f"this is no survey of schema {SCHEMA}", file=path, remedy="save one with --save-survey"
+        )
     return survey
 
 
 # Proposing
 
 
-def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = None) -> Proposal:
-    """Make a class called `name`, and a stack where none of the catalog fits. Pure. Raises AdoptError for a system no stack can be for."""
-    found = Proposal()
+def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = None) -> AdoptProposal:
+    """Propose a class called `name`, and a stack if none of the catalog fits. Pure.
+
+    Raises AdoptError for a system that goldnode has no stacks for.
+    """
+    found = AdoptProposal()
     system = survey["os"]
     if system["id"] not in FAMILIES:
         known = " and ".join(name.capitalize() for name in FAMILIES)
@@ -190,12 +212,12 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
 
 def name_for(survey: Survey) -> str:
     """A name for the class: of the GPU's model, else of the release."""
-    gpu = _gpu(survey, Proposal())
+    gpu = _gpu(survey, AdoptProposal())
     text = gpu["model"] if gpu else f"{survey['os']['id']}{survey['os']['version']}_cpu"
     return re.sub(r"[^a-z0-9]+", "_", f"adopted_{text}".lower())
 
 
-def _gpu(survey: Survey, found: Proposal) -> dict[str, Any] | None:
+def _gpu(survey: Survey, found: AdoptProposal) -> dict[str, Any] | None:
     gpus = survey["gpus"]
     if gpus is None:
         return None
@@ -215,8 +237,10 @@ def _gpu(survey: Survey, found: Proposal) -> dict[str, Any] | None:
     return {"model": known[0][0], "count": known[0][1]} if known else None
 
 
-def _driver(survey: Survey, vendor: str | None, catalog: Catalog, found: Proposal) -> dict[str, Any] | None:
-    """The driver as a stack states it; None without a GPU, or where nothing a package manager knows drives it."""
+def _driver(
+    survey: Survey, vendor: str | None, catalog: Catalog, found: AdoptProposal
+) -> dict[str, Any] | None:
+    """Return the driver in the form of a stack. None without a GPU, or if no package owns the driver."""
     packages = survey["packages"]
     if survey["runfile"]:
         found.notes.append(
@@ -269,7 +293,7 @@ def _driver(survey: Survey, vendor: str | None, catalog: Catalog, found: Proposa
             f"{module['module']} {version} is not built by DKMS from an installed package: prebuilt, or by hand. State its package under `driver.dkms`."
         )
         return None
-    same = sorted(name for name in family if upstream(packages[name]["version"]) == version)
+    same = sorted(name for name in family if upstream_part(packages[name]["version"]) == version)
     manual = sorted(name for name in family if name not in survey["automatic"])
     newer = sorted(name for name in manual if name not in same)
     wanted = [name for name in template.packages if name in family]
@@ -299,7 +323,7 @@ def _stack(
     driver: dict[str, Any] | None,
     catalog: Catalog,
     site: Site | None,
-    found: Proposal,
+    found: AdoptProposal,
 ) -> dict[str, Any]:
     system = survey["os"]
     running = survey["kernel"]["running"] or (survey["kernel"]["installed"] or [None])[-1]
@@ -386,10 +410,13 @@ def _stack(
 
 
 def _end_of_life(
-    system: Mapping[str, str], driver: Mapping[str, Any] | None, catalog: Catalog, found: Proposal
+    system: Mapping[str, str], driver: Mapping[str, Any] | None, catalog: Catalog, found: AdoptProposal
 ) -> dict[str, str]:
-    """The end of support that another stack of the same release states, or that of the driver's branch where it comes first; a date is
-    never made up."""
+    """Return the end of support: that of another stack of the same release, or of the driver's branch if it
+    is earlier.
+
+    Without a source there is no date.
+    """
     for entry in catalog.stacks.values():
         stack = entry.item
         if stack.os.id == system["id"] and stack.os.version == system["version"] and stack.driver is None:
@@ -417,7 +444,7 @@ def _branch_ends(driver: Mapping[str, Any] | None) -> list[tuple[dt.date, str]]:
     ]
 
 
-def _archives(survey: Survey, catalog: Catalog, site: Site | None, found: Proposal) -> list[str]:
+def _archives(survey: Survey, catalog: Catalog, site: Site | None, found: AdoptProposal) -> list[str]:
     chosen = []
     for row in survey["sources"]:
         name = next(
@@ -434,7 +461,10 @@ def _archives(survey: Survey, catalog: Catalog, site: Site | None, found: Propos
 
 
 def _is(row: Mapping[str, Any], name: str, archive: Any, survey: Survey, site: Site | None) -> bool:
-    """Whether a source of the node is an archive of the catalog: by the site's address, the mark in its path, or its suite."""
+    """Return whether a package source of the node is an archive of the catalog.
+
+    The site's address, the mark in the path, or the suite decides.
+    """
     own = site.archives[name].url if site is not None and name in site.archives else None
     release = OperatingSystem.model_validate(survey["os"])
     if own is not None and row["uri"].rstrip("/") == expand(own, release, archive.architectures):
@@ -470,7 +500,7 @@ def _same_driver(have: Driver | None, want: Mapping[str, Any] | None) -> bool:
     return all(getattr(have, key) == want.get(key) for key in keys)
 
 
-def _platform(survey: Survey, gpu: Mapping[str, Any], catalog: Catalog, found: Proposal) -> str | None:
+def _platform(survey: Survey, gpu: Mapping[str, Any], catalog: Catalog, found: AdoptProposal) -> str | None:
     fits = [
         name
         for name, entry in sorted(catalog.platforms.items())
@@ -499,7 +529,7 @@ def _watts(text: str) -> int | None:
         return None
 
 
-def _policy(survey: Survey, vendor: str, found: Proposal) -> dict[str, Any]:
+def _policy(survey: Survey, vendor: str, found: AdoptProposal) -> dict[str, Any]:
     """Return the settings that nvidia-smi reports for every GPU, if all agree. A difference is reported,
     never averaged.
     """
@@ -545,7 +575,7 @@ def _policy(survey: Survey, vendor: str, found: Proposal) -> dict[str, Any]:
     return policy
 
 
-def _host(survey: Survey, found: Proposal) -> dict[str, Any]:
+def _host(survey: Survey, found: AdoptProposal) -> dict[str, Any]:
     host = survey["host"]
     if host is None:
         return {}
@@ -576,7 +606,7 @@ def _text(kind: str, document: Mapping[str, Any], said: str) -> str:
     return head + yaml.safe_dump(dict(document), sort_keys=False, width=110, allow_unicode=True)
 
 
-def _prove(found: Proposal, catalog: Catalog) -> None:
+def _prove(found: AdoptProposal, catalog: Catalog) -> None:
     """Read the proposal as a catalog and report its errors, which are those a person would see next."""
     with tempfile.TemporaryDirectory() as directory:
         for name, text in found.files.items():
@@ -591,8 +621,17 @@ def _prove(found: Proposal, catalog: Catalog) -> None:
             )
 
 
-def write(found: Proposal, directory: Path) -> list[Path]:
-    """Write the files into a catalog directory; one that is there already is never overwritten. Raises AdoptError."""
+def write_site(found: AdoptProposal, name: str, host: str, directory: Path) -> list[Path]:
+    """Write a site directory with the class `name`, and `host` in it. Raises SiteDirectoryError for a file that exists."""
+    user, _, machine = host.rpartition("@")
+    contents = site_directory.SiteContents(name, (machine,), found.files, user or None)
+    files = site_directory.files(contents, collection=site_directory.collection_installed())
+    done = site_directory.write(directory, files, lambda path: False)
+    return [directory / path for path in done.written]
+
+
+def write(found: AdoptProposal, directory: Path) -> list[Path]:
+    """Write the files into a catalog directory. Existing files are not overwritten. Raises AdoptError."""
     paths = {directory / name: text for name, text in found.files.items()}
     there = [path for path in paths if path.exists()]
     if there:

@@ -58,7 +58,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Image:
+class UpdateImage:
     """A built disk as an update sends it.
 
     `start` is the offset of its root file system in the raw disk, `first` the header line.
@@ -90,28 +90,35 @@ def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, st
     return size, found.hexdigest()
 
 
-def head(
-    name: str,
-    node_class: str,
-    build_id: str,
-    kernel: str,
-    options: str,
-    root: tuple[int, str],
-    tries: int,
-    unverified: str | None,
-) -> dict[str, Any]:
-    """Return the header of the stream to a node. `root` is size and SHA-256 of the root file system."""
-    return {
-        "schema": SCHEMA,
-        "name": name,
-        "class": node_class,
-        "build_id": build_id,
-        "kernel": kernel,
-        "options": options,
-        "root": {"size": root[0], "sha256": root[1]},
-        "tries": tries,
-        "unverified": unverified,
-    }
+@dataclass(frozen=True)
+class StreamHeader:
+    """Header of the stream to a node.
+
+    `options` is the kernel command line, `root` the size and SHA-256 of the root file system.
+    """
+
+    name: str
+    node_class: str
+    build_id: str
+    kernel: str
+    options: str
+    root: tuple[int, str]
+    tries: int
+    unverified: str | None
+
+    def data(self) -> dict[str, Any]:
+        """Return the header as plain data."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "class": self.node_class,
+            "build_id": self.build_id,
+            "kernel": self.kernel,
+            "options": self.options,
+            "root": {"size": self.root[0], "sha256": self.root[1]},
+            "tries": self.tries,
+            "unverified": self.unverified,
+        }
 
 
 def send(path: Path, start: int, first: Mapping[str, Any], write: Callable[[bytes], Any]) -> None:
@@ -132,26 +139,26 @@ def send(path: Path, start: int, first: Mapping[str, Any], write: Callable[[byte
 
 
 def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
-    """Return None if the gate of `goldnode disks verify` is open for an image, otherwise its state and the
+    """Return None if an image passed `goldnode disks verify`, otherwise its state and the
     given reason.
 
     Raises DiskError if it is closed and no reason was given.
     """
-    from goldnode.disks.requirements import judge
+    from goldnode.disks.requirements import judge_one
 
-    (gate,) = judge("publish", disk, only=("booted",))
-    if gate.open:
+    boots = judge_one("booted", disk)
+    if boots.met:
         return None
     if not (unverified or "").strip():
         raise DiskError(
-            f"image {disk.name} is not verified: {gate.why}",
+            f"image {disk.name} is not verified: {boots.why}",
             file=disk.directory / VERIFIED,
             remedy=f"run `goldnode disks verify {disk.directory}`, or give a reason: --unverified REASON",
         )
-    return f"{gate.why}; {unverified}"
+    return f"{boots.why}; {unverified}"
 
 
-def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> Image:
+def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> UpdateImage:
     """Validate a built disk against its manifest, byte by byte, and return what a node needs of it.
 
     Raises DiskError on failure.
@@ -184,7 +191,7 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
         )
     start = part["root-a"].start
     options = command_line(raw, part["esp"].start, disk.build_id)
-    first = head(
+    first = StreamHeader(
         disk.name,
         disk.class_,
         disk.build_id,
@@ -193,8 +200,8 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
         digest(raw, start, part["root-a"].size),
         tries,
         reason,
-    )
-    return Image(disk, raw, start, first)
+    ).data()
+    return UpdateImage(disk, raw, start, first)
 
 
 def command_line(raw: Path, esp: int, build_id: str) -> str:
@@ -220,7 +227,7 @@ def command_line(raw: Path, esp: int, build_id: str) -> str:
 
 
 @dataclass(frozen=True)
-class Node:
+class SshNode:
     """A node that ssh reaches.
 
     `ssh` is the prefix of a remote command, `become` that of one that needs root.
@@ -231,7 +238,7 @@ class Node:
     become: tuple[str, ...] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)
 
-    def words(self, *command: str) -> list[str]:
+    def local_command(self, *command: str) -> list[str]:
         """Return the local command that runs a command on the node."""
         return [*self.ssh, shlex.join([*self.become, *command])]
 
@@ -242,12 +249,12 @@ class Node:
         give: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
         try:
             return subprocess.run(
-                self.words(*command), capture_output=True, check=False, timeout=timeout, **give
+                self.local_command(*command), capture_output=True, check=False, timeout=timeout, **give
             )
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(command, 255, b"", f"no answer within {timeout:g} s".encode())
 
-    def ask(self, *command: str, **more: Any) -> str:
+    def output_of(self, *command: str, **more: Any) -> str:
         """Run a command on the node and return its stdout.
 
         Raises DiskError with its error message if it fails.
@@ -270,13 +277,13 @@ def last_line(text: bytes) -> str:
     return lines[-1].removeprefix("goldnode-node: ") if lines else ""
 
 
-def node(name: str, inventory: str | None, become: bool = False) -> Node:
+def node(name: str, inventory: str | None, become: bool = False) -> SshNode:
     """Return how to reach a node: a host of the inventory, or an ssh destination without one.
 
     Raises DiskError.
     """
     if inventory is None:
-        return Node(name.rpartition("@")[2], (*SSH, "--", name), ("sudo", "-n") if become else ())
+        return SshNode(name.rpartition("@")[2], (*SSH, "--", name), ("sudo", "-n") if become else ())
     require("ansible")
     environment = {
         **ansible_environment(),
@@ -304,7 +311,7 @@ def node(name: str, inventory: str | None, become: bool = False) -> Node:
     return reached(name, variables, become)
 
 
-def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> Node:
+def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> SshNode:
     """Return how ssh reaches a host with these inventory variables.
 
     Pure. Raises DiskError for any connection but ssh.
@@ -316,58 +323,58 @@ def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> No
             remedy="set ansible_connection: ssh for it",
         )
 
-    def said(*keys: str) -> str | None:
+    def variable(*keys: str) -> str | None:
         return next((str(variables[key]) for key in keys if variables.get(key) not in (None, "")), None)
 
     words = [*SSH]
     for option, value in (
-        ("-p", said("ansible_port", "ansible_ssh_port")),
-        ("-l", said("ansible_user", "ansible_ssh_user")),
-        ("-i", said("ansible_ssh_private_key_file", "ansible_private_key_file")),
+        ("-p", variable("ansible_port", "ansible_ssh_port")),
+        ("-l", variable("ansible_user", "ansible_ssh_user")),
+        ("-i", variable("ansible_ssh_private_key_file", "ansible_private_key_file")),
     ):
         words += [option, value] if value else []
     for key in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
         words += shlex.split(str(variables.get(key) or ""))
     root = become or str(variables.get("ansible_become", "")).lower() in ("true", "yes", "1")
-    return Node(
+    return SshNode(
         name,
-        (*words, "--", said("ansible_host", "ansible_ssh_host") or name),
+        (*words, "--", variable("ansible_host", "ansible_ssh_host") or name),
         ("sudo", "-n") if root else (),
         variables,
     )
 
 
 @dataclass(frozen=True)
-class Program:
+class InstalledProgram:
     """The node program of this version, installed on a node."""
 
-    node: Node
+    node: SshNode
     place: str
 
-    def words(self, *words: str) -> tuple[str, ...]:
+    def slot_command(self, *words: str) -> tuple[str, ...]:
         """Return the remote command for `slot WORDS`."""
         return ("python3", "-I", "-S", self.place, "slot", *words)
 
     def survey(self) -> dict[str, Any]:
         """Return the state of the node's slots. Raises DiskError if the node has no slots."""
-        return answer(self.node.run(*self.words("status", "--format", "json")), self.node.name)
+        return answer(self.node.run(*self.slot_command("status", "--format", "json")), self.node.name)
 
     def back(self) -> dict[str, Any]:
         """Boot the other slot's last good image next.
 
         Return the state afterwards. Raises DiskError with the node's reason.
         """
-        return answer(self.node.run(*self.words("back", "--format", "json")), self.node.name)
+        return answer(self.node.run(*self.slot_command("back", "--format", "json")), self.node.name)
 
 
 @contextlib.contextmanager
-def program(target: Node) -> Iterator[Program]:
+def program(target: SshNode) -> Iterator[InstalledProgram]:
     """Install goldnode's program on the node for the duration of the context."""
     place = f"{PROGRAM}-{os.getpid()}-{os.urandom(4).hex()}"
     script = f"install -d -m 755 -o 0 -g 0 /run/goldnode && umask 077 && cat >{place}"
-    target.ask("sh", "-c", script, stdin=nodefile.build(writer=True))
+    target.output_of("sh", "-c", script, stdin=nodefile.build(writer=True))
     try:
-        yield Program(target, place)
+        yield InstalledProgram(target, place)
     finally:
         target.run("rm", "-f", place)
 
@@ -405,7 +412,7 @@ def holders(found: Mapping[str, Any]) -> str | None:
 # -- the run
 
 
-def refusal(image: Image, found: Mapping[str, Any]) -> str | None:
+def refusal(image: UpdateImage, found: Mapping[str, Any]) -> str | None:
     """Return why an image must not be sent to a node, or None.
 
     Pure. The node checks again before it writes.
@@ -423,17 +430,18 @@ def refusal(image: Image, found: Mapping[str, Any]) -> str | None:
     return None
 
 
-def write(there: Program, image: Image, say: Say) -> dict[str, Any]:
+def write(there: InstalledProgram, image: UpdateImage, say: Say) -> dict[str, Any]:
     """Write the inactive slot, whose image then boots next. Return the state afterwards.
 
     Raises DiskError on failure; the running slot then stays the default.
     """
     return answer(
-        feed(there.node.words(*there.words("write", "--format", "json")), image, say), there.node.name
+        feed(there.node.local_command(*there.slot_command("write", "--format", "json")), image, say),
+        there.node.name,
     )
 
 
-def feed(words: Sequence[str], image: Image, say: Say) -> subprocess.CompletedProcess[bytes]:
+def feed(words: Sequence[str], image: UpdateImage, say: Say) -> subprocess.CompletedProcess[bytes]:
     """Run a command and send it the image. Pass on its stderr line by line."""
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     told: dict[str, bytes] = {}
@@ -466,7 +474,7 @@ def feed(words: Sequence[str], image: Image, say: Say) -> subprocess.CompletedPr
     return subprocess.CompletedProcess(words, process.returncode, told.get("out", b""), told.get("err", b""))
 
 
-def drain_of(target: Node) -> draining.Drain:
+def drain_of(target: SshNode) -> draining.Drainer:
     """Return the drain backend for the node, from the variables that `site.yml` uses."""
     variables = target.variables
 
@@ -481,13 +489,13 @@ def drain_of(target: Node) -> draining.Drain:
     )
 
 
-def boot_id(target: Node) -> str | None:
+def boot_id(target: SshNode) -> str | None:
     """Return the id of the node's current boot; None while it does not answer."""
     done = target.run("cat", "/proc/sys/kernel/random/boot_id", timeout=60)
     return done.stdout.decode("ascii", "replace").strip() if done.returncode == 0 else None
 
 
-def ask_installed(target: Node, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
+def run_installed(target: SshNode, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
     """Run the program that the node's image installed, of any version, if only root can change it.
 
     Otherwise return OTHER.
@@ -495,13 +503,13 @@ def ask_installed(target: Node, *words: str, timeout: float) -> subprocess.Compl
     return target.run("sh", "-c", guarded.script(words), timeout=timeout)
 
 
-def spoils(target: Node) -> str | None:
+def spoils(target: SshNode) -> str | None:
     """Apply the GPU policy on the node, and return why a reboot would leave it wrong; None if it would not.
 
     A node that cannot answer does not block the reboot: nothing is then known against it.
     """
-    ask_installed(target, "policy", "apply", timeout=600)
-    done = ask_installed(target, "plan", "--format", "json", timeout=300)
+    run_installed(target, "policy", "apply", timeout=600)
+    done = run_installed(target, "plan", "--format", "json", timeout=300)
     try:
         found = json.loads(done.stdout)
     except ValueError:
@@ -512,7 +520,12 @@ def spoils(target: Node) -> str | None:
 
 
 def restart(
-    target: Node, slot: str, image: str, limit: float, say: Say, clock: Callable[[], float] = time.monotonic
+    target: SshNode,
+    slot: str,
+    image: str,
+    limit: float,
+    say: Say,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
     """Reboot the node and wait until the image under trial is good.
 
@@ -531,7 +544,7 @@ def restart(
         now = boot_id(target)
         if now is None or now == before:
             continue
-        done = ask_installed(target, "slot", "status", "--format", "json", timeout=120)
+        done = run_installed(target, "slot", "status", "--format", "json", timeout=120)
         if done.returncode == OTHER:
             raise DiskError(
                 f"{target.name} boots {image}, where others than root can change goldnode's program, or it "
@@ -562,17 +575,17 @@ def restart(
 
 
 @dataclass(frozen=True)
-class Wish:
+class DiskUpdate:
     """The requested update: an image (None: go back), whether to boot it, and the time limit of the boot in
     seconds.
     """
 
-    image: Image | None
+    image: UpdateImage | None
     reboot: bool
     limit: float = 2400.0
 
 
-def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
+def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
     """Write an image or go back, and boot it on request with the node drained.
 
     Return the slot state afterwards. Raises DiskError.
@@ -589,7 +602,7 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
                 file=wish.image.disk.directory,
                 remedy="see `goldnode-node slot status` on the node",
             )
-        if wish.reboot and isinstance(drain, draining.Nothing) and (used := holders(found)):
+        if wish.reboot and isinstance(drain, draining.NoDrainer) and (used := holders(found)):
             raise DiskError(
                 f"{target.name}: a GPU is in use by {used}, and nobody drains the node",
                 remedy="set goldnode_drain in the inventory, stop them, or leave --reboot out",
@@ -602,7 +615,7 @@ def run(target: Node, wish: Wish, say: Say) -> dict[str, Any]:
         name = str(target.variables.get("goldnode_drain_name") or target.name)
         # No drain record on the node: it would be lost with the old root. Slurm and Kubernetes preserve the
         # mark of this run.
-        caller = draining.Caller()
+        caller = draining.DrainCaller()
         before = drain.drain(name, f"disks update: {image} is booted", caller)
         if used := holders(there.survey()):
             raise DiskError(

@@ -32,7 +32,7 @@ from typing import Any, Protocol
 
 from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.fleet import drain_record, identity
-from goldnode.fleet.drain_record import DRAIN, RESUME, Record, Records
+from goldnode.fleet.drain_record import DRAIN, RESUME, DrainRecord, DrainRecords
 from goldnode.fleet.identity import Actor
 from goldnode.inventory.variables import DRAINS
 from goldnode.node.drained import FILE, LEASE, Mark, mark, reason
@@ -65,8 +65,11 @@ def run(argv: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Caller:
-    """Who drains and returns: the run, and whether drains by runs of other controllers count as left behind at once."""
+class DrainCaller:
+    """The run that drains nodes and returns them.
+
+    It may treat drains by runs of other controllers as abandoned at once.
+    """
 
     actor: Actor = field(default_factory=identity.actor)
     take_over: bool = False
@@ -93,7 +96,7 @@ class Caller:
 
 
 @dataclass(frozen=True)
-class State:
+class DrainState:
     """State of a node in a scheduler: whether it gets work, the scheduler's name of the state, and the
     reason.
     """
@@ -105,12 +108,12 @@ class State:
 
     @property
     def held(self) -> Mark | None:
-        """The mark of the run that holds the node out of service."""
+        """Return the mark of the run that holds the node out of service, or None."""
         return None if self.in_service else mark(self.reason)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DrainOutcome:
     """Result of a drain or a return.
 
     `changed`: the scheduler's state was changed. `in_service`: the node was in service before. `ours`: a
@@ -123,60 +126,75 @@ class Outcome:
     ours: bool = False
     left: str | None = None
     note: str | None = None
-    record: Record | None = None
+    record: DrainRecord | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome for the record of the run."""
         return {**asdict(self), "record": asdict(self.record) if self.record else None}
 
 
-class Drain(Protocol):
-    """One way to drain.
+class Drainer(Protocol):
+    """A scheduler, or the site's commands, as a way to drain nodes.
 
-    `records`: where the record of the drain is kept; None keeps none. Both raise GoldnodeError; a node is then as the message says.
+    Both methods store a record of the drain in `records`, unless that is None. They raise GoldnodeError; its
+    message has the state of the node.
     """
 
-    def drain(self, node: str, why: str, caller: Caller, records: Records | None = None) -> Outcome:
-        """Take a node out of service and wait until no work is left on it; go on with a drain that an earlier run has left."""
+    def drain(
+        self, node: str, why: str, caller: DrainCaller, records: DrainRecords | None = None
+    ) -> DrainOutcome:
+        """Take a node out of service and wait until no work is left on it.
 
-    def resume(
-        self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None
-    ) -> Outcome:
-        """Return a node that a run has drained. One that another holds out of service stays so, and the outcome says who and what returns it.
-
-        :param before: whether the caller's own drain found it in service, for a command without records.
+        A drain that an earlier run left is continued.
         """
 
-    def review(self, node: str, caller: Caller, records: Records) -> Outcome:
+    def resume(
+        self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
+    ) -> DrainOutcome:
+        """Return a node that a run has drained.
+
+        A node that another user holds out of service stays so. The outcome names the holder and the way to
+        return it.
+
+        :param before: whether the node was in service before the caller's own drain, for a command without
+            records.
+        """
+
+    def review(self, node: str, caller: DrainCaller, records: DrainRecords) -> DrainOutcome:
         """Review the drain that an earlier run has left, and forget it unless it still holds the node; `ours`
         reports that. Changes no state.
         """
 
     def marked(self) -> dict[str, str]:
-        """Return every node that runs hold out of service, with its reason, from one call; none where that cannot be seen."""
+        """Return all nodes that runs hold out of service, with their reasons, from one call.
+
+        Empty if that cannot be listed.
+        """
 
 
 @dataclass
-class Nothing:
+class NoDrainer:
     """No scheduler."""
 
-    def drain(self, node: str, why: str, caller: Caller, records: Records | None = None) -> Outcome:
-        return Outcome(changed=False, in_service=True)
+    def drain(
+        self, node: str, why: str, caller: DrainCaller, records: DrainRecords | None = None
+    ) -> DrainOutcome:
+        return DrainOutcome(changed=False, in_service=True)
 
     def resume(
-        self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None
-    ) -> Outcome:
+        self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
+    ) -> DrainOutcome:
         found = records.read() if records else None
         if found is None or (found.node is None and found.damaged is None):
-            return Outcome(changed=False, in_service=True)
+            return DrainOutcome(changed=False, in_service=True)
         if found.node is None:
             note = f"{FILE} on the node cannot be read ({found.damaged}): an earlier run may have left {node} out of service. See the scheduler"
-            return Outcome(changed=False, in_service=True, note=f"{note}, then delete the file.")
-        return Outcome(
+            return DrainOutcome(changed=False, in_service=True, note=f"{note}, then delete the file.")
+        return DrainOutcome(
             changed=False, in_service=True, left=found.node.about(), note=moved(found.node, "none", node)
         )
 
-    def review(self, node: str, caller: Caller, records: Records) -> Outcome:
+    def review(self, node: str, caller: DrainCaller, records: DrainRecords) -> DrainOutcome:
         return self.resume(node, caller, records)
 
     def marked(self) -> dict[str, str]:
@@ -191,8 +209,8 @@ def by_hand(by: str, node: str) -> str:
     }.get(by, f"your resume command for {node}")
 
 
-def moved(record: Record, by: str, node: str) -> str:
-    """Return the sentence on a drain that was made by another scheduler, or under another name, than the inventory has now."""
+def moved(record: DrainRecord, by: str, node: str) -> str:
+    """Return a sentence about a drain by another scheduler, or under another name, than the inventory's."""
     now = "goldnode_drain is none now" if by == "none" else f"the inventory says {node} by {by} now"
     hand = by_hand(record.by, record.node)
     return (
@@ -214,43 +232,51 @@ def since(held: Mark) -> str:
     return f"run {held.run} of {held.controller}, {held.time}"
 
 
-def own(found: drain_record.Found, by: str, node: str) -> Record | None:
-    """Return the node's own record, if it is of this scheduler and name. Raises GoldnodeError for one of another: it must not be lost."""
+def own(found: drain_record.FoundRecords, by: str, node: str) -> DrainRecord | None:
+    """Return the node's record if it is of this scheduler and name.
+
+    Raises GoldnodeError for a record of another one, which must not be lost.
+    """
     record = found.node
     if record is not None and (record.by, record.node) != (by, node):
         raise GoldnodeError(moved(record, by, node).rstrip("."), remedy="Then run again; nothing was changed")
     return record
 
 
-class Visible:
+class SchedulerDrainer:
     """Common base of schedulers that show who holds a node."""
 
     name = ""
 
-    def look(self, node: str) -> State:
+    def state_of(self, node: str) -> DrainState:
         """Return the scheduler's state of a node."""
         raise NotImplementedError
 
-    def take(self, node: str, why: str, seen: State) -> bool:
-        """Take a node out of service for this reason; False where it is not as it was seen any more."""
+    def take(self, node: str, why: str, seen: DrainState) -> bool:
+        """Take a node out of service for this reason. Return False if its state is no longer `seen`."""
         raise NotImplementedError
 
-    def give(self, node: str, seen: State, note: str) -> bool:
-        """Return a node, with the note that it had as a reason while in service; False where it is not as it was seen any more."""
+    def give(self, node: str, seen: DrainState, note: str) -> bool:
+        """Return a node to service and restore the note that was its reason.
+
+        Return False if its state is no longer `seen`.
+        """
         raise NotImplementedError
 
     def finish(self, node: str) -> None:
         """Wait until no work is left on a node."""
         raise NotImplementedError
 
-    def drain(self, node: str, why: str, caller: Caller, records: Records | None = None) -> Outcome:
-        """See :class:`Drain`."""
+    def drain(
+        self, node: str, why: str, caller: DrainCaller, records: DrainRecords | None = None
+    ) -> DrainOutcome:
+        """See :class:`Drainer`."""
         before = own(records.read(), self.name, node) if records else None
         text = reason(caller.actor.run, caller.actor.controller, caller.now(), why)
-        record: Record | None = None
+        record: DrainRecord | None = None
         left: str | None = None
         for _ in range(TRIES):
-            seen = self.look(node)
+            seen = self.state_of(node)
             held = self._held(node, seen, before, caller)
             free = seen.in_service or held is not None
             if record is None:
@@ -266,41 +292,43 @@ class Visible:
                 f"{node} changes while it is to be drained", remedy="See who else drains it, then run again"
             )
         self.finish(node)
-        if self.look(node).in_service:
+        if self.state_of(node).in_service:
             raise GoldnodeError(
                 f"{node} was returned to service while it drained",
                 remedy="Ask who did; run again when it may be drained. It was not changed",
             )
         note = None if free else f"{node} was out of service before ({self.shown(seen)})"
-        return Outcome(changed=free, in_service=free, ours=free, left=left, note=note, record=record)
+        return DrainOutcome(changed=free, in_service=free, ours=free, left=left, note=note, record=record)
 
-    def review(self, node: str, caller: Caller, records: Records) -> Outcome:
-        """See :class:`Drain`."""
+    def review(self, node: str, caller: DrainCaller, records: DrainRecords) -> DrainOutcome:
+        """See :class:`Drainer`."""
         return self._end(node, caller, records, returns=False)
 
     def resume(
-        self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None
-    ) -> Outcome:
-        """See :class:`Drain`."""
+        self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
+    ) -> DrainOutcome:
+        """See :class:`Drainer`."""
         return self._end(node, caller, records, returns=True)
 
-    def _end(self, node: str, caller: Caller, records: Records | None, returns: bool) -> Outcome:
-        found = records.read() if records else drain_record.Found()
+    def _end(
+        self, node: str, caller: DrainCaller, records: DrainRecords | None, returns: bool
+    ) -> DrainOutcome:
+        found = records.read() if records else drain_record.FoundRecords()
         record = found.node
         if record is not None and (record.by, record.node) != (self.name, node):
-            return Outcome(
+            return DrainOutcome(
                 changed=False, in_service=True, left=record.about(), note=moved(record, self.name, node)
             )
         left = record.about() if record and record.run != caller.actor.run else None
         for _ in range(TRIES):
-            seen = self.look(node)
+            seen = self.state_of(node)
             try:
                 held = self._held(node, seen, record, caller)
             except GoldnodeError as problem:
-                return Outcome(changed=False, in_service=True, left=left, note=str(problem))
+                return DrainOutcome(changed=False, in_service=True, left=left, note=str(problem))
             left = since(held) if held and held.run != caller.actor.run else left
             if held and not returns:
-                return Outcome(changed=False, in_service=True, ours=True, left=left, record=record)
+                return DrainOutcome(changed=False, in_service=True, ours=True, left=left, record=record)
             # The note of a node in service, which a run that was killed has not given back with it, is given back as well.
             was = record.was if record and record.in_service and (held or seen.in_service) else ""
             if not (held or (was and seen.in_service and not seen.reason)) or self.give(node, seen, was):
@@ -313,18 +341,21 @@ class Visible:
         if records:
             records.clear()
         if held or seen.in_service:
-            return Outcome(changed=held is not None, in_service=True, left=left, record=record)
+            return DrainOutcome(changed=held is not None, in_service=True, left=left, record=record)
         gate = (
             " The gate on the node returns it by itself once its check is fine, or"
             if seen.reason.startswith(GATE)
             else ""
         )
         note = f"{node} is out of service ({self.shown(seen)}), not for a run, and stays so.{gate} {by_hand(self.name, node)} returns it."
-        return Outcome(changed=False, in_service=False, left=left, note=note, record=record)
+        return DrainOutcome(changed=False, in_service=False, left=left, note=note, record=record)
 
     @staticmethod
-    def _held(node: str, seen: State, record: Record | None, caller: Caller) -> Mark | None:
-        """Return the mark of the run that holds the node. Raises GoldnodeError where another run may still work on it."""
+    def _held(node: str, seen: DrainState, record: DrainRecord | None, caller: DrainCaller) -> Mark | None:
+        """Return the mark of the run that holds the node.
+
+        Raises GoldnodeError if another run may still work on it.
+        """
         held = seen.held
         if held and caller.works(held.run, held.time):
             raise busy(node, held.run, held.controller, held.time)
@@ -336,24 +367,29 @@ class Visible:
                 raise busy(node, record.run, record.controller, record.since)
         return held
 
-    def _record(self, node: str, text: str, seen: State, before: Record | None, caller: Caller) -> Record:
-        """Return the record of a drain. Of one that is gone on with, state and note are those that its own run found."""
+    def _record(
+        self, node: str, text: str, seen: DrainState, before: DrainRecord | None, caller: DrainCaller
+    ) -> DrainRecord:
+        """Return the record of a drain. A continued drain has the state and note that the first run found."""
         actor, state, was = caller.actor, seen.state, seen.reason
         if seen.held:
             state, was = (before.state, before.was) if before and before.in_service else ("", "")
         elif seen.in_service and not was and before and before.in_service:
             was = before.was  # that run was killed between the return and the note
         free = seen.in_service or seen.held is not None
-        return Record(self.name, node, actor.run, actor.controller, caller.now(), text, free, state, was)
+        return DrainRecord(self.name, node, actor.run, actor.controller, caller.now(), text, free, state, was)
 
-    def shown(self, seen: State) -> str:
+    def shown(self, seen: DrainState) -> str:
         """Return the state for a person."""
         return f"{self.name}: {seen.state}, {seen.reason or 'no reason'}"
 
 
 @dataclass
-class Slurm(Visible):
-    """scontrol: state DRAIN, then wait until no job is left. Slurm shows a drained node with flags such as IDLE+DRAIN."""
+class SlurmDrainer(SchedulerDrainer):
+    """Drain with scontrol: set state DRAIN, then wait until no job is left.
+
+    Slurm shows a drained node with flags, such as IDLE+DRAIN.
+    """
 
     run: Run = run
     wait: float = 86400.0
@@ -361,7 +397,7 @@ class Slurm(Visible):
     sleep: Callable[[float], None] = field(default=time.sleep)
     name = "slurm"
 
-    def look(self, node: str) -> State:
+    def state_of(self, node: str) -> DrainState:
         rows = slurm_rows(self.run(["scontrol", "show", "node", node, "--oneliner"]))
         if not rows:
             raise GoldnodeError(
@@ -370,11 +406,11 @@ class Slurm(Visible):
             )
         return rows[0][1]
 
-    def take(self, node: str, why: str, seen: State) -> bool:
+    def take(self, node: str, why: str, seen: DrainState) -> bool:
         self.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={why}"])
         return True
 
-    def give(self, node: str, seen: State, note: str) -> bool:
+    def give(self, node: str, seen: DrainState, note: str) -> bool:
         if seen.held:
             self.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
         if note:
@@ -383,7 +419,7 @@ class Slurm(Visible):
 
     def finish(self, node: str) -> None:
         waited = 0.0
-        while set(self.look(node).state.split("+")) & {"ALLOCATED", "MIXED", "COMPLETING"}:
+        while set(self.state_of(node).state.split("+")) & {"ALLOCATED", "MIXED", "COMPLETING"}:
             if waited >= self.wait:
                 raise GoldnodeError(
                     f"node {node} still has jobs after {self.wait:g} s of draining",
@@ -397,8 +433,11 @@ class Slurm(Visible):
         return {name: seen.reason for name, seen in rows if seen.held}
 
 
-def slurm_rows(text: str) -> list[tuple[str, State]]:
-    """Return name and state of each node that scontrol shows, one a line. A reason ends with who gave it and when, which is left out."""
+def slurm_rows(text: str) -> list[tuple[str, DrainState]]:
+    """Return name and state of each node in the output of scontrol, which has one node per line.
+
+    scontrol appends the user and the time to a reason; both are removed.
+    """
     rows = []
     for line in text.splitlines():
         name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
@@ -415,14 +454,17 @@ def slurm_rows(text: str) -> list[tuple[str, State]]:
         if out and mark(text) and not flags & {"DRAIN", "DRAINED", "DRAINING"}:
             text = f"down: {text}"
         rows.append(
-            (name[1] if name else "", State(not out, "+".join(sorted(flags, key=state[1].find)), text))
+            (name[1] if name else "", DrainState(not out, "+".join(sorted(flags, key=state[1].find)), text))
         )
     return rows
 
 
 @dataclass
-class Kubectl(Visible):
-    """kubectl: cordon with the reason in an annotation, in one change, and drain. A cordon without the mark of a run is another's."""
+class KubectlDrainer(SchedulerDrainer):
+    """Drain with kubectl: cordon the node and set the annotation with the reason in one change, then drain.
+
+    A cordon without the mark of a run belongs to another user.
+    """
 
     run: Run = run
     name = "kubectl"
@@ -430,19 +472,19 @@ class Kubectl(Visible):
     ANNOTATION = "goldnode/drained-for"
     MANAGER = "goldnode"  # by this name the API server notes who set a field last
 
-    def look(self, node: str) -> State:
+    def state_of(self, node: str) -> DrainState:
         return self._state(
             json.loads(self.run(["kubectl", "get", "node", node, "-o", "json", "--show-managed-fields"]))
         )
 
-    def _state(self, found: Mapping[str, Any]) -> State:
+    def _state(self, found: Mapping[str, Any]) -> DrainState:
         metadata = found.get("metadata", {})
         version, why = (
             str(metadata.get("resourceVersion", "")),
             str((metadata.get("annotations") or {}).get(self.ANNOTATION, "")),
         )
         if not found.get("spec", {}).get("unschedulable", False):
-            return State(True, "schedulable", "", version)
+            return DrainState(True, "schedulable", "", version)
         owners = [
             row.get("manager")
             for row in metadata.get("managedFields") or ()
@@ -450,15 +492,15 @@ class Kubectl(Visible):
         ]
         if mark(why) and owners and self.MANAGER not in owners:
             why = f"cordoned again by {owners[0]}"  # our annotation has outlived our cordon
-        return State(False, "cordoned", why, version)
+        return DrainState(False, "cordoned", why, version)
 
-    def take(self, node: str, why: str, seen: State) -> bool:
+    def take(self, node: str, why: str, seen: DrainState) -> bool:
         return self._patch(node, seen, why, True)
 
-    def give(self, node: str, seen: State, note: str) -> bool:
+    def give(self, node: str, seen: DrainState, note: str) -> bool:
         return self._patch(node, seen, None, None)
 
-    def _patch(self, node: str, seen: State, why: str | None, unschedulable: bool | None) -> bool:
+    def _patch(self, node: str, seen: DrainState, why: str | None, unschedulable: bool | None) -> bool:
         """Change reason and cordon together; False where the node has changed since it was seen."""
         metadata = {"resourceVersion": seen.version} if seen.version else {}
         patch = {
@@ -512,23 +554,28 @@ NOTING = 'f=$1; shift; "$@"; s=$?; echo $s >"$f.new" && mv "$f.new" "$f"; exit $
 
 
 @dataclass
-class Command:
-    """The site's own programs, called with the node's name (and the reason). Exit status 0 says done, 3 from `drain_command` says that the node
-    was out of service already. A line `reason: TEXT` that it then prints is for what: by that the drain of a run is recognised for certain."""
+class CommandDrainer:
+    """Drain with the site's own programs. Their arguments are the node's name and, for a drain, the reason.
+
+    Exit status 0 is success. Exit status 3 of `drain_command` means that the node was out of service already;
+    a line `reason: TEXT` on its output then has the reason, by which a drain of a run is recognised.
+    """
 
     drain_command: Sequence[str]
     resume_command: Sequence[str]
 
-    def drain(self, node: str, why: str, caller: Caller, records: Records | None = None) -> Outcome:
-        """See :class:`Drain`."""
-        found = records.read() if records else drain_record.Found()
+    def drain(
+        self, node: str, why: str, caller: DrainCaller, records: DrainRecords | None = None
+    ) -> DrainOutcome:
+        """See :class:`Drainer`."""
+        found = records.read() if records else drain_record.FoundRecords()
         old = own(found, "command", node) or (found.local if found.damaged else None)
         if old and caller.works(old.run, old.since):
             raise busy(node, old.run, old.controller, old.since)
         known = self._known(old, found, records)
         actor = caller.actor
         text = reason(actor.run, actor.controller, caller.now(), why)
-        record = Record("command", node, actor.run, actor.controller, caller.now(), text, known or None)
+        record = DrainRecord("command", node, actor.run, actor.controller, caller.now(), text, known or None)
         if records:
             records.write(record)
         status, said = self._call(
@@ -557,26 +604,26 @@ class Command:
             note = f"{note}; {FILE} on the node cannot be read ({found.damaged})"
         elif not in_service and found.local and not old:
             note = f"{note}; {found.local.about()} of this controller had drained it, and the node has no record of that any more"
-        return Outcome(
+        return DrainOutcome(
             changed=status == 0, in_service=in_service, ours=in_service, left=left, note=note, record=record
         )
 
-    def review(self, node: str, caller: Caller, records: Records) -> Outcome:
-        """See :class:`Drain`."""
+    def review(self, node: str, caller: DrainCaller, records: DrainRecords) -> DrainOutcome:
+        """See :class:`Drainer`."""
         return self._end(node, caller, records, None, returns=False)
 
     def resume(
-        self, node: str, caller: Caller, records: Records | None = None, before: bool | None = None
-    ) -> Outcome:
-        """See :class:`Drain`."""
+        self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
+    ) -> DrainOutcome:
+        """See :class:`Drainer`."""
         return self._end(node, caller, records, before, returns=True)
 
     def _end(
-        self, node: str, caller: Caller, records: Records | None, before: bool | None, returns: bool
-    ) -> Outcome:
-        found = records.read() if records else drain_record.Found()
+        self, node: str, caller: DrainCaller, records: DrainRecords | None, before: bool | None, returns: bool
+    ) -> DrainOutcome:
+        found = records.read() if records else drain_record.FoundRecords()
         if found.node and (found.node.by, found.node.node) != ("command", node):
-            return Outcome(
+            return DrainOutcome(
                 changed=False,
                 in_service=True,
                 left=found.node.about(),
@@ -585,7 +632,7 @@ class Command:
         record = found.node or (found.local if found.damaged else None)
         left = record.about() if record and record.run != caller.actor.run else None
         if record and caller.works(record.run, record.since):
-            return Outcome(
+            return DrainOutcome(
                 changed=False,
                 in_service=True,
                 left=left,
@@ -596,7 +643,7 @@ class Command:
             # Done already by a run that was killed before it could forget the drain?
             done = bool(records and record and records.status(record.run, RESUME) == 0)
             if not done and not returns:
-                return Outcome(changed=False, in_service=True, ours=True, left=left, record=record)
+                return DrainOutcome(changed=False, in_service=True, ours=True, left=left, record=record)
             if not done:
                 noted = records.status_file(record.run, RESUME) if records and record else None
                 status, said = self._call([*self.resume_command, node], noted)
@@ -607,7 +654,7 @@ class Command:
                     )
             if records:
                 records.clear()
-            return Outcome(changed=not done, in_service=True, left=left, record=record)
+            return DrainOutcome(changed=not done, in_service=True, left=left, record=record)
         note = f"{node} was out of service before, as {self.drain_command[0]} says, and stays so."
         if in_service is None:
             why = (
@@ -618,7 +665,7 @@ class Command:
             note = f"It cannot be seen whether {node} was in service before: {why}. It stays as it is."
         if records:
             records.clear()
-        return Outcome(
+        return DrainOutcome(
             False,
             False,
             left=left,
@@ -630,8 +677,13 @@ class Command:
         return {}
 
     @staticmethod
-    def _known(record: Record | None, found: drain_record.Found, records: Records | None) -> bool | None:
-        """Return whether the node was in service before the drain of a record; None where the run was cut off before it could note that."""
+    def _known(
+        record: DrainRecord | None, found: drain_record.FoundRecords, records: DrainRecords | None
+    ) -> bool | None:
+        """Return whether the node was in service before the recorded drain.
+
+        None if the run was killed before it could record that.
+        """
         if record is None or record.in_service is not None:
             return record.in_service if record else None
         if found.local and found.local.run == record.run and found.local.in_service is not None:
@@ -642,7 +694,10 @@ class Command:
 
     @staticmethod
     def _call(argv: Sequence[str], noted: Path | None) -> tuple[int, str]:
-        """Return the exit status of a command, and what it said. It ends, and its status is noted, also where this run is killed meanwhile."""
+        """Return exit status and output of a command.
+
+        The command finishes, and its status is recorded, even if this run is killed meanwhile.
+        """
         if shutil.which(argv[0]) is None:
             raise GoldnodeError(
                 f"{argv[0]}: not found", remedy="Correct goldnode_drain_command and goldnode_resume_command"
@@ -660,16 +715,16 @@ class Command:
         return status, said[0] if status in (0, 3) else said[1] or said[0]
 
 
-def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequence[str] = ()) -> Drain:
+def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequence[str] = ()) -> Drainer:
     """The drain called `none`, `command`, `slurm` or `kubectl`."""
     if name == "none":
-        return Nothing()
+        return NoDrainer()
     if name == "slurm":
-        return Slurm()
+        return SlurmDrainer()
     if name == "kubectl":
-        return Kubectl()
+        return KubectlDrainer()
     if name == "command" and drain_command and resume_command:
-        return Command(drain_command, resume_command)
+        return CommandDrainer(drain_command, resume_command)
     if name == "command":
         raise GoldnodeError(
             "goldnode_drain: command needs goldnode_drain_command and goldnode_resume_command",
@@ -681,11 +736,13 @@ def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequenc
 # Leftovers of earlier runs
 
 
-def left(name: str, node: str, on_node: str, cache: Path, drain: Callable[[], Drain]) -> str:
-    """Return which earlier run has left a node out of service, as far as is known without a look at it; empty where none has.
+def left(name: str, node: str, on_node: str, cache: Path, drain: Callable[[], Drainer]) -> str:
+    """Return the earlier run that left a node out of service, as far as known without contacting it.
 
-    :param on_node: the text of the node's own record, which came with its plan.
-    :param cache: a directory of this run alone: the scheduler is asked once, for all nodes.
+    Empty if there is none.
+
+    :param on_node: text of the node's own record, from its plan.
+    :param cache: directory of this run, so that the scheduler is asked once for all nodes.
     """
     if on_node:
         try:

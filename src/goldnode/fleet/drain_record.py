@@ -32,11 +32,11 @@ grep -qs '"mode": "drain"' {folder}/gate.json && systemctl start --no-block gold
 
 
 @dataclass(frozen=True)
-class Record:
-    """One drain: who drained which node, why and when, and the state and reason that were found.
+class DrainRecord:
+    """One drain: the run, the node, reason and time, and the state before it.
 
-    `by` and `node`: the scheduler and its name of the node. `reason`: as the run gave it. `in_service`: None while only the site's command
-    knows. `state` and `was`: the scheduler's state of the node, and its reason, before.
+    `by` is the scheduler, `node` its name of the node. `in_service` is None while only the site's command
+    knows it. `state` and `was` are the scheduler's state of the node and its reason before the drain.
     """
 
     by: str
@@ -58,13 +58,13 @@ class Record:
         return f"run {self.run} of {self.controller}, {self.since}"
 
 
-def parse(text: str) -> Record:
+def parse(text: str) -> DrainRecord:
     """Return the record that a file holds. Raises ValueError where it holds none."""
     found = json.loads(text)
     if not isinstance(found, dict) or found.pop("schema", None) != SCHEMA:
         raise ValueError(f"schema is not {SCHEMA}")
     try:
-        record = Record(**found)
+        record = DrainRecord(**found)
     except TypeError as problem:
         raise ValueError(str(problem)) from None
     words = [value for name, value in asdict(record).items() if name != "in_service"]
@@ -74,28 +74,28 @@ def parse(text: str) -> Record:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRecords:
     """The records of a node: its own, and this controller's. `damaged`: why the node's own cannot be read."""
 
-    node: Record | None = None
-    local: Record | None = None
+    node: DrainRecord | None = None
+    local: DrainRecord | None = None
     damaged: str | None = None
 
 
 @dataclass(frozen=True)
-class Records:
-    """Where the record of one node is kept.
+class DrainRecords:
+    """Location of the record of one node's drain.
 
-    :param shell: runs a shell script on the node as root and returns what it prints; raises where it fails.
-    :param local: the file on the controller; None where records of runs are not kept.
-    :param root: of the node's file.
+    :param shell: runs a shell script on the node as root and returns its output; raises if it fails.
+    :param local: the file on the controller; None if records of runs are off.
+    :param root: root directory of the node's file.
     """
 
     shell: Shell
     local: Path | None = None
     root: str = ""
 
-    def read(self) -> Found:
+    def read(self) -> FoundRecords:
         """Read both."""
         there, _, text = self.shell(self._script(READ)).partition("\n")
         node, local, damaged = None, None, None
@@ -107,10 +107,12 @@ class Records:
         if self.local is not None:
             with contextlib.suppress(OSError, ValueError):
                 local = parse(self.local.read_text(encoding="utf-8"))
-        return Found(node, local, damaged)
+        return FoundRecords(node, local, damaged)
 
-    def write(self, record: Record) -> None:
-        """Write both, each in one step, the controller's first: where the node cannot be reached, nothing was done yet."""
+    def write(self, record: DrainRecord) -> None:
+        """Write both files, each atomically, the controller's first: if the node is unreachable, nothing has
+        happened yet.
+        """
         if self.local is not None:
             # A place that cannot be written is reported with the record of the run; the node's own file is enough.
             with contextlib.suppress(OSError):
@@ -132,7 +134,10 @@ class Records:
                     path.unlink(missing_ok=True)
 
     def status_file(self, run: str, what: str) -> Path | None:
-        """Return where the exit status of the site's command (DRAIN or RESUME) of a run is written; None without a place for it."""
+        """Return the file for the exit status of the site's command (DRAIN or RESUME) of a run.
+
+        None without a place for it.
+        """
         if self.local is None or not self.local.is_file():
             return None
         return self.local.with_name(f"{self.local.name}.{run}.{what}").absolute()
@@ -153,7 +158,10 @@ class Records:
 
 
 def local_file(runs: str, by: str, node: str) -> Path | None:
-    """Return the controller's file of a node, below the directory of the records of runs; None where that is off."""
+    """Return the controller's file of a node, below the directory of the records of runs.
+
+    None if these are off.
+    """
     if runs.lower() in ("off", "none", "no", "false", ""):
         return None
     return Path(runs).expanduser() / "drains" / f"{by}-{quote(node, safe='')}.json"

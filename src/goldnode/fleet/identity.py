@@ -53,7 +53,10 @@ def place() -> str:
 
 
 def run_id(pid: int) -> str | None:
-    """Return the id of the run that a process is; None where there is no such process. A number that is used again has another start."""
+    """Return the id of a run by its process; None if the process does not exist.
+
+    The id contains the start time, because process numbers are reused.
+    """
     try:
         stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -63,7 +66,7 @@ def run_id(pid: int) -> str | None:
 
 
 def works(run: str) -> bool | None:
-    """Return whether a run still works; None where that cannot be seen from here: it is of another controller."""
+    """Return whether a run is still alive. None for a run of another controller."""
     if run.partition("-")[0] != place() or not PROC.is_dir():
         return None
     names = [path.name for path in PROC.iterdir()]

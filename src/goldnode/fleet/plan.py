@@ -3,7 +3,7 @@ once and grouped by class. Nothing is changed.
 
 Nodes of one class with the same changes are reported once, and the others by their differences.
 :func:`overview` returns all of it as JSON (schema goldnode.plans/1), :func:`text` as lines for
-a person. Both are pure; only :func:`ask` contacts nodes.
+a person. Both are pure; only :func:`fleet_plans` contacts nodes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from goldnode.core import progress
 from goldnode.core.data import ansible_environment
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.extras import require
@@ -85,8 +86,11 @@ class FleetPlanError(GoldnodeError):
 
 
 @dataclass(frozen=True)
-class Item:
-    """One thing that would happen: its section, a line, and lines below it (a diff). Equal items of two nodes are one."""
+class PlannedChange:
+    """One change or note of a plan: its section, a line, and detail lines (a diff).
+
+    Nodes with equal items are grouped.
+    """
 
     section: str
     line: str
@@ -117,52 +121,59 @@ class HostPlan:
 
 
 @dataclass
-class Group:
+class HostGroup:
     """Nodes of a class with the same items. `like` is the first group, if it is shorter to list the
     differences from that.
     """
 
     hosts: list[str]
-    items: list[Item]
+    items: list[PlannedChange]
     like: list[str] | None = None
-    also: list[Item] = field(default_factory=list)
-    lacks: list[Item] = field(default_factory=list)
+    also: list[PlannedChange] = field(default_factory=list)
+    lacks: list[PlannedChange] = field(default_factory=list)
 
 
 # Asking
 
 
-def ask(
-    inventory: str,
+def fleet_plans(
+    inventory: str | None,
     limit: str | None,
     names: Iterable[str],
     forks: int | None = None,
     options: Sequence[str] = (),
+    *,
+    own: bool = False,
 ) -> list[HostPlan]:
     """Return the plan of every host of an inventory, through Ansible, whose connections, users and become
-    come from the inventory.
+    come from the inventory. Without `inventory` it is the one that ansible.cfg names.
 
     :param names: the classes of the catalog; a host without an answer is reported with the class of its
         group.
+    :param own: use goldnode's own configuration of Ansible, not that of the working directory.
     :raises InventoryError: if there is no such inventory, or no such host in it.
     :raises FleetPlanError: if the inventory cannot be read.
     """
-    check_inventory(inventory)
+    if inventory is not None:
+        check_inventory(inventory)
     require("ansible")
-    where = ["-i", inventory, *(["--limit", limit] if limit else [])]
+    source = [] if inventory is None else ["-i", inventory]
+    where = [*source, *(["--limit", limit] if limit else [])]
     quiet = {
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_DEPRECATION_WARNINGS": "false",
         "ANSIBLE_LOCALHOST_WARNING": "false",
     }
-    environment = {**ansible_environment(), **quiet}
+    environment = {**ansible_environment(own=own), **quiet}
     try:
         groups = _groups(where, environment)
     except FleetPlanError:
         if not limit:
             raise
-        groups = _groups(["-i", inventory], environment)  # where that goes well it is the limit
-        raise no_host(inventory, limit, {*groups, *groups["all"]} - {"ungrouped"}) from None
+        groups = _groups(source, environment)  # where that goes well it is the limit
+        raise no_host(
+            inventory or "the inventory", limit, {*groups, *groups["all"]} - {"ungrouped"}
+        ) from None
     classes = {host: name for name in sorted(names) for host in groups.get(name, ())}
     with tempfile.TemporaryDirectory() as tree:
         # One file per host, with the result as it came: what a callback prints is for people.
@@ -177,6 +188,10 @@ def ask(
             "--tree",
             tree,
         ]
+        number = len(groups["all"])
+        progress.step(
+            lambda: f"asking {_plural(number, 'host')}: {sum(1 for _ in Path(tree).iterdir())} answered"
+        )
         done = subprocess.run(
             [*command, *(["--forks", str(forks)] if forks else []), *options],
             env=environment,
@@ -184,6 +199,7 @@ def ask(
             text=True,
             check=False,
         )
+        progress.step("comparing the plans")
         answers = {path.name: path.read_text(encoding="utf-8") for path in Path(tree).iterdir()}
     said = runs.first_line(done.stderr) if done.stderr.strip() else f"ansible ended with {done.returncode}"
     return [_host(name, classes.get(name), answers.get(name), said) for name in sorted(groups["all"])]
@@ -194,7 +210,10 @@ def _program(name: str) -> str:
 
 
 def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group -> its hosts, those of its children included, as Ansible itself reads the inventory; `all` are all of them."""
+    """Return the hosts of each group, with those of its children, as Ansible reads the inventory.
+
+    `all` has all hosts.
+    """
     # Without vars plugins: a class document per host is not what is asked for here.
     done = subprocess.run(
         [_program("ansible-inventory"), *where, "--list"],
@@ -209,7 +228,7 @@ def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, l
         found = None
     if done.returncode or not isinstance(found, dict):
         raise FleetPlanError(
-            f"the inventory cannot be read: {_error(done.stderr)}", remedy="correct it, -i or --limit"
+            f"the inventory cannot be read: {_error(done.stderr)}", remedy=_unread(done.stderr)
         )
 
     def hosts(group: str, seen: frozenset[str] = frozenset()) -> list[str]:
@@ -223,24 +242,33 @@ def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, l
         return sorted({*node.get("hosts", ()), *inner})
 
     groups = {name: hosts(name) for name in {*found, "all", "ungrouped"} - {"_meta"}}
-    strangers = variables.Strangers()
+    unknown = variables.UnknownVariables()
     for host, values in found.get("_meta", {}).get("hostvars", {}).items():
-        strangers.see(host, values)
-    for line in strangers.lines():
+        unknown.add(host, values)
+    for line in unknown.lines():
         print(f"warning: {line}.", file=sys.stderr)
     if not groups["all"]:
         raise FleetPlanError(
-            "there is no host in the inventory", remedy="name another one with -i, or correct --limit"
+            "there is no host in the inventory",
+            remedy="name one with -i, or as `inventory` in ansible.cfg; `goldnode init` writes both",
         )
     return groups
 
 
+def _unread(text: str) -> str:
+    """Return the remedy for an inventory that Ansible cannot read."""
+    if "vault" in text.lower():
+        return "put the path of the file with its password into the environment variable ANSIBLE_VAULT_PASSWORD_FILE"
+    return "correct it, -i or --limit; `ansible-inventory -i PATH --list` shows what each parser says of it"
+
+
 def _error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next(
+    found = next(
         (line for line in lines if line.startswith(("[ERROR]", "ERROR"))),
-        lines[-1] if lines else "nothing was said",
+        lines[-1] if lines else "Ansible gave no reason",
     )
+    return re.sub(r"^\[?ERROR\]?[:!]? *", "", found).rstrip(".")
 
 
 def _host(name: str, node_class: str | None, answer: str | None, said: str) -> HostPlan:
@@ -261,6 +289,11 @@ def _host(name: str, node_class: str | None, answer: str | None, said: str) -> H
     if plan is not None:
         return HostPlan(name, told.get("class") or node_class, plan, left=left)
     message = runs.unwrapped(str(result.get("msg") or "no reason was given"))
+    if result.get("refusals"):  # of the class or the cohort: the node was not asked
+        rows = [f"[{row['code']}] {row['message']} {row['remedy']}".rstrip() for row in result["refusals"]]
+        return HostPlan(
+            name, node_class, state=FAILED, message=f"{message.partition(': ')[0]}: {' '.join(rows)}"
+        )
     if result.get("unreachable"):
         return HostPlan(name, node_class, state=UNREACHABLE, message=runs.masked(runs.last_line(message)))
     return HostPlan(name, node_class, state=FAILED, message=runs.masked(runs.gist(message)))
@@ -269,18 +302,21 @@ def _host(name: str, node_class: str | None, answer: str | None, said: str) -> H
 # Items
 
 
-def items(plan: Mapping[str, Any], parts: Mapping[str, str]) -> list[Item]:
-    """All that a plan would do, refuse, wait for and need afterwards. `parts`: part of the stack by package."""
+def items(plan: Mapping[str, Any], parts: Mapping[str, str]) -> list[PlannedChange]:
+    """Return what a plan would change, refuse, wait for and require afterwards.
+
+    `parts`: part of the stack by package.
+    """
     found = [
-        Item(REFUSALS, f"[{row['code']}] {row['message']} {row['remedy']}".rstrip())
+        PlannedChange(REFUSALS, f"[{row['code']}] {row['message']} {row['remedy']}".rstrip())
         for row in plan["refusals"]
     ]
     if not any(row["code"] == "gpu-in-use" for row in plan["refusals"]):
-        found += [Item(HOLDERS, holder(row)) for row in plan["holders"]]
+        found += [PlannedChange(HOLDERS, holder(row)) for row in plan["holders"]]
     for action in plan["actions"]:
         found += _transaction(action, parts) if action["kind"] == "packages.transact" else [_item(action)]
-    found += [Item(WAITS, f"{row['subject']}: {row['message']}") for row in plan["waiting"]]
-    found += [Item(REBOOTS, reason) for reason in plan["reboot"]["after"]]
+    found += [PlannedChange(WAITS, f"{row['subject']}: {row['message']}") for row in plan["waiting"]]
+    found += [PlannedChange(REBOOTS, reason) for reason in plan["reboot"]["after"]]
     return sorted(found, key=lambda item: SECTIONS.index(item.section))
 
 
@@ -294,7 +330,7 @@ def holder(row: Mapping[str, Any]) -> str:
     )
 
 
-def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[Item]:
+def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[PlannedChange]:
     """One item per package that moves, by part: the engine's own lines say which way."""
     rows: list[tuple[str, str, str, str, str]] = []
     for line in action["data"].get("lines", ()):
@@ -317,11 +353,11 @@ def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[It
             ("from", before or None),
             ("to", after or None),
         )
-        found.append(Item(PACKAGES, f"{part:8} {verb:9} {name}  {move}", data=data))
+        found.append(PlannedChange(PACKAGES, f"{part:8} {verb:9} {name}  {move}", data=data))
     return found
 
 
-def _item(action: Mapping[str, Any]) -> Item:
+def _item(action: Mapping[str, Any]) -> PlannedChange:
     kind, target = str(action["kind"]), str(action["target"])
     section = (
         next((name for name, pattern in PLACES if re.search(pattern, target)), None)
@@ -339,7 +375,7 @@ def _item(action: Mapping[str, Any]) -> Item:
     elif kind == "file.write":
         verb, reason = "change", reason.replace("; its content differs", "")
     data = (("kind", kind), ("target", target), ("reason", str(action["reason"])))
-    return Item(section, runs.masked(f"{verb} {target}: {reason}"), rows, data)
+    return PlannedChange(section, runs.masked(f"{verb} {target}: {reason}"), rows, data)
 
 
 def diff(action: Mapping[str, Any]) -> tuple[str, ...]:
@@ -351,12 +387,15 @@ def diff(action: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(row for row in rows if not (row.startswith("@@") and not (before and after)))
 
 
-def grouped(plans: Mapping[str, Sequence[Item]]) -> list[Group]:
-    """Hosts with the same items together, the largest group first; the others by their difference from it where that is shorter."""
-    sets: dict[tuple[Item, ...], list[str]] = {}
+def grouped(plans: Mapping[str, Sequence[PlannedChange]]) -> list[HostGroup]:
+    """Group hosts with the same items, the largest group first.
+
+    A group is shown as the difference from the first one if that is shorter.
+    """
+    sets: dict[tuple[PlannedChange, ...], list[str]] = {}
     for name, found in sorted(plans.items()):
         sets.setdefault(tuple(found), []).append(name)
-    groups = [Group(hosts, list(found)) for found, hosts in sets.items()]
+    groups = [HostGroup(hosts, list(found)) for found, hosts in sets.items()]
     groups.sort(key=lambda group: (-len(group.hosts), group.hosts[0]))
     for group in groups[1:]:
         first = groups[0]
@@ -373,10 +412,12 @@ def grouped(plans: Mapping[str, Sequence[Item]]) -> list[Group]:
 def overview(
     hosts: Sequence[HostPlan], about: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The whole as JSON (schema goldnode.plans/1). `documents`: class document by class; `about`: what was asked of whom.
+    """Return the plans as JSON (schema goldnode.plans/1).
 
-    {schema, …about, counts: state -> number, classes: name -> {stack, lock_digest, class_digest, counts, converged: [host], groups:
-    [{hosts, sections: section -> [{text, diff, …}]}], not_verified_here: [text]}, hosts: name -> {class, state, message, holders}}.
+    `documents`: class document by class. `about`: what was asked of which hosts. The form: {schema, …about,
+    counts: state -> number, classes: name -> {stack, lock_digest, class_digest, counts, converged: [host],
+    groups: [{hosts, sections: section -> [{text, diff, …}]}], not_verified_here: [text]}, hosts: name ->
+    {class, state, message, holders}}.
     """
     classes: dict[str, Any] = {}
     for name in sorted({host.node_class or "" for host in hosts}):
@@ -425,7 +466,7 @@ def counts(hosts: Sequence[HostPlan]) -> dict[str, int]:
     return {state: found.count(state) for state in STATES if state in found}
 
 
-def _groups_of(hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> list[Group]:
+def _groups_of(hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> list[HostGroup]:
     parts = {package["name"]: package["part"] for package in document.get("packages", ())}
     return grouped(
         {
@@ -446,7 +487,7 @@ def text(hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], 
     named = sorted({host.node_class or "" for host in hosts}, key=lambda name: (not name, name))
     known = len([name for name in named if name])
     lines = [
-        f"{_plural(len(hosts), 'host')} of {_plural(known, 'class', 'classes')}: {_said(hosts)}. Nothing was changed."
+        f"{_plural(len(hosts), 'host')} of {_plural(known, 'class', 'classes')}: {_states_text(hosts)}. Nothing was changed."
     ]
     for name in named:
         mine = [host for host in hosts if (host.node_class or "") == name]
@@ -473,15 +514,15 @@ def text(hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], 
 
 def _head(name: str, hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> str:
     if not name:
-        return f"of no class: {_plural(len(hosts), 'host')}: {_said(hosts)}"
+        return f"of no class: {_plural(len(hosts), 'host')}: {_states_text(hosts)}"
     about = ""
     if document.get("stack"):
         about = f" (stack {document['stack']['name']}, lock {runs.digest_start(document['lock']['digest'])}"
         about += ", SIMULATED HARDWARE)" if document.get("simulated") else ")"
-    return f"class {name}{about}: {_plural(len(hosts), 'host')}: {_said(hosts)}"
+    return f"class {name}{about}: {_plural(len(hosts), 'host')}: {_states_text(hosts)}"
 
 
-def _said(hosts: Sequence[HostPlan]) -> str:
+def _states_text(hosts: Sequence[HostPlan]) -> str:
     return ", ".join(f"{number} {state}" for state, number in counts(hosts).items())
 
 
@@ -500,7 +541,7 @@ def _wrapped(line: str, indent: str) -> list[str]:
     )
 
 
-def _group(group: Group, full: bool) -> list[str]:
+def _group(group: HostGroup, full: bool) -> list[str]:
     who = ", ".join(group.hosts)
     if group.like is None:
         return [*_wrapped(f"{who}:", "  "), *_sections(group.items, full)]
@@ -516,7 +557,7 @@ def _group(group: Group, full: bool) -> list[str]:
     return lines + (_sections(group.also, full, "also, ") if group.also else [])
 
 
-def _sections(found: Sequence[Item], full: bool, before: str = "") -> list[str]:
+def _sections(found: Sequence[PlannedChange], full: bool, before: str = "") -> list[str]:
     lines: list[str] = []
     for section in SECTIONS:
         rows = [item for item in found if item.section == section]
@@ -538,7 +579,7 @@ def _sections(found: Sequence[Item], full: bool, before: str = "") -> list[str]:
     return lines
 
 
-def _sum(section: str, rows: Sequence[Item]) -> str:
+def _sum(section: str, rows: Sequence[PlannedChange]) -> str:
     """Return the number of changes of a section, for its headline."""
     verbs = [str(dict(item.data).get("verb")) for item in rows if dict(item.data).get("verb")]
     if section != PACKAGES or not verbs:

@@ -53,12 +53,12 @@ class RunsError(GoldnodeError):
 
 
 def masked(text: str) -> str:
-    """The text without passwords in addresses (``https://user:secret@mirror``), which sources of packages may carry."""
+    """Remove passwords from addresses (``https://user:secret@mirror``), as in package sources."""
     return re.sub(r"://[^/@\s]+@", "://***@", text)
 
 
 def brief(text: str | None) -> str | None:
-    """A content for a result: as it is when it is short, else its digest and its count of lines. None: absent."""
+    """Return short content as it is, and longer content as digest and number of lines. None: absent."""
     if text is None or (len(text) <= TEXT and text.count("\n") <= LINES):
         return None if text is None else masked(text)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -127,7 +127,7 @@ class HostRun:
     out_of_service: bool = False  # taken out by this run and not returned
     left: str = ""  # the run that had left it out of service, until this one has seen to it
     drain: dict[str, Any] | None = (
-        None  # the latest outcome of a drain or a return: see goldnode.fleet.drain.Outcome
+        None  # the latest outcome of a drain or a return: see goldnode.fleet.drain.DrainOutcome
     )
 
     def saw_plan(self, plan: dict[str, Any]) -> None:
@@ -268,7 +268,7 @@ def first_line(text: str) -> str:
 
 
 def gist(text: str) -> str:
-    """An error in one line: its first, and where that only introduces what programs printed, the line of theirs that names the cause."""
+    """Return an error in one line: the first one, or the line of a program's output that names the cause."""
     first = first_line(text)
     if not first.endswith(":"):
         return first
@@ -284,7 +284,7 @@ def unwrapped(text: str) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something: of ssh, whose earlier ones are banners and, with -vvv, its own trace."""
+    """Return the last line with text. Earlier lines of ssh are banners and, with -vvv, its trace."""
     return first_line("\n".join(reversed(text.splitlines())))
 
 
@@ -292,7 +292,7 @@ def last_line(text: str) -> str:
 
 
 @dataclass
-class Run:
+class PlaybookRun:
     """A run of a playbook. `about` has the fields of the record in addition to its hosts: playbook, user,
     start, limit …
     """
@@ -395,7 +395,9 @@ def digest_start(text: str) -> str:
 
 
 def alike(text: str) -> str:
-    """The reason without what differs from host to host: numbers of processes and ports, addresses, sizes, hexadecimal ids."""
+    """Return a reason without the parts that differ between hosts: process ids, ports, addresses, sizes,
+    hexadecimal ids.
+    """
     text = re.sub(r"\b\d+\.\d+\.\d+\.\d+\b", "ADDRESS", text)
     text = re.sub(r"\bhost \S+ port\b", "host ADDRESS port", text)
     text = re.sub(r"\b[0-9a-f]{12,64}\b", "ID", text)
@@ -409,10 +411,11 @@ def names(hosts: list[HostRun]) -> str:
     return ", ".join(found[:NAMES]) + more
 
 
-def keep(directory: Path, name: str, record: Mapping[str, Any], most: int) -> Path:
-    """Write a record as `NAME.json` (`NAME-2.json` where there is one), drop the oldest beyond `most`; returns its path.
+def store_run(directory: Path, name: str, record: Mapping[str, Any], most: int) -> Path:
+    """Write a record as `NAME.json` (`NAME-2.json` if that exists), delete the oldest beyond `most`, and
+    return its path.
 
-    Raises RunsError where the place cannot be written.
+    Raises RunsError if the directory cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ from goldnode.core.errors import ImageError
 from goldnode.core.extras import require
 from goldnode.core.files import full_disk
 from goldnode.images.imagelock import ImageLock, find_lock
-from goldnode.images.matrix import Row
+from goldnode.images.matrix import MatrixRow
 from goldnode.images.recipe import (
     IDENTITY,
     LEFTOVERS,
@@ -37,17 +37,17 @@ from goldnode.images.recipe import (
     ROOT_LEFTOVERS,
     SCRIPT,
     SMOKE,
-    Recipe,
+    ImageRecipe,
     recipe,
 )
-from goldnode.images.store import Store
+from goldnode.images.store import ImageStore
 from goldnode.lock.pool import checked, pooled, stanza
 from goldnode.oci import engines
 from goldnode.oci.engines import ROOT_START
 from goldnode.oci.layers import (
-    Entry,
     Layer,
-    Wheel,
+    LayerEntry,
+    WheelSource,
     draw,
     normalised,
     wheel_layer,
@@ -75,17 +75,17 @@ def smoke_program() -> bytes | None:
 
 
 def recipes(
-    rows: Iterable[tuple[Row, ImageLock]], tools: Mapping[str, str], smoke: bytes | None = None
-) -> list[Recipe]:
+    rows: Iterable[tuple[MatrixRow, ImageLock]], tools: Mapping[str, str], smoke: bytes | None = None
+) -> list[ImageRecipe]:
     """Return the recipes of rows with their locks. Parents must precede their children. Raises ImageError."""
-    found: dict[str, Recipe] = {}
+    found: dict[str, ImageRecipe] = {}
     for row, lock in rows:
         parent = found.get(row.image.parent) if row.image.parent is not None else None
         found[row.name] = recipe(row, lock, parent, tools, smoke=smoke)
     return list(found.values())
 
 
-def planned(rows: Sequence[Row], engine: engines.Engine) -> list[Recipe]:
+def planned(rows: Sequence[MatrixRow], engine: engines.Engine) -> list[ImageRecipe]:
     """Return the recipes of rows with their current locks. Raises ImageError."""
     return recipes(((row, find_lock(row)) for row in rows), engines.tools(engine), smoke_program())
 
@@ -97,7 +97,7 @@ def _key(*parts: Any) -> str:
     return digest_of(canonical([*parts, layer_tools()])).removeprefix("sha256:")
 
 
-def root_key(item: Recipe) -> str:
+def root_key(item: ImageRecipe) -> str:
     """Return the key of the root of an image without a parent."""
     # By hash, sorted: file names and order do not affect the root.
     return _key(
@@ -112,7 +112,7 @@ def root_key(item: Recipe) -> str:
     )
 
 
-def wheels_key(item: Recipe, group: Sequence[tuple[str, str, int]]) -> str:
+def wheels_key(item: ImageRecipe, group: Sequence[tuple[str, str, int]]) -> str:
     """Return the key of a layer of wheels: the wheels and their target directories."""
     return _key(
         "wheels",
@@ -122,12 +122,12 @@ def wheels_key(item: Recipe, group: Sequence[tuple[str, str, int]]) -> str:
     )
 
 
-def files_key(item: Recipe) -> str:
+def files_key(item: ImageRecipe) -> str:
     """Return the key of the layer with goldnode's own files."""
     return _key("files", {path: dict(row) for path, row in item.files.items()}, item.epoch)
 
 
-def step_key(item: Recipe) -> str:
+def step_key(item: ImageRecipe) -> str:
     """Return the key of the engine's layer: the layers it starts from and all input of its script."""
     return _key(
         "step",
@@ -140,7 +140,7 @@ def step_key(item: Recipe) -> str:
     )
 
 
-def _shown(item: Recipe) -> list[Any]:
+def _shown(item: ImageRecipe) -> list[Any]:
     chain = [
         [one.place.home, one.place.python, [row[1] for row in one.wheels]]
         for one in _chain(item)
@@ -149,7 +149,7 @@ def _shown(item: Recipe) -> list[Any]:
     return [[row[2] for row in item.debs], chain, item.epoch, item.tools.get("engine")]
 
 
-def system_key(item: Recipe | None) -> str:
+def system_key(item: ImageRecipe | None) -> str:
     """Return the key of all system layers up to this image. The engine's parent image is named after it."""
     if item is None:
         return ""
@@ -160,7 +160,7 @@ def system_key(item: Recipe | None) -> str:
     return _key("system", system_key(item.parent), files_key(item) if item.files else None, own)
 
 
-def _chain(item: Recipe) -> list[Recipe]:
+def _chain(item: ImageRecipe) -> list[ImageRecipe]:
     """Return the recipe, preceded by its ancestors."""
     return [*(_chain(item.parent) if item.parent is not None else []), item]
 
@@ -187,27 +187,27 @@ class Builder:
     `jobs` is the number of parallel tasks. `say` receives progress messages.
     """
 
-    store: Store
+    store: ImageStore
     engine: engines.Engine
     jobs: int = 2
     say: Say = lambda _what, _state, _seconds: None
     made: dict[str, Any] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def pending(self, wanted: Sequence[Recipe]) -> list[Recipe]:
+    def pending(self, wanted: Sequence[ImageRecipe]) -> list[ImageRecipe]:
         """Return those of `wanted` that the store does not contain completely."""
         built, refs = self.store.built(), self.store.layout.refs()
         return [
             item for item in wanted if not self._whole(item, built.get(item.build_id), refs.get(item.ref))
         ]
 
-    def _whole(self, item: Recipe, built: Built | None, ref: Descriptor | None) -> bool:
+    def _whole(self, item: ImageRecipe, built: Built | None, ref: Descriptor | None) -> bool:
         if built is None or ref is None or built.recipe != item.digest or ref.digest != built.digest:
             return False
         manifest = self.store.layout.document(ref.digest)
         return all(self.store.layout.has(row["digest"]) for row in (manifest["config"], *manifest["layers"]))
 
-    def build(self, wanted: Sequence[Recipe]) -> list[Built]:
+    def build(self, wanted: Sequence[ImageRecipe]) -> list[Built]:
         """Build the missing images of `wanted`, parents before children. Return the builds of all, in their
         order.
 
@@ -224,7 +224,7 @@ class Builder:
             built = self.store.built()
         return [built[item.build_id] for item in wanted]
 
-    def _tasks(self, todo: Sequence[Recipe], wanted: Sequence[Recipe]) -> dict[str, _Task]:
+    def _tasks(self, todo: Sequence[ImageRecipe], wanted: Sequence[ImageRecipe]) -> dict[str, _Task]:
         found: dict[str, _Task] = {}
         names = {item.digest for item in todo}
 
@@ -233,7 +233,7 @@ class Builder:
             found.setdefault(key, _Task(key, title, tuple(dict.fromkeys(needs)), make))
             return key
 
-        def system(item: Recipe) -> list[str]:
+        def system(item: ImageRecipe) -> list[str]:
             """Add the tasks for the system layers of `item`. Return their keys, lowest first."""
             below = system(item.parent) if item.parent is not None else []
             own = []
@@ -248,7 +248,7 @@ class Builder:
                 )
             return [*below, *own]
 
-        def wheels(item: Recipe) -> list[str]:
+        def wheels(item: ImageRecipe) -> list[str]:
             keys = []
             for group in item.groups:
                 title = (
@@ -339,7 +339,7 @@ class Builder:
             self.store.write(path, canonical({**layer.document(), "about": about}))
             return layer, about
 
-    def _root(self, item: Recipe) -> tuple[Layer, dict[str, Any]]:
+    def _root(self, item: ImageRecipe) -> tuple[Layer, dict[str, Any]]:
         def make() -> tuple[Layer, dict[str, Any]]:
             with self._work() as work:
                 repository = work / "repository"
@@ -368,14 +368,16 @@ class Builder:
 
         return self._kept(root_key(item), make)
 
-    def _files(self, item: Recipe) -> tuple[Layer, dict[str, Any]]:
+    def _files(self, item: ImageRecipe) -> tuple[Layer, dict[str, Any]]:
         entries = with_directories(_entry(path, row, item.epoch) for path, row in item.files.items())
         folders = {entry.path: [entry.mode, 0, 0] for entry in entries if entry.kind == "directory"}
         return self._kept(
             files_key(item), lambda: (write_layer(self.store.layout, entries), {"directories": folders})
         )
 
-    def _wheels(self, item: Recipe, group: Sequence[tuple[str, str, int]]) -> tuple[Layer, dict[str, Any]]:
+    def _wheels(
+        self, item: ImageRecipe, group: Sequence[tuple[str, str, int]]
+    ) -> tuple[Layer, dict[str, Any]]:
         def make() -> tuple[Layer, dict[str, Any]]:
             paths = [self._checked(file, sha256) for file, sha256, _ in group]
             sonames = {}
@@ -398,7 +400,7 @@ class Builder:
             self._outlines(item, row)
         return found
 
-    def _outlines(self, item: Recipe, row: tuple[str, str, int]) -> dict[str, dict[str, Any]]:
+    def _outlines(self, item: ImageRecipe, row: tuple[str, str, int]) -> dict[str, dict[str, Any]]:
         """Return outlines of a wheel's libraries, by path in the image.
 
         Cached by wheel and target directories.
@@ -409,7 +411,7 @@ class Builder:
         with contextlib.suppress(OSError, ValueError):
             found: dict[str, dict[str, Any]] = json.loads(path.read_bytes())
             return found
-        wheel = Wheel(self._pool(file, sha256), item.place)
+        wheel = WheelSource(self._pool(file, sha256), item.place)
         try:
             found = wheel.libraries()
         finally:
@@ -417,7 +419,7 @@ class Builder:
         self.store.write(path, canonical(found))
         return found
 
-    def _system(self, item: Recipe | None) -> list[tuple[Layer, dict[str, Any]]]:
+    def _system(self, item: ImageRecipe | None) -> list[tuple[Layer, dict[str, Any]]]:
         """Return the system layers of an image and its ancestors, lowest first.
 
         They form the engine's parent image. Layers of wheels are not among them.
@@ -433,7 +435,7 @@ class Builder:
             found.append(self._step(item))
         return found
 
-    def _step(self, item: Recipe) -> tuple[Layer, dict[str, Any]]:
+    def _step(self, item: ImageRecipe) -> tuple[Layer, dict[str, Any]]:
         def make() -> tuple[Layer, dict[str, Any]]:
             below = self._system(item.parent) + ([self._files(item)] if item.files else [])
             known = {
@@ -443,7 +445,7 @@ class Builder:
                 shown = work / "step"
                 self._show(item, shown)
                 base = _key("base", system_key(item.parent), files_key(item) if item.files else None)
-                job = engines.Step(
+                job = engines.EngineStep(
                     base,
                     [layer for layer, _ in below],
                     self.store.layout,
@@ -471,7 +473,7 @@ class Builder:
 
         return self._kept(step_key(item), make)
 
-    def _show(self, item: Recipe, into: Path) -> None:
+    def _show(self, item: ImageRecipe, into: Path) -> None:
         """Write the script's input directory: packages, and outlines of all libraries from the image's
         wheels.
         """
@@ -496,12 +498,12 @@ class Builder:
 
     # -- the image
 
-    def _image(self, item: Recipe) -> Built:
+    def _image(self, item: ImageRecipe) -> Built:
         started = time.monotonic()
         layout = self.store.layout
-        entries = [Entry.text(IDENTITY, item.image_json, item.epoch)]
+        entries = [LayerEntry.text(IDENTITY, item.image_json, item.epoch)]
         if item.smoke is not None:
-            entries.append(Entry.text(SMOKE, item.smoke, item.epoch, 0o755))
+            entries.append(LayerEntry.text(SMOKE, item.smoke, item.epoch, 0o755))
         own: list[tuple[str, Layer]] = []
         if item.parent is None:
             own.append((f"root of {item.codename}: {len(item.debs)} packages", self._root(item)[0]))
@@ -564,7 +566,7 @@ class Builder:
         self.store.record(built)
         return built
 
-    def made_image(self, item: Recipe) -> OciImage:
+    def made_image(self, item: ImageRecipe) -> OciImage:
         """Return the built image of a recipe. Raises ImageError if the store does not contain it."""
         return self.store.layout.image(item.ref)
 
@@ -614,13 +616,13 @@ class Builder:
 _OLD = 3600  # seconds
 
 
-def _entry(path: str, row: Mapping[str, Any], epoch: int) -> Entry:
+def _entry(path: str, row: Mapping[str, Any], epoch: int) -> LayerEntry:
     """Return the layer entry for one of a recipe's own files."""
     if "link" in row:
-        return Entry.link(path, row["link"], epoch)
+        return LayerEntry.link(path, row["link"], epoch)
     if "directory" in row:
-        return Entry(path, "directory", 0o755, epoch)
-    return Entry.text(path, row["text"], epoch, row["mode"])
+        return LayerEntry(path, "directory", 0o755, epoch)
+    return LayerEntry.text(path, row["text"], epoch, row["mode"])
 
 
 def _directories(tar: Path) -> dict[str, list[int]]:
@@ -644,7 +646,7 @@ def _full_disk(root: Path) -> contextlib.AbstractContextManager[None]:
 
 
 @dataclass(frozen=True)
-class Difference:
+class BuildDifference:
     """First difference between two builds of one recipe: the image and the item.
 
     An item reads `layer 3: usr/bin/x: content`.
@@ -655,19 +657,19 @@ class Difference:
 
 
 def twice(
-    first: Store,
-    wanted: Sequence[Recipe],
+    first: ImageStore,
+    wanted: Sequence[ImageRecipe],
     engine: engines.Engine,
     place: Path,
     *,
     jobs: int = 2,
     say: Say = lambda *_: None,
-) -> list[Difference]:
+) -> list[BuildDifference]:
     """Build `wanted`, which `first` contains, a second time in `place`, and return the differences.
 
     The second build uses only the downloaded files of the first. `place` is removed if nothing differs.
     """
-    second = Store(place)
+    second = ImageStore(place)
     for item in wanted:
         for one in _chain(item):
             for file, sha256 in [
@@ -688,7 +690,7 @@ def twice(
     for item in wanted:
         mine, its = first.layout.image(item.ref), second.layout.image(item.ref)
         if mine.digest != its.digest:
-            found.append(Difference(item.image.name, differing(mine, its)))
+            found.append(BuildDifference(item.image.name, differing(mine, its)))
     if not found:
         shutil.rmtree(place, ignore_errors=True)
     return found

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import tempfile
-from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from goldnode.channels.history import HISTORY, History, Line, line_of
-from goldnode.channels.moves import SETTLE, KeptPlace, Moved, Place, Say, advance, local_name
-from goldnode.channels.requirements import (
-    MAJORS,
-    Approval,
-    Gate,
-    Waiver,
-    judge,
-    major,
-    parts,
-)
+from goldnode.channels import moves
+from goldnode.channels.history import HISTORY, ChannelLine, History
+from goldnode.channels.moves import ChannelPlace, LocalPlace, Move, MoveResult, local_name
+from goldnode.channels.requirements import Requirement, major
 from goldnode.core.errors import ImageError
-from goldnode.images.publish import Published, pull_evidence, push, push_evidence
+from goldnode.images.publish import PublishedImage, pull_evidence, push, push_evidence
+from goldnode.images.requirements import REQUIREMENTS, judge, parts
 from goldnode.oci.layout import EMPTY, MANIFEST, Descriptor, Layout, OciImage, digest_of
 from goldnode.oci.registry import Registry, Repository, Where, history_manifest
 
-if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
 
-    from goldnode.evidence.signatures import Signer
-
-
-class ImagePlace(Place, Protocol):
+class ImagePlace(ChannelPlace, Protocol):
     """A backend for channels of container images."""
 
-    def documents(self, line: Line, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
+    def documents(self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
         """Return a layout with the image's manifest and configuration, and with its evidence if requested."""
 
 
-class StorePlace(KeptPlace):
+class ImageStorePlace(LocalPlace):
     """A store by itself, or its copy of a registry. Channels are names in its layout."""
 
     command = "goldnode images"
@@ -47,18 +35,18 @@ class StorePlace(KeptPlace):
         super().__init__(layout, name)
         self.layout = layout
 
-    def pointer(self, line: Line, channel: str) -> str | None:
+    def pointer(self, line: ChannelLine, channel: str) -> str | None:
         found = self.layout.refs().get(local_name(self.name, line, channel))
         return None if found is None else found.digest
 
-    def published(self, line: Line, tag: str) -> str | None:
+    def published(self, line: ChannelLine, tag: str) -> str | None:
         found = self.layout.refs().get(f"{line.repository}:{tag}")
         return None if found is None else found.digest
 
-    def whole(self, line: Line, digest: str) -> None:
+    def whole(self, line: ChannelLine, digest: str) -> None:
         whole(self.layout, digest)
 
-    def documents(self, line: Line, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
+    def documents(self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
         return self.layout
 
 
@@ -77,11 +65,11 @@ class RegistryPlace:
         self.where, self.registry, self.layout = where, registry, layout
         self.name = str(where)
 
-    def repository(self, line: Line) -> Repository:
+    def repository(self, line: ChannelLine) -> Repository:
         """Return the repository of a line."""
         return self.registry.repository(self.where.repository(line.repository))
 
-    def text(self, line: Line) -> bytes:
+    def text(self, line: ChannelLine) -> bytes:
         target = self.repository(line)
         found = target.manifest(line.history)
         if found is None:
@@ -97,7 +85,7 @@ class RegistryPlace:
             )
         return target.read_blob(Descriptor.of(document["layers"][0]))
 
-    def commit(self, line: Line, text: bytes) -> None:
+    def commit(self, line: ChannelLine, text: bytes) -> None:
         target = self.repository(line)
         with tempfile.TemporaryDirectory(prefix="goldnode-history-") as name:
             # OCI requires a configuration blob; for an artifact it is the empty one.
@@ -111,20 +99,20 @@ class RegistryPlace:
             line.history, history_manifest(HISTORY, blobs[-1], {"io.goldnode.line": str(line)}), MANIFEST
         )
 
-    def pointer(self, line: Line, channel: str) -> str | None:
+    def pointer(self, line: ChannelLine, channel: str) -> str | None:
         return self.repository(line).digest(line.pointer(channel))
 
-    def point(self, line: Line, channel: str, digest: str) -> None:
+    def point(self, line: ChannelLine, channel: str, digest: str) -> None:
         target = self.repository(line)
         found = target.manifest(digest)
         if found is None:
             raise ImageError(f"{target} has no {digest}", remedy="publish the image again")
         target.put_manifest(line.pointer(channel), found.data, found.media_type)
 
-    def published(self, line: Line, tag: str) -> str | None:
+    def published(self, line: ChannelLine, tag: str) -> str | None:
         return self.repository(line).digest(tag)
 
-    def whole(self, line: Line, digest: str) -> None:
+    def whole(self, line: ChannelLine, digest: str) -> None:
         target = self.repository(line)
         found = target.manifest(digest)
         if found is None:
@@ -137,7 +125,7 @@ class RegistryPlace:
                     f"blob {blob.digest} is not whole in {target}", remedy="publish the image again"
                 )
 
-    def documents(self, line: Line, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
+    def documents(self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
         target = self.repository(line)
         found = target.manifest(digest)
         if found is None:
@@ -152,15 +140,15 @@ class RegistryPlace:
             pull_evidence(scratch, target, digest)
         return scratch
 
-    def lines(self, repository: str) -> list[Line]:
+    def lines(self, repository: str) -> list[ChannelLine]:
         target = self.registry.repository(self.where.repository(repository))
         return [
-            Line(repository, tag.removesuffix("-history"))
+            ChannelLine(repository, tag.removesuffix("-history"))
             for tag in target.tags()
             if tag.endswith("-history")
         ]
 
-    def send_again(self, line: Line, digest: str) -> bool:
+    def send_again(self, line: ChannelLine, digest: str) -> bool:
         """Upload an image from the store again, without a tag.
 
         Return False if the store does not have it complete.
@@ -169,10 +157,13 @@ class RegistryPlace:
             whole(self.layout, digest)
         except ImageError:
             return False
-        target, found = self.repository(line), Published("", digest)
+        target, found = self.repository(line), PublishedImage("", digest)
         push(self.layout, digest, target, found)
         push_evidence(self.layout, digest, target, found)
         return True
+
+    def turn(self) -> AbstractContextManager[None]:
+        return nullcontext()  # a registry has no lock: see `goldnode.channels.moves`
 
 
 # Completeness of an image
@@ -197,74 +188,29 @@ def whole(layout: Layout, digest: str) -> None:
 # Promotion
 
 
-def promote(
-    place: ImagePlace,
-    layout: Layout,
-    repository: str,
-    tag: str,
-    channel: str,
-    signer: Signer,
-    *,
-    by: str,
-    reason: str = "",
-    trust: Sequence[SSlibKey] = (),
-    waivers: Sequence[Waiver] = (),
-    approvals: Sequence[Approval] = (),
-    expect: str | None = None,
-    settle: float = SETTLE,
-    say: Say = lambda text: None,
-    now: dt.datetime | None = None,
-) -> Moved:
-    """Point a channel to the container image with an immutable tag; see `advance`."""
-    line = line_of(repository, tag)
-    keys = (*trust, signer.public)
+def promote(place: ImagePlace, layout: Layout, move: Move) -> MoveResult:
+    """Point a channel to the container image with an immutable tag; see `goldnode.channels.moves.promote`."""
 
-    def judging(history: History, digest: str, against: str | None) -> tuple[list[Gate], list[str]]:
+    def judging(history: History, digest: str, against: str | None) -> tuple[list[Requirement], list[str]]:
         with _scratch() as scratch:
-            documents = place.documents(line, digest, Layout(Path(scratch)))
+            documents = place.documents(move.line, digest, Layout(Path(scratch)))
             # Without the channel's current image, major versions cannot be compared. Each of them then needs
             # an approval, as if it had changed.
             lost = ""
             if against is not None:
                 try:
-                    documents = place.documents(line, against, documents, evidence=False)
+                    documents = place.documents(move.line, against, documents, evidence=False)
                     OciImage(documents, against)
                 except ImageError as problem:
                     against, lost = None, problem.message
-            gates = judge(
-                channel,
-                documents,
-                digest,
-                trust=keys,
-                waivers=waivers,
-                approvals=approvals,
-                history=history,
-                against=against,
-            )
-            if lost and any(gate.name == "majors" for gate in gates):
-                gates = [gate for gate in gates if gate.name != "majors"]
-                gates += [
-                    major(part, f"whether {part} has another major version cannot be told: {lost}", approvals)
-                    for part in MAJORS
-                ]
-            return gates, _differences(documents, against, digest)
+            results = judge(move.channel, documents, digest, move.decisions(history), against)
+            if lost and any(result.name == "majors" for result in results):
+                results = [result for result in results if result.name != "majors"]
+                why = "whether {} has another major version cannot be determined: " + lost
+                results += [major(part, why.format(part), move.approvals) for part in REQUIREMENTS.majors]
+            return results, _differences(documents, against, digest)
 
-    given = {"by": by, "reason": reason, "expect": expect}
-    return advance(
-        place,
-        layout,
-        line,
-        tag,
-        channel,
-        signer,
-        judging,
-        **given,
-        trust=trust,
-        approvals=approvals,
-        settle=settle,
-        say=say,
-        now=now,
-    )
+    return moves.promote(place, layout, move, judging)
 
 
 def _scratch() -> tempfile.TemporaryDirectory[str]:

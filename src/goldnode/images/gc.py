@@ -7,22 +7,28 @@ an image younger than `days`. An image that cannot be read, or whose age is unkn
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from goldnode.channels.gc import GRACE_DAYS, Gone, Needed, _named, named_here
+from goldnode.channels.gc import (
+    UNNEEDED,
+    Collected,
+    Collection,
+    Gone,
+    NeededContent,
+    named,
+    named_at,
+    named_here,
+)
 from goldnode.channels.history import IMMUTABLE, line_of
 from goldnode.channels.locks import lane
-from goldnode.channels.moves import keep, local_text
-from goldnode.channels.requirements import PUBLICATION
 from goldnode.compat.workloads import parse_reference
 from goldnode.core.errors import ImageError
 from goldnode.images.channels import RegistryPlace
+from goldnode.images.requirements import PUBLICATION
 from goldnode.oci.layout import REF, Descriptor, Layout, OciImage
 from goldnode.oci.model import LABELS
 from goldnode.oci.registry import INDEXES, Repository, referrers_tag
@@ -38,13 +44,13 @@ def needed(
     catalog: Catalog | None = None,
     locks: Mapping[str, str] | None = None,
     trust: Sequence[SSlibKey] = (),
-) -> Needed:
+) -> NeededContent:
     """Return the images that the store's copies of histories and the classes of the catalog name.
 
     `locks` maps digests of locks to their owners. Raises GoldnodeError if a history cannot be read: no image
     is removed on incomplete information.
     """
-    found = Needed(named_here(layout, trust), locks=dict(locks or {}))
+    found = NeededContent(named_here(layout, trust), locks=dict(locks or {}))
     for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
         for image in entry.item.images:
             reference = parse_reference(image.ref)
@@ -57,21 +63,14 @@ def needed(
     return found
 
 
-def collect(
-    layout: Layout,
-    keeps: Needed,
-    *,
-    days: float = GRACE_DAYS,
-    dry_run: bool = False,
-    now: dt.datetime | None = None,
-) -> tuple[list[Gone], dict[str, str]]:
+def collect(layout: Layout, keeps: NeededContent, how: Collection | None = None) -> Collected:
     """Remove unneeded names from the store, then blobs that no remaining name reaches.
 
-    Return the removed items (with `dry_run`, the candidates), and the reason why each other image stays.
     Waits for builds, publications, promotions and pulls. Raises ImageError, and removes nothing, if a
     manifest that stays cannot be read.
     """
-    edge = (now or dt.datetime.now(dt.UTC)).timestamp() - days * 86400
+    how = how or Collection()
+    edge = how.edge.timestamp()
     with lane(layout, "", name="gc"):
         keeps = replace(
             keeps, digests=keeps.digests | named_here(layout)
@@ -85,12 +84,12 @@ def collect(
             name = row.get("annotations", {}).get(REF)
             if name is None and "io.goldnode.subject" in row.get("annotations", {}):
                 continue  # evidence follows its subject
-            why = _needed(layout, name, row["digest"], keeps) or _young(
-                layout.path(row["digest"]), edge, days
-            )
+            path = layout.path(row["digest"])
+            age = how.young(path.stat().st_mtime) if path.is_file() else None
+            why = _needed(layout, name, row["digest"], keeps) or age
             if why is None and name is not None:
                 leaving.append(name)
-                gone.append(Gone(name, "no channel, history, class or lock names it"))
+                gone.append(Gone(name, UNNEEDED))
             else:
                 stays[name or row["digest"]] = why or "it has no name of goldnode's"
                 digests.add(row["digest"])
@@ -109,7 +108,7 @@ def collect(
         # Younger blobs stay: an interrupted build or pull continues with them.
         doomed = [path for path in files if path.stat().st_mtime <= edge]
         gone += [Gone(str(path), "nothing that stays names it", path.stat().st_size) for path in doomed]
-        if not dry_run:
+        if not how.dry_run:
             # Names first: an interruption leaves unnamed blobs for the next run, never a name without its
             # blobs.
             for name in leaving:
@@ -124,7 +123,7 @@ def collect(
     return gone, stays
 
 
-def _needed(layout: Layout, name: str | None, digest: str, keeps: Needed) -> str | None:
+def _needed(layout: Layout, name: str | None, digest: str, keeps: NeededContent) -> str | None:
     if digest in keeps.digests:
         return keeps.digests[digest]
     if name is not None and name in keeps.names:
@@ -135,10 +134,6 @@ def _needed(layout: Layout, name: str | None, digest: str, keeps: Needed) -> str
     if "layers" not in document or "config" not in document:
         return None
     return keeps.locks.get(OciImage(layout, digest).labels.get(f"{LABELS}lock", ""))
-
-
-def _young(path: Path, edge: float, days: float) -> str | None:
-    return f"less than {days:g} days old" if path.is_file() and path.stat().st_mtime > edge else None
 
 
 def _reach(layout: Layout, digests: Iterable[str]) -> set[str]:
@@ -162,13 +157,10 @@ def collect_registry(
     place: RegistryPlace,
     layout: Layout,
     repositories: Sequence[str],
-    keeps: Needed,
+    keeps: NeededContent,
     trust: Sequence[SSlibKey],
-    *,
-    days: float = GRACE_DAYS,
-    dry_run: bool = False,
-    now: dt.datetime | None = None,
-) -> tuple[list[Gone], dict[str, str]]:
+    how: Collection | None = None,
+) -> Collected:
     """Delete unneeded images from a registry, along with the documents that refer to them.
 
     Only images whose tags are all immutable tags of goldnode are candidates. Every history of the
@@ -183,18 +175,13 @@ def collect_registry(
             "a registry is collected only by histories that are verified",
             remedy="name the public key with --trust",
         )
-    moment = now or dt.datetime.now(dt.UTC)
+    how = how or Collection()
     gone: list[Gone] = []
     stays: dict[str, str] = {}
     with lane(layout, "", name="gc"):
         wanted = keeps.digests | named_here(layout)
-        for repository in repositories:
-            for line in place.lines(repository):
-                text = place.text(line)
-                wanted |= _named(place.name, line, text, trust)
-                # Update the store's copy, unless the registry's history does not continue it.
-                if text.startswith(local_text(layout, place.name, line)):
-                    keep(layout, place.name, line, text)
+        lines = [line for repository in repositories for line in place.lines(repository)]
+        wanted |= named_at(place, layout, lines, trust)
         for repository in repositories:
             target = place.registry.repository(place.where.repository(repository))
             tags: dict[str, list[str]] = {}
@@ -203,7 +190,7 @@ def collect_registry(
                 subject = re.fullmatch(r"sha256-([0-9a-f]{64})", tag)
                 if subject is not None and target.manifest(f"sha256:{subject[1]}") is None:
                     gone.append(Gone(f"{target}:{tag}", "documents about an image that is not there"))
-                    if not dry_run:
+                    if not how.dry_run:
                         _delete(target, f"sha256:{subject[1]}")
                 if subject is not None or tag.endswith("-history"):
                     continue
@@ -222,48 +209,34 @@ def collect_registry(
                 )
                 if why is None and foreign:
                     why = f"the tag {foreign[0]} stands for it"
-                why = why or _locked(target, digest, keeps) or _published(target, digest, moment, days)
+                why = why or _locked(target, digest, keeps) or how.published(_publications(target, digest))
                 if why is not None:
                     stays[label] = why
                     continue
                 # The scan takes long and others may promote meanwhile, so read the histories again.
                 for line in dict.fromkeys(line_of(repository, name) for name in names):
-                    wanted |= _named(place.name, line, place.text(line), trust)
+                    wanted |= named(place.name, line, place.text(line), trust)
                 if digest in wanted:
                     stays[label] = wanted[digest]
                     continue
-                gone.append(Gone(label, "no channel, history, class or lock names it"))
-                if not dry_run:
+                gone.append(Gone(label, UNNEEDED))
+                if not how.dry_run:
                     _delete(target, digest)
     return gone, stays
 
 
-def _locked(target: Repository, digest: str, keeps: Needed) -> str | None:
+def _locked(target: Repository, digest: str, keeps: NeededContent) -> str | None:
     found = target.manifest(digest)
     if found is None or not keeps.locks or found.media_type in INDEXES:
         return None
     return keeps.locks.get(found.document.get("annotations", {}).get(f"{LABELS}lock", ""))
 
 
-def _published(target: Repository, digest: str, now: dt.datetime, days: float) -> str | None:
-    """Return why an image is too young to be removed; None if it is old enough.
-
-    An unknown age is a reason to keep it, too.
-    """
-    newest: dt.datetime | None = None
+def _publications(target: Repository, digest: str) -> Iterator[str]:
+    """Yield the times of the publication records of an image."""
     for row in target.referrers(digest)[0]:
-        if row.get("artifactType") != PUBLICATION or (found := target.manifest(row["digest"])) is None:
-            continue
-        document: dict[str, Any] = _blob(target, found.document)
-        told = dt.datetime.strptime(document["published"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC)
-        newest = max(newest or told, told)
-    if newest is None:
-        return "nobody recorded when it was published"
-    return (
-        f"published {newest:%Y-%m-%d}, less than {days:g} days ago"
-        if newest > now - dt.timedelta(days=days)
-        else None
-    )
+        if row.get("artifactType") == PUBLICATION and (found := target.manifest(row["digest"])) is not None:
+            yield _blob(target, found.document)["published"]
 
 
 def _blob(target: Repository, manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from goldnode.core.errors import ImageError
 from goldnode.core.site import named_directories, own_lock_places
-from goldnode.images.matrix import Row
+from goldnode.images.matrix import MatrixRow
 from goldnode.lock.locked_files import LockedDeb, LockedWheel
 from goldnode.lock.model import (
     Digest,
@@ -24,7 +24,7 @@ from goldnode.lock.model import (
     listed,
     load_sealed,
     lock_name,
-    write_whole,
+    write_atomically,
 )
 
 LOCKS = "GOLDNODE_IMAGE_LOCKS"  # environment variable: lock directories searched before the matrix's own
@@ -62,11 +62,11 @@ class ImageLock(Sealed):
         return sum(item.size for item in self.debs) + sum(item.size for item in self.wheels)
 
 
-class _Written(ImageLock):
+class _ImageLockFile(ImageLock):
     stated: Digest | None = Field(default=None, alias="digest")
 
 
-def intent_digest(row: Row) -> str:
+def intent_digest(row: MatrixRow) -> str:
     """Return the digest of the requests of `row` to apt and pip."""
     return digest_of(
         {
@@ -83,7 +83,7 @@ def intent_digest(row: Row) -> str:
     )
 
 
-def lock_directories(row: Row, *, to_write: bool = False) -> list[Path]:
+def lock_directories(row: MatrixRow, *, to_write: bool = False) -> list[Path]:
     """Return the directories to search for the lock of `row`, in order.
 
     These are the directories of $GOLDNODE_IMAGE_LOCKS, then `locks` next to the matrix. Raises SiteError if a
@@ -92,7 +92,7 @@ def lock_directories(row: Row, *, to_write: bool = False) -> list[Path]:
     return [*named_directories(LOCKS, to_write=to_write), *own_lock_places(row.locks, "containers")]
 
 
-def lock_file(row: Row, *, to_write: bool = False) -> Path | None:
+def lock_file(row: MatrixRow, *, to_write: bool = False) -> Path | None:
     """Return the file that `find_lock` reads; None if no lock exists.
 
     For `to_write` and errors see `lock_directories`.
@@ -107,7 +107,7 @@ def lock_file(row: Row, *, to_write: bool = False) -> Path | None:
     )
 
 
-def find_lock(row: Row) -> ImageLock:
+def find_lock(row: MatrixRow) -> ImageLock:
     """Return the lock of `row`. Raises ImageError if it is missing or was made for another intent."""
     path = lock_file(row)
     if path is None:
@@ -134,7 +134,7 @@ def load_lock(path: Path) -> ImageLock:
 
     Raises ImageError with file and line, also if the content does not match the digest that it states.
     """
-    return load_sealed(path, ImageLock, _Written, ImageError, "goldnode images lock")
+    return load_sealed(path, ImageLock, _ImageLockFile, ImageError, "goldnode images lock")
 
 
 def dump_lock(lock: ImageLock) -> str:
@@ -154,4 +154,4 @@ def dump_lock(lock: ImageLock) -> str:
 
 def write_lock(lock: ImageLock, directory: Path) -> Path:
     """Write the lock into `directory` atomically, and return its file. Raises ImageError."""
-    return write_whole(directory / lock_name(lock.image), dump_lock(lock), ImageError)
+    return write_atomically(directory / lock_name(lock.image), dump_lock(lock), ImageError)

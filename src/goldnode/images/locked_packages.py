@@ -5,10 +5,10 @@ from __future__ import annotations
 from goldnode.core.errors import ImageError
 from goldnode.images.imagelock import find_lock
 from goldnode.images.matrix import load_matrix
-from goldnode.inspect.truth import Locked
+from goldnode.inspect.truth import LockedContents
 
 
-def locked(image: str) -> Locked | None:
+def locked(image: str) -> LockedContents | None:
     """Return the packages in the locks of `image` and its ancestors.
 
     Return None if the matrix does not have the image, or if a lock is missing or stale.
@@ -29,4 +29,4 @@ def locked(image: str) -> Locked | None:
             name = rows[name].image.parent
     except ImageError:
         return None
-    return Locked(digest, debs, wheels)
+    return LockedContents(digest, debs, wheels)

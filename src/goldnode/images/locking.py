@@ -16,8 +16,9 @@ from goldnode.images.imagelock import (
     lock_file,
     write_lock,
 )
-from goldnode.images.matrix import Row, load_matrix
-from goldnode.images.resolve import Locked, Resolver
+from goldnode.images.matrix import MatrixRow, load_matrix
+from goldnode.images.resolve import ImageLockResult, Resolver
+from goldnode.lock.locked_files import version_changes
 from goldnode.lock.model import lock_name
 
 
@@ -29,7 +30,7 @@ def lock_images(
     offline: bool = False,
     out: Path | None = None,
     site: Site | None = None,
-) -> Iterator[Locked]:
+) -> Iterator[ImageLockResult]:
     """Lock the images that `patterns` match and their ancestors, parents first; yield the result of each.
 
     `upgrade` allows new versions for the images that the patterns name (all images without patterns). Their
@@ -57,7 +58,7 @@ def lock_images(
             lock = kept[row.name]
             # A lock stays only if its parent's lock did not change in this run either.
             if lock is not None and row.name in good and _stands_on(lock, chain[-1][1] if chain else None):
-                result = Locked(row, lock, lock, False)
+                result = ImageLockResult(row, lock, lock, False)
             else:
                 result = resolver.lock(row, chain, keep=None if row.name in free else lock)
                 if lock is not None and result.changed:
@@ -109,7 +110,7 @@ def _stands_on(lock: ImageLock, parent: ImageLock | None) -> bool:
     )
 
 
-def _same(result: Locked, old: ImageLock, *, tools: bool) -> Locked:
+def _same(result: ImageLockResult, old: ImageLock, *, tools: bool) -> ImageLockResult:
     """Return the old lock as unchanged if only the date of resolution differs.
 
     A difference in the recorded versions of tools counts only with `tools`.
@@ -118,9 +119,9 @@ def _same(result: Locked, old: ImageLock, *, tools: bool) -> Locked:
     if not tools:
         update["tools"] = result.lock.tools
     return (
-        Locked(result.row, old, old, False)
+        ImageLockResult(result.row, old, old, False)
         if old.model_copy(update=update) == result.lock
-        else Locked(result.row, result.lock, old, True)
+        else ImageLockResult(result.row, result.lock, old, True)
     )
 
 
@@ -137,13 +138,13 @@ def _tools() -> dict[str, str]:
         return {}
 
 
-def _named(row: Row, patterns: Sequence[str]) -> bool:
+def _named(row: MatrixRow, patterns: Sequence[str]) -> bool:
     from fnmatch import fnmatchcase
 
     return any(pattern == row.image.backend or fnmatchcase(row.name, pattern) for pattern in patterns)
 
 
-def _kept(row: Row, out: Path | None) -> ImageLock | None:
+def _kept(row: MatrixRow, out: Path | None) -> ImageLock | None:
     """Return the existing lock even if the matrix has changed since.
 
     Return None for a missing or edited lock.
@@ -161,7 +162,7 @@ def _kept(row: Row, out: Path | None) -> ImageLock | None:
         return None
 
 
-def _place(row: Row) -> Path:
+def _place(row: MatrixRow) -> Path:
     path = lock_file(row, to_write=True)
     places = (
         lock_directories(row, to_write=True) if path is None else own_lock_places(path.parent, "containers")
@@ -169,7 +170,7 @@ def _place(row: Row) -> Path:
     return places[0]
 
 
-def line(result: Locked) -> str:
+def line(result: ImageLockResult) -> str:
     """Return a one-line summary."""
     lock = result.lock
     what = f"{len(lock.debs)} packages, {len(lock.wheels)} wheels, {lock.size / 1e6:.1f} MB"
@@ -181,22 +182,10 @@ def line(result: Locked) -> str:
 
 def _moved(old: ImageLock, new: ImageLock) -> str:
     """Return the differences between two locks as one clause."""
-    before = _versions(old)
-    after = _versions(new)
-    rows = [
-        f"{name} {before[name]} -> {after[name]}"
-        for name in sorted(before.keys() & after.keys())
-        if before[name] != after[name]
-    ]
-    rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
-    rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
-    if not rows:
-        return (
-            "; the same packages, on another lock of what it stands on"
-            if old.parent != new.parent
-            else "; the same packages"
-        )
-    return "; " + ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+    changes = version_changes(_versions(old), _versions(new))
+    if not changes and old.parent != new.parent:
+        changes = "the same packages, on another lock of what it stands on"
+    return f"; {changes or 'the same packages'}"
 
 
 def _versions(lock: ImageLock) -> dict[str, str]:

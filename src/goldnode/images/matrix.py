@@ -23,9 +23,9 @@ from goldnode.core import yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
 from goldnode.core.formats import check_format
-from goldnode.core.yamlsource import KeyPath, Source
+from goldnode.core.yamlsource import KeyPath, YamlSource
 from goldnode.facts import host as facts
-from goldnode.oci.model import NAME, Image
+from goldnode.oci.model import NAME, ImageSpec
 
 MATRIX = "GOLDNODE_MATRIX"  # environment variable: a matrix file that replaces the built-in one
 
@@ -86,11 +86,11 @@ def _some(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-class _Model(BaseModel):
+class _MatrixModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class System(_Model):
+class MatrixSystem(_MatrixModel):
     """One OS release that images are built on."""
 
     id: str = Field(description="ID of its os-release.")
@@ -110,15 +110,15 @@ class System(_Model):
     )
 
 
-class Licence(_Model):
+class Licence(_MatrixModel):
     """Licence terms of parts of images, and their consequence for publication."""
 
-    title: str = Field(description="What the label says: an SPDX expression where there is one.")
+    title: str = Field(description="Text of the label: an SPDX expression, if one exists.")
     redistribution: Literal["free", "private"] = Field(description="private: publishing needs --private.")
-    note: str = Field(description="Why, in one sentence, and where it was read.")
+    note: str = Field(description="Reason in one sentence, with its source.")
 
 
-class Component(_Model):
+class MatrixComponent(_MatrixModel):
     """One part of a release: its source on each OS, and its version in the release."""
 
     version: str | dict[str, str] | None = Field(
@@ -136,8 +136,8 @@ class Component(_Model):
     from_host: tuple[_Deb, ...] = Field(
         default=(),
         description=(
-            "What its packages ask of the host's driver, as package names: goldnode-driver-from-host "
-            "provides it, and no driver is installed."
+            "Packages of the host's driver that its packages require: goldnode-driver-from-host provides "
+            "them, and no driver is installed."
         ),
     )
     layout: Literal["cuda", "python"] = Field(
@@ -156,7 +156,7 @@ class Component(_Model):
     )
 
 
-class Flavour(_Model):
+class MatrixFlavour(_MatrixModel):
     """One flavour of a release: the components that it adds to its parent image."""
 
     parent: str | None = Field(
@@ -178,10 +178,10 @@ class Flavour(_Model):
         default=None,
         description="Whether it is built and smoked in this project's own tests; null: as the release.",
     )
-    title: str | None = Field(default=None, description="What it is for, in a few words, for its label.")
+    title: str | None = Field(default=None, description="Purpose in a few words, for its label.")
 
 
-class Vendor(_Model):
+class Vendor(_MatrixModel):
     """An image from a vendor as a base."""
 
     vendor: _Vendor = Field(description="HOST/REPOSITORY@sha256:…")
@@ -208,46 +208,46 @@ _Source = Annotated[
 ]
 
 
-class Release(_Model):
+class MatrixRelease(_MatrixModel):
     """One runtime version of one backend."""
 
-    version: _Version = Field(description="What the tag says; distro where the parts share no version.")
+    version: _Version = Field(description="Version in the tag; distro if the parts share no version.")
     os: Annotated[tuple[str, ...], AfterValidator(_some)] = Field(description="Keys of `systems`.")
     prefer: dict[str, Literal["debs", "wheels"]] = Field(
-        default_factory=dict, description="Where components that are both come from, by OS; default: wheels."
+        default_factory=dict, description="Source of components with both forms, by OS; default: wheels."
     )
-    components: dict[str, Component] = Field(
+    components: dict[str, MatrixComponent] = Field(
         default_factory=dict, description="Parts of the release, by the names that flavours pick."
     )
-    flavours: dict[_Word, Flavour] = Field(
+    flavours: dict[_Word, MatrixFlavour] = Field(
         description="Images of the release, by the part of the tag that names them: base, runtime, devel."
     )
     source: _Source = Field(
         default=None,
         description=(
-            "built, or left out: from packages and wheels. {vendor: REFERENCE}: the flavours that stand on "
-            "nothing are this image of the vendor's."
+            "built, or left out: from packages and wheels. {vendor: REFERENCE}: this image of the vendor "
+            "replaces the flavours without a parent."
         ),
     )
     exercised: bool = Field(
         default=True, description="Whether it is built and smoked in this project's own tests."
     )
-    note: str | None = Field(default=None, description="What a reader should know before choosing it.")
+    note: str | None = Field(default=None, description="Note for people who choose an image.")
 
 
-class BackendRows(_Model):
+class BackendRows(_MatrixModel):
     """All releases of one backend."""
 
-    title: str = Field(description="What it is called in labels.")
+    title: str = Field(description="Name in labels.")
     purity: str = Field(description="Policy in purity.yml that its images are inspected by.")
-    releases: tuple[Release, ...] = Field(description="Runtime versions, each once.")
+    releases: tuple[MatrixRelease, ...] = Field(description="Runtime versions, each once.")
 
 
-class MatrixFile(_Model):
+class MatrixFile(_MatrixModel):
     """images/containers/matrix.yml."""
 
     matrix: Literal[1] = Field(description="Number of this file's format.")
-    systems: dict[_Word, System] = Field(
+    systems: dict[_Word, MatrixSystem] = Field(
         description="OS releases that images are built on, by the part of the tag that names them: debian12."
     )
     licences: dict[str, Licence] = Field(
@@ -257,7 +257,7 @@ class MatrixFile(_Model):
 
 
 @dataclass(frozen=True)
-class Row:
+class MatrixRow:
     """One image of the matrix, with all data for locks, recipes, labels and tests.
 
     `debs` (apt's names) and `wheels` (PEP 508) are what this image requests in addition to its parent.
@@ -267,15 +267,15 @@ class Row:
     which the host provides. `vendor` is a reference by digest if the base is not built here.
     """
 
-    image: Image
-    system: System
+    image: ImageSpec
+    system: MatrixSystem
     title: str
     debs: tuple[str, ...] = ()
     wheels: tuple[str, ...] = ()
     from_host: tuple[str, ...] = ()
     layout: Layout = "none"
     parts: Mapping[str, str] = field(default_factory=dict)
-    components: Mapping[str, Component] = field(default_factory=dict)
+    components: Mapping[str, MatrixComponent] = field(default_factory=dict)
     purity: str = ""
     licences: tuple[str, ...] = ()
     redistribution: Literal["free", "private"] = "free"
@@ -320,13 +320,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class ImageMatrix:
     """All images by name, parents before their children."""
 
     file: Path
-    images: dict[str, Row]
+    images: dict[str, MatrixRow]
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> MatrixRow:
         """Return one image. Raises ImageError for an unknown name and suggests the nearest one."""
         if name not in self.images:
             raise ImageError(
@@ -334,14 +334,14 @@ class Matrix:
             )
         return self.images[name]
 
-    def chain(self, name: str) -> list[Row]:
+    def chain(self, name: str) -> list[MatrixRow]:
         """Return the image preceded by its ancestors, the root first."""
         found = [self.row(name)]
         while found[0].image.parent is not None:
             found.insert(0, self.row(found[0].image.parent))
         return found
 
-    def select(self, patterns: Sequence[str] = (), *, exercised: bool = False) -> list[Row]:
+    def select(self, patterns: Sequence[str] = (), *, exercised: bool = False) -> list[MatrixRow]:
         """Return the images that `patterns` match and all their ancestors, parents first.
 
         A pattern is a name, a backend, or a glob over names (`cuda-12.4.1-*`). Without patterns, all images
@@ -388,7 +388,7 @@ def builtin_matrix() -> Path:
     return data("images/containers/matrix.yml")
 
 
-def load_matrix(path: Path | None = None) -> Matrix:
+def load_matrix(path: Path | None = None) -> ImageMatrix:
     """Read the matrix at `path`, at $GOLDNODE_MATRIX, or goldnode's own.
 
     Raises ImageError for the first error, with file and line.
@@ -399,7 +399,7 @@ def load_matrix(path: Path | None = None) -> Matrix:
     source = yamlsource.read(path, error=ImageError)
     check_format(source, "matrix", 1, ImageError)
     document = yamlsource.validate(MatrixFile, source, error=ImageError)
-    return Matrix(path, _ordered(_Reader(document, source).rows(), source))
+    return ImageMatrix(path, _ordered(_MatrixReader(document, source).rows(), source))
 
 
 def _policies() -> list[str]:
@@ -408,17 +408,17 @@ def _policies() -> list[str]:
     return sorted(data["backends"])
 
 
-class _Reader:
+class _MatrixReader:
     """Converter from a validated file to rows. Every error points to its line."""
 
-    def __init__(self, document: MatrixFile, source: Source) -> None:
+    def __init__(self, document: MatrixFile, source: YamlSource) -> None:
         self.document, self.source = document, source
 
     def error(self, message: str, path: KeyPath, remedy: str | None = None) -> ImageError:
         return ImageError(message, file=self.source.file, line=self.source.line(path), remedy=remedy)
 
-    def rows(self) -> dict[str, Row]:
-        found: dict[str, Row] = {}
+    def rows(self) -> dict[str, MatrixRow]:
+        found: dict[str, MatrixRow] = {}
         policies = _policies()
         for backend, group in self.document.backends.items():
             if group.purity not in policies:
@@ -442,7 +442,7 @@ class _Reader:
                         found[row.name] = row
         return {name: self._with_parent(row, found) for name, row in found.items()}
 
-    def _check_release(self, release: Release, path: KeyPath) -> None:
+    def _check_release(self, release: MatrixRelease, path: KeyPath) -> None:
         for index, name in enumerate(release.os):
             self._known("OS", name, self.document.systems, (*path, "os", index))
         for name in release.prefer:
@@ -466,7 +466,7 @@ class _Reader:
                     f'component "{name}" is a wheel without a version', place, "give it `version`"
                 )
 
-    def _systems(self, release: Release, flavour: str, path: KeyPath) -> tuple[str, ...]:
+    def _systems(self, release: MatrixRelease, flavour: str, path: KeyPath) -> tuple[str, ...]:
         chosen = release.flavours[flavour].os
         for index, name in enumerate(chosen or ()):
             self._known("OS", name, release.os, (*path, "flavours", flavour, "os", index))
@@ -477,8 +477,14 @@ class _Reader:
             raise self.error(f'{what} "{name}" is not declared', path, nearest(name, known))
 
     def _row(
-        self, backend: str, group: BackendRows, release: Release, flavour: str, system: str, path: KeyPath
-    ) -> Row:
+        self,
+        backend: str,
+        group: BackendRows,
+        release: MatrixRelease,
+        flavour: str,
+        system: str,
+        path: KeyPath,
+    ) -> MatrixRow:
         item = release.flavours[flavour]
         place = (*path, "flavours", flavour)
         debs: list[str] = list(_of(item.debs, system))
@@ -523,7 +529,7 @@ class _Reader:
                 place,
                 "make two flavours of it",
             )
-        image = Image(
+        image = ImageSpec(
             name=f"{backend}-{release.version}-{flavour}-{system}",
             backend=backend,
             version=release.version,
@@ -535,7 +541,7 @@ class _Reader:
             raise self.error(
                 f'"{image.name}" is no name of an image', place, "use small letters, digits and dots"
             )
-        return Row(
+        return MatrixRow(
             image=image,
             system=self.document.systems[system],
             title=item.title or f"{group.title}, {flavour}",
@@ -560,7 +566,9 @@ class _Reader:
             line=self.source.line(place),
         )
 
-    def _parent(self, backend: str, release: Release, flavour: str, system: str, path: KeyPath) -> str | None:
+    def _parent(
+        self, backend: str, release: MatrixRelease, flavour: str, system: str, path: KeyPath
+    ) -> str | None:
         stands_on = release.flavours[flavour].parent
         if stands_on is None:
             return None
@@ -570,7 +578,7 @@ class _Reader:
             else f"{stands_on}-{system}"
         )
 
-    def _with_parent(self, row: Row, rows: Mapping[str, Row]) -> Row:
+    def _with_parent(self, row: MatrixRow, rows: Mapping[str, MatrixRow]) -> MatrixRow:
         """Return the row with the parts, licences and terms of its ancestors added."""
         from dataclasses import replace
 
@@ -627,11 +635,11 @@ def _min_driver(backend: str, version: str) -> str | None:
     return None
 
 
-def _ordered(rows: Mapping[str, Row], source: Source) -> dict[str, Row]:
+def _ordered(rows: Mapping[str, MatrixRow], source: YamlSource) -> dict[str, MatrixRow]:
     """Return the rows with parents before children, otherwise in their order in the file."""
-    found: dict[str, Row] = {}
+    found: dict[str, MatrixRow] = {}
 
-    def add(row: Row) -> None:
+    def add(row: MatrixRow) -> None:
         if row.image.parent is not None and row.image.parent not in found:
             add(rows[row.image.parent])
         found.setdefault(row.name, row)

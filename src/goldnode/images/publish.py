@@ -19,12 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 from goldnode.channels.history import IMMUTABLE, line_of
 from goldnode.channels.locks import disk, lane, using
-from goldnode.channels.requirements import PUBLICATION, Gate, Waiver, judge, refuse
+from goldnode.channels.requirements import Decisions, Requirement, RequirementWaiver, refuse
 from goldnode.core.errors import ImageError, nearest
 from goldnode.images.matrix import absent
+from goldnode.images.requirements import PUBLICATION, judge
 from goldnode.oci.layout import MANIFEST, Descriptor, Layout, OciImage, canonical
 from goldnode.oci.model import LABELS
-from goldnode.oci.registry import DOCKER_MANIFEST, INDEXES, Manifest, Registry, Repository, Where
+from goldnode.oci.registry import (
+    DOCKER_MANIFEST,
+    INDEXES,
+    Manifest,
+    Registry,
+    RegistryRequest,
+    Repository,
+    Where,
+)
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -35,7 +44,7 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class Published:
+class PublishedImage:
     """Result of a publication.
 
     `sent` and `there` count blobs. `api`: the registry supports the Referrers API. `before`: the tag existed
@@ -49,7 +58,7 @@ class Published:
     size: int = 0
     evidence: int = 0
     api: bool = False
-    gates: list[Gate] = field(default_factory=list)
+    requirements: list[Requirement] = field(default_factory=list)
     before: bool = False
 
 
@@ -101,60 +110,66 @@ def identity(image: OciImage, ref: str) -> tuple[str, str]:
     return repository, tag
 
 
+@dataclass(frozen=True)
+class ImagePublication:
+    """How to publish an image.
+
+    `private`: the registry may get content whose licence forbids redistribution. `full` reads every blob back,
+    not only manifests and documents. `mounts` maps blobs to repositories of the registry that have them, so
+    that shared blobs are sent once. `settle` is the time in seconds until another publisher's write is visible.
+    """
+
+    trust: Sequence[SSlibKey] = ()
+    waivers: Sequence[RequirementWaiver] = ()
+    private: bool = False
+    full: bool = False
+    mounts: dict[str, str] | None = None
+    settle: float = SETTLE
+    parallel: int = 4
+    say: Say = lambda text: None
+    now: dt.datetime | None = None
+
+
 def publish(
-    layout: Layout,
-    ref: str,
-    place: Where,
-    registry: Registry,
-    *,
-    trust: Sequence[SSlibKey] = (),
-    waivers: Sequence[Waiver] = (),
-    private: bool = False,
-    full: bool = False,
-    mounts: dict[str, str] | None = None,
-    settle: float = SETTLE,
-    parallel: int = 4,
-    say: Say = lambda text: None,
-    now: dt.datetime | None = None,
-) -> Published:
+    layout: Layout, ref: str, place: Where, registry: Registry, how: ImagePublication | None = None
+) -> PublishedImage:
     """Publish the image under `ref` of the store.
 
-    `full` reads every blob back, not only manifests and documents. `mounts` maps blobs to repositories of the
-    registry that have them, so that shared blobs are sent once. Raises ImageError; then the tag was not
-    written, or it belongs to another image.
+    Raises ImageError; then the tag was not written, or it belongs to another image.
     """
+    how = how or ImagePublication()
     descriptor = layout.refs().get(ref)
     if descriptor is None:
         raise ImageError(f"{ref} is not in {layout.root}", remedy=absent(ref, layout.refs()))
     image = OciImage(layout, descriptor.digest)
     repository, tag = identity(image, ref)
-    if image.labels.get(f"{LABELS}redistribution") != "free" and not private:
+    if image.labels.get(f"{LABELS}redistribution") != "free" and not how.private:
         why = image.labels.get(f"{LABELS}licences", "its label does not say that it may be redistributed")
         raise ImageError(
             f"{ref} holds parts whose licence forbids to pass them on ({why})",
             remedy="publish it with --private to a registry that only you read",
         )
-    gates = judge("publish", layout, image.digest, trust=trust, waivers=waivers)
-    refuse("publish", ref, gates)
+    results = judge("publish", layout, image.digest, Decisions(how.trust, how.waivers))
+    refuse("publish", ref, results)
     target = registry.repository(place.repository(repository))
-    found = Published(f"{target}:{tag}", image.digest, gates=gates)
+    found = PublishedImage(f"{target}:{tag}", image.digest, requirements=results)
     with using(layout), lane(layout, f"{target}"):
         found.before = _immutable(target, tag, image.digest)
-        _record(layout, image.digest, tag, gates, private, now or dt.datetime.now(dt.UTC))
-        push(layout, image.digest, target, found, mounts=mounts, parallel=parallel)
+        _record(layout, image.digest, tag, results, how)
+        push(layout, image.digest, target, found, mounts=how.mounts, parallel=how.parallel)
         found.evidence, found.api = push_evidence(layout, image.digest, target, found)
-        read_back(layout, image.digest, target, full=full)
+        read_back(layout, image.digest, target, full=how.full)
         # A registry has no compare-and-set: check the tag, write it, wait, and check it again. If another
         # publisher won the race, the last check raises.
         if not _immutable(target, tag, image.digest):
             target.put_manifest(tag, layout.read(image.digest), descriptor.media_type)
-            time.sleep(settle)
+            time.sleep(how.settle)
         if not _immutable(target, tag, image.digest):
             raise ImageError(
                 f"{target}:{tag} is not there after it was written",
                 remedy="look at the registry, and publish again",
             )
-    say(f"{found.name} is {found.digest}")
+    how.say(f"{found.name} is {found.digest}")
     return found
 
 
@@ -174,21 +189,25 @@ def _immutable(target: Repository, tag: str, digest: str) -> bool:
 
 
 def _record(
-    layout: Layout, digest: str, tag: str, gates: Sequence[Gate], private: bool, now: dt.datetime
+    layout: Layout, digest: str, tag: str, results: Sequence[Requirement], how: ImagePublication
 ) -> None:
-    """Attach the publication record with the results of the gates. An equal record is attached only once."""
+    """Attach the publication record with the results of the requirements.
+
+    An equal record is attached only once.
+    """
     document: dict[str, Any] = {
         "schema": "goldnode.publication/1",
         "digest": digest,
         "tag": tag,
-        "private": private,
-        "gates": [gate.document() for gate in gates],
+        "private": how.private,
+        "gates": [result.document() for result in results],
     }
     for _, manifest in layout.attached(digest, PUBLICATION):
         kept = json.loads(layout.read(manifest["layers"][0]["digest"]))
         # Ignore the date: the record states the first publication.
         if {key: value for key, value in kept.items() if key != "published"} == document:
             return
+    now = how.now or dt.datetime.now(dt.UTC)
     layout.attach(
         digest, PUBLICATION, canonical({**document, "published": now.strftime("%Y-%m-%dT%H:%M:%SZ")})
     )
@@ -198,7 +217,7 @@ def push(
     layout: Layout,
     digest: str,
     target: Repository,
-    found: Published,
+    found: PublishedImage,
     *,
     mounts: dict[str, str] | None = None,
     parallel: int = 4,
@@ -229,7 +248,7 @@ def push(
     target.put_manifest(digest, layout.read(digest), image.manifest.get("mediaType", MANIFEST))
 
 
-def push_evidence(layout: Layout, digest: str, target: Repository, found: Published) -> tuple[int, bool]:
+def push_evidence(layout: Layout, digest: str, target: Repository, found: PublishedImage) -> tuple[int, bool]:
     """Upload everything attached to an image as referrers.
 
     Return the number of documents, and whether the registry's own API lists them.
@@ -293,13 +312,9 @@ def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = F
 def check_blob(target: Repository, row: Descriptor) -> None:
     """Read a blob from the registry and compare its digest, without storing it. Raises ImageError."""
     hasher, size = hashlib.sha256(), 0
-    with target.registry.open(
-        "GET",
-        f"/v2/{target.name}/blobs/{row.digest}",
-        expected=(200,),
-        repository=target.name,
-        what=f"blob {row.digest} of {target} cannot be read back",
-    ) as answer:
+    what = f"blob {row.digest} of {target} cannot be read back"
+    request = RegistryRequest("GET", f"/v2/{target.name}/blobs/{row.digest}", (200,), what, target.name)
+    with target.registry.open(request) as answer:
         for block in answer.blocks():
             hasher.update(block)
             size += len(block)
@@ -315,7 +330,7 @@ def check_blob(target: Repository, row: Descriptor) -> None:
 
 
 @dataclass
-class Pulled:
+class PulledImage:
     """Result of a pull: the image, its ref in the store, and the number of blobs fetched."""
 
     name: str
@@ -334,7 +349,7 @@ def pull(
     evidence: bool = True,
     system: str | None = None,
     parallel: int = 4,
-) -> Pulled:
+) -> PulledImage:
     """Download an image into the store by digest or tag, and validate every byte against its digest.
 
     The image gets its name only after that. `system` (`linux/amd64`) selects from an index; the default is
@@ -352,7 +367,7 @@ def pull(
         rows = {
             row["digest"]: Descriptor.of(row) for row in document["layers"] if row["digest"] != config.digest
         }
-        found = Pulled(
+        found = PulledImage(
             f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}", manifest.digest, ""
         )
         # The configuration first: its labels name the image, and a conflict must show before the large

@@ -31,11 +31,11 @@ from goldnode.core.errors import ImageError
 from goldnode.facts.workload import key
 from goldnode.images import require
 from goldnode.images.imagelock import ImageLock
-from goldnode.images.matrix import Row
+from goldnode.images.matrix import MatrixRow
 from goldnode.oci.engines import ROOT_START
-from goldnode.oci.layers import LEVEL, MEMBER, OWN_LAYER, Place
+from goldnode.oci.layers import LEVEL, MEMBER, OWN_LAYER, WheelLayout
 from goldnode.oci.layout import canonical, digest_of
-from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, Image
+from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, ImageSpec
 
 # Increase it when the same inputs are built in a different way.
 RECIPE = 1
@@ -109,7 +109,7 @@ ROOT_HOOK = (
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ImageRecipe:
     """Everything that determines an image's content, and its hash.
 
     `debs` are (name, file, sha256) of the packages that this image installs, `wheels` are (file, sha256,
@@ -117,11 +117,11 @@ class Recipe:
     the image needs a system layer of its own.
     """
 
-    image: Image
+    image: ImageSpec
     lock: str
     epoch: int
-    parent: Recipe | None
-    place: Place
+    parent: ImageRecipe | None
+    place: WheelLayout
     codename: str
     debs: tuple[tuple[str, str, str], ...]
     wheels: tuple[tuple[str, str, int], ...]
@@ -217,8 +217,13 @@ class Recipe:
 
 
 def recipe(
-    row: Row, lock: ImageLock, parent: Recipe | None, tools: Mapping[str, str], *, smoke: bytes | None = None
-) -> Recipe:
+    row: MatrixRow,
+    lock: ImageLock,
+    parent: ImageRecipe | None,
+    tools: Mapping[str, str],
+    *,
+    smoke: bytes | None = None,
+) -> ImageRecipe:
     """Return the recipe of `row` with this lock.
 
     `tools` are the versions of the tools in use (`engines.tools`), `smoke` is the content of the runner's
@@ -226,7 +231,7 @@ def recipe(
     """
     image = row.image
     _check(row, lock, parent)
-    place = Place(
+    place = WheelLayout(
         row.system.python, row.cuda_home.lstrip("/") if row.layout == "cuda" and row.cuda_home else None
     )
     wheels = tuple(sorted((item.file, item.sha256, item.size) for item in lock.wheels))
@@ -242,7 +247,7 @@ def recipe(
         used += ["mmdebstrap", "apt", "dpkg"]
     elif debs or wheels:
         used += ["engine"]
-    return Recipe(
+    return ImageRecipe(
         image=image,
         lock=lock.digest,
         epoch=lock.epoch,
@@ -262,7 +267,7 @@ def recipe(
     )
 
 
-def _check(row: Row, lock: ImageLock, parent: Recipe | None) -> None:
+def _check(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> None:
     if row.vendor is not None:
         raise row.error(
             f'image "{row.name}" stands on a vendor\'s image, which is pulled, not built; this goldnode '
@@ -279,7 +284,7 @@ def _check(row: Row, lock: ImageLock, parent: Recipe | None) -> None:
         )
 
 
-def _environment(row: Row, parent: Recipe | None) -> dict[str, str]:
+def _environment(row: MatrixRow, parent: ImageRecipe | None) -> dict[str, str]:
     """Return the environment variables that this image sets in addition to its parent's."""
     if row.image.backend != "cuda":
         return dict(VOID) if parent is None else {}
@@ -357,7 +362,7 @@ exec /usr/lib/nvidia-cuda-toolkit/bin/nvcc "$@"
 _OPENCL = {"intel-opencl-rt": ("etc/OpenCL/vendors/intel-cpu.icd", "/usr/local/lib/libintelocl.so")}
 
 
-def _files(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, dict[str, Any]]:
+def _files(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> dict[str, dict[str, Any]]:
     """Return the files that goldnode itself adds, by path: {text, mode}, {link} or {directory}."""
     found: dict[str, dict[str, Any]] = {}
     for path, library in (_OPENCL[wheel.name] for wheel in lock.wheels if wheel.name in _OPENCL):
@@ -400,12 +405,12 @@ def _files(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, dict[s
     return found
 
 
-def _as_debs(row: Row) -> bool:
+def _as_debs(row: MatrixRow) -> bool:
     """Return whether this image's CUDA comes from Debian packages, which install into system directories."""
     return bool(row.debs) and not row.wheels
 
 
-def _labels(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, str]:
+def _labels(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> dict[str, str]:
     import datetime as dt
 
     image = row.image
@@ -441,7 +446,7 @@ def _labels(row: Row, lock: ImageLock, parent: Recipe | None) -> dict[str, str]:
 
 
 def _identity(
-    row: Row, lock: ImageLock, parent: Recipe | None, environment: Mapping[str, str]
+    row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None, environment: Mapping[str, str]
 ) -> dict[str, Any]:
     image = row.image
     before: Sequence[Mapping[str, str]] = parent.identity["wheels"] if parent is not None else ()

@@ -19,7 +19,7 @@ from typing import Literal
 
 from goldnode.core.errors import ImageError
 from goldnode.facts import workload as facts
-from goldnode.facts.workload import closest, key, minor
+from goldnode.facts.workload import closest, key, minor, satisfies
 
 _CONDITION = re.compile(r"(?P<name>[^<>=!]+)(?P<sign>>=|<=|!=|=|<|>)(?P<value>[^<>=!]+)")
 _VERSIONS = ("cuda", "driver", "arch")
@@ -68,7 +68,7 @@ def requirement(version: str) -> str:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineProperties:
     """Properties of a machine that conditions refer to; None means unknown.
 
     `cuda` is the newest CUDA that the driver runs natively ("12.4").
@@ -80,7 +80,9 @@ class Machine:
     brand: str | None = None
 
     @classmethod
-    def of_driver(cls, version: str, *, arch: str | None = None, brand: str | None = None) -> Machine:
+    def of_driver(
+        cls, version: str, *, arch: str | None = None, brand: str | None = None
+    ) -> MachineProperties:
         """Return a machine with one of the drivers of the facts."""
         return cls(version, facts.native_cuda().get(key(version)[0]), arch, brand)
 
@@ -88,7 +90,7 @@ class Machine:
 Reader = Literal["library", "toolkit"]
 
 
-def admits(value: str, machine: Machine, reader: Reader = "library") -> bool:
+def admits(value: str, machine: MachineProperties, reader: Reader = "library") -> bool:
     """Return whether `value`, one NVIDIA_REQUIRE_* variable, lets a container start on `machine`.
 
     `reader` selects the program to imitate: libnvidia-container or nvidia-container-toolkit. Raises
@@ -111,7 +113,7 @@ def admits(value: str, machine: Machine, reader: Reader = "library") -> bool:
     return outcome
 
 
-def admitted(environment: Mapping[str, str], machine: Machine, reader: Reader = "library") -> bool:
+def admitted(environment: Mapping[str, str], machine: MachineProperties, reader: Reader = "library") -> bool:
     """Return whether an image with this environment starts on `machine`.
 
     Every NVIDIA_REQUIRE_* must admit the machine, unless NVIDIA_DISABLE_REQUIRE is set.
@@ -127,7 +129,7 @@ def _requirements(environment: Mapping[str, str]) -> Iterable[str]:
     )
 
 
-def _holds(text: str, machine: Machine, reader: Reader) -> bool | None:
+def _holds(text: str, machine: MachineProperties, reader: Reader) -> bool | None:
     """Return whether one condition holds.
 
     None: the toolkit ignores it, because it does not know the property.
@@ -162,18 +164,4 @@ def _holds(text: str, machine: Machine, reader: Reader) -> bool | None:
     if not _NUMBERS.fullmatch(wanted):
         raise ImageError(f'"{wanted}" in "{text}" is no version', remedy="write numbers with dots")
     have: str | None = {"cuda": machine.cuda, "driver": machine.driver, "arch": machine.arch}[name]
-    return have is not None and _compare(have, sign, wanted)
-
-
-def _compare(have: str, sign: str, wanted: str) -> bool:
-    mine, its = key(have), key(wanted)
-    width = max(len(mine), len(its))
-    mine, its = (*mine, *([0] * (width - len(mine)))), (*its, *([0] * (width - len(its))))
-    return {
-        ">=": mine >= its,
-        "<=": mine <= its,
-        "<": mine < its,
-        ">": mine > its,
-        "=": mine == its,
-        "!=": mine != its,
-    }[sign]
+    return have is not None and satisfies(have, sign, wanted)

@@ -36,26 +36,26 @@ from goldnode.core.files import cache_directory, sha256_of
 from goldnode.core.site import Site, load_site
 from goldnode.images import hostpackage
 from goldnode.images.imagelock import ImageLock, find_lock, intent_digest
-from goldnode.images.matrix import Row, System
+from goldnode.images.matrix import MatrixRow, MatrixSystem
 from goldnode.images.wheelindex import Index, PipTransport, WheelFile, pinned, platforms
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
-from goldnode.lock.archives import ArchivePlaces
-from goldnode.lock.fetch import Fetcher, Progress, Wanted
+from goldnode.lock.archives import ArchivePlaces, KeyAccess
+from goldnode.lock.fetch import Fetcher, FetchProgress, FileToFetch
 from goldnode.lock.locked_files import (
     LockedDeb,
     LockedWheel,
-    Moved,
+    MovedFile,
+    first_fault,
     keeper,
     kept_versions,
     locked_debs,
     moved,
     pool_path,
-    told,
     wanted_debs,
     writing,
 )
 from goldnode.lock.model import LockedArchive
-from goldnode.lock.resolve import Graph, _records, archive_sources
+from goldnode.lock.resolve import DependencyGraph, _records, archive_sources
 from goldnode.lock.transport import masked
 
 # Fields of a record that apt needs in a dpkg status file to resolve on top of it. Without Installed-Size, apt
@@ -78,10 +78,10 @@ _STATUS = (
 
 
 @dataclass(frozen=True)
-class Locked:
+class ImageLockResult:
     """Result of locking one image: its lock, the previous one, and whether anything differs."""
 
-    row: Row
+    row: MatrixRow
     lock: ImageLock
     old: ImageLock | None
     changed: bool
@@ -118,8 +118,8 @@ class Resolver:
         self._stack.close()
 
     def lock(
-        self, row: Row, chain: Sequence[tuple[Row, ImageLock]], *, keep: ImageLock | None = None
-    ) -> Locked:
+        self, row: MatrixRow, chain: Sequence[tuple[MatrixRow, ImageLock]], *, keep: ImageLock | None = None
+    ) -> ImageLockResult:
         """Resolve `row` on top of `chain`, its ancestors with their locks, the root first.
 
         With `keep`, versions of that lock stay if the archives still have them. Raises ImageError,
@@ -148,9 +148,9 @@ class Resolver:
             wheels=wheels,
         )
         _check_parts(row, lock)
-        return Locked(row, lock, keep, True)
+        return ImageLockResult(row, lock, keep, True)
 
-    def check_all(self, locks: Sequence[tuple[Row, ImageLock]]) -> list[list[Moved]]:
+    def check_all(self, locks: Sequence[tuple[MatrixRow, ImageLock]]) -> list[list[MovedFile]]:
         """Return the result of `check` for each lock; several run in parallel."""
         for row, lock in locks:
             if lock.debs:
@@ -158,9 +158,9 @@ class Resolver:
         with ThreadPoolExecutor(4, thread_name_prefix="check") as pool:
             return list(pool.map(lambda pair: self.check(*pair), locks))
 
-    def check(self, row: Row, lock: ImageLock) -> list[Moved]:
+    def check(self, row: MatrixRow, lock: ImageLock) -> list[MovedFile]:
         """Return the files of `lock` that its sources no longer have, or have with other content."""
-        found: list[Moved] = []
+        found: list[MovedFile] = []
         if lock.debs:
             root = self._root(row.system)
             offered = root.offered(item.name for item in lock.debs)
@@ -168,7 +168,7 @@ class Resolver:
                 if deb.made:
                     if hostpackage.locked(hostpackage.stated(deb.provides)) != deb:
                         found.append(
-                            Moved(
+                            MovedFile(
                                 "changed", deb.name, f"this goldnode makes another {deb.name} than was locked"
                             )
                         )
@@ -179,17 +179,19 @@ class Resolver:
             for wheel in lock.wheels:
                 hashes = {item.sha256 for item in index.files(wheel.name) if item.file == wheel.file}
                 if not hashes:
-                    found.append(Moved("vanished", wheel.name, f"{wheel.file} is not in the index any more"))
+                    found.append(
+                        MovedFile("vanished", wheel.name, f"{wheel.file} is not in the index any more")
+                    )
                 # An index that states no hash cannot show a change.
                 elif None not in hashes and wheel.sha256 not in hashes:
                     found.append(
-                        Moved("changed", wheel.name, f"{wheel.file} has other bytes than were locked")
+                        MovedFile("changed", wheel.name, f"{wheel.file} has other bytes than were locked")
                     )
         return found
 
     # Debian packages
 
-    def _root(self, system: System) -> AptRoot:
+    def _root(self, system: MatrixSystem) -> AptRoot:
         key = (system.id, system.codename, system.archives, system.architectures)
         if key not in self._roots:
             release = OperatingSystem.model_validate(
@@ -200,7 +202,9 @@ class Resolver:
                     "architecture": system.architectures[0],
                 }
             )
-            places = ArchivePlaces(self.catalog, self.site, release, cache=self.cache, offline=self.offline)
+            places = ArchivePlaces(
+                self.catalog, self.site, release, KeyAccess(cache=self.cache, offline=self.offline)
+            )
             sources = archive_sources(system.archives, places)
             root = self._stack.enter_context(apt_root(sources, system.architectures[0], self.cache))
             root.refresh(self.offline)
@@ -208,7 +212,7 @@ class Resolver:
         return self._roots[key]
 
     def _debs(
-        self, row: Row, root: AptRoot, have: Sequence[LockedDeb], keep: ImageLock | None
+        self, row: MatrixRow, root: AptRoot, have: Sequence[LockedDeb], keep: ImageLock | None
     ) -> list[LockedDeb]:
         below = self._control(row, root, have)
         pins = {item.name: item.version for item in have}
@@ -237,7 +241,7 @@ class Resolver:
             )
         stanzas = _records(root, downloads)
         self._keep_control(stanzas.values())
-        graph = Graph({**below, **stanzas})
+        graph = DependencyGraph({**below, **stanzas})
         asked = [name for name in row.debs if name in stanzas]
         essential = (
             [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
@@ -253,7 +257,7 @@ class Resolver:
         return sorted(found, key=lambda entry: entry.name)
 
     def _asked(
-        self, row: Row, root: AptRoot, below: Mapping[str, Stanza]
+        self, row: MatrixRow, root: AptRoot, below: Mapping[str, Stanza]
     ) -> tuple[LockedDeb | None, list[Download]]:
         """Return the packages that apt downloads for `row` on top of `below`.
 
@@ -286,7 +290,7 @@ class Resolver:
             )
         return made, second
 
-    def _control(self, row: Row, root: AptRoot, debs: Sequence[LockedDeb]) -> dict[str, Stanza]:
+    def _control(self, row: MatrixRow, root: AptRoot, debs: Sequence[LockedDeb]) -> dict[str, Stanza]:
         """Return the archive's records of `debs` by name, or those that an earlier run cached."""
         offered: dict[tuple[str, str], Stanza] = {}
         for stanza in root.show(f"{item.name}={item.version}" for item in debs if not item.made):
@@ -326,13 +330,13 @@ class Resolver:
 
     # Wheels
 
-    def _index(self, row: Row) -> Index:
+    def _index(self, row: MatrixRow) -> Index:
         url = index_url(row, self.site)
         with self._opening:
             return self._indexes.setdefault(url, Index(url))
 
     def _wheels(
-        self, row: Row, chain: Sequence[tuple[Row, ImageLock]], keep: ImageLock | None
+        self, row: MatrixRow, chain: Sequence[tuple[MatrixRow, ImageLock]], keep: ImageLock | None
     ) -> list[LockedWheel]:
         if self.offline:
             if keep is not None and keep.intent == intent_digest(row):
@@ -364,7 +368,7 @@ class Resolver:
             if item.name not in there
         ]
 
-    def _exact(self, row: Row, index: Index, name: str, version: str) -> _Wheel:
+    def _exact(self, row: MatrixRow, index: Index, name: str, version: str) -> _Wheel:
         found = index.wheel(name, version, row.system)
         if found is None:
             known = {str(parse_wheel_filename(item.file)[1]) for item in index.files(name)}
@@ -414,7 +418,7 @@ def _locked(item: _Wheel, index: Index, why: str) -> LockedWheel:
     )
 
 
-def platform_options(system: System) -> list[str]:
+def platform_options(system: MatrixSystem) -> list[str]:
     """Return the options that make pip choose wheels for the Python and platform of `system`."""
     short = "cp" + system.python.replace(".", "")
     options = ["--python-version", system.python, "--implementation", "cp"]
@@ -422,7 +426,7 @@ def platform_options(system: System) -> list[str]:
     return options + [word for tag in platforms(system) for word in ("--platform", tag)]
 
 
-def environment(system: System, extra: str = "") -> dict[str, str]:
+def environment(system: MatrixSystem, extra: str = "") -> dict[str, str]:
     """Return the marker environment (PEP 508) of the Python of `system`."""
     return {
         "implementation_name": "cpython",
@@ -440,7 +444,9 @@ def environment(system: System, extra: str = "") -> dict[str, str]:
     }
 
 
-def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping[str, str]) -> list[_Wheel]:
+def _pip(
+    row: MatrixRow, site: Site, requirements: Sequence[str], constraints: Mapping[str, str]
+) -> list[_Wheel]:
     """Return the wheels that pip would install.
 
     Raises _ResolutionError if pip finds no solution, and ImageError for an index that does not answer, or a
@@ -506,7 +512,7 @@ def _pip(row: Row, site: Site, requirements: Sequence[str], constraints: Mapping
     return [_reported(item, row) for item in report["install"]]
 
 
-def index_url(row: Row, site: Site) -> str | None:
+def index_url(row: MatrixRow, site: Site) -> str | None:
     """Return the site's URL of the index that `row` names; None for pip's configured index.
 
     Raises ImageError if the site does not define that index.
@@ -522,7 +528,7 @@ def index_url(row: Row, site: Site) -> str | None:
     return site.indexes[row.index].url
 
 
-def _reported(item: Mapping[str, Any], row: Row) -> _Wheel:
+def _reported(item: Mapping[str, Any], row: MatrixRow) -> _Wheel:
     metadata, info = item["metadata"], item["download_info"]
     url = info["url"]
     file = unquote(urlsplit(url).path.rpartition("/")[2])
@@ -549,7 +555,9 @@ def _hash_of(url: str) -> str:
     return sha256_of(Path(unquote(urlsplit(url).path)))
 
 
-def _closure(row: Row, site: Site, constraints: Mapping[str, str]) -> tuple[list[_Wheel], dict[str, str]]:
+def _closure(
+    row: MatrixRow, site: Site, constraints: Mapping[str, str]
+) -> tuple[list[_Wheel], dict[str, str]]:
     """Return all wheels that `row` needs by the markers of its own Python, and the reason for each."""
     asked = list(row.wheels)
     # Each round may add wheels with further requirements. Eight rounds end a loop that does not converge.
@@ -562,7 +570,7 @@ def _closure(row: Row, site: Site, constraints: Mapping[str, str]) -> tuple[list
     raise row.error(f"pip leaves out {', '.join(missing)} again and again", remedy="name them as components")
 
 
-def _reached(row: Row, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], list[str]]:
+def _reached(row: MatrixRow, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], list[str]]:
     """Follow the requirements of `row` through `found`.
 
     Return the reasons by name, and the requirements that no wheel in `found` fulfils.
@@ -594,7 +602,9 @@ def _reached(row: Row, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], lis
     return reasons, missing
 
 
-def _check_release(row: Row, chain: Sequence[tuple[Row, ImageLock]], found: Sequence[_Wheel]) -> None:
+def _check_release(
+    row: MatrixRow, chain: Sequence[tuple[MatrixRow, ImageLock]], found: Sequence[_Wheel]
+) -> None:
     """Raise an error for a CUDA wheel with a requirement that neither the image nor its ancestors fulfil.
 
     A wheel or a Debian package may fulfil it.
@@ -619,7 +629,7 @@ def _check_release(row: Row, chain: Sequence[tuple[Row, ImageLock]], found: Sequ
                 )
 
 
-def _check_parts(row: Row, lock: ImageLock) -> None:
+def _check_parts(row: MatrixRow, lock: ImageLock) -> None:
     """Raise an error for a Debian package whose version differs from that of its component."""
     versions = {item.name: item.version for item in lock.debs}
     for name, component in row.components.items():
@@ -651,9 +661,9 @@ def _status(stanzas: Iterable[Stanza]) -> str:
 
 
 def fetch_all(
-    rows: Sequence[tuple[Row, ImageLock]] | Sequence[Row],
+    rows: Sequence[tuple[MatrixRow, ImageLock]] | Sequence[MatrixRow],
     pool: Path,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     *,
     site: Site | None = None,
     parallel: int = 4,
@@ -688,7 +698,7 @@ def fetch_all(
         ).fetch(wanted)
     if faults:
         raise ImageError(
-            told(faults),
+            first_fault(faults),
             remedy=(
                 "run `goldnode images lock --check` to see what moved, or fetch again if it was the network"
             ),
@@ -714,7 +724,7 @@ def _there(pool: Path, item: LockedDeb | LockedWheel, verify: bool) -> bool:
         return False
 
 
-def _addresses(wheels: Sequence[tuple[Row, LockedWheel]], site: Site) -> Iterator[Wanted]:
+def _addresses(wheels: Sequence[tuple[MatrixRow, LockedWheel]], site: Site) -> Iterator[FileToFetch]:
     """Yield the downloads of these wheels from pip's indexes.
 
     Raises ImageError for a wheel that an index lacks or has with other content.
@@ -733,4 +743,4 @@ def _addresses(wheels: Sequence[tuple[Row, LockedWheel]], site: Site) -> Iterato
                 "has other bytes in the index than were locked" if named else "is not in the index any more"
             )
             raise row.error(f"{wheel.file} {what}", remedy=f"run `goldnode images lock {row.name}`")
-        yield Wanted(wheel.sha256, wheel.size, fitting[0].url, wheel.name, wheel.version, "of wheels")
+        yield FileToFetch(wheel.sha256, wheel.size, fitting[0].url, wheel.name, wheel.version, "of wheels")

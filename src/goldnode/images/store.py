@@ -11,6 +11,7 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
+from goldnode.channels.locks import opening
 from goldnode.core.errors import ImageError
 from goldnode.core.files import replace_file
 from goldnode.oci.layout import Layout, canonical
@@ -20,7 +21,7 @@ VARIABLE = "GOLDNODE_IMAGES"
 DEFAULT = Path(".goldnode/images")
 
 
-class Store:
+class ImageStore:
     """A directory of images.
 
     `layout` is its OCI image layout (the directory itself). `pool` contains the downloaded debs and wheels as
@@ -30,16 +31,10 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        try:
+        with opening(root, ImageError, VARIABLE):
             self.layout = Layout(self.root)
             for place in (self.pool, self.cache, self.records):
                 place.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise ImageError(
-                f"the store cannot be written: {problem.strerror}",
-                file=root,
-                remedy=f"name another with --store or ${VARIABLE}",
-            ) from problem
 
     @property
     def pool(self) -> Path:
@@ -110,7 +105,7 @@ class Store:
         return place
 
 
-def open_store(path: Path | None = None) -> Store:
+def open_store(path: Path | None = None) -> ImageStore:
     """Open the store at `path`, at $GOLDNODE_IMAGES, or at `.goldnode/images` in the current directory.
 
     Create the store if it does not exist.
@@ -118,4 +113,4 @@ def open_store(path: Path | None = None) -> Store:
     if path is None:
         named = os.environ.get(VARIABLE)
         path = Path(named).expanduser() if named else DEFAULT
-    return Store(path)
+    return ImageStore(path)

@@ -27,7 +27,7 @@ from urllib3.exceptions import HTTPError
 
 from goldnode.core.errors import ImageError
 from goldnode.core.files import sha256_of
-from goldnode.images.matrix import System
+from goldnode.images.matrix import MatrixSystem
 from goldnode.lock.transport import Transport, masked
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
@@ -111,7 +111,7 @@ class Index:
             self._pages[name] = found
         return found
 
-    def wheel(self, project: str, version: str, system: System) -> WheelFile | None:
+    def wheel(self, project: str, version: str, system: MatrixSystem) -> WheelFile | None:
         """Return the wheel of this version that fits `system` best, in pip's order of tags; None
         without any.
         """
@@ -230,7 +230,7 @@ def _default_index() -> str:
     return done.stdout.strip()
 
 
-def tags(system: System) -> Iterator[Tag]:
+def tags(system: MatrixSystem) -> Iterator[Tag]:
     """Yield the wheel tags that the Python of `system` accepts, best first."""
     python = tuple(int(part) for part in system.python.split("."))
     machines = platforms(system)
@@ -238,7 +238,7 @@ def tags(system: System) -> Iterator[Tag]:
     yield from compatible_tags(python, interpreter=f"cp{python[0]}{python[1]}", platforms=machines)
 
 
-def platforms(system: System) -> list[str]:
+def platforms(system: MatrixSystem) -> list[str]:
     """Return the platform tags that `system` accepts, newest first."""
     machine = {"amd64": "x86_64"}[system.architectures[0]]
     newest = int(system.glibc.partition(".")[2])

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from goldnode.inspect.policy import Inspection, Purity
-    from goldnode.inspect.targets import Target
-    from goldnode.inspect.truth import Locked, Truth
+    from goldnode.inspect.targets import InspectionTarget
+    from goldnode.inspect.truth import LockedContents, Truth
 
 
 def examine(
-    target: Target,
+    target: InspectionTarget,
     rules: Purity,
     backend: str | None = None,
     *,
     today: dt.date | None = None,
-    locked: Callable[[str], Locked | None] | None = None,
+    locked: Callable[[str], LockedContents | None] | None = None,
 ) -> tuple[Inspection, Truth | None]:
     """Inspect a target. If it is an image, also verify the claims of its tag.
 

@@ -18,7 +18,7 @@ from typing import IO, cast
 from uuid import UUID
 
 from goldnode.core.errors import ImageError
-from goldnode.inspect.scan import Entry, Limits, Scan, SourceFile, collect
+from goldnode.inspect.scan import Limits, Scan, ScannedPath, SourceFile, collect
 
 # Partitions that contain no libraries: EFI system, BIOS boot, swap.
 _PASSED_OVER = {
@@ -41,7 +41,7 @@ _EXTENT_BLOCKS = 1 << 16
 
 
 @dataclass(frozen=True)
-class DiskFile:
+class FilesystemEntry:
     """One path of a file system.
 
     `kind` is f, d, l or o as in `scan.Entry`. Hard links of one file have the same `inode`. `size` is in
@@ -59,7 +59,7 @@ class DiskFile:
     open: Callable[[], IO[bytes]]
 
 
-def read_partition(path: Path, start: int, size: int) -> Iterator[DiskFile]:
+def read_partition(path: Path, start: int, size: int) -> Iterator[FilesystemEntry]:
     """Return every path of the ext4 file system at byte `start` of a raw disk.
 
     Raise ImageError if any of it cannot be read.
@@ -293,10 +293,10 @@ class Ext:
     def walk(self) -> Iterator[SourceFile]:
         """Return every file, for `scan.collect`."""
         for found in self.files():
-            entry = Entry(found.kind, found.size if found.kind == "f" else 0, found.link)
+            entry = ScannedPath(found.kind, found.size if found.kind == "f" else 0, found.link)
             yield SourceFile(found.path, entry, found.open if found.kind == "f" else None)
 
-    def files(self) -> Iterator[DiskFile]:
+    def files(self) -> Iterator[FilesystemEntry]:
         """Return every path, directories before their content."""
         todo, seen = [(2, "")], {2}
         while todo:
@@ -323,7 +323,7 @@ class Ext:
                         )
                         link = target.decode("utf-8", "surrogateescape")
                     uid, gid = self.owner(child)
-                    yield DiskFile(
+                    yield FilesystemEntry(
                         path,
                         kind,
                         child,

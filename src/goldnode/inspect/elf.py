@@ -15,6 +15,7 @@ import mmap
 import re
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Data = bytes | mmap.mmap
 
@@ -101,23 +102,16 @@ def _read(data: Data) -> Elf:
     size = len(data)
     if size < 52:
         return Elf(fault=f"it ends after {size} bytes, within the ELF header")
-    wide, order = data[4] == 2, {1: "<", 2: ">"}.get(data[5])
-    if data[4] not in (1, 2) or order is None or (wide and size < 64):
+    head = _header(data)
+    if head is None:
         return Elf(fault="its ELF header has no known class or byte order")
-    number = struct.unpack_from(order + "H", data, 18)[0]
-    machine = MACHINES.get(number, f"machine {number}")
-    if wide:
-        phoff, shoff = struct.unpack_from(order + "QQ", data, 32)
-        phentsize, phnum, shentsize, shnum, shstrndx = struct.unpack_from(order + "5H", data, 54)
-    else:
-        phoff, shoff = struct.unpack_from(order + "II", data, 28)
-        phentsize, phnum, shentsize, shnum, shstrndx = struct.unpack_from(order + "5H", data, 42)
+    machine = MACHINES.get(head.machine, f"machine {head.machine}")
     faults: list[str] = []
-    segments = _segments(data, order, wide, phoff, phentsize, phnum, faults)
-    soname, needed, strtab, strsize = _dynamic(data, order, wide, segments, faults)
+    segments = _segments(data, head, faults)
+    soname, needed, strtab, strsize = _dynamic(data, head, segments, faults)
     device: dict[str, None] = {}
     device_bytes = 0
-    sections, names = _sections(data, order, wide, shoff, shentsize, shnum, shstrndx, faults)
+    sections, names = _sections(data, head, faults)
     if found := dict.fromkeys(match[1] for match in _DEVICE.finditer(b"\0" + names)):
         device.update((name.decode("ascii", "replace"), None) for name in found)
         device_bytes = sum(length for name, _, _, _, length in sections if name in found)
@@ -145,15 +139,67 @@ def _read(data: Data) -> Elf:
     )
 
 
-def _segments(
-    data: Data, order: str, wide: bool, offset: int, entry: int, count: int, faults: list[str]
-) -> list[tuple[int, int, int, int]]:
+class Dynamic(NamedTuple):
+    """Names in the dynamic section of one file. Empty for a static or relocatable file."""
+
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+
+
+def dynamic(data: Data) -> Dynamic:
+    """Read DT_SONAME and DT_NEEDED of an ELF file through its program headers, as the dynamic loader does.
+
+    A truncated or malformed file yields an empty result: it is not validated here.
+    """
+    try:
+        head = _header(data) if data[:4] == MAGIC else None
+        if head is None:
+            return Dynamic()
+        soname, needed, _, _ = _dynamic(data, head, _segments(data, head, []), [])
+    except (struct.error, ValueError, IndexError, OverflowError):
+        return Dynamic()
+    return Dynamic(_printable(soname), tuple(_printable(name) for name in needed))
+
+
+def _printable(name: str) -> str:
+    """Replace bytes that are not UTF-8, because evidence is written as UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+class _Header(NamedTuple):
+    """The ELF header. `order` is the byte order for `struct`, `wide` means 64-bit."""
+
+    order: str
+    wide: bool
+    machine: int
+    phoff: int
+    shoff: int
+    phentsize: int
+    phnum: int
+    shentsize: int
+    shnum: int
+    shstrndx: int
+
+
+def _header(data: Data) -> _Header | None:
+    """Read the ELF header; None for an unknown class or byte order."""
+    wide, order = data[4] == 2, {1: "<", 2: ">"}.get(data[5])
+    if data[4] not in (1, 2) or order is None or (wide and len(data) < 64):
+        return None
+    (machine,) = struct.unpack_from(order + "H", data, 18)
+    offsets = struct.unpack_from(order + ("QQ" if wide else "II"), data, 32 if wide else 28)
+    sizes = struct.unpack_from(order + "5H", data, 54 if wide else 42)
+    return _Header(order, wide, machine, *offsets, *sizes)
+
+
+def _segments(data: Data, head: _Header, faults: list[str]) -> list[tuple[int, int, int, int]]:
     """Return address, flags, file offset and length of every PT_LOAD segment.
 
     PT_DYNAMIC has flags -1. Lengths are limited to the end of the file.
     """
     found: list[tuple[int, int, int, int]] = []
-    shape = struct.Struct(order + ("IIQQQQQQ" if wide else "8I"))
+    offset, entry, count, wide = head.phoff, head.phentsize, head.phnum, head.wide
+    shape = struct.Struct(head.order + ("IIQQQQQQ" if wide else "8I"))
     if not count:
         return found
     if entry != shape.size or count > _SEGMENTS or offset + entry * count > len(data):
@@ -173,16 +219,16 @@ def _segments(
 
 
 def _dynamic(
-    data: Data, order: str, wide: bool, segments: list[tuple[int, int, int, int]], faults: list[str]
+    data: Data, head: _Header, segments: list[tuple[int, int, int, int]], faults: list[str]
 ) -> tuple[str, tuple[str, ...], int, int]:
     """Return SONAME, DT_NEEDED, and offset and size of the dynamic string table (0, 0 without one)."""
     place = next(((start, length) for _, flags, start, length in segments if flags == -1), None)
     if place is None:
         return "", (), 0, 0
-    shape = struct.Struct(order + ("QQ" if wide else "II"))
+    shape = struct.Struct(head.order + ("QQ" if head.wide else "II"))
     start, length = place
     length = min(length - length % shape.size, _DYNAMIC * shape.size)
-    soname, table, table_size = -1, -1, 0
+    soname, table, table_size = -1, -1, -1
     needed: list[int] = []
     for tag, value in shape.iter_unpack(data[start : start + length]):
         if tag == 0:
@@ -195,19 +241,21 @@ def _dynamic(
             table_size = value
         elif tag == 14:
             soname = value
-    offset = next(
+    # DT_STRTAB is a virtual address: translate it through the segment that contains it.
+    offset, room = next(
         (
-            at + table - address
+            (at + table - address, address + size - table)
             for address, flags, at, size in segments
             if flags >= 0 and address <= table < address + size
         ),
-        None,
+        (None, 0),
     )
     if offset is None:
         if needed:
             faults.append("its dynamic string table is not within it")
         return "", (), 0, 0
-    table_size = max(0, min(table_size, len(data) - offset))
+    # Without DT_STRSZ, the table ends with its segment at the latest.
+    table_size = max(0, min(room if table_size < 0 else table_size, len(data) - offset))
 
     def name(index: int) -> str:
         at = offset + index
@@ -222,21 +270,15 @@ def _dynamic(
 
 
 def _sections(
-    data: Data,
-    order: str,
-    wide: bool,
-    offset: int,
-    entry: int,
-    count: int,
-    names_index: int,
-    faults: list[str],
+    data: Data, head: _Header, faults: list[str]
 ) -> tuple[list[tuple[bytes, int, int, int, int]], bytes]:
     """Return the sections whose bytes are in the file, and the table of section names.
 
     Each section is a tuple of name, type, flags, offset and length. The loader needs no sections, so a file
     without them has no fault. A table outside the file is one.
     """
-    shape = struct.Struct(order + ("IIQQQQIIQQ" if wide else "10I"))
+    offset, entry, count, names_index = head.shoff, head.shentsize, head.shnum, head.shstrndx
+    shape = struct.Struct(head.order + ("IIQQQQIIQQ" if head.wide else "10I"))
     if not offset:
         return [], b""
     if entry != shape.size or offset + shape.size > len(data):
@@ -360,11 +402,12 @@ def symbol(data: Data, name: bytes) -> tuple[int, int] | None:
     try:
         if data[:4] != MAGIC or data[4] != 2 or data[5] != 1:
             return None
-        phoff, shoff = struct.unpack_from("<QQ", data, 32)
-        phentsize, phnum, shentsize, shnum, shstrndx = struct.unpack_from("<5H", data, 54)
-        segments = _segments(data, "<", True, phoff, phentsize, phnum, [])
-        _, _, strtab, strsize = _dynamic(data, "<", True, segments, [])
-        sections, _ = _sections(data, "<", True, shoff, shentsize, shnum, shstrndx, [])
+        head = _header(data)
+        if head is None:
+            return None
+        segments = _segments(data, head, [])
+        _, _, strtab, strsize = _dynamic(data, head, segments, [])
+        sections, _ = _sections(data, head, [])
         table = next(((at, size) for _, kind, _, at, size in sections if kind == 11), None)  # SHT_DYNSYM
         if table is None or not strsize:
             return None

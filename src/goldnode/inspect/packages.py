@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import csv
 import re
 from collections.abc import Iterator
@@ -9,10 +11,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from goldnode.inspect.scan import View
 
@@ -21,7 +24,7 @@ _MERGED = ("bin/", "sbin/", "lib/", "lib32/", "lib64/", "libx32/")
 
 
 @dataclass(frozen=True)
-class Package:
+class InstalledPackage:
     """One installed package.
 
     `path` is that of its metadata. `requires` are names without versions; wheel names are normalised as pip
@@ -47,7 +50,7 @@ class Package:
         return f"{self.name} {self.version}"
 
 
-class Packages:
+class InstalledPackages:
     """The packages of a view. `machine` is the platform for which requirement markers are evaluated."""
 
     def __init__(self, view: View, machine: str = "x86_64") -> None:
@@ -62,15 +65,17 @@ class Packages:
             "platform_machine": {"arm64": "aarch64"}.get(view.architecture, machine),
             "extra": "",
         }
-        self.all: dict[str, Package] = {package.key: package for package in (*self._wheels(), *self._debs())}
+        self.all: dict[str, InstalledPackage] = {
+            package.key: package for package in (*self._wheels(), *self._debs())
+        }
 
-    def of(self, kind: str) -> dict[str, Package]:
+    def of(self, kind: str) -> dict[str, InstalledPackage]:
         """Return the packages of a kind by name."""
         return {package.name: package for package in self.all.values() if package.kind == kind}
 
     @cached_property
-    def _names(self) -> dict[str, list[Package]]:
-        found: dict[str, list[Package]] = {}
+    def _names(self) -> dict[str, list[InstalledPackage]]:
+        found: dict[str, list[InstalledPackage]] = {}
         for package in self.all.values():
             for name in (package.name, *package.provides):
                 found.setdefault(f"{package.kind}:{name}", []).append(package)
@@ -81,8 +86,8 @@ class Packages:
         return f"wheel:{name}" in self._names
 
     @cached_property
-    def _requirers(self) -> dict[str, list[Package]]:
-        found: dict[str, list[Package]] = {}
+    def _requirers(self) -> dict[str, list[InstalledPackage]]:
+        found: dict[str, list[InstalledPackage]] = {}
         for package in self.all.values():
             for name in package.requires:
                 for target in self._names.get(f"{package.kind}:{name}", []):
@@ -90,11 +95,11 @@ class Packages:
                         found.setdefault(target.key, []).append(package)
         return found
 
-    def requirers(self, package: Package) -> list[Package]:
+    def requirers(self, package: InstalledPackage) -> list[InstalledPackage]:
         """Return the installed packages that require a package."""
         return sorted(self._requirers.get(package.key, []), key=lambda row: row.name)
 
-    def required_by(self, package: Package) -> list[str]:
+    def required_by(self, package: InstalledPackage) -> list[str]:
         """Return the titles of the packages that require a package."""
         return list(dict.fromkeys(row.title for row in self.requirers(package)))
 
@@ -126,29 +131,29 @@ class Packages:
                 if package is not None:
                     found.update((_merged(line.strip("/")), package.key) for line in text.splitlines())
         for package, root, rows in self._records():
-            found.update((_joined(root, name), package.key) for name, _ in rows)
+            found.update((_joined(root, row.path), package.key) for row in rows)
         return found
 
     @cached_property
     def _moved(self) -> dict[tuple[str, int], str]:
         return {
-            (name.rpartition("/")[2], size): package.key
+            (row.path.rpartition("/")[2], row.size): package.key
             for package, root, rows in self._records()
-            for name, size in rows
+            for row in rows
             # Small files such as `__init__.py` share name and size too often to identify a wheel.
-            if size >= 1024 and _joined(root, name) not in self._view.paths
+            if row.size >= 1024 and _joined(root, row.path) not in self._view.paths
         }
 
-    def _records(self) -> Iterator[tuple[Package, str, list[tuple[str, int]]]]:
+    def _records(self) -> Iterator[tuple[InstalledPackage, str, list[RecordRow]]]:
         for package in self.all.values():
             if package.kind != "wheel" or not package.path.endswith("/METADATA"):
                 continue
             folder = package.path.rpartition("/")[0]
             text = self._view.texts.get(f"{folder}/RECORD")
             if text is not None:
-                yield package, folder.rpartition("/")[0], list(_record(text))
+                yield package, folder.rpartition("/")[0], list(wheel_record(text))
 
-    def _wheels(self) -> Iterator[Package]:
+    def _wheels(self) -> Iterator[InstalledPackage]:
         for path, text in self._view.texts.items():
             if _INFO.match(path) is None or path.startswith("var/lib/dpkg/"):
                 continue
@@ -160,8 +165,8 @@ class Packages:
                         self._requirements(str(row) for row in message.get_all("Requires-Dist", []))
                     )
                 )
-                yield Package(
-                    "wheel", canonical(name), str(message.get("Version", "")).strip(), path, requires
+                yield InstalledPackage(
+                    "wheel", canonicalize_name(name), str(message.get("Version", "")).strip(), path, requires
                 )
 
     def _requirements(self, rows: Iterator[str]) -> Iterator[str]:
@@ -169,29 +174,24 @@ class Packages:
             try:
                 requirement = Requirement(row)
                 if requirement.marker is None or requirement.marker.evaluate(self._environment):
-                    yield canonical(requirement.name)
+                    yield canonicalize_name(requirement.name)
             except (InvalidRequirement, ValueError):
                 # Count a requirement that cannot be parsed: missing one would be worse.
                 if match := re.match(r"[A-Za-z0-9._-]+", row):
-                    yield canonical(match[0])
+                    yield canonicalize_name(match[0])
 
-    def _debs(self) -> Iterator[Package]:
+    def _debs(self) -> Iterator[InstalledPackage]:
         for path, text in self._view.texts.items():
             if path != "var/lib/dpkg/status" and not path.startswith("var/lib/dpkg/status.d/"):
                 continue
-            for paragraph in re.split(r"\n\s*\n", text):
-                fields = {
-                    key: value.strip()
-                    for key, colon, value in (line.partition(":") for line in paragraph.splitlines())
-                    if colon and key[:1] != " "
-                }
+            for fields in paragraphs(text):
                 name = fields.get("Package", "")
                 installed = path != "var/lib/dpkg/status" or fields.get("Status", "").endswith(" installed")
                 if name and installed:
                     requires = ",".join(
                         fields.get(key, "") for key in ("Pre-Depends", "Depends", "Recommends")
                     )
-                    yield Package(
+                    yield InstalledPackage(
                         "deb",
                         name,
                         fields.get("Version", ""),
@@ -202,18 +202,40 @@ class Packages:
                     )
 
 
-def canonical(name: str) -> str:
-    """Return the normalised name of a wheel, as pip compares names."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+class RecordRow(NamedTuple):
+    """One file of a wheel's RECORD: path, sha256 in hex (`""` if not stated), and size in bytes (0 if not)."""
+
+    path: str
+    sha256: str
+    size: int
 
 
-def _record(text: str) -> Iterator[tuple[str, int]]:
+def wheel_record(text: str) -> Iterator[RecordRow]:
+    """Read the RECORD of an installed wheel (PEP 376), as far as it is readable."""
     try:
         for row in csv.reader(text.splitlines()):
-            if len(row) == 3:
-                yield row[0], int(row[2]) if row[2].isdigit() else 0
+            if len(row) >= 2 and row[0]:
+                kind, _, value = row[1].partition("=")
+                size = int(row[2]) if len(row) > 2 and row[2].isdigit() else 0
+                yield RecordRow(row[0], _hex(value) if kind == "sha256" else "", size)
     except csv.Error:
         return
+
+
+def _hex(value: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
+    except (ValueError, binascii.Error):
+        return ""
+
+
+def paragraphs(text: str) -> Iterator[dict[str, str]]:
+    """Yield the paragraphs of a dpkg status file. Of a field with several lines only the first is read."""
+    for block in re.split(r"\n\s*\n", text):
+        fields = (line.partition(":") for line in block.splitlines() if line[:1].strip() and ":" in line)
+        found = {name: value.strip() for name, _, value in fields}
+        if found:
+            yield found
 
 
 def _joined(root: str, name: str) -> str:

@@ -21,7 +21,7 @@ from goldnode.core import yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import ImageError, nearest
 from goldnode.inspect.elf import Elf
-from goldnode.inspect.packages import Package, Packages
+from goldnode.inspect.packages import InstalledPackage, InstalledPackages
 from goldnode.inspect.scan import View, shown
 
 Severity = Literal["refuse", "warn", "note"]
@@ -35,7 +35,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Family(_Strict):
+class BackendFamily(_Strict):
     """Everything that belongs to a backend; see purity.yml."""
 
     title: str
@@ -57,7 +57,7 @@ class Family(_Strict):
     def name(self) -> re.Pattern[str]:
         return _any((*self.libraries, *self.files))
 
-    def owns(self, package: Package) -> bool:
+    def owns(self, package: InstalledPackage) -> bool:
         """Return whether a package belongs to this backend, by its name or version."""
         if package.kind == "deb":
             return bool(_any(self.debs).match(package.name)) and not _any(self.except_debs).match(
@@ -94,7 +94,7 @@ class HostOnly(_Strict):
     excepted: tuple[str, ...] = Field(default=(), alias="except")
 
 
-class Waiver(_Strict):
+class PurityWaiver(_Strict):
     """Acceptance of a reviewed finding until a date."""
 
     rule: str
@@ -110,13 +110,13 @@ class Purity(_Strict):
     """Content of purity.yml."""
 
     format: Literal[1]
-    families: dict[str, Family]
+    families: dict[str, BackendFamily]
     signals: dict[str, Severity]
     backends: dict[str, Backend]
     host_only: HostOnly = Field(default_factory=HostOnly)
     one_major: dict[str, dict[str, str]] = Field(default_factory=dict)
     instead: dict[str, dict[str, str]] = Field(default_factory=dict)
-    waivers: tuple[Waiver, ...] = ()
+    waivers: tuple[PurityWaiver, ...] = ()
 
     @field_validator("signals")
     @classmethod
@@ -134,7 +134,7 @@ class Purity(_Strict):
 
 
 @dataclass(frozen=True)
-class Finding:
+class PurityFinding:
     """One violation of the policy.
 
     `evidence` has signal, path and detail of each occurrence. `waived` names who accepted the finding and
@@ -162,7 +162,7 @@ class Inspection:
 
     name: str
     backend: str
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[PurityFinding] = field(default_factory=list)
     signals: dict[str, int] = field(default_factory=dict)
     elf_files: int = 0
 
@@ -213,7 +213,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
 
     Waivers that expire before `today` do not apply.
     """
-    packages = Packages(view)
+    packages = InstalledPackages(view)
     found = Inspection(view.name, backend, elf_files=len(view.elf), signals=dict.fromkeys(SIGNALS, 0))
     if backend:
         rules = policy.backend(backend)
@@ -231,7 +231,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
     found.findings += _host_only(view, packages, policy.host_only)
     found.findings += _compat(view)
     found.findings += [
-        Finding(
+        PurityFinding(
             "refuse",
             "not-scanned",
             shown(path),
@@ -243,10 +243,10 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
     # An empty tar or a wrong directory would otherwise pass.
     if not view.paths:
         found.findings.append(
-            Finding("refuse", "not-scanned", "", "there is no file in it", remedy="name what was meant")
+            PurityFinding("refuse", "not-scanned", "", "there is no file in it", remedy="name what was meant")
         )
     found.findings += [
-        Finding(
+        PurityFinding(
             "warn",
             "damaged-elf",
             shown(path),
@@ -265,8 +265,13 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
 
 
 def _foreign(
-    view: View, packages: Packages, policy: Purity, backend: str, family_name: str, counts: dict[str, int]
-) -> list[Finding]:
+    view: View,
+    packages: InstalledPackages,
+    policy: Purity,
+    backend: str,
+    family_name: str,
+    counts: dict[str, int],
+) -> list[PurityFinding]:
     family = policy.families[family_name]
     seen: dict[str, list[tuple[str, str, str]]] = {}
 
@@ -295,7 +300,9 @@ def _foreign(
     return [_finding(owner, rows, packages, policy, backend, family_name) for owner, rows in seen.items()]
 
 
-def _of_elf(row: Elf, family: Family, sections: set[str], machines: set[str]) -> Iterable[tuple[str, str]]:
+def _of_elf(
+    row: Elf, family: BackendFamily, sections: set[str], machines: set[str]
+) -> Iterable[tuple[str, str]]:
     match = family.library.match
     for name in row.needed:
         if match(plain(name)):
@@ -325,11 +332,11 @@ _SAYS = {
 def _finding(
     owner: str,
     rows: list[tuple[str, str, str]],
-    packages: Packages,
+    packages: InstalledPackages,
     policy: Purity,
     backend: str,
     family: str,
-) -> Finding:
+) -> PurityFinding:
     by_signal: dict[str, list[tuple[str, str]]] = {}
     for signal, path, what in rows:
         by_signal.setdefault(signal, []).append((path, what))
@@ -364,7 +371,7 @@ def _finding(
         signals,
         key=lambda signal: (_ORDER[policy.signals[signal]], signal == "package", SIGNALS.index(signal)),
     )
-    return Finding(
+    return PurityFinding(
         severity,
         f"foreign-{family}",
         by_signal[strongest][0][0],
@@ -378,7 +385,11 @@ def _finding(
 
 
 def _instead(
-    package: Package | None, packages: Packages, policy: Purity, backend: str, severity: Severity
+    package: InstalledPackage | None,
+    packages: InstalledPackages,
+    policy: Purity,
+    backend: str,
+    severity: Severity,
 ) -> str:
     """Return the replacement to suggest.
 
@@ -411,7 +422,7 @@ def _instead(
 # ----- other rules
 
 
-def _majors(view: View, packages: Packages, components: Mapping[str, str]) -> list[Finding]:
+def _majors(view: View, packages: InstalledPackages, components: Mapping[str, str]) -> list[PurityFinding]:
     found = []
     for title, pattern in components.items():
         match, base = _any((pattern,)).match, pattern.partition(".so")[0]
@@ -433,7 +444,7 @@ def _majors(view: View, packages: Packages, components: Mapping[str, str]) -> li
             oldest = min(majors[order[0]])
             owner = packages.all.get(packages.owner(oldest))
             found.append(
-                Finding(
+                PurityFinding(
                     "refuse",
                     "two-majors",
                     shown(oldest),
@@ -458,7 +469,7 @@ def _majors(view: View, packages: Packages, components: Mapping[str, str]) -> li
         if len(set(copies.values())) > 1:
             places = sorted(copies)
             found.append(
-                Finding(
+                PurityFinding(
                     "warn",
                     "two-copies",
                     shown(places[0]),
@@ -470,11 +481,11 @@ def _majors(view: View, packages: Packages, components: Mapping[str, str]) -> li
     return found
 
 
-def _environment(view: View, rules: Environment) -> list[Finding]:
+def _environment(view: View, rules: Environment) -> list[PurityFinding]:
     found = []
 
     def add(name: str, message: str, remedy: str) -> None:
-        found.append(Finding("refuse", "environment", name, message, remedy=remedy))
+        found.append(PurityFinding("refuse", "environment", name, message, remedy=remedy))
 
     for name, wanted in rules.required.items():
         got = view.environment.get(name)
@@ -500,7 +511,7 @@ def _environment(view: View, rules: Environment) -> list[Finding]:
     return found
 
 
-def _host_only(view: View, packages: Packages, rules: HostOnly) -> list[Finding]:
+def _host_only(view: View, packages: InstalledPackages, rules: HostOnly) -> list[PurityFinding]:
     match, allowed, excepted = (
         _any(rules.libraries).match,
         _any(rules.allowed_in).match,
@@ -517,7 +528,7 @@ def _host_only(view: View, packages: Packages, rules: HostOnly) -> list[Finding]
         names = [shown(path.rpartition("/")[2]) for path in sorted(paths)]
         title = package.title if package is not None else shown(owner) or "no package"
         found.append(
-            Finding(
+            PurityFinding(
                 "refuse",
                 "driver-library",
                 shown(sorted(paths)[0]),
@@ -532,7 +543,7 @@ def _host_only(view: View, packages: Packages, rules: HostOnly) -> list[Finding]
     return found
 
 
-def _compat(view: View) -> list[Finding]:
+def _compat(view: View) -> list[PurityFinding]:
     """Report forward-compatibility libraries on a search path.
 
     They shadow a newer driver of the host (errors 803 and 804).
@@ -540,7 +551,7 @@ def _compat(view: View) -> list[Finding]:
     places = {path: text for path, text in view.texts.items() if path.startswith("etc/ld.so.conf")}
     places |= {"LD_LIBRARY_PATH": view.environment.get("LD_LIBRARY_PATH", "").replace(":", "\n")}
     return [
-        Finding(
+        PurityFinding(
             "refuse",
             "compat-on-path",
             shown(path),
@@ -555,7 +566,9 @@ def _compat(view: View) -> list[Finding]:
     ]
 
 
-def _waived(finding: Finding, waivers: Sequence[Waiver], image: str, today: dt.date) -> Finding:
+def _waived(
+    finding: PurityFinding, waivers: Sequence[PurityWaiver], image: str, today: dt.date
+) -> PurityFinding:
     for waiver in waivers:
         if (
             finding.severity == "refuse"

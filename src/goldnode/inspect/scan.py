@@ -86,7 +86,7 @@ class Limits:
     in_memory: int = 32 << 20
 
 
-class Entry(NamedTuple):
+class ScannedPath(NamedTuple):
     """Type of a path, size in bytes, and link target.
 
     `kind` is `f` (regular file), `d` (directory), `l` (symbolic link), `h` (hard link) or `o` (other).
@@ -104,7 +104,7 @@ class Scan:
     `versions` were read from libraries: path to component and version.
     """
 
-    paths: dict[str, Entry] = field(default_factory=dict)
+    paths: dict[str, ScannedPath] = field(default_factory=dict)
     elf: dict[str, elf.Elf] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Scan:
                 return None
             tuples = ("needed", "device", "strings")
             return cls(
-                {path: Entry(*row) for path, row in data["paths"].items()},
+                {path: ScannedPath(*row) for path, row in data["paths"].items()},
                 {
                     path: elf.Elf(**{**row, **{key: tuple(row.get(key, ())) for key in tuples}})
                     for path, row in data["elf"].items()
@@ -150,7 +150,7 @@ class SourceFile(NamedTuple):
     """A file of a source. `open` opens its content; None if it has no content."""
 
     path: str
-    entry: Entry
+    entry: ScannedPath
     open: Callable[[], IO[bytes]] | None
     packed: int = 0
 
@@ -285,18 +285,18 @@ def _walk(root: str) -> Iterator[SourceFile]:
             for row in rows:
                 path = row.path[cut:]
                 if row.is_symlink():
-                    yield SourceFile(path, Entry("l", 0, os.readlink(row.path)), None)  # noqa: PTH115 - tens of thousands of them
+                    yield SourceFile(path, ScannedPath("l", 0, os.readlink(row.path)), None)  # noqa: PTH115 - tens of thousands of them
                     continue
                 if row.is_dir(follow_symlinks=False):
-                    yield SourceFile(path, Entry("d"), None)
+                    yield SourceFile(path, ScannedPath("d"), None)
                     if row.stat(follow_symlinks=False).st_dev == device:
                         todo.append(row.path)
                     continue
                 if not row.is_file(follow_symlinks=False):
-                    yield SourceFile(path, Entry("o"), None)
+                    yield SourceFile(path, ScannedPath("o"), None)
                     continue
                 size = row.stat(follow_symlinks=False).st_size
-                yield SourceFile(path, Entry("f", size), _Opener(row.path))
+                yield SourceFile(path, ScannedPath("f", size), _Opener(row.path))
 
 
 class _Opener:
@@ -336,15 +336,15 @@ def _members(tar: tarfile.TarFile) -> Iterator[SourceFile]:
         path = clean(info.name)
         if info.isreg():
             # The content must be read before the tar advances to the next member.
-            yield SourceFile(path, Entry("f", info.size), partial(_extract, tar, info))
+            yield SourceFile(path, ScannedPath("f", info.size), partial(_extract, tar, info))
         elif info.isdir():
-            yield SourceFile(path, Entry("d"), None)
+            yield SourceFile(path, ScannedPath("d"), None)
         elif info.issym():
-            yield SourceFile(path, Entry("l", 0, info.linkname), None)
+            yield SourceFile(path, ScannedPath("l", 0, info.linkname), None)
         elif info.islnk():
-            yield SourceFile(path, Entry("h", 0, clean(info.linkname)), None)
+            yield SourceFile(path, ScannedPath("h", 0, clean(info.linkname)), None)
         else:
-            yield SourceFile(path, Entry("o"), None)
+            yield SourceFile(path, ScannedPath("o"), None)
 
 
 def _extract(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
@@ -367,12 +367,15 @@ def _entries(archive: zipfile.ZipFile) -> Iterator[SourceFile]:
     for info in archive.infolist():
         path = clean(info.filename)
         if info.is_dir():
-            yield SourceFile(path, Entry("d"), None)
+            yield SourceFile(path, ScannedPath("d"), None)
         elif stat.S_ISLNK(info.external_attr >> 16):
-            yield SourceFile(path, Entry("l"), None)
+            yield SourceFile(path, ScannedPath("l"), None)
         else:
             yield SourceFile(
-                path, Entry("f", info.file_size), partial(archive.open, info), max(1, info.compress_size)
+                path,
+                ScannedPath("f", info.file_size),
+                partial(archive.open, info),
+                max(1, info.compress_size),
             )
 
 
@@ -397,7 +400,7 @@ class View(Scan):
         """Apply a layer on top, with its whiteouts (OCI image specification)."""
         gone: list[str] = []
         opaque: list[str] = []
-        here: dict[str, Entry] = {}
+        here: dict[str, ScannedPath] = {}
         for path, entry in scan.paths.items():
             folder, _, last = path.rpartition("/")
             if last == ".wh..wh..opq":

@@ -34,7 +34,7 @@ _REFUSED = {
 
 
 @dataclass
-class Target:
+class InspectionTarget:
     """One thing to inspect. `image` is set for an image in a layout, so that the result can be attached to
     it.
     """
@@ -53,7 +53,7 @@ def find(
     jobs: int = 0,
     limits: Limits | None = None,
     absent: Callable[[str, Iterable[str]], str] = nearest,
-) -> list[Target]:
+) -> list[InspectionTarget]:
     """Resolve `text` to targets: a path, otherwise a name or digest in `layout`.
 
     Raise ImageError if it is neither, or cannot be read. `jobs` is the number of processes that scan layers
@@ -61,7 +61,7 @@ def find(
     `layout` lacks; its arguments are the name and the names in the layout.
     """
     path = Path(text)
-    run = _Run(cache, jobs or min(4, os.cpu_count() or 1), limits)
+    run = _ScanRun(cache, jobs or min(4, os.cpu_count() or 1), limits)
     if path.is_dir():
         if (path / "oci-layout").is_file():
             there = Layout(path, create=False)
@@ -69,7 +69,7 @@ def find(
         wheels = sorted(path.glob("*.whl"))
         if wheels:
             return [_of_wheels(wheels, str(path), run)]
-        return [Target(_view(str(path), [scan_directory(path, limits)]), "root")]
+        return [InspectionTarget(_view(str(path), [scan_directory(path, limits)]), "root")]
     if path.is_file():
         return _of_file(path, run)
     if layout is not None:
@@ -83,7 +83,7 @@ def find(
 
 
 @dataclass
-class _Run:
+class _ScanRun:
     cache: Path | None
     jobs: int
     limits: Limits | None
@@ -154,7 +154,7 @@ def _images(layout: Layout) -> Iterator[tuple[str, str]]:
             yield name, row["digest"]
 
 
-def _of_image(layout: Layout, digest: str, name: str, run: _Run) -> Target:
+def _of_image(layout: Layout, digest: str, name: str, run: _ScanRun) -> InspectionTarget:
     image = OciImage(layout, digest)
     layers = image.layers
     rows = [(layout.root, digest, number, run.cache, run.limits) for number in range(len(layers))]
@@ -165,7 +165,7 @@ def _of_image(layout: Layout, digest: str, name: str, run: _Run) -> Target:
     backend = view.labels.get("io.goldnode.backend") or (
         repository if colon and repository != "sha256" else ""
     )
-    return Target(view, "image", backend, image)
+    return InspectionTarget(view, "image", backend, image)
 
 
 def scan_layer(root: Path, manifest: str, number: int, cache: Path | None, limits: Limits | None) -> Scan:
@@ -210,7 +210,7 @@ def _configure(view: View, config: dict[str, Any]) -> None:
 # ----- files
 
 
-def _of_file(path: Path, run: _Run) -> list[Target]:
+def _of_file(path: Path, run: _ScanRun) -> list[InspectionTarget]:
     if path.suffix == ".whl":
         return [_of_wheels([path], path.name, run)]
     with path.open("rb") as file:
@@ -226,7 +226,7 @@ def _of_file(path: Path, run: _Run) -> list[Target]:
         return _of_tar(path, run)
     from goldnode.inspect import disk
 
-    return [Target(_view(name, [scan]), "disk") for name, scan in disk.scan_disk(path, run.limits)]
+    return [InspectionTarget(_view(name, [scan]), "disk") for name, scan in disk.scan_disk(path, run.limits)]
 
 
 def _may_be_tar(head: bytes) -> bool:
@@ -250,14 +250,14 @@ def scan_wheel_file(path: Path, limits: Limits | None) -> Scan:
     return scan_wheel(path, limits)
 
 
-def _of_wheels(paths: list[Path], name: str, run: _Run) -> Target:
+def _of_wheels(paths: list[Path], name: str, run: _ScanRun) -> InspectionTarget:
     scans = run.map(
         scan_wheel_file, [(path, run.limits) for path in paths], sum(path.stat().st_size for path in paths)
     )
-    return Target(_view(name, scans), "wheel" if len(paths) == 1 else "wheels")
+    return InspectionTarget(_view(name, scans), "wheel" if len(paths) == 1 else "wheels")
 
 
-def _of_tar(path: Path, run: _Run) -> list[Target]:
+def _of_tar(path: Path, run: _ScanRun) -> list[InspectionTarget]:
     try:
         with tarfile.open(path, "r:*") as tar:
             first = tar.next()
@@ -273,7 +273,7 @@ def _of_tar(path: Path, run: _Run) -> list[Target]:
                     _of_archive(tar, row, path, run) for row in _json(tar, "index.json", path)["manifests"]
                 ]
         with tarfile.open(path, "r:*") as tar:
-            return [Target(_view(str(path), [scan_tar(tar, run.limits, name=path.name)]), "root")]
+            return [InspectionTarget(_view(str(path), [scan_tar(tar, run.limits, name=path.name)]), "root")]
     except (tarfile.TarError, EOFError, OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
@@ -305,7 +305,7 @@ def _member(tar: tarfile.TarFile, name: str) -> Iterator[IO[bytes]]:
         yield stream
 
 
-def _of_saved(tar: tarfile.TarFile, row: dict[str, Any], run: _Run) -> Target:
+def _of_saved(tar: tarfile.TarFile, row: dict[str, Any], run: _ScanRun) -> InspectionTarget:
     """Return the target of an image written by `docker save`."""
     name = next(iter(row.get("RepoTags") or []), row["Config"])
     view = View(name=name)
@@ -313,10 +313,10 @@ def _of_saved(tar: tarfile.TarFile, row: dict[str, Any], run: _Run) -> Target:
         view.add(_nested(tar, layer, run))
     with _member(tar, row["Config"]) as stream:
         _configure(view, json.loads(stream.read(_DOCUMENT)))
-    return Target(view, "image", view.labels.get("io.goldnode.backend", ""))
+    return InspectionTarget(view, "image", view.labels.get("io.goldnode.backend", ""))
 
 
-def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _Run) -> Target:
+def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _ScanRun) -> InspectionTarget:
     """Return the target of an image of an OCI layout in a tar."""
 
     def blob(digest: str) -> str:
@@ -331,10 +331,10 @@ def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _Run
     for layer in manifest["layers"]:
         view.add(_nested(tar, blob(layer["digest"]), run))
     _configure(view, _json(tar, blob(manifest["config"]["digest"]), path))
-    return Target(view, "image", view.labels.get("io.goldnode.backend", ""))
+    return InspectionTarget(view, "image", view.labels.get("io.goldnode.backend", ""))
 
 
-def _nested(tar: tarfile.TarFile, name: str, run: _Run) -> Scan:
+def _nested(tar: tarfile.TarFile, name: str, run: _ScanRun) -> Scan:
     with _member(tar, name) as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|*") as layer:

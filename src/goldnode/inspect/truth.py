@@ -14,11 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from packaging.utils import canonicalize_name
+
 from goldnode.facts import host as facts
-from goldnode.inspect.packages import Package, Packages, canonical
+from goldnode.inspect.packages import InstalledPackage, InstalledPackages
 from goldnode.inspect.policy import plain
 from goldnode.inspect.scan import View, shown
-from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, Image
+from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, ImageSpec
 
 Result = Literal["ok", "differs", "not_verified"]
 
@@ -93,7 +95,7 @@ class Truth:
 
 
 @dataclass(frozen=True)
-class Locked:
+class LockedContents:
     """Expected contents according to the locks of an image and its parents.
 
     `digest` is that of the image's own lock. `debs` and `wheels` map names to versions.
@@ -104,7 +106,7 @@ class Locked:
     wheels: Mapping[str, str]
 
 
-def named(name: str, labels: Mapping[str, str] | None = None) -> tuple[Image, str] | None:
+def named(name: str, labels: Mapping[str, str] | None = None) -> tuple[ImageSpec, str] | None:
     """Return the image that a reference claims to be, and the build id; None if it makes no such claim.
 
     References have the form `[HOST/PATH/]cuda:12.4.1-runtime-debian12-BUILDID`. The labels are the claim if
@@ -122,12 +124,12 @@ def named(name: str, labels: Mapping[str, str] | None = None) -> tuple[Image, st
         found = _TAG.fullmatch(tag if end is None else tag[: end.start()])
         if found is not None:
             version, flavour, os = found["version"], found["flavour"], found["os"]
-            image = Image(f"{repository}-{version}-{flavour}-{os}", repository, version, flavour, os)
+            image = ImageSpec(f"{repository}-{version}-{flavour}-{os}", repository, version, flavour, os)
             return image, "" if end is None else end[1]
     return labelled
 
 
-def _labelled(labels: Mapping[str, str]) -> tuple[Image, str] | None:
+def _labelled(labels: Mapping[str, str]) -> tuple[ImageSpec, str] | None:
     """Return the image and build id from goldnode's labels; None unless all labels of an image are
     present.
     """
@@ -136,12 +138,12 @@ def _labelled(labels: Mapping[str, str]) -> tuple[Image, str] | None:
     )
     if not (backend and version and flavour and os):
         return None
-    return Image(f"{backend}-{version}-{flavour}-{os}", backend, version, flavour, os), labels.get(
+    return ImageSpec(f"{backend}-{version}-{flavour}-{os}", backend, version, flavour, os), labels.get(
         LABELS + "build-id", ""
     )
 
 
-def check(view: View, lock: Locked | None = None) -> Truth:
+def check(view: View, lock: LockedContents | None = None) -> Truth:
     """Compare the claims of an image with its content."""
     truth = Truth()
     claim = named(view.name, view.labels)
@@ -158,7 +160,7 @@ def check(view: View, lock: Locked | None = None) -> Truth:
         )
         return truth
     image, build = claim
-    packages = Packages(view)
+    packages = InstalledPackages(view)
     rows = truth.claims
     rows.append(_os(view, image))
     rows += _backend(view, image)
@@ -173,7 +175,7 @@ def check(view: View, lock: Locked | None = None) -> Truth:
     return truth
 
 
-def _os(view: View, image: Image) -> Claim:
+def _os(view: View, image: ImageSpec) -> Claim:
     text = view.text("etc/os-release", "usr/lib/os-release")
     fields = {} if text is None else dict(line.partition("=")[::2] for line in text.splitlines())
     got = "".join(fields.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
@@ -191,7 +193,7 @@ def _libraries(view: View, pattern: re.Pattern[str]) -> list[str]:
     return sorted(path for path in view.elf if pattern.match(plain(path.rpartition("/")[2])))
 
 
-def _backend(view: View, image: Image) -> list[Claim]:
+def _backend(view: View, image: ImageSpec) -> list[Claim]:
     pattern = _OF_BACKEND.get(image.backend)
     if pattern is None:
         return []
@@ -208,7 +210,7 @@ def _backend(view: View, image: Image) -> list[Claim]:
     ]
 
 
-def _runtime(view: View, packages: Packages, image: Image) -> list[Claim]:
+def _runtime(view: View, packages: InstalledPackages, image: ImageSpec) -> list[Claim]:
     wanted = image.version
     of_backend = _RUNTIME.get(image.backend)
     carriers = [
@@ -323,7 +325,7 @@ def _runtime(view: View, packages: Packages, image: Image) -> list[Claim]:
     return []
 
 
-def _patch(packages: Packages, carriers: list[Package], wanted: str) -> Claim:
+def _patch(packages: InstalledPackages, carriers: list[InstalledPackage], wanted: str) -> Claim:
     """Check the third number of a CUDA release, which no library contains.
 
     It comes from the toolkit's wheel or the version of the Debian package, otherwise from the combination
@@ -338,7 +340,7 @@ def _patch(packages: Packages, carriers: list[Package], wanted: str) -> Claim:
     return _release(packages, wanted)
 
 
-def _release(packages: Packages, wanted: str) -> Claim:
+def _release(packages: InstalledPackages, wanted: str) -> Claim:
     """Check which releases in `facts` have the installed components.
 
     Two releases can share a component, so that a single one may fit both.
@@ -384,7 +386,7 @@ def _release(packages: Packages, wanted: str) -> Claim:
     return Claim("release", wanted, " or ".join(sorted(fitting)), how, result)
 
 
-def _flavour(view: View, packages: Packages, image: Image) -> list[Claim]:
+def _flavour(view: View, packages: InstalledPackages, image: ImageSpec) -> list[Claim]:
     framework = _FRAMEWORK.fullmatch(image.flavour)
     if framework is not None:
         found = packages.of("wheel").get(framework["name"])
@@ -425,7 +427,7 @@ def _flavour(view: View, packages: Packages, image: Image) -> list[Claim]:
     ]
 
 
-def _labels(view: View, image: Image, build: str) -> list[Claim]:
+def _labels(view: View, image: ImageSpec, build: str) -> list[Claim]:
     wanted = {"backend": image.backend, "runtime": image.version, "flavour": image.flavour, "os": image.os}
     if build:
         wanted["build-id"] = build
@@ -444,7 +446,7 @@ def _labels(view: View, image: Image, build: str) -> list[Claim]:
     return rows
 
 
-def _environment(view: View, image: Image) -> list[Claim]:
+def _environment(view: View, image: ImageSpec) -> list[Claim]:
     if image.backend != "cuda":
         return []
     rows = []
@@ -473,7 +475,7 @@ def _environment(view: View, image: Image) -> list[Claim]:
     return rows
 
 
-def _within(view: View, image: Image) -> list[Claim]:
+def _within(view: View, image: ImageSpec) -> list[Claim]:
     """Check /usr/lib/goldnode/image.json, which programs inside the image read."""
     document = _image_json(view)
     if document is None:
@@ -514,7 +516,7 @@ def _image_json(view: View) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _parts(view: View, packages: Packages) -> list[Claim]:
+def _parts(view: View, packages: InstalledPackages) -> list[Claim]:
     """Compare the components that the label and image.json list with packages and library versions."""
     said = _mapping(view.labels.get(LABELS + "parts", ""))
     inside = (_image_json(view) or {}).get("parts")
@@ -557,8 +559,8 @@ def _mapping(text: str) -> dict[str, str]:
     }
 
 
-def _is_called(package: Package, component: str) -> bool:
-    name = canonical(component)
+def _is_called(package: InstalledPackage, component: str) -> bool:
+    name = canonicalize_name(component)
     called = _CALLED.get(name, name)
     if package.kind == "wheel":
         return (
@@ -576,7 +578,7 @@ def _is_called(package: Package, component: str) -> bool:
     )
 
 
-def _lock(view: View, packages: Packages, lock: Locked | None) -> list[Claim]:
+def _lock(view: View, packages: InstalledPackages, lock: LockedContents | None) -> list[Claim]:
     """Compare the installed packages with the lock that the image claims."""
     label = view.labels.get(LABELS + "lock")
     inside = (_image_json(view) or {}).get("lock")
@@ -608,7 +610,7 @@ def _lock(view: View, packages: Packages, lock: Locked | None) -> list[Claim]:
         ]
     for kind, wanted in (
         ("deb", lock.debs),
-        ("wheel", {canonical(name): version for name, version in lock.wheels.items()}),
+        ("wheel", {str(canonicalize_name(name)): version for name, version in lock.wheels.items()}),
     ):
         # A package vendored in a wheel (setuptools/_vendor) is part of that wheel.
         got = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from goldnode.catalog.load import Catalog
 from goldnode.core import yamlsource
 from goldnode.core.errors import InventoryError
-from goldnode.core.yamlsource import Source
+from goldnode.core.yamlsource import YamlSource
 
 _RANGE = re.compile(r"\[(?P<first>[0-9]+|[A-Za-z]):(?P<last>[0-9]+|[A-Za-z])(?::(?P<step>[1-9][0-9]*))?\]")
 # Files that ansible-core ignores in an inventory directory, and directories that hold variables.
@@ -37,7 +37,7 @@ _FOLDERS = ("group_vars", "host_vars")
 
 
 @dataclass(frozen=True)
-class Place:
+class InventoryLine:
     """A line of an inventory file."""
 
     file: Path
@@ -49,8 +49,8 @@ class Place:
 
 @dataclass
 class _Group:
-    hosts: dict[str, Place] = field(default_factory=dict)
-    children: dict[str, Place] = field(default_factory=dict)
+    hosts: dict[str, InventoryLine] = field(default_factory=dict)
+    children: dict[str, InventoryLine] = field(default_factory=dict)
 
 
 def classes_of_hosts(inventory: Path, catalog: Catalog) -> dict[str, str]:
@@ -62,7 +62,7 @@ def classes_of_hosts(inventory: Path, catalog: Catalog) -> dict[str, str]:
     groups: dict[str, _Group] = {}
     for path in _inventory_files(inventory):
         _read(path, groups)
-    found: dict[str, tuple[str, Place]] = {}
+    found: dict[str, tuple[str, InventoryLine]] = {}
     for name in sorted(set(groups) & set(catalog.class_names())):
         for host, place in _members(name, groups):
             if host in found and found[host][0] != name:
@@ -77,12 +77,12 @@ def classes_of_hosts(inventory: Path, catalog: Catalog) -> dict[str, str]:
     return {host: name for host, (name, _) in sorted(found.items())}
 
 
-def _members(name: str, groups: dict[str, _Group]) -> Iterator[tuple[str, Place]]:
+def _members(name: str, groups: dict[str, _Group]) -> Iterator[tuple[str, InventoryLine]]:
     """Yield the hosts of class group `name`, each with the line that adds it.
 
     That is the host's own line, or the line of the child group it comes through.
     """
-    pending: list[tuple[str, Place | None]] = [(name, None)]
+    pending: list[tuple[str, InventoryLine | None]] = [(name, None)]
     # A group can be reachable through several parents.
     seen = {name}
     while pending:
@@ -129,19 +129,19 @@ def _read(path: Path, groups: dict[str, _Group]) -> None:
 
 
 def _read_group(
-    name: str, body: object, path: tuple[str | int, ...], source: Source, groups: dict[str, _Group]
+    name: str, body: object, path: tuple[str | int, ...], source: YamlSource, groups: dict[str, _Group]
 ) -> None:
     group = groups.setdefault(name, _Group())
     if not isinstance(body, dict):
         return
     hosts = body.get("hosts")
     for pattern in _keys(hosts):
-        place = Place(source.file, source.line((*path, "hosts", pattern)))
+        place = InventoryLine(source.file, source.line((*path, "hosts", pattern)))
         for host in expand(pattern):
             group.hosts.setdefault(host, place)
     children = body.get("children")
     for child in _keys(children):
-        group.children.setdefault(child, Place(source.file, source.line((*path, "children", child))))
+        group.children.setdefault(child, InventoryLine(source.file, source.line((*path, "children", child))))
         inner = children.get(child) if isinstance(children, dict) else None
         _read_group(child, inner, (*path, "children", child), source, groups)
 
@@ -162,10 +162,10 @@ def _read_ini(text: str, path: Path, groups: dict[str, _Group]) -> None:
         if section:
             group, kind = groups.setdefault(section.group(1).strip(), _Group()), section.group(2) or "hosts"
         elif kind == "children":
-            group.children.setdefault(line.split()[0], Place(path, number))
+            group.children.setdefault(line.split()[0], InventoryLine(path, number))
         elif kind == "hosts":
             for host in expand(line.split()[0]):
-                group.hosts.setdefault(host, Place(path, number))
+                group.hosts.setdefault(host, InventoryLine(path, number))
 
 
 def expand(pattern: str) -> list[str]:

@@ -14,7 +14,7 @@ COHORT = "goldnode_cohort"
 REFUSALS = "goldnode_cohort_refusals"
 
 
-def hold(
+def withhold_incompatible(
     play: Any,
     hosts: Iterable[Any],
     documents: ClassDocuments | None = None,

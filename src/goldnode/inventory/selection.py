@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,18 +16,28 @@ def check_inventory(inventory: str) -> None:
     Raises InventoryError. Ansible would only list the parsers it tried. A value with a comma is a list of
     hosts.
     """
-    if not Path(inventory).exists() and "," not in inventory:
-        place = Path("inventories")
-        known = [str(path) for path in place.iterdir()] if place.is_dir() else []
-        raise InventoryError(
-            f'there is no inventory "{inventory}"', remedy=nearest(inventory, known) or "correct its path"
-        )
+    path = Path(inventory)
+    if path.exists() or "," in inventory:
+        return
+    siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(path.name, siblings, n=3, cutoff=0.7)
+    likely = " or ".join(f'"{path.parent / name}"' for name in close)
+    raise InventoryError(
+        f'there is no inventory "{inventory}"',
+        remedy=f"use {likely}"
+        if likely
+        else "create it: `goldnode init` writes one, and inventories/example_fleet/hosts.yml is an example",
+    )
 
 
 def no_host(inventory: str, limit: str, names: Iterable[str]) -> InventoryError:
     """Return the error for a limit that matches no host. `names` are the names of all hosts and groups."""
+    known = set(names)
+    # Of a list, the member that is unknown; patterns are left to Ansible.
+    members = [part for part in re.split("[,:]", limit) if part.isidentifier() and part not in known]
+    wrong = members[0] if members else limit
     return InventoryError(
-        f"--limit {limit} names no host of {inventory}", remedy=nearest(limit, names) or "correct the pattern"
+        f"--limit {wrong} names no host of {inventory}", remedy=nearest(wrong, known) or "correct the pattern"
     )
 
 
@@ -39,5 +50,5 @@ def put_right(groups: Iterable[str], classes: Iterable[str]) -> str:
     for group in sorted(groups):
         close = difflib.get_close_matches(group, known, n=1, cutoff=0.8)
         if close:
-            return f'call group "{group}" "{close[0]}", as the class is called'
-    return "put each host into a group that is called as its class; `goldnode classes` lists them"
+            return f'rename group "{group}" to "{close[0]}", the name of the class'
+    return "put each host into a group that is named after its class; `goldnode classes` lists them"

@@ -104,7 +104,7 @@ def _shown(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-class Strangers:
+class UnknownVariables:
     """Unknown variables that look like ours, collected host by host. A site may have its own, so they are
     reported only.
     """
@@ -112,8 +112,8 @@ class Strangers:
     def __init__(self) -> None:
         self.found: dict[str, list[str]] = {}
 
-    def see(self, host: str, names: Iterable[str]) -> None:
-        """Look at the names of a host's variables."""
+    def add(self, host: str, names: Iterable[str]) -> None:
+        """Collect the unknown ones among the names of variables of a host."""
         for name in names:
             if not name.startswith(PREFIXES) or name in SETTINGS or name in OWN:
                 continue
@@ -122,7 +122,7 @@ class Strangers:
                 self.found.setdefault(name, []).append(host)
 
     def lines(self) -> list[str]:
-        """A sentence for each, without full stop."""
+        """Return one sentence for each variable, without full stop."""
         return [self._line(name, hosts) for name, hosts in sorted(self.found.items())]
 
     @staticmethod

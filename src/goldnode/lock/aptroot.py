@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from goldnode.core import progress
 from goldnode.core.errors import LockError, UnsolvableError
 from goldnode.core.files import cache_directory
-from goldnode.lock.reach import apt_error
 from goldnode.lock.transport import Transport
+from goldnode.lock.unreachable import apt_error
 
 Stanza = Mapping[str, str]
 
@@ -48,7 +49,10 @@ class AptSource:
         return "\n".join([*lines, f"Signed-By: {keyring}", ""])
 
     def offers(self, origin: str) -> bool:
-        """Whether `origin`, as `apt-cache madison` writes it ("URI SUITE/COMPONENT ARCHITECTURE Packages"), is this source."""
+        """Return whether `origin` is this source.
+
+        It has the form of `apt-cache madison`: "URI SUITE/COMPONENT ARCHITECTURE Packages".
+        """
         uri, place, *_ = [*origin.split(" "), ""]
         # apt writes file:/x for file:///x
         mine = re.sub(r"^(file|copy):///", r"\1:/", self.uri).rstrip("/")
@@ -148,6 +152,7 @@ class AptRoot:
 
     def update(self) -> None:
         """Bring the indexes up to date. Raises LockError when any source fails."""
+        progress.step("reading the package indexes")
         done = self._run(["apt-get", "update", "-q"], check=False)
         if done.returncode:
             addresses = [(source.id, source.uri) for source in self.sources]
@@ -159,6 +164,7 @@ class AptRoot:
                 remedy="check the addresses and keys of the site's archives and the network, or use --offline",
             )
         (self._lists.parent / "complete").write_text("", encoding="utf-8")
+        progress.step("resolving the packages")
 
     def require_lists(self) -> None:
         """Raises LockError where no complete set of indexes has been downloaded before."""
@@ -272,9 +278,14 @@ class AptRoot:
         return found
 
     def fetch(self, downloads: Iterable[Download], into: Path) -> None:
-        """Download packages into a directory under the names of `Download.file`; apt checks each against its index. Raises LockError."""
+        """Download packages into a directory under the names of `Download.file`. apt verifies each against
+        its index.
+
+        Raises LockError.
+        """
         wanted = [f"{item.name}={item.version}" for item in downloads if not (into / item.file).exists()]
         if wanted:
+            progress.step(f"downloading {len(wanted)} packages")
             done = self._run(["apt-get", "download", "-q", *wanted], check=False, cwd=into)
             if done.returncode:
                 raise LockError(

@@ -10,22 +10,37 @@ import contextlib
 import datetime as dt
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from urllib3.exceptions import HTTPError
 
 from goldnode.catalog import models
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.core import keys
 from goldnode.core.errors import LockError, SigningKeyError, SiteError
 from goldnode.core.files import cache_directory, replace_file
 from goldnode.core.site import Site, archive_url, check_archives
-from goldnode.lock.reach import Kind, Trouble, kind_of, kind_of_status
 from goldnode.lock.transport import Transport
+from goldnode.lock.unreachable import UnreachableArchive, UnreachableKind, kind_of, kind_of_status
 from goldnode.node import openpgp
 
 KEYS = "keys"  # directory beside a lock
 _MOST = 1 << 20  # bytes of a key file
+
+
+@dataclass(frozen=True)
+class KeyAccess:
+    """Where keys of archives are read and fetched.
+
+    `stores` are directories of locks. `complete`: fetch again if only some of several pinned keys are stored.
+    """
+
+    stores: Sequence[Path] = ()
+    cache: Path | None = None
+    offline: bool = False
+    complete: bool = False
+    transport: Transport | None = None
 
 
 class ArchivePlaces:
@@ -36,23 +51,16 @@ class ArchivePlaces:
         catalog: Catalog,
         site: Site,
         os: models.OperatingSystem,
-        *,
-        stores: Sequence[Path] = (),
-        cache: Path | None = None,
-        offline: bool = False,
-        complete: bool = False,
-        transport: Transport | None = None,
+        access: KeyAccess | None = None,
     ) -> None:
-        """Raises SiteError for an archive of the site that the catalog lacks.
-
-        `stores` are directories of locks. `complete`: fetch again where only some of several pinned keys are stored.
-        """
+        """Raise SiteError for an archive of the site that the catalog lacks."""
+        access = access or KeyAccess()
         check_archives(site, catalog.archives)
         self.catalog, self.site, self.os = catalog, site, os
-        self._stores = [place / KEYS for place in stores]
-        self._cache = (cache or cache_directory()) / KEYS
-        self._offline, self._complete = offline, complete
-        self._transport = transport
+        self._stores = [place / KEYS for place in access.stores]
+        self._cache = (access.cache or cache_directory()) / KEYS
+        self._offline, self._complete = access.offline, access.complete
+        self._transport = access.transport
         self._fetched: dict[str, bytes] = {}  # by fingerprint
 
     def address(self, name: str) -> str:
@@ -207,7 +215,7 @@ class ArchivePlaces:
                 continue
         return None
 
-    def _wrong(self, data: bytes) -> tuple[Kind, str] | None:
+    def _wrong(self, data: bytes) -> tuple[UnreachableKind, str] | None:
         """Return why one key cannot be used now, or None."""
         state = keys.states(data)[0]
         if state.revoked:
@@ -287,22 +295,22 @@ class ArchivePlaces:
             finally:
                 answer.close()
         except HTTPError as problem:
-            raise self._error(name, url, kind_of(problem), _words(problem)) from problem
+            raise self._error(name, url, kind_of(problem), _innermost_message(problem)) from problem
 
-    def _error(self, name: str, url: str, kind: Kind, detail: str) -> LockError:
+    def _error(self, name: str, url: str, kind: UnreachableKind, detail: str) -> LockError:
         proxy = ""
         if not url.startswith(("file:", "copy:")):
             self._transport = self._transport or Transport(connections=1, timeout=20)
             proxy = self._transport.proxy(url)
-        return Trouble(name, url, kind, detail).error(proxy)
+        return UnreachableArchive(name, url, kind, detail).error(proxy)
 
 
-def key_stores(stack: Entry[models.Stack], site: Site) -> list[Path]:
+def key_stores(stack: CatalogEntry[models.Stack], site: Site) -> list[Path]:
     """Return the directories of locks of a stack, beside which fetched keys are stored."""
     return [*site.lock_directories(to_write=True), *site.lock_places(stack.file.parent, "stacks")]
 
 
-def wanted_options(stack: Entry[models.Stack], catalog: Catalog) -> list[str]:
+def wanted_options(stack: CatalogEntry[models.Stack], catalog: Catalog) -> list[str]:
     """Return the optional parts of `stack` that classes of the catalog name, in the order of the stack's file.
 
     Raises the error of a class with an error in its file that may use the stack: its parts would be left out.
@@ -345,9 +353,9 @@ def archive_address(stack: str, archive: str, catalog: Catalog, site: Site) -> s
     return ArchivePlaces(catalog, site, entry.item.os).address(archive)
 
 
-def _words(problem: BaseException) -> str:
+def _innermost_message(problem: BaseException) -> str:
     """Return the innermost message of a failed fetch on one line."""
     reason = getattr(problem, "reason", None)
     if isinstance(reason, BaseException):
-        return _words(reason)
+        return _innermost_message(reason)
     return str(problem).partition(": ")[2] or str(problem)

@@ -30,14 +30,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import Kernel, Stack
 from goldnode.core.errors import ModulesError, nearest
 from goldnode.core.files import cache_directory, sha256_of
 from goldnode.core.site import Site
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
 from goldnode.lock.model import Lock
-from goldnode.lock.resolve import Graph, _records, _resolve, apt_sources
+from goldnode.lock.resolve import DependencyGraph, _records, _resolve, apt_sources
 from goldnode.node.state.family import kernel_packages
 
 SCHEMA = "goldnode.module-build/1"
@@ -63,11 +63,12 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """All that a build is made from. `kernel`: the packages that carry it, the image first. `installed` and `unpacked` are names of
-    `packages`; `stanzas` are the archive's records.
+class ModuleBuildInputs:
+    """All inputs of a build.
 
-    `replaces`: the lock's packages that only the build needs.
+    `kernel` are the packages of the kernel, the image first. `installed` and `unpacked` are names of
+    `packages`, `stanzas` their records in the archive. `replaces` are packages of the lock that only the
+    build needs.
     """
 
     stack: str
@@ -93,7 +94,9 @@ class Inputs:
 
     @property
     def key(self) -> str:
-        """The name of this build: a hash of headers, sources, compiler and what they need, and of how goldnode builds."""
+        """Return the name of this build: a hash of headers, sources, compiler, their dependencies and
+        goldnode's build steps.
+        """
         hashes = sorted(
             self.packages[name].sha256 for name in {*self.unpacked, *self.tools} if name in self.packages
         )
@@ -109,12 +112,12 @@ class Inputs:
 
     @property
     def epoch(self) -> int:
-        """SOURCE_DATE_EPOCH of the build: a moment that follows from the inputs alone, in a year that tools accept."""
+        """Return SOURCE_DATE_EPOCH of the build, derived from the inputs, in a year that tools accept."""
         return 1_600_000_000 + int(self.key[:6], 16)
 
 
 @dataclass(frozen=True)
-class Result:
+class ModuleBuild:
     """Result of one build. `seconds` is wall time, `line` the compiler's first error line. `ok` is None for a
     pair that apt cannot install, and `line` is its reason. `log` and `modules` are paths below
     `directory`.
@@ -143,7 +146,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Base:
-    """A root on top of which the lock was resolved (`goldnode lock --on`): a tar, the hash of its bytes, its dpkg status."""
+    """A root on which the lock was resolved (`goldnode lock --on`): its tar, the SHA-256 of that, and its
+    dpkg status.
+    """
 
     tar: Path
     sha256: str
@@ -180,23 +185,32 @@ class Base:
 # -- what goes into a build
 
 
-def inputs_of(
-    stack: Entry[Stack],
-    catalog: Catalog,
-    site: Site,
-    lock: Lock | None,
-    *,
-    release: str | None = None,
-    flavour: str | None = None,
-    base: Base | None = None,
-    offline: bool = False,
-    cache: Path | None = None,
-) -> Inputs:
-    """Return what the modules of `lock` are built from; or, with `release` or `flavour`, those of the same driver for another pair.
+@dataclass(frozen=True)
+class ModuleBuildRequest:
+    """The modules to build: those of `lock`, or with `release` or `flavour` the same driver for another pair.
 
-    Raises LockError where apt cannot install the pair (its own line), ModulesError where the stack has nothing to build, where an
-    unknown flavour is asked for, and where an archive has other bytes than the lock.
+    `base` is the root to build in; None: a new one.
     """
+
+    stack: CatalogEntry[Stack]
+    catalog: Catalog
+    site: Site
+    lock: Lock | None
+    release: str | None = None
+    flavour: str | None = None
+    base: Base | None = None
+    offline: bool = False
+    cache: Path | None = None
+
+
+def inputs_of(request: ModuleBuildRequest) -> ModuleBuildInputs:
+    """Return the inputs of a build of modules.
+
+    Raises LockError with apt's line if apt cannot install the pair. Raises ModulesError if the stack builds
+    no modules, for an unknown flavour, and if an archive has other bytes than the lock.
+    """
+    stack, lock, base = request.stack, request.lock, request.base
+    release, flavour = request.release, request.flavour
     driver = stack.item.driver
     if driver is None or driver.dkms is None:
         raise ModulesError(
@@ -208,19 +222,20 @@ def inputs_of(
         flavour is not None and flavour != driver.flavour
     )
     item = varied(stack, lock, release, flavour) if other or lock is None else stack.item
-    with apt_root(apt_sources(stack, catalog, site), stack.item.os.architecture, cache) as root:
+    sources = apt_sources(stack, request.catalog, request.site)
+    with apt_root(sources, stack.item.os.architecture, request.cache) as root:
         if base is not None:
             status = root.directory / "base-status"
             status.write_bytes(base.status)
             root.use_status(status)
-        root.refresh(offline)
+        root.refresh(request.offline)
         if other or lock is None:
-            entry = Entry(item.stack, item, stack.source)
+            entry = CatalogEntry(item.stack, item, stack.source)
             lock = _resolve(entry, root, root.names(), dt.datetime.now(tz=dt.UTC).date())
         return _inputs(item, lock, root, base)
 
 
-def varied(stack: Entry[Stack], lock: Lock | None, release: str | None, flavour: str | None) -> Stack:
+def varied(stack: CatalogEntry[Stack], lock: Lock | None, release: str | None, flavour: str | None) -> Stack:
     """Return the stack's kernel and driver alone, for another kernel release or flavour of the same driver version."""
     item, driver = stack.item, stack.item.driver
     assert driver is not None and driver.dkms is not None  # noqa: S101, PT018 - inputs_of has seen to it
@@ -258,7 +273,7 @@ def varied(stack: Entry[Stack], lock: Lock | None, release: str | None, flavour:
     return item.model_copy(update=parts)
 
 
-def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs:
+def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> ModuleBuildInputs:
     driver = item.driver
     assert driver is not None and driver.dkms is not None  # noqa: S101, PT018
     release, locked = lock.kernel_release, {package.name: package for package in lock.packages}
@@ -275,7 +290,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs
                 remedy=f"do not build from it before its archive's owner has explained that; `goldnode lock {lock.stack} --check` tells all",
             )
     stanzas = _records(root, downloads)
-    graph = Graph(stanzas)
+    graph = DependencyGraph(stanzas)
     rows = {driver.dkms.package: driver.dkms.name} | {
         row.package: row.dkms for row in item.modules if row.package and row.dkms
     }
@@ -300,7 +315,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs
         {headers, *sources},
     )
     gone = set(graph.reached([headers, *sources])) - set(stay) - set(essential)
-    return Inputs(
+    return ModuleBuildInputs(
         stack=lock.stack,
         release=release,
         kernel=tuple(name for name in (image, *more) if name in packages),
@@ -319,7 +334,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Inputs
     )
 
 
-def _closure(graph: Graph, start: Iterable[str], without: Iterable[str]) -> list[str]:
+def _closure(graph: DependencyGraph, start: Iterable[str], without: Iterable[str]) -> list[str]:
     """Everything reached from `start` over what needs what, never through a package of `without`."""
     left_out, found = set(without), set()
     pending = [name for name in start if name in graph and name not in left_out]
@@ -335,18 +350,20 @@ def _closure(graph: Graph, start: Iterable[str], without: Iterable[str]) -> list
 
 
 def fetch(
-    inputs: Inputs,
+    inputs: ModuleBuildInputs,
     names: Iterable[str],
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     stores: Sequence[Callable[[str], Path | None]],
     *,
     cache: Path | None = None,
 ) -> dict[str, Path]:
-    """Return a file per package, from one of the `stores` (sha256 → file or None), else downloaded by apt; each is hashed here.
+    """Return one file per package, from one of the `stores` (sha256 → file or None) or downloaded by apt.
 
-    Raises LockError where a download fails, ModulesError where a file has other bytes than it should.
+    All are hashed.
+
+    Raises LockError if a download fails, ModulesError for a file with other bytes than locked.
     """
     place = (cache or cache_directory()) / "debs"
     place.mkdir(parents=True, exist_ok=True)
@@ -392,12 +409,28 @@ def fetch(
 # -- the root
 
 
-def make_root(
-    inputs: Inputs, files: Mapping[str, Path], codename: str, *, say: Say, cache: Path | None = None
-) -> Path:
-    """Return a tar of the builder root, made by mmdebstrap from exactly the packages of `inputs.installed` unless the cache has it.
+def needs_tools(base: bool) -> None:
+    """Raise ModulesError without root, or if a program of the build is missing; with a `base`, no root is made."""
+    _root()
+    for program in ("unshare",) if base else ("mmdebstrap", "unshare"):
+        if shutil.which(program) is None:
+            raise ModulesError(
+                f"{program} is not on this machine",
+                remedy="install it: apt-get install mmdebstrap util-linux",
+            )
 
-    It is named after their hashes. Raises ModulesError.
+
+def make_root(
+    inputs: ModuleBuildInputs,
+    files: Mapping[str, Path],
+    codename: str,
+    *,
+    say: Say,
+    cache: Path | None = None,
+) -> Path:
+    """Return a tar of the builder root, named after the hashes of its packages.
+
+    mmdebstrap makes it from exactly `inputs.installed`, unless it is in the cache. Raises ModulesError.
     """
     place = (cache or cache_directory()) / "builder"
     place.mkdir(parents=True, exist_ok=True)
@@ -440,7 +473,8 @@ def make_root(
                 done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
             except FileNotFoundError as error:
                 raise ModulesError(
-                    f"{error.filename} is not on this machine", remedy="apt-get install mmdebstrap util-linux"
+                    f"{error.filename} is not on this machine",
+                    remedy="install it: apt-get install mmdebstrap util-linux",
                 ) from error
             if done.returncode:
                 tail = "\n  ".join(done.stderr.strip().splitlines()[-8:])
@@ -460,12 +494,14 @@ _WITHOUT_NETWORK = ("unshare", "--net")
 
 
 def build(
-    inputs: Inputs, files: Mapping[str, Path], root: Path, *, say: Say, cache: Path | None = None
-) -> tuple[Result, Path]:
-    """Return the result of a build and the directory that keeps it (result.json, build.log, modules/); built now unless it is kept.
+    inputs: ModuleBuildInputs, files: Mapping[str, Path], root: Path, *, say: Say, cache: Path | None = None
+) -> tuple[ModuleBuild, Path]:
+    """Return the result of a build and its directory (result.json, build.log, modules/), from the cache if
+    possible.
 
-    `files` gives the .deb of every package of `inputs.unpacked` and of the kernel's image; `root` is the tar of `make_root`, or a
-    base. Raises ModulesError where the machine, not the source, is at fault: such a build is no result.
+    `files` has the .deb of every package of `inputs.unpacked` and of the kernel's image; `root` is the tar of
+    `make_root` or a base. Raises ModulesError if the machine is at fault and not the source: such a build has
+    no result.
     """
     kept = (cache or cache_directory()) / "modules"
     kept.mkdir(parents=True, exist_ok=True)
@@ -498,13 +534,13 @@ def _root() -> None:
         )
 
 
-def read_result(directory: Path) -> Result | None:
+def read_result(directory: Path) -> ModuleBuild | None:
     """Return the result stored in a directory, or None if there is none or it has another version."""
     try:
         found = json.loads((directory / "result.json").read_text(encoding="utf-8"))
         if found["schema"] != SCHEMA:
             return None
-        return Result(
+        return ModuleBuild(
             **{**found, "modules": tuple(found["modules"]), "builder": tuple(map(tuple, found["builder"]))}
         )
     except (OSError, ValueError, KeyError, TypeError):
@@ -533,7 +569,9 @@ for index in ${{!BUILT_MODULE_NAME[@]}}; do echo "${{DEST_MODULE_NAME[$index]:-$
 """
 
 
-def _build(inputs: Inputs, files: Mapping[str, Path], base: Path, work: Path, say: Say) -> Result:
+def _build(
+    inputs: ModuleBuildInputs, files: Mapping[str, Path], base: Path, work: Path, say: Say
+) -> ModuleBuild:
     root, out = work / "root", work / "out"
     root.mkdir()
     (out / "modules").mkdir(parents=True)
@@ -560,7 +598,7 @@ def _build(inputs: Inputs, files: Mapping[str, Path], base: Path, work: Path, sa
         built = sorted(root.glob(f"var/lib/dkms/{tree.name}/{version}/{inputs.release}/*/module/*.ko*"))
         for path in built:
             name = re.sub(r"\.ko(\.\w+)?$", ".ko", path.name)
-            (out / "modules" / name).write_bytes(plain(path.read_bytes(), path.suffix))
+            (out / "modules" / name).write_bytes(decompressed(path.read_bytes(), path.suffix))
         if done.returncode or not built:
             error = (
                 _first_error(root)
@@ -584,7 +622,7 @@ def _build(inputs: Inputs, files: Mapping[str, Path], base: Path, work: Path, sa
     if error is None:
         say("checking the modules")
         error = next(iter(faults(inputs, out / "modules", expected, known)), None)
-    return Result(
+    return ModuleBuild(
         key=inputs.key,
         stack=inputs.stack,
         kernel=inputs.release,
@@ -620,8 +658,10 @@ exec chroot "$0" "$@"
 """
 
 
-def _inside(root: Path, command: Sequence[str], inputs: Inputs) -> subprocess.CompletedProcess[str]:
-    """Run a command in the root: no network, processes, mounts and host name of its own; nothing outlives it."""
+def _inside(
+    root: Path, command: Sequence[str], inputs: ModuleBuildInputs
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in the root, without network, with its own mounts and host name. No process outlives it."""
     environment = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",
@@ -653,7 +693,7 @@ def _inside(root: Path, command: Sequence[str], inputs: Inputs) -> subprocess.Co
         )
     except FileNotFoundError as error:
         raise ModulesError(
-            f"{error.filename} is not on this machine", remedy="apt-get install util-linux"
+            f"{error.filename} is not on this machine", remedy="install it: apt-get install util-linux"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise ModulesError(
@@ -663,7 +703,10 @@ def _inside(root: Path, command: Sequence[str], inputs: Inputs) -> subprocess.Co
 
 
 def _command(command: list[str], fault: str, into: list[str] | None = None) -> None:
-    """Run a command, its output going into another one where there is one. Raises ModulesError with what either says."""
+    """Run a command, with its output piped into another one if given.
+
+    Raises ModulesError with the error of either.
+    """
     with tempfile.TemporaryFile() as said:
         first = subprocess.Popen(command, stdout=subprocess.PIPE if into else subprocess.DEVNULL, stderr=said)
         second = (
@@ -735,7 +778,7 @@ def _compression(root: Path, release: str) -> str:
     return {"GZIP": "gz", "XZ": "xz", "ZSTD": "zst"}[found.group(1)] if found else ""
 
 
-def plain(data: bytes, suffix: str) -> bytes:
+def decompressed(data: bytes, suffix: str) -> bytes:
     """A module without the compression that `suffix` (.ko, .gz, .xz, .zst) names."""
     if suffix == ".gz":
         return gzip.decompress(data)
@@ -750,8 +793,11 @@ def plain(data: bytes, suffix: str) -> bytes:
 
 
 def kernel_modules(carry: Sequence[Path]) -> tuple[set[str], str]:
-    """The names of all modules a kernel's packages bring, built in or as files, as `depends` names them (with underscores); and the
-    directory that they bring them in: /lib/modules, or /usr/lib/modules."""
+    """Return the names of all modules of a kernel's packages, and the directory of its module files.
+
+    The names include built-in modules and have underscores, as in `depends`. The directory is /lib/modules or
+    /usr/lib/modules.
+    """
     names: set[str] = set()
     place = "/lib/modules"
     for deb in carry:
@@ -784,8 +830,12 @@ def modinfo(path: Path) -> dict[str, str]:
     return fields
 
 
-def faults(inputs: Inputs, directory: Path, expected: Sequence[str], known: set[str]) -> Iterator[str]:
-    """Yield what is wrong with built modules: one that is missing, or its vermagic, version, licence, name, or a module it needs."""
+def faults(
+    inputs: ModuleBuildInputs, directory: Path, expected: Sequence[str], known: set[str]
+) -> Iterator[str]:
+    """Yield the faults of built modules: a missing module, or a wrong vermagic, version, licence, name or
+    dependency.
+    """
     there = {path.name.removesuffix(".ko"): modinfo(path) for path in sorted(directory.glob("*.ko"))}
     for name in expected:
         if name not in there:

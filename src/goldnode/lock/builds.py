@@ -13,12 +13,11 @@ from goldnode.core.errors import LockError
 from goldnode.core.files import cache_directory
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
-
-Flavour = Literal["open", "proprietary"]
+from goldnode.facts.host import ModuleFlavour
 
 
 @dataclass(frozen=True)
-class KernelBuild:
+class KnownBuild:
     """Known outcome of one build. `line` is the compiler's error if a build failed here; `source` names the
     origin of the outcome.
     """
@@ -36,8 +35,8 @@ def results_directory(site: Site) -> Path:
 
 
 def known_build(
-    kernel: str, kernel_version: str, driver: str, flavour: Flavour, *, results: Path | None = None
-) -> KernelBuild:
+    kernel: str, kernel_version: str, driver: str, flavour: ModuleFlavour, *, results: Path | None = None
+) -> KnownBuild:
     """Return whether NVIDIA driver version `driver` builds on kernel release `kernel`, whose package has
     version `kernel_version`.
 
@@ -60,20 +59,22 @@ def known_build(
         what = f"driver {driver} ({flavour}) on kernel {kernel}"
         source = f"`goldnode modules`, {day} ({name[:12]}…)"
         if row["ok"]:
-            return KernelBuild("ok", f"{what} was built", None, source)
-        return KernelBuild(
+            return KnownBuild("ok", f"{what} was built", None, source)
+        return KnownBuild(
             "fails", f"{what} does not build", str(row["error"]) if row.get("error") else None, source
         )
     # Debian 12 names its kernels 6.1.0-N for every stable update, so the package's version decides.
     known = facts.kernel_build(kernel_version, driver, flavour)
-    return KernelBuild(known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins))
+    return KnownBuild(known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins))
 
 
 def known_builds(
     kernel: str, kernel_version: str, driver: str, asked: Driver, *, results: Path | None = None
-) -> KernelBuild:
-    """As `known_build`, for the flavour of a stack's driver; one that goes by the GPU (`auto`) must build in both."""
-    flavours: list[Flavour] = ["open", "proprietary"] if asked.flavour in ("auto", None) else [asked.flavour]  # type: ignore[list-item]
+) -> KnownBuild:
+    """Return `known_build` for the flavour of a stack's driver. A driver of flavour `auto` must build in both."""
+    flavours: list[ModuleFlavour] = ["open", "proprietary"]
+    if asked.flavour is not None and asked.flavour != "auto":
+        flavours = [asked.flavour]
     found = [known_build(kernel, kernel_version, driver, flavour, results=results) for flavour in flavours]
     return next((one for wanted in ("fails", "unknown") for one in found if one.outcome == wanted), found[0])
 

@@ -17,7 +17,7 @@ PARTS = ("kernel", "driver", "module", "runtime", "base")
 
 
 @dataclass(frozen=True)
-class Why:
+class ChangeReason:
     """Reasons for which a lock was resolved again: packages that left the archives or have other bytes there,
     and a changed intent.
     """
@@ -29,8 +29,11 @@ class Why:
 
 
 @dataclass(frozen=True)
-class Change:
-    """One package that differs. `was` and `now` are its rows in the two locks; a kernel's packages are paired across their names."""
+class PackageChange:
+    """One package that differs. `was` and `now` are its rows in the two locks.
+
+    Packages of two kernels are paired although their names differ.
+    """
 
     kind: Literal["moved", "rebuilt", "new", "removed"]
     part: str
@@ -68,14 +71,15 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Diff:
+class LockDiff:
     """The changes between two locks, by part and name.
 
-    `notes` counts rows of which only `why`, `part` or the like differs. `fetch` is the size in bytes of the files that are new or
-    other, `size` by how much the whole closure grows. `reboot` is why a node that takes the newer lock has to reboot, None if not.
+    `notes` counts rows of which only `why`, `part` or the like differs. `fetch` is the size in bytes of the
+    new files, `size` the growth of the whole closure. `reboot` is the reason why a node with the newer lock
+    must reboot, or None.
     """
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[PackageChange, ...] = ()
     notes: int = 0
     fetch: int = 0
     size: int = 0
@@ -120,11 +124,11 @@ class Diff:
         return "\n".join(lines)
 
 
-def compare_locks(old: Lock | None, new: Lock, why: Why | None = None) -> Diff:
+def compare_locks(old: Lock | None, new: Lock, why: ChangeReason | None = None) -> LockDiff:
     """Return the differences between `old` (None if there was no lock) and `new`."""
-    why = why or Why()
+    why = why or ChangeReason()
     if old is None:
-        rows = [Change("new", item.part, None, item, item.why) for item in new.packages]
+        rows = [PackageChange("new", item.part, None, item, item.why) for item in new.packages]
         return _diff(rows, 0, None, new)
     before = {_role(item.name, old): item for item in old.packages}
     after = {_role(item.name, new): item for item in new.packages}
@@ -134,20 +138,22 @@ def compare_locks(old: Lock | None, new: Lock, why: Why | None = None) -> Diff:
         was, now = before.get(role), after.get(role)
         if was is None and now is not None:
             reason = "the stack asks for it" if now.requested else now.why
-            changes.append(Change("new", now.part, None, now, reason))
+            changes.append(PackageChange("new", now.part, None, now, reason))
         elif now is None and was is not None:
             gone = (
                 "the stack asks for it no more"
                 if was.requested and why.intent
                 else "nothing needs it any more"
             )
-            changes.append(Change("removed", was.part, was, None, gone))
+            changes.append(PackageChange("removed", was.part, was, None, gone))
         elif was is not None and now is not None:
             if (was.name, was.version) != (now.name, now.version):
-                changes.append(Change("moved", now.part, was, now, _reason(was, now, old, new, places, why)))
+                changes.append(
+                    PackageChange("moved", now.part, was, now, _reason(was, now, old, new, places, why))
+                )
             elif was.sha256 != now.sha256 or was.size != now.size:
                 reason = "the lock was edited by hand" if why.edited else "other bytes under the same version"
-                changes.append(Change("rebuilt", now.part, was, now, reason))
+                changes.append(PackageChange("rebuilt", now.part, was, now, reason))
             elif was.model_copy(update={"why": _role(was.why, old)}) != now.model_copy(
                 update={"why": _role(now.why, new)}
             ):
@@ -162,7 +168,7 @@ def is_security(archive: LockedArchive) -> bool:
 
 
 def _role(text: str, lock: Lock) -> str:
-    """A package's name without the kernel's release: the images of 6.1.0-50-amd64 and 6.1.0-56-amd64 are the same thing twice."""
+    """Return a package name without the kernel release, so that packages of two kernels can be paired."""
     release = lock.kernel_release
     for part, mark in ((release, "RELEASE"), (release.rpartition("-")[0], "ABI")):
         if part:
@@ -176,7 +182,7 @@ def _reason(
     old: Lock,
     new: Lock,
     places: Mapping[str, LockedArchive],
-    why: Why,
+    why: ChangeReason,
 ) -> str:
     place = places.get(now.archive)
     where = f" ({now.archive})"
@@ -194,7 +200,7 @@ def _reason(
     return f"newer version{where}"
 
 
-def _diff(changes: list[Change], notes: int, old: Lock | None, new: Lock) -> Diff:
+def _diff(changes: list[PackageChange], notes: int, old: Lock | None, new: Lock) -> LockDiff:
     header: dict[str, tuple[str | None, str | None]] = {}
     if old is not None and old.kernel_release != new.kernel_release:
         header["kernel"] = (old.kernel_release, new.kernel_release)
@@ -204,10 +210,10 @@ def _diff(changes: list[Change], notes: int, old: Lock | None, new: Lock) -> Dif
     size = sum(item.size for item in new.packages) - (
         sum(item.size for item in old.packages) if old is not None else 0
     )
-    return Diff(tuple(changes), notes, fetch, size, _reboot(changes, new), header)
+    return LockDiff(tuple(changes), notes, fetch, size, _reboot(changes, new), header)
 
 
-def _reboot(changes: list[Change], new: Lock) -> str | None:
+def _reboot(changes: list[PackageChange], new: Lock) -> str | None:
     """As a node's own plan decides it (node.state.domains.packages)."""
     put = [
         change.now
@@ -227,7 +233,7 @@ def _reboot(changes: list[Change], new: Lock) -> str | None:
     return None
 
 
-def _table(rows: list[Change]) -> list[str]:
+def _table(rows: list[PackageChange]) -> list[str]:
     cells = []
     for change in rows:
         was, now = change.was, change.now

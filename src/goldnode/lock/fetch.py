@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -23,17 +24,18 @@ from urllib.parse import quote, unquote, urlsplit
 
 from urllib3.exceptions import HTTPError
 
+from goldnode.core.errors import LockError
 from goldnode.lock.transport import Transport, masked
 
 BLOCK = 1 << 17  # bytes read at once
 TRIES = 5  # in a row without a block's worth of progress
 PAUSE = 1.0  # seconds before the second try; doubled before each further one
 
-Kind = Literal["vanished", "altered", "refused", "unreachable"]
+FetchFaultKind = Literal["vanished", "altered", "refused", "unreachable"]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FileToFetch:
     """One file: hash and size in bytes, where it is, and what a person calls it."""
 
     sha256: str
@@ -45,30 +47,30 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Fault:
+class FetchFault:
     """One file that its archive does not give as the lock says."""
 
-    kind: Kind
-    wanted: Wanted
+    kind: FetchFaultKind
+    wanted: FileToFetch
     message: str
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
 
 
-class Progress(Protocol):
+class FetchProgress(Protocol):
     """Observer of a download. Called from several threads."""
 
     def start(self, files: int, size: int, there: int) -> None:
-        """So many files of so many bytes in all are wanted, of which `there` bytes were left by an earlier run."""
+        """Begin: number and size of all files, of which `there` bytes are left from an earlier run."""
 
     def advance(self, size: int) -> None:
         """So many bytes more are there; less than none where what was there has to be fetched again."""
 
-    def done(self, wanted: Wanted) -> None:
+    def done(self, wanted: FileToFetch) -> None:
         """One file is whole and right."""
 
-    def failed(self, fault: Fault) -> None:
+    def failed(self, fault: FetchFault) -> None:
         """One file cannot be had."""
 
 
@@ -79,15 +81,15 @@ class Silent:
 
     def advance(self, size: int) -> None: ...
 
-    def done(self, wanted: Wanted) -> None: ...
+    def done(self, wanted: FileToFetch) -> None: ...
 
-    def failed(self, fault: Fault) -> None: ...
+    def failed(self, fault: FetchFault) -> None: ...
 
 
 class _FaultError(Exception):
-    def __init__(self, kind: Kind, message: str) -> None:
+    def __init__(self, kind: FetchFaultKind, message: str) -> None:
         super().__init__(message)
-        self.kind: Kind = kind
+        self.kind: FetchFaultKind = kind
 
 
 class _CutError(Exception):
@@ -111,7 +113,7 @@ class Fetcher:
         *,
         parallel: int = 4,
         transport: Transport | None = None,
-        progress: Progress | None = None,
+        progress: FetchProgress | None = None,
         pause: float = PAUSE,
     ) -> None:
         self.partial, self.keep, self.parallel, self.pause = partial, keep, parallel, pause
@@ -119,23 +121,24 @@ class Fetcher:
         self.progress = progress or Silent()
         self._stop = threading.Event()
 
-    def fetch(self, wanted: Iterable[Wanted]) -> list[Fault]:
-        """Fetch all, in no order. Returns a fault for each that cannot be had; the others are fetched all the same.
+    def fetch(self, wanted: Iterable[FileToFetch]) -> list[FetchFault]:
+        """Fetch all files, in no order, and return one fault for each file that could not be fetched.
 
-        Raises OSError when the disk does not take it.
+        Raises OSError if the disk cannot take a file, and LockError before anything is fetched if it is too small.
         """
         # One file may be asked for by several stacks; the big ones go first, so that none is left alone at the end.
         files = sorted(
             {item.sha256: item for item in wanted}.values(), key=lambda item: (-item.size, item.url)
         )
         self.partial.mkdir(parents=True, exist_ok=True)
-        self.progress.start(
-            len(files),
+        size, there = (
             sum(item.size for item in files),
             sum(min(self._size(item), item.size) for item in files),
         )
+        self._check_room(size - there)
+        self.progress.start(len(files), size, there)
         self.transport.prepare([item.url for item in files if item.url.startswith("http")])
-        faults: list[Fault] = []
+        faults: list[FetchFault] = []
         with ThreadPoolExecutor(self.parallel, thread_name_prefix="fetch") as pool:
             futures = [pool.submit(self._one, item) for item in files]
             try:
@@ -152,21 +155,31 @@ class Fetcher:
         faults = [fault for future in futures if (fault := future.result())]
         return sorted(faults, key=lambda fault: (fault.wanted.archive, fault.wanted.name))
 
-    def _size(self, item: Wanted) -> int:
+    def _size(self, item: FileToFetch) -> int:
         try:
             return (self.partial / item.sha256).stat().st_size
         except FileNotFoundError:
             return 0
 
-    def _forget(self, item: Wanted) -> None:
+    def _forget(self, item: FileToFetch) -> None:
         self.progress.advance(-self._size(item))
         (self.partial / item.sha256).unlink(missing_ok=True)
 
-    def _one(self, item: Wanted) -> Fault | None:
+    def _check_room(self, size: int) -> None:
+        """Raise LockError if fewer than `size` bytes are free."""
+        free = shutil.disk_usage(self.partial).free
+        if size > free:
+            raise LockError(
+                f"{size / 1e6:.0f} MB are to be fetched, and {free / 1e6:.0f} MB are free",
+                file=self.partial,
+                remedy="free space there, or name a directory on another file system",
+            )
+
+    def _one(self, item: FileToFetch) -> FetchFault | None:
         try:
             self._file(item)
         except _FaultError as fault:
-            found = Fault(
+            found = FetchFault(
                 fault.kind,
                 item,
                 f"{item.name} {item.version} of archive {item.archive}: {fault} ({masked(item.url)})",
@@ -176,7 +189,7 @@ class Fetcher:
         self.progress.done(item)
         return None
 
-    def _file(self, item: Wanted) -> None:
+    def _file(self, item: FileToFetch) -> None:
         path = self.partial / item.sha256
         left, again = TRIES, False
         while True:
@@ -202,7 +215,7 @@ class Fetcher:
                 raise _FaultError("altered", f"expected SHA-256 {item.sha256}, the archive gives {got}")
             again = True  # what an earlier run had left of it may have been the fault
 
-    def _pass(self, item: Wanted, path: Path) -> str:
+    def _pass(self, item: FileToFetch, path: Path) -> str:
         """Bring the file to its full size, from where it is now. Returns the SHA-256 it then has."""
         if self._size(item) > item.size:
             path.unlink()
@@ -242,7 +255,7 @@ class Fetcher:
         return hasher.hexdigest()
 
     @contextmanager
-    def _body(self, item: Wanted, have: int) -> Iterator[tuple[int, int | None, Iterator[bytes]]]:
+    def _body(self, item: FileToFetch, have: int) -> Iterator[tuple[int, int | None, Iterator[bytes]]]:
         """Where the answer begins, how many bytes it says it has, and its blocks."""
         if urlsplit(item.url).scheme in ("file", "copy"):
             with _local(item) as source:
@@ -298,7 +311,7 @@ def address(base: str, path: str) -> str:
 
 
 @contextmanager
-def _local(item: Wanted) -> Iterator[IO[bytes]]:
+def _local(item: FileToFetch) -> Iterator[IO[bytes]]:
     path = Path(unquote(urlsplit(item.url).path))
     try:
         source = path.open("rb")

@@ -15,7 +15,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, archive_url
 from goldnode.lock.aptroot import AptRoot, Download, Stanza
-from goldnode.lock.fetch import Fault, Wanted, address
+from goldnode.lock.fetch import FetchFault, FileToFetch, address
 from goldnode.lock.model import LockModel, Sha256
 from goldnode.lock.resolve import _origin
 
@@ -68,7 +68,7 @@ class LockedWheel(LockModel):
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedFile:
     """One locked file that is no longer what the lock says: `vanished`, `changed`, or (not a fault) `newer`."""
 
     kind: str
@@ -114,7 +114,7 @@ def locked_debs(
     return found
 
 
-def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) -> list[Moved]:
+def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) -> list[MovedFile]:
     """Return the changes of a package in its archive, which has `offered` (`AptRoot.offered`); empty if it is
     unchanged.
     """
@@ -125,9 +125,9 @@ def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) 
             if versions
             else "the archive has no such package"
         )
-        return [Moved("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}")]
+        return [MovedFile("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}")]
     if deb.sha256 not in versions[deb.version]:
-        return [Moved("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked")]
+        return [MovedFile("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked")]
     return []
 
 
@@ -138,14 +138,14 @@ def pool_path(pool: Path, item: LockedDeb | LockedWheel) -> Path:
 
 def wanted_debs(
     debs: Iterable[LockedDeb], site: Site, address_of: Callable[[str], str] | None = None
-) -> list[Wanted]:
+) -> list[FileToFetch]:
     """Return where a site has packages. `address_of` gives the address of an archive; default: the site's alone."""
     debs = list(debs)
     # Once per archive: without a site file it asks this machine's apt each time.
     find = address_of or (lambda archive: archive_url(site, archive))
     places = {archive: find(archive) for archive in sorted({deb.archive for deb in debs})}
     return [
-        Wanted(
+        FileToFetch(
             deb.sha256, deb.size, address(places[deb.archive], deb.path), deb.name, deb.version, deb.archive
         )
         for deb in debs
@@ -177,7 +177,22 @@ def writing(pool: Path, error: type[GoldnodeError]) -> Iterator[None]:
         ) from problem
 
 
-def told(faults: Sequence[Fault]) -> str:
+def first_fault(faults: Sequence[FetchFault]) -> str:
     """The first fault, and how many more there are."""
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return f"{faults[0]}{more}"
+
+
+def version_changes(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Return the differences between the versions of two locks as text, by name; "" if there are none.
+
+    Only the first eight are named.
+    """
+    rows = [
+        f"{name} {before[name]} -> {after[name]}"
+        for name in sorted(before.keys() & after.keys())
+        if before[name] != after[name]
+    ]
+    rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
+    rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
+    return ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")

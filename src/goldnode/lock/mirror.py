@@ -23,6 +23,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from goldnode.catalog.load import Catalog
@@ -31,16 +32,34 @@ from goldnode.core.files import sync
 from goldnode.core.site import Site, check_archives
 from goldnode.lock import publish as making
 from goldnode.lock.archives import archive_address
-from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
+from goldnode.lock.fetch import Fetcher, FetchFault, FetchProgress, FileToFetch, address
 from goldnode.lock.model import Lock, LockedPackage, dump_lock
 from goldnode.lock.publication import CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, place, publication_id
-from goldnode.lock.signing import Signer, check_signature, open_signer
+from goldnode.lock.signing import ArchiveSigner, check_signature, open_signer
 
 __all__ = ["Mirror", "MirrorError", "Publication", "publication_id", "site_signer"]
 
 
+@dataclass(frozen=True)
+class _Contents:
+    """Contents of a publication: all its packages, and the `extra` ones that are not in the lock.
+
+    See `Mirror.publish`.
+    """
+
+    stack: str
+    lock: Lock
+    packages: Sequence[LockedPackage]
+    extra: Sequence[LockedPackage]
+    without: Sequence[str]
+    status: Path | None
+
+
 class Mirror:
-    """A mirror's directory. Reading needs no lock; every method that writes takes it, and may be called within `writing()`."""
+    """The directory of a mirror.
+
+    Reading takes no lock. Every method that writes takes it, and may be called within `writing()`.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -50,7 +69,7 @@ class Mirror:
 
     @classmethod
     def open(cls, directory: Path) -> Mirror:
-        """Return the mirror in `directory`, which need not exist yet. Raises MirrorError where that is no directory."""
+        """Return the mirror in `directory`, which may not exist yet. Raises MirrorError if it is a file."""
         if directory.exists() and not directory.is_dir():
             raise MirrorError(
                 "the mirror is no directory",
@@ -85,7 +104,10 @@ class Mirror:
         return size is None or found == size
 
     def add(self, path: Path) -> str:
-        """Copy a local file into the store. Returns its SHA-256. Raises MirrorError where it cannot be kept."""
+        """Copy a local file into the store and return its SHA-256.
+
+        Raises MirrorError if it cannot be stored.
+        """
         with self.writing(), self.disk():
             self.partial.mkdir(parents=True, exist_ok=True)
             temporary = self.partial / f"add.{os.getpid()}"
@@ -100,7 +122,7 @@ class Mirror:
             return digest.hexdigest()
 
     def keep(self, path: Path, sha256: str) -> None:
-        """Take a synced file into the store under its hash."""
+        """Move a synced file into the store under its hash."""
         target = self.path(sha256)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.chmod(0o444)
@@ -109,10 +131,13 @@ class Mirror:
 
     # -- fetching
 
-    def wanted(self, locks: Iterable[Lock], catalog: Catalog, site: Site) -> list[Wanted]:
-        """The files of `locks` that are not in the store. Raises SiteError for an archive without an address."""
+    def missing_files(self, locks: Iterable[Lock], catalog: Catalog, site: Site) -> list[FileToFetch]:
+        """Return the files of `locks` that are not in the store.
+
+        Raises SiteError for an archive without an address.
+        """
         check_archives(site, catalog.archives)
-        found: dict[str, Wanted] = {}
+        found: dict[str, FileToFetch] = {}
         for lock in locks:
             bases: dict[str, str] = {}
             for item in lock.packages:
@@ -121,7 +146,7 @@ class Mirror:
                 if item.archive not in bases:
                     bases[item.archive] = archive_address(lock.stack, item.archive, catalog, site)
                 url = address(bases[item.archive], item.path)
-                found[item.sha256] = Wanted(
+                found[item.sha256] = FileToFetch(
                     item.sha256, item.size, url, item.name, item.version, item.archive
                 )
         return list(found.values())
@@ -131,25 +156,25 @@ class Mirror:
         locks: Lock | Sequence[Lock],
         catalog: Catalog,
         site: Site,
-        progress: Progress | None = None,
+        progress: FetchProgress | None = None,
         *,
         parallel: int = 4,
         pause: float = 1.0,
-    ) -> list[Fault]:
-        """Bring every file that the locks name into the store, from the archives as the site has them.
+    ) -> list[FetchFault]:
+        """Fetch every file of the locks into the store, from the archives at the site's addresses.
 
-        Returns one fault for each file that its archive does not give as locked; all others are fetched. Raises MirrorError where the
-        store cannot take them.
+        Return one fault for each file that its archive does not have as locked; all others are fetched.
+        Raises MirrorError if the store cannot take them.
         """
         with self.writing(), self.disk():
-            wanted = self.wanted([locks] if isinstance(locks, Lock) else locks, catalog, site)
+            wanted = self.missing_files([locks] if isinstance(locks, Lock) else locks, catalog, site)
             self._room(wanted)
             self.store.mkdir(parents=True, exist_ok=True)
             return Fetcher(self.partial, self.keep, parallel=parallel, progress=progress, pause=pause).fetch(
                 wanted
             )
 
-    def _room(self, wanted: Iterable[Wanted]) -> None:
+    def _room(self, wanted: Iterable[FileToFetch]) -> None:
         """Refuse what will not fit before it is begun."""
         need = 0
         for item in wanted:
@@ -166,7 +191,10 @@ class Mirror:
     # -- publishing
 
     def find(self, stack: str, packages: Iterable[LockedPackage]) -> Publication | None:
-        """The publication of exactly these packages, or None. Raises MirrorError where its record cannot be read."""
+        """Return the publication of exactly these packages, or None.
+
+        Raises MirrorError for an unreadable record.
+        """
         where = place(self.directory, stack, (item.sha256 for item in packages))
         return Publication.read(where) if (where / RECORD).is_file() else None
 
@@ -176,7 +204,7 @@ class Mirror:
         lock: Lock,
         extra: Sequence[LockedPackage] = (),
         *,
-        signer: Signer,
+        signer: ArchiveSigner,
         without: Sequence[str] = (),
         status: Path | None = None,
     ) -> Publication:
@@ -204,7 +232,7 @@ class Mirror:
             elif known is not None:
                 found = self._amend(known, lock, signer)
             else:
-                found = self._make(final, stack, lock, packages, extra, signer, without, status)
+                found = self._make(final, _Contents(stack, lock, packages, extra, without, status), signer)
             _write(self.directory / PUBLIC_KEY, signer.public)
             link = final.parent / f".{CURRENT}.new"
             link.unlink(missing_ok=True)
@@ -213,7 +241,7 @@ class Mirror:
             sync(final.parent)
             return found
 
-    def _known(self, directory: Path, signer: Signer) -> Publication | None:
+    def _known(self, directory: Path, signer: ArchiveSigner) -> Publication | None:
         """Return an existing complete publication, or None; an incomplete one is made again."""
         try:
             found = Publication.read(directory)
@@ -232,23 +260,21 @@ class Mirror:
     def _make(
         self,
         final: Path,
-        stack: str,
-        lock: Lock,
-        packages: Sequence[LockedPackage],
-        extra: Sequence[LockedPackage],
-        signer: Signer,
-        without: Sequence[str],
-        status: Path | None,
+        contents: _Contents,
+        signer: ArchiveSigner,
     ) -> Publication:
+        lock = contents.lock
         fresh = final.parent / f".{final.name}.new"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
         try:
-            rows = making.build(fresh, packages, self.path, dt.date.fromisoformat(lock.resolved), signer)
-            making.prove(fresh, lock, signer, extra, without, status)
+            rows = making.build(
+                fresh, contents.packages, self.path, dt.date.fromisoformat(lock.resolved), signer
+            )
+            making.prove(fresh, lock, signer, contents.extra, contents.without, contents.status)
             found = Publication(
                 final,
-                stack,
+                contents.stack,
                 final.name,
                 _now(),
                 signer.fingerprint,
@@ -271,8 +297,8 @@ class Mirror:
             raise
         return found
 
-    def _amend(self, known: Publication, lock: Lock, signer: Signer) -> Publication:
-        """Another lock of the same packages, or another key: the repository itself stays."""
+    def _amend(self, known: Publication, lock: Lock, signer: ArchiveSigner) -> Publication:
+        """Add a lock of the same packages, or sign with another key. The repository itself stays."""
         release = known.directory / f"dists/{SUITE}/InRelease"
         if known.fingerprint != signer.fingerprint:
             text = _signed_text(release.read_text(encoding="utf-8"))
@@ -291,9 +317,9 @@ class Mirror:
 
     @contextmanager
     def writing(self, wait: float = 0) -> Iterator[None]:
-        """Be the one that writes; refuse where another run is, after `wait` seconds. May be entered again by who is in it.
+        """Hold the lock of the only writer. Wait up to `wait` seconds for another run. May be nested.
 
-        Clears what a run that was cut off left unfinished. Raises MirrorError.
+        Removes what an interrupted run left unfinished. Raises MirrorError.
         """
         if self._held:
             self._held += 1
@@ -366,8 +392,11 @@ class Mirror:
 
 
 @contextmanager
-def site_signer(site: Site) -> Iterator[Signer]:
-    """Give the site's signing key, tried out; see `signing.open_signer`. Raises MirrorError where the site names none."""
+def site_signer(site: Site) -> Iterator[ArchiveSigner]:
+    """Yield the site's signing key after a test signature; see `signing.open_signer`.
+
+    Raises MirrorError if the site has none.
+    """
     if site.mirror is None or site.mirror.signing_key is None:
         raise MirrorError(
             "the site names no key to sign the mirror with",

@@ -15,15 +15,15 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from goldnode.catalog.load import LOCK_SUFFIX, Entry
+from goldnode.catalog.load import LOCK_SUFFIX, CatalogEntry
 from goldnode.catalog.models import Stack
 from goldnode.core import yamlsource
-from goldnode.core.errors import EditedLockError, GoldnodeError, LockError, NewerLockError
+from goldnode.core.errors import EditedLockError, GoldnodeError, LockError, NewerLockError, NoLockError
 from goldnode.core.site import Site
+from goldnode.documents.base import Digest as Digest  # exported: every lock has digests
 
 SCHEMA = 1
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 _EDITED = "this lock was edited after goldnode wrote it: its content does not have the digest it states"
 _HEADER = "# Written by `goldnode lock {stack}`. Not to be edited: run it again.\n"
@@ -142,7 +142,7 @@ class Lock(Sealed):
         return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
-class _Written(Lock):
+class _WrittenLock(Lock):
     """A lock as its file has it: with the digest of all the rest."""
 
     stated: Digest | None = Field(default=None, alias="digest")
@@ -175,7 +175,7 @@ def lock_name(name: str) -> str:
 
 
 def load_lock(path: Path) -> Lock:
-    """Read a lock file. Raises LockError naming file and line, EditedLockError where it is not as goldnode wrote it."""
+    """Read a lock file. Raises LockError with file and line, and EditedLockError for an edited one."""
     lock, fault = read_lock(path)
     if fault is not None:
         raise fault
@@ -183,9 +183,11 @@ def load_lock(path: Path) -> Lock:
 
 
 def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
-    """Read a lock file that may have been edited: the lock, and what is wrong with it where its digest is not that of its content.
+    """Read a lock file that may have been edited.
 
-    Raises LockError naming file and line for what cannot be read at all.
+    Return the lock, and a fault if its digest is not that of its content.
+
+    Raises LockError with file and line for an unreadable file.
     """
     named = path.name.removesuffix(LOCK_SUFFIX)
     try:
@@ -195,7 +197,7 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
         raise
     _refuse_newer(source, NewerLockError)
     try:
-        lock, stated = _parts(source, Lock, _Written, LockError)
+        lock, stated = _parts(source, Lock, _WrittenLock, LockError)
     except LockError as error:
         error.remedy = f"{_before(error.remedy)}restore the file as goldnode wrote it, or run `goldnode lock {named} --upgrade`"
         raise
@@ -215,9 +217,10 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
 def load_sealed(
     path: Path, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError], command: str
 ) -> AnyLock:
-    """Read the lock file of something else than a stack. `written`: `kind` with the digest that the file states; `command` writes it.
+    """Read a lock file of another kind than a stack's.
 
-    Raises `error` naming file and line, also where the content does not have the digest it states.
+    `written` is `kind` with the digest that the file states; `command` is the command that writes it. Raises
+    `error` with file and line, also if the digest is not that of the content.
     """
     source = yamlsource.read(path, error=error)
     _refuse_newer(source, error)
@@ -228,7 +231,7 @@ def load_sealed(
     return lock
 
 
-def _refuse_newer(source: yamlsource.Source, error: type[GoldnodeError]) -> None:
+def _refuse_newer(source: yamlsource.YamlSource, error: type[GoldnodeError]) -> None:
     schema = source.data.get("lock") if isinstance(source.data, dict) else None
     if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
         raise error(
@@ -240,7 +243,7 @@ def _refuse_newer(source: yamlsource.Source, error: type[GoldnodeError]) -> None
 
 
 def _parts(
-    source: yamlsource.Source, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError]
+    source: yamlsource.YamlSource, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError]
 ) -> tuple[AnyLock, str | None]:
     """A lock, and the digest that its file states."""
     content = yamlsource.validate(written, source, error=error).model_dump()
@@ -252,11 +255,12 @@ def _before(remedy: str | None) -> str:
     return f"{remedy}, " if remedy else ""
 
 
-def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
+def find_lock(stack: CatalogEntry[Stack], site: Site) -> tuple[Lock, Path]:
     """Return the lock of `stack` and its file: from $GOLDNODE_LOCKS, the site's `locks`, or next to the
     stack. The first file found decides.
 
-    Raises LockError if there is none, or if it was made for another intent.
+    Raises NoLockError if there is none, or if it was made for another intent, and another LockError for a file
+    that is not a lock of this stack as goldnode wrote it.
     """
     remedy = f"run `goldnode lock {stack.name}`"
     path = lock_file(stack, site)
@@ -266,13 +270,13 @@ def find_lock(stack: Entry[Stack], site: Site) -> tuple[Lock, Path]:
             if stack.item.exercised == "debian-archive"
             else " (it was never resolved against its real archives)"
         )
-        raise LockError(f'stack "{stack.name}" has no lock{why}', file=stack.file, remedy=remedy)
+        raise NoLockError(f'stack "{stack.name}" has no lock{why}', file=stack.file, remedy=remedy)
     lock = load_lock(path)
     check_intent(lock, path, stack)
     return lock, path
 
 
-def lock_file(stack: Entry[Stack], site: Site, *, to_write: bool = False) -> Path | None:
+def lock_file(stack: CatalogEntry[Stack], site: Site, *, to_write: bool = False) -> Path | None:
     """Return the file that `find_lock` reads, or None if there is none; `to_write` as for
     `Site.lock_directories`. Raises GoldnodeError.
     """
@@ -288,18 +292,18 @@ def lock_file(stack: Entry[Stack], site: Site, *, to_write: bool = False) -> Pat
     return None
 
 
-def check_intent(lock: Lock, path: Path, stack: Entry[Stack]) -> None:
+def check_intent(lock: Lock, path: Path, stack: CatalogEntry[Stack]) -> None:
     """Refuse a lock of another stack, or of an earlier intent of this one. Raises LockError."""
     check_stack(lock, path, stack)
     if lock.intent != intent_digest(stack.item):
-        raise LockError(
+        raise NoLockError(
             f"this lock is stale: {stack.file} asks for something else since {lock.resolved}",
             file=path,
             remedy=f"run `goldnode lock {stack.name}`",
         )
 
 
-def check_stack(lock: Lock, path: Path, stack: Entry[Stack]) -> None:
+def check_stack(lock: Lock, path: Path, stack: CatalogEntry[Stack]) -> None:
     """Refuse a lock of another stack. Raises LockError."""
     if lock.stack != stack.name:
         line = yamlsource.read(path, error=LockError).line(("stack",)) if path.is_file() else None
@@ -331,11 +335,11 @@ def dump_lock(lock: Lock) -> str:
 
 def write_lock(lock: Lock, directory: Path) -> Path:
     """Write the lock into `directory`, whole or not at all, and return its file. Raises LockError."""
-    return write_whole(directory / lock_name(lock.stack), dump_lock(lock), LockError)
+    return write_atomically(directory / lock_name(lock.stack), dump_lock(lock), LockError)
 
 
-def write_whole(path: Path, text: str, error: type[GoldnodeError]) -> Path:
-    """Write a lock of any kind, whole or not at all, making its directory, and return its file. Raises `error`."""
+def write_atomically(path: Path, text: str, error: type[GoldnodeError]) -> Path:
+    """Write a lock of any kind atomically, with its directory, and return its file. Raises `error`."""
     from goldnode.core.files import replace_file  # here, since most that reads locks writes none
 
     try:

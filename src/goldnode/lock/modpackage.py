@@ -23,9 +23,9 @@ from pathlib import Path
 
 from goldnode.core.errors import ModulesError
 from goldnode.core.site import Site
-from goldnode.lock.builder import Inputs, Result, modinfo
+from goldnode.lock.builder import ModuleBuild, ModuleBuildInputs, modinfo
 
-# Raised when the package changes without what is in `Result` changing.
+# Raised when the package changes without what is in `ModuleBuild` changing.
 RECIPE = 1
 MAGIC = b"~Module signature appended~\n"
 # Dependencies of a DKMS package that a node without a compiler does not need.
@@ -36,7 +36,9 @@ _TOOLS = re.compile(
 
 @dataclass(frozen=True)
 class Signing:
-    """A key for modules. `name` is what modinfo calls the signer, once something is signed; `identity` the certificate's SHA-256."""
+    """A key for modules. `name` is the signer in modinfo, once a module is signed; `identity` the SHA-256 of
+    the certificate.
+    """
 
     key: Path
     certificate: Path
@@ -78,7 +80,9 @@ class Signing:
         return cls(key, certificate, hashlib.sha256(der).hexdigest())
 
     def sign(self, module: bytes) -> bytes:
-        """Return `module` with a signature appended as the kernel wants it (kernel's Documentation/admin-guide/module-signing.rst)."""
+        """Return `module` with a signature appended, as in the kernel's
+        Documentation/admin-guide/module-signing.rst.
+        """
         with tempfile.TemporaryDirectory(prefix="goldnode-sign-") as name:
             body, pem, out = Path(name, "module"), Path(name, "certificate"), Path(name, "signature")
             body.write_bytes(module)
@@ -142,7 +146,9 @@ def _openssl(arguments: list[str], fault: str) -> bytes:
             ["openssl", *arguments], capture_output=True, check=False, stdin=subprocess.DEVNULL
         )
     except FileNotFoundError as error:
-        raise ModulesError("openssl is not on this machine", remedy="apt-get install openssl") from error
+        raise ModulesError(
+            "openssl is not on this machine", remedy="install it: apt-get install openssl"
+        ) from error
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise ModulesError(
@@ -163,7 +169,7 @@ class ModulePackage:
     signer: str | None
 
 
-def package_name(inputs: Inputs) -> str:
+def package_name(inputs: ModuleBuildInputs) -> str:
     """Return the name of the package of a build."""
     stem = str(inputs.module or inputs.trees[0].name).lower().replace("_", "-")
     return (
@@ -171,8 +177,11 @@ def package_name(inputs: Inputs) -> str:
     )
 
 
-def package_version(inputs: Inputs, signing: Signing | None) -> str:
-    """Return its version: the driver package's and the kernel's, and a hash of the build, so that one version has one content."""
+def package_version(inputs: ModuleBuildInputs, signing: Signing | None) -> str:
+    """Return the version of the package: those of driver and kernel, and a hash of the build.
+
+    One version has one content.
+    """
     main = (
         inputs.trees[0].version
         if inputs.flavour is None
@@ -184,7 +193,7 @@ def package_version(inputs: Inputs, signing: Signing | None) -> str:
     return f"{plain}+{kernel.replace('-', '.')}+{digest}"
 
 
-def _is_driver(inputs: Inputs, tree: str) -> bool:
+def _is_driver(inputs: ModuleBuildInputs, tree: str) -> bool:
     return (
         tree == inputs.module
         or len(inputs.trees) == 1
@@ -193,14 +202,17 @@ def _is_driver(inputs: Inputs, tree: str) -> bool:
 
 
 def make(
-    inputs: Inputs,
-    result: Result,
+    inputs: ModuleBuildInputs,
+    result: ModuleBuild,
     directory: Path,
     into: Path,
     sources: Mapping[str, Path],
     signing: Signing | None,
 ) -> ModulePackage:
-    """Make the package of the good build kept in `directory`; `sources` gives the .deb of each DKMS package. Raises ModulesError."""
+    """Make the package of the successful build in `directory`. Raises ModulesError.
+
+    `sources` has the .deb of each DKMS package.
+    """
     name, version = package_name(inputs), package_version(inputs, signing)
     place = f"{result.place}/{inputs.release}/updates/goldnode"
     signers: set[str] = set()
@@ -274,8 +286,12 @@ _SCRIPTS = {
 }
 
 
-def control(inputs: Inputs, name: str, version: str, size: int) -> str:
-    """Return the control file: it depends on exactly its kernel, and gives what the driver's own packages ask of the DKMS package."""
+def control(inputs: ModuleBuildInputs, name: str, version: str, size: int) -> str:
+    """Return the control file.
+
+    The package depends on exactly its kernel, and provides what the driver's packages require of the DKMS
+    package.
+    """
     sources = {tree.package: tree.version for tree in inputs.trees}
     given = [clause for source in sources for clause in _clauses(inputs.stanzas[source].get("Provides", ""))]
     provided = {_name(clause) for clause in given}
@@ -310,8 +326,8 @@ def control(inputs: Inputs, name: str, version: str, size: int) -> str:
     return "".join(f"{key}: {value}\n" for key, value in fields.items() if value)
 
 
-def _must_provide(inputs: Inputs, provided: set[str]) -> Iterator[str]:
-    """Yield the DKMS packages that a package which stays asks for by name, where nothing else would satisfy it."""
+def _must_provide(inputs: ModuleBuildInputs, provided: set[str]) -> Iterator[str]:
+    """Yield the DKMS packages that a remaining package requires by name and nothing else provides."""
     sources = {tree.package for tree in inputs.trees}
     stay = {name for name in inputs.stanzas if name not in sources and name not in inputs.replaces}
     for name in stay:
@@ -331,7 +347,7 @@ def _name(clause: str) -> str:
     return re.split(r"[\s(:\[]", clause.strip(), maxsplit=1)[0]
 
 
-def provenance(inputs: Inputs, result: Result, signing: Signing | None) -> str:
+def provenance(inputs: ModuleBuildInputs, result: ModuleBuild, signing: Signing | None) -> str:
     """Return the provenance of the package: key, source trees, every package of the build root with its hash,
     and the certificate's hash.
     """
@@ -350,7 +366,9 @@ def provenance(inputs: Inputs, result: Result, signing: Signing | None) -> str:
 
 
 def compressed(data: bytes, how: str) -> bytes:
-    """Return a module as this kernel's own are compressed ("", gz, xz or zst), in a form the kernel can read (CRC32 for xz)."""
+    """Return a module compressed as the kernel's own are ("", gz, xz or zst), in a form that the kernel reads
+    (CRC32 for xz).
+    """
     if how == "xz":
         return lzma.compress(
             data,

@@ -14,13 +14,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import Stack
 from goldnode.core.errors import LockError, ModulesError
 from goldnode.core.files import sha256_of
 from goldnode.core.site import Site
 from goldnode.lock import modpackage
-from goldnode.lock.builder import Base, Inputs, Result, Say, build, fetch, inputs_of, make_root
+from goldnode.lock.builder import (
+    Base,
+    ModuleBuild,
+    ModuleBuildInputs,
+    ModuleBuildRequest,
+    Say,
+    build,
+    fetch,
+    inputs_of,
+    make_root,
+    needs_tools,
+)
 from goldnode.lock.builds import results_directory
 from goldnode.lock.mirror import Mirror, site_signer
 from goldnode.lock.model import Lock, LockedPackage, find_lock
@@ -28,40 +39,51 @@ from goldnode.lock.modules import ARCHIVE, BuilderPackage, BuiltModules, write_m
 
 
 @dataclass(frozen=True)
-class Made:
+class BuiltPackage:
     """Result of `build_stack`: the file it wrote, the file's content, the result of the build, and the
     directory of the publication.
     """
 
     file: Path
     modules: BuiltModules
-    result: Result
+    result: ModuleBuild
     publication: Path
 
 
+@dataclass(frozen=True)
+class BuildSettings:
+    """How to build: progress is reported to `say`, `base` is the root to build in (None: a new one),
+    `offline` uses the cached indexes.
+    """
+
+    say: Say
+    base: Base | None = None
+    offline: bool = False
+
+
 def build_stack(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
+    settings: BuildSettings,
     *,
-    say: Say,
-    base: Base | None = None,
-    offline: bool = False,
     out: Path | None = None,
     wait: float = 0,
-) -> Made:
-    """Build the modules of a stack's lock, put their package into the mirror, publish, and write STACK.modules.yml beside the lock.
+) -> BuiltPackage:
+    """Build the modules of a stack's lock, publish their package in the mirror, and write STACK.modules.yml.
 
-    Keys are tried out before anything is built. `wait`: seconds for another run on the mirror. Raises ModulesError where the modules do
-    not build (the compiler's own line), MirrorError, LockError and SigningKeyError.
+    The file goes into `out`, by default next to the lock. Keys are tried out before anything is built. `wait`: seconds
+    to wait for another run on the mirror. Raises ModulesError with the compiler's line if the modules do not build,
+    MirrorError, LockError and SigningKeyError.
     """
+    say, base = settings.say, settings.base
     lock, lock_file = find_lock(stack, site)
     mirror = Mirror.of(site)
     signing = modpackage.Signing.of(site) if stack.item.secure_boot else None
     with ExitStack() as opened:
         signer = opened.enter_context(site_signer(site))
-        inputs, files, result, directory = _built(stack, catalog, site, lock, None, None, base, offline, say)
-        log = keep(result, directory, site)
+        inputs, files, result, directory = _built(_request(stack, catalog, site, lock, settings), say)
+        log = store_result(result, directory, site)
         _refuse_failed(result, log)
         with mirror.writing(wait):
             with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
@@ -86,7 +108,7 @@ def build_stack(
                 stack.name, lock, [row], signer=signer, without=sorted(inputs.replaces), status=status
             )
         modules = _modules(inputs, result, lock, package, row)
-        return Made(
+        return BuiltPackage(
             write_modules(modules, out or site.lock_places(lock_file.parent, "stacks")[0]),
             modules,
             result,
@@ -95,7 +117,7 @@ def build_stack(
 
 
 def build_package(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     lock: Lock,
@@ -104,11 +126,16 @@ def build_package(
     say: Say,
     offline: bool = False,
 ) -> tuple[BuiltModules, Path]:
-    """Build the modules of `lock` and put their package into directory `into`, without a mirror; returns what STACK.modules.yml would say,
-    and the package. For a disk image, which holds all it needs. Raises as `build_stack` does.
+    """Build the modules of `lock` and put their package into directory `into`, for a disk image.
+
+    No mirror is used.
+
+    Return the content of STACK.modules.yml, and the package. Raises as `build_stack` does.
     """
     signing = modpackage.Signing.of(site) if stack.item.secure_boot else None
-    inputs, files, result, directory = _built(stack, catalog, site, lock, None, None, None, offline, say)
+    inputs, files, result, directory = _built(
+        ModuleBuildRequest(stack, catalog, site, lock, offline=offline), say
+    )
     _refuse_failed(result, directory / result.log if result.log is not None else directory)
     with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
         sources = {tree.package: files[tree.package] for tree in inputs.trees}
@@ -120,7 +147,13 @@ def build_package(
     return _modules(inputs, result, lock, package, row), kept
 
 
-def _refuse_failed(result: Result, log: Path) -> None:
+def _request(
+    stack: CatalogEntry[Stack], catalog: Catalog, site: Site, lock: Lock | None, settings: BuildSettings
+) -> ModuleBuildRequest:
+    return ModuleBuildRequest(stack, catalog, site, lock, base=settings.base, offline=settings.offline)
+
+
+def _refuse_failed(result: ModuleBuild, log: Path) -> None:
     if not result.ok:
         raise ModulesError(
             f"driver {result.driver} ({result.flavour}) does not build for kernel {result.kernel}: {result.line}",
@@ -146,7 +179,11 @@ def _row(package: modpackage.ModulePackage, sha256: str, size: int) -> LockedPac
 
 
 def _modules(
-    inputs: Inputs, result: Result, lock: Lock, package: modpackage.ModulePackage, row: LockedPackage
+    inputs: ModuleBuildInputs,
+    result: ModuleBuild,
+    lock: Lock,
+    package: modpackage.ModulePackage,
+    row: LockedPackage,
 ) -> BuiltModules:
     return BuiltModules(
         modules=1,
@@ -165,23 +202,28 @@ def _modules(
     )
 
 
-def matrix(
-    stacks: Sequence[Entry[Stack]],
-    catalog: Catalog,
-    site: Site,
-    *,
-    kernels: Sequence[str] = (),
-    flavours: Sequence[str] = (),
-    everywhere: bool = False,
-    base: Base | None = None,
-    offline: bool = False,
-    say: Say,
-) -> list[Result]:
-    """Build each stack's driver for its locked kernel and flavour, or for each of those named, and return one result per pair.
+@dataclass(frozen=True)
+class Combinations:
+    """Pairs of kernel release and driver flavour to build for each of `stacks`. Empty: the locked kernel, the own flavour.
 
-    A pair that apt cannot install is a result too. `everywhere`: the stacks were not named, so a kernel that a stack's archives do not
-    have is none of its pairs. Raises ModulesError where a flavour is not known, no pair is left, or this machine cannot build.
+    `everywhere`: the stacks were not named, so a kernel that is in none of a stack's archives is left out.
     """
+
+    stacks: Sequence[CatalogEntry[Stack]]
+    kernels: Sequence[str] = ()
+    flavours: Sequence[str] = ()
+    everywhere: bool = False
+
+
+def build_combinations(
+    asked: Combinations, catalog: Catalog, site: Site, settings: BuildSettings
+) -> list[ModuleBuild]:
+    """Build each combination of stack, kernel and flavour, and return one result for each.
+
+    A pair that apt cannot install is a result too. Raises ModulesError for an unknown flavour, if no pair is left, or
+    if this machine cannot build.
+    """
+    stacks, kernels, flavours = asked.stacks, asked.kernels, asked.flavours
     rows = []
     for stack in stacks:
         lock = _lock(stack, site)
@@ -190,9 +232,10 @@ def matrix(
         kinds: list[str | None] = [*flavours] or [own]
         for kernel in releases:
             for flavour in kinds:
-                result = _pair(stack, catalog, site, lock, kernel, flavour, base, offline, say)
+                request = _request(stack, catalog, site, lock, settings)
+                result = _pair(replace(request, release=kernel, flavour=flavour), settings.say)
                 absent = (
-                    everywhere
+                    asked.everywhere
                     and not result.ok
                     and result.line is not None
                     and f'kernel release "{kernel}" is in none' in result.line
@@ -211,34 +254,25 @@ def matrix(
     return rows
 
 
-def _pair(
-    stack: Entry[Stack],
-    catalog: Catalog,
-    site: Site,
-    lock: Lock | None,
-    kernel: str | None,
-    flavour: str | None,
-    base: Base | None,
-    offline: bool,
-    say: Say,
-) -> Result:
+def _pair(request: ModuleBuildRequest, say: Say) -> ModuleBuild:
     try:
-        _, _, result, directory = _built(stack, catalog, site, lock, kernel, flavour, base, offline, say)
+        _, _, result, directory = _built(request, say)
     except LockError as problem:
+        stack, lock, kernel, flavour = request.stack, request.lock, request.release, request.flavour
         asked = [stack.name, kernel, flavour, problem.message]
         version = lock.driver_version if lock is not None else None
         key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
         error = f"cannot be installed: {problem.message}"
-        result = Result(
+        result = ModuleBuild(
             key, stack.name, kernel or "?", version, flavour, None, 0.0, error, None, (), "", "", (), ""
         )
-        keep(result, None, site)
+        store_result(result, None, request.site)
         return result
-    keep(result, directory, site)
-    return replace(result, stack=stack.name)
+    store_result(result, directory, request.site)
+    return replace(result, stack=request.stack.name)
 
 
-def _lock(stack: Entry[Stack], site: Site) -> Lock | None:
+def _lock(stack: CatalogEntry[Stack], site: Site) -> Lock | None:
     try:
         return find_lock(stack, site)[0]
     except LockError:
@@ -246,19 +280,10 @@ def _lock(stack: Entry[Stack], site: Site) -> Lock | None:
 
 
 def _built(
-    stack: Entry[Stack],
-    catalog: Catalog,
-    site: Site,
-    lock: Lock | None,
-    kernel: str | None,
-    flavour: str | None,
-    base: Base | None,
-    offline: bool,
-    say: Say,
-) -> tuple[Inputs, dict[str, Path], Result, Path]:
-    inputs = inputs_of(
-        stack, catalog, site, lock, release=kernel, flavour=flavour, base=base, offline=offline
-    )
+    request: ModuleBuildRequest, say: Say
+) -> tuple[ModuleBuildInputs, dict[str, Path], ModuleBuild, Path]:
+    inputs = inputs_of(request)
+    stack, site, base = request.stack, request.site, request.base
     stores = []
     if site.mirror is not None:
         mirror = Mirror.of(site)
@@ -269,14 +294,15 @@ def _built(
             f"the base root lacks {', '.join(lacking[:6])}",
             remedy="install them there: on top of a base only headers and sources are unpacked",
         )
+    needs_tools(base is not None)  # before anything is downloaded
     names = {*inputs.unpacked, *inputs.installed, *inputs.kernel}
-    files = fetch(inputs, sorted(names), stack, catalog, site, stores)
+    files = fetch(inputs, sorted(names), stack, request.catalog, site, stores)
     root = base.tar if base is not None else make_root(inputs, files, stack.item.os.codename, say=say)
     result, directory = build(inputs, files, root, say=say)
     return inputs, files, result, directory
 
 
-def keep(result: Result, directory: Path | None, site: Site) -> Path:
+def store_result(result: ModuleBuild, directory: Path | None, site: Site) -> Path:
     """Store a result as KEY.json with its log next to it. Return the path of the log, or of the result if
     there is no log.
     """
@@ -293,7 +319,7 @@ def keep(result: Result, directory: Path | None, site: Site) -> Path:
     return log if result.log is not None else path
 
 
-def rows_of(results: Sequence[Result]) -> list[dict[str, Any]]:
+def rows_of(results: Sequence[ModuleBuild]) -> list[dict[str, Any]]:
     """Return the results as rows of a table: stack, kernel, driver, flavour, builds ("yes", "no"), and why not."""
     return [
         {
@@ -308,7 +334,7 @@ def rows_of(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def markdown(results: Sequence[Result]) -> str:
+def markdown(results: Sequence[ModuleBuild]) -> str:
     """Return the table in Markdown."""
     rows = [["stack", "kernel", "driver", "flavour", "builds", "why not"]]
     rows += [[str(value).replace("|", "\\|") for value in row.values()] for row in rows_of(results)]
@@ -316,7 +342,7 @@ def markdown(results: Sequence[Result]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]) + "\n"
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[ModuleBuild]) -> str:
     """Return the table as text for a terminal. The complete reason of a failed build follows its row."""
     head = {
         "stack": "stack",
@@ -335,7 +361,7 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def locked(catalog: Catalog, site: Site) -> list[Entry[Stack]]:
+def locked(catalog: Catalog, site: Site) -> list[CatalogEntry[Stack]]:
     """Return the stacks that have a lock and build a module."""
     found = [
         stack

@@ -10,12 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from goldnode.catalog.load import MODULES_SUFFIX, Entry
+from goldnode.catalog.load import MODULES_SUFFIX, CatalogEntry
 from goldnode.catalog.models import Stack
 from goldnode.core import yamlsource
 from goldnode.core.errors import ModulesError
 from goldnode.core.site import Site
-from goldnode.lock.model import Digest, Lock, LockedPackage, LockModel, Sha256, flow
+from goldnode.documents.base import Digest
+from goldnode.lock.model import Lock, LockedPackage, LockModel, Sha256, flow
 
 ARCHIVE = "goldnode-mirror"
 
@@ -60,7 +61,7 @@ def load_modules(path: Path) -> BuiltModules:
     return yamlsource.validate(BuiltModules, yamlsource.read(path, error=ModulesError), error=ModulesError)
 
 
-def find_modules(stack: Entry[Stack], lock: Lock, site: Site) -> BuiltModules:
+def find_modules(stack: CatalogEntry[Stack], lock: Lock, site: Site) -> BuiltModules:
     """Return the prebuilt modules of `stack` for `lock`, searched in the same directories as locks; the first
     file found decides.
 

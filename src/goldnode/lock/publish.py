@@ -21,7 +21,7 @@ from goldnode.core.files import sync
 from goldnode.lock.aptroot import AptSource, apt_root
 from goldnode.lock.model import Lock, LockedPackage
 from goldnode.lock.publication import ARCHIVE, COMPONENT, SUITE
-from goldnode.lock.signing import Signer
+from goldnode.lock.signing import ArchiveSigner
 from goldnode.node.openpgp import dearmor
 
 Row = Mapping[str, Any]
@@ -39,7 +39,7 @@ def build(
     packages: Sequence[LockedPackage],
     source: Callable[[str], Path],
     date: dt.date,
-    signer: Signer,
+    signer: ArchiveSigner,
 ) -> list[Row]:
     """Make the repository in the empty `directory`; `source` gives the store's file of a SHA-256. Returns the rows of its record.
 
@@ -69,7 +69,7 @@ def build(
     return rows
 
 
-def sign(directory: Path, release: str, signer: Signer) -> None:
+def sign(directory: Path, release: str, signer: ArchiveSigner) -> None:
     """Put the signed Release text in place; a signed one that is there is replaced in one step. Raises SigningKeyError."""
     place = directory / f"dists/{SUITE}"
     with tempfile.TemporaryDirectory(prefix="goldnode-sign-") as name:
@@ -86,7 +86,7 @@ def sign(directory: Path, release: str, signer: Signer) -> None:
 def prove(
     directory: Path,
     lock: Lock,
-    signer: Signer,
+    signer: ArchiveSigner,
     extra: Sequence[LockedPackage] = (),
     without: Sequence[str] = (),
     status: Path | None = None,

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import Driver, Kernel, Stack, Toolkit
 from goldnode.compat import rules
 from goldnode.core.errors import LockError, UnsolvableError, VanishedError, nearest
 from goldnode.core.site import Site
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
-from goldnode.lock.archives import ArchivePlaces, archives_of, key_stores, wanted_options
+from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores, wanted_options
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.family import kernel_packages, kernel_release
@@ -31,14 +31,14 @@ from goldnode.node.state.names import in_family
 _order = functools.cmp_to_key(compare)
 
 
-def upstream(version: str) -> str:
+def upstream_part(version: str) -> str:
     """Return the upstream part of a package version: ``535.309.01-0+deb12u1`` gives ``535.309.01``."""
     rest = version.partition(":")[2] or version
     return re.split(r"[-+~]", rest, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
-class Finding:
+class MovedPackage:
     """One locked package that is no longer what the lock says: `vanished` or `changed`."""
 
     kind: str
@@ -63,11 +63,11 @@ class KernelOffer:
     archives: frozenset[str]
 
 
-class Archives:
+class StackArchives:
     """The archives of one stack as they are now, read once; see `open_archives`."""
 
     def __init__(
-        self, stack: Entry[Stack], root: AptRoot, places: ArchivePlaces, options: Sequence[str] = ()
+        self, stack: CatalogEntry[Stack], root: AptRoot, places: ArchivePlaces, options: Sequence[str] = ()
     ) -> None:
         self.stack, self.places = stack, places
         self.options = tuple(options)
@@ -85,10 +85,11 @@ class Archives:
     ) -> Resolution:
         """Resolve the stack.
 
-        With `keep`, kernel, driver and every version of that lock stay where the intent still allows them and the archives still have
-        them; only packages named in `free` may move, and those bound to them. If apt finds no solution, the base system is freed,
-        and then every package. `kernel` (a release) and `driver` (an upstream version) take the place of the lock's, and
-        then the stack set stays in any case. Raises LockError, UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
+        With `keep`, kernel, driver and all versions of that lock stay as far as the intent allows and the
+        archives have them. Only packages in `free`, and those bound to them, may move. If apt finds no
+        solution, the base system is freed, then every package. `kernel` (a release) and `driver` (an upstream
+        version) replace those of the lock; the stack set then stays in any case. Raises LockError,
+        UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
         """
         if keep is None:
             return Resolution(_resolve(self.stack, self._root, self._names, today, options=self.options))
@@ -96,7 +97,7 @@ class Archives:
             item.name in free and item.part == "driver" and _of_driver(item, keep) for item in keep.packages
         )
         kernel_free = any(item.name in free and item.part == "kernel" for item in keep.packages)
-        wanted = _Wanted(
+        wanted = _ResolutionTarget(
             kernel=kernel or (None if kernel_free else keep.kernel_release),
             kernel_exact=kernel is not None,
             driver=driver or (None if driver_free else keep.driver_version),
@@ -104,7 +105,7 @@ class Archives:
             lock=keep,
             versions=self._kept(keep, free),
         )
-        tries: list[tuple[_Wanted, str | None]] = [(wanted, None)]
+        tries: list[tuple[_ResolutionTarget, str | None]] = [(wanted, None)]
         held = {item.name for item in keep.packages if item.set == "stack"}
         stack_only = {name: version for name, version in wanted.versions.items() if name in held}
         tries.append(
@@ -116,7 +117,7 @@ class Archives:
         if kernel is None:
             tries.append(
                 (
-                    _Wanted(lock=keep),
+                    _ResolutionTarget(lock=keep),
                     "apt finds no way to keep the locked versions, so everything was resolved anew",
                 )
             )
@@ -129,17 +130,17 @@ class Archives:
                     raise
         raise AssertionError("unreachable")
 
-    def check(self, lock: Lock) -> list[Finding]:
+    def check(self, lock: Lock) -> list[MovedPackage]:
         """Return what of `lock` has left the archives, or is there with other bytes under the same version."""
         offered, found = self._root.offered(package.name for package in lock.packages), []
         for package in lock.packages:
             versions = offered.get(package.name, {})
             if package.version not in versions:
                 text = f"{package.name} {package.version} has vanished; {_offer(versions)}"
-                found.append(Finding("vanished", package, text))
+                found.append(MovedPackage("vanished", package, text))
             elif package.sha256 not in versions[package.version]:
                 text = f"{package.name} {package.version} has other bytes than were locked"
-                found.append(Finding("changed", package, text))
+                found.append(MovedPackage("changed", package, text))
         return found
 
     def kernels(self, asked: Kernel | None = None) -> list[KernelOffer]:
@@ -155,7 +156,10 @@ class Archives:
         ]
 
     def drivers(self) -> list[str]:
-        """Return the driver versions of the stack's branch that are complete, newest first; none for a driver without a branch."""
+        """Return the complete driver versions of the stack's branch, newest first.
+
+        Empty for a driver without a branch.
+        """
         driver = self.stack.item.driver
         if driver is None or driver.branch is None:
             return []
@@ -208,38 +212,37 @@ class Archives:
 
 @contextmanager
 def open_archives(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     *,
     status: Path | None = None,
     cache: Path | None = None,
     offline: bool = False,
-) -> Iterator[Archives]:
-    """Bring the indexes of the stack's archives up to date and give them, on top of dpkg status file `status`.
+) -> Iterator[StackArchives]:
+    """Refresh the indexes of the stack's archives and yield the archives, on top of dpkg status file
+    `status`.
 
-    `offline` uses the indexes of the cache as they are. Raises LockError, SigningKeyError for a wrong key, before anything is downloaded.
+    With `offline`, the cached indexes are used as they are. Raises LockError, and SigningKeyError for a wrong
+    key before anything is downloaded.
     """
     options = wanted_options(stack, catalog)
     places = ArchivePlaces(
         catalog,
         site,
         stack.item.os,
-        stores=key_stores(stack, site),
-        cache=cache,
-        offline=offline,
-        complete=True,
+        KeyAccess(key_stores(stack, site), cache, offline, complete=True),
     )
     sources = archive_sources(archives_of(stack.item, options), places)
     with apt_root(sources, stack.item.os.architecture, cache) as root:
         if status is not None:
             root.use_status(status)
         root.refresh(offline)
-        yield Archives(stack, root, places, options)
+        yield StackArchives(stack, root, places, options)
 
 
 def resolve(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     *,
@@ -262,25 +265,25 @@ def resolve(
 
 def check(
     lock: Lock,
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
     *,
     cache: Path | None = None,
     offline: bool = False,
-) -> list[Finding]:
+) -> list[MovedPackage]:
     """Return what of `lock` has left the archives, or is there with other bytes under the same version."""
     with open_archives(stack, catalog, site, cache=cache, offline=offline) as archives:
         return archives.check(lock)
 
 
-def apt_sources(stack: Entry[Stack], catalog: Catalog, site: Site) -> list[AptSource]:
+def apt_sources(stack: CatalogEntry[Stack], catalog: Catalog, site: Site) -> list[AptSource]:
     """Return the archives of `stack` and of its optional parts in use, each with a keyring of the accepted keys only.
 
     Raises SigningKeyError and SiteError, and LockError where a key cannot be fetched.
     """
     names = archives_of(stack.item, wanted_options(stack, catalog))
-    places = ArchivePlaces(catalog, site, stack.item.os, stores=key_stores(stack, site))
+    places = ArchivePlaces(catalog, site, stack.item.os, KeyAccess(key_stores(stack, site)))
     return archive_sources(names, places)
 
 
@@ -304,7 +307,7 @@ def archive_sources(names: Sequence[str], places: ArchivePlaces) -> list[AptSour
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _ResolutionTarget:
     """Target of a resolution: choices that are taken if possible (`…_exact`: or it fails), and versions that
     stay.
     """
@@ -338,21 +341,21 @@ def _of_driver(item: LockedPackage, lock: Lock) -> bool:
     return (
         item.part == "driver"
         and lock.driver_version is not None
-        and upstream(item.version) == lock.driver_version
+        and upstream_part(item.version) == lock.driver_version
     )
 
 
 def _resolve(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     root: AptRoot,
     names: Sequence[str],
     today: dt.date,
-    keep: _Wanted | None = None,
+    keep: _ResolutionTarget | None = None,
     *,
     options: Sequence[str] = (),
 ) -> Lock:
     item = stack.item
-    keep = keep or _Wanted()
+    keep = keep or _ResolutionTarget()
     root.pin({})
     release, kernel_version = _kernel(stack, root, names, keep)
     kernel = kernel_packages(item.os.id, release)
@@ -383,7 +386,7 @@ def _resolve(
     pins |= {
         name: version
         for name, version in bound.items()
-        if name not in pins or upstream(pins[name]) != upstream(version)
+        if name not in pins or upstream_part(pins[name]) != upstream_part(version)
     }
     pins |= dict.fromkeys(kernel, kernel_version)
     root.pin(pins)
@@ -402,7 +405,7 @@ def _resolve(
             f'package "{absent[0]}" would not be fetched: the given status has it installed',
             remedy="resolve on the status of a system without the stack",
         )
-    graph = Graph(stanzas)
+    graph = DependencyGraph(stanzas)
     members = graph.stack_set(requested, driver)
     optional = {manager, *(package for row in parts.values() for package in row)} - {*kernel, *wanted}
     ordinary = set(graph.reached([name for name in requested if name not in optional]))
@@ -473,13 +476,13 @@ def _resolve(
 
 
 def _with_option(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     name: str,
     root: AptRoot,
     requests: Sequence[str],
     downloads: Sequence[Download],
     driver_version: str | None,
-    keep: _Wanted,
+    keep: _ResolutionTarget,
 ) -> list[Download]:
     """Return `downloads` and those of one optional part, which apt adds without moving any of them."""
     option = stack.item.options[name]
@@ -515,7 +518,7 @@ def _with_option(
 
 
 def _following(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     packages: Sequence[str],
     driver_version: str,
     root: AptRoot,
@@ -525,7 +528,7 @@ def _following(
     found: dict[str, str] = {}
     offered = root.offered(packages)
     for package in packages:
-        same = [version for version in offered.get(package, {}) if upstream(version) == driver_version]
+        same = [version for version in offered.get(package, {}) if upstream_part(version) == driver_version]
         if not same:
             raise VanishedError(
                 f"{package} must have the driver's version {driver_version}; {_offer(offered.get(package, {}))}",
@@ -537,7 +540,9 @@ def _following(
     return found
 
 
-def _together(stack: Entry[Stack], name: str, root: AptRoot, kept: Mapping[str, str]) -> dict[str, str]:
+def _together(
+    stack: CatalogEntry[Stack], name: str, root: AptRoot, kept: Mapping[str, str]
+) -> dict[str, str]:
     """Return pins of the packages of an optional part at the newest version that all of them have."""
     packages = stack.item.options[name].packages
     offered = root.offered(packages)
@@ -555,7 +560,7 @@ def _together(stack: Entry[Stack], name: str, root: AptRoot, kept: Mapping[str, 
     return dict.fromkeys(packages, max(common, key=_order))
 
 
-def _carried(stack: Entry[Stack], names: Sequence[str]) -> list[str]:
+def _kernel_releases(stack: CatalogEntry[Stack], names: Sequence[str]) -> list[str]:
     """The releases of all kernels among the packages of `names`."""
     return [
         found
@@ -565,7 +570,7 @@ def _carried(stack: Entry[Stack], names: Sequence[str]) -> list[str]:
 
 
 def _kernels(
-    stack: Entry[Stack], kernel: Kernel, root: AptRoot, names: Sequence[str]
+    stack: CatalogEntry[Stack], kernel: Kernel, root: AptRoot, names: Sequence[str]
 ) -> tuple[str, list[str], list[tuple[str, str]]]:
     """Return the request in words, the releases that match it, and (version, release) of the complete ones."""
     if kernel.release is not None:
@@ -575,7 +580,7 @@ def _kernels(
         # x.y.z, one ABI part, the flavour: 6.1.0-56-amd64, 6.12.94+deb13-amd64; not 6.1.0-56-cloud-amd64.
         pattern = rf"{re.escape(str(kernel.series))}(?:\.\d+)+(?:[-+~][a-z0-9.+~]*)?-{re.escape(str(kernel.flavour))}"
         wanted = f"kernel of series {kernel.series}, flavour {kernel.flavour},"
-    releases = [release for release in _carried(stack, names) if re.fullmatch(pattern, release)]
+    releases = [release for release in _kernel_releases(stack, names) if re.fullmatch(pattern, release)]
     parts = {release: kernel_packages(stack.item.os.id, release) for release in releases}
     versions: dict[str, set[str]] = {}
     for stanza in root.show(name for packages in parts.values() for name in packages):
@@ -588,7 +593,9 @@ def _kernels(
     return wanted, releases, whole
 
 
-def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str], keep: _Wanted) -> tuple[str, str]:
+def _kernel(
+    stack: CatalogEntry[Stack], root: AptRoot, names: Sequence[str], keep: _ResolutionTarget
+) -> tuple[str, str]:
     """Return release and package version of the kernel: image and headers exist, both at that version."""
     kernel = stack.item.kernel
     wanted, releases, whole = _kernels(stack, kernel, root, names)
@@ -609,7 +616,7 @@ def _kernel(stack: Entry[Stack], root: AptRoot, names: Sequence[str], keep: _Wan
     if whole:
         version, release = max(whole, key=lambda pair: (_order(pair[0]), _order(pair[1])))
         return release, version
-    images = [release for release in _carried(stack, names) if re.match(r"\d+\.\d+\.\d", release)]
+    images = [release for release in _kernel_releases(stack, names) if re.match(r"\d+\.\d+\.\d", release)]
     flavour = (kernel.flavour or str(kernel.release).rpartition("-")[2]) or ""
     offered = sorted((name for name in images if name.endswith(f"-{flavour}")), key=_order)
     shown = f"the archives have {', '.join(offered[-6:])}" if offered else "the archives have no kernel"
@@ -640,12 +647,12 @@ def _family(driver: Driver, root: AptRoot, names: Sequence[str]) -> dict[str, di
     offered: dict[str, dict[str, list[str]]] = {}
     for stanza in root.show(family):
         by_upstream = offered.setdefault(stanza["Package"], {})
-        by_upstream.setdefault(upstream(stanza["Version"]), []).append(stanza["Version"])
+        by_upstream.setdefault(upstream_part(stanza["Version"]), []).append(stanza["Version"])
     return offered
 
 
 def _driver(
-    stack: Entry[Stack], driver: Driver, root: AptRoot, names: Sequence[str], keep: _Wanted
+    stack: CatalogEntry[Stack], driver: Driver, root: AptRoot, names: Sequence[str], keep: _ResolutionTarget
 ) -> tuple[str, dict[str, str]]:
     """Return the driver's upstream version, and pins of every package of its family that has exactly that version."""
     offered = _family(driver, root, names)
@@ -692,14 +699,16 @@ def _driver(
     )
 
 
-def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot, kept: Mapping[str, str]) -> dict[str, str]:
+def _toolkit(
+    stack: CatalogEntry[Stack], toolkit: Toolkit, root: AptRoot, kept: Mapping[str, str]
+) -> dict[str, str]:
     """Return pins of all packages of the container toolkit: one version, which no known bulletin affects (the catalog refuses one that is)."""
     floor, leader = rules.toolkit_floor(), toolkit.packages[0]
     line = stack.source.line(("runtime", "toolkit"))
     offered: dict[str, dict[str, str]] = {name: {} for name in toolkit.packages}
     for stanza in root.show(toolkit.packages):
         known = offered[stanza["Package"]]
-        number = upstream(stanza["Version"])
+        number = upstream_part(stanza["Version"])
         known[number] = max(known.get(number, stanza["Version"]), stanza["Version"], key=_order)
     versions = sorted(offered[leader], key=_order, reverse=True)
     whole = [version for version in versions if all(version in found for found in offered.values())]
@@ -714,7 +723,7 @@ def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot, kept: Mapping
         version for version in whole if rules.toolkit_safe(version) and toolkit.version in (None, version)
     ]
     if safe:
-        locked = upstream(kept.get(leader, ""))
+        locked = upstream_part(kept.get(leader, ""))
         return {name: found[locked if locked in safe else safe[0]] for name, found in offered.items()}
     if whole:
         raise LockError(
@@ -731,7 +740,7 @@ def _toolkit(stack: Entry[Stack], toolkit: Toolkit, root: AptRoot, kept: Mapping
     )
 
 
-def _require(stack: Entry[Stack], asked: Iterable[str], names: Sequence[str]) -> None:
+def _require(stack: CatalogEntry[Stack], asked: Iterable[str], names: Sequence[str]) -> None:
     known = set(names)
     for name in asked:
         if name in known:
@@ -787,12 +796,12 @@ def _origin(
     """The archive a download comes from and its path there: the longest address that begins it, and of several with one address the first
     whose suite has it."""
     offered = suites.get((download.name, download.version), ())
-    there = {(_plain(uri), suite) for uri, suite in offered}
+    there = {(_normalised_address(uri), suite) for uri, suite in offered}
     bases = sorted(
         sources,
         key=lambda source: (
             -len(source.uri),
-            bool(there) and (_plain(source.uri), source.suite) not in there,
+            bool(there) and (_normalised_address(source.uri), source.suite) not in there,
         ),
     )
     for source in bases:
@@ -804,12 +813,12 @@ def _origin(
     raise LockError(f"apt fetches {download.uri}, which is in no archive of the stack")
 
 
-def _plain(uri: str) -> str:
+def _normalised_address(uri: str) -> str:
     """An address without what apt writes differently at different places: the end, and the slashes of local ones."""
     return re.sub(r"^(file|copy):/+", r"\1:/", uri).rstrip("/")
 
 
-class Graph:
+class DependencyGraph:
     """The resolved packages and who needs whom."""
 
     def __init__(self, stanzas: Mapping[str, Stanza]) -> None:

@@ -29,7 +29,7 @@ _NAMED = re.compile(r"^(?:0x)?[0-9A-Fa-f]{40}$")
 
 
 @dataclass(frozen=True)
-class Signer:
+class ArchiveSigner:
     """A secret key that has signed once already. `public` is its armoured public key, as nodes get it."""
 
     fingerprint: str
@@ -75,9 +75,12 @@ class Signer:
 def create(
     directory: Path, name: str, *, algorithm: str = "ed25519", expire: str = "never"
 ) -> tuple[str, Path, Path]:
-    """Make a key pair without a passphrase in a GnuPG home that is thrown away. Returns fingerprint, secret and public file.
+    """Make a key pair without a passphrase in a temporary GnuPG home.
 
-    Raises SigningKeyError where one of the files is there already: a key that nodes trust is not replaced by chance.
+    Return fingerprint, secret file and public file.
+
+    Raises SigningKeyError if one of the files exists, so that a key that nodes trust is not replaced by
+    accident.
     """
     secret, public = directory / SECRET, directory / PUBLIC
     for path in (secret, public):
@@ -112,11 +115,13 @@ def create(
 @contextmanager
 def open_signer(
     key: str, base: Path, public: bytes | None = None, public_file: Path | None = None
-) -> Iterator[Signer]:
-    """Give the signing key `key`: a file with a secret key (relative to `base`), or the fingerprint of one in the user's keyring.
+) -> Iterator[ArchiveSigner]:
+    """Yield the signing key `key`: a file with a secret key (relative to `base`), or a fingerprint in the
+    user's keyring.
 
-    It is tried out: it signs, and the signature holds against `public`, the key that nodes are given (default: its own). Raises
-    SigningKeyError for a key that is absent, expired, revoked, locked by a passphrase, or not the one of `public`.
+    The key makes a test signature, which is verified against `public`, the key that nodes have (default: its
+    own). Raises SigningKeyError for a key that is absent, expired, revoked, protected by a passphrase, or not
+    that of `public`.
     """
     with _home() as scratch:
         home: Path | None = None
@@ -159,7 +164,7 @@ def open_signer(
                 else "make another with `goldnode mirror key`",
             )
         given = armor(public) if public is not None else _public(home, chosen.fingerprint)
-        signer = Signer(chosen.fingerprint, given, home, chosen.uid)
+        signer = ArchiveSigner(chosen.fingerprint, given, home, chosen.uid)
         _try_out(signer, scratch, public_file)
         yield signer
 
@@ -296,7 +301,7 @@ def _fingerprints(public: bytes, file: Path | None) -> list[str]:
         ) from problem
 
 
-def _try_out(signer: Signer, scratch: Path, public_file: Path | None) -> None:
+def _try_out(signer: ArchiveSigner, scratch: Path, public_file: Path | None) -> None:
     text, out = scratch / "trial", scratch / "trial.asc"
     text.write_text("goldnode tries out this key\n", encoding="utf-8")
     out.unlink(missing_ok=True)

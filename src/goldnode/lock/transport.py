@@ -87,7 +87,7 @@ class Transport:
         self._proxies: dict[str, str] = {}
 
     def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
-        """Ask for `url`; the body is still to be read, as it was sent. Raises urllib3.exceptions.HTTPError."""
+        """Request `url` and return the response with its unread body. Raises urllib3.exceptions.HTTPError."""
         parts = urlsplit(url)
         login = (
             (unquote(parts.username), unquote(parts.password or "")) if parts.username else credentials(url)
@@ -138,7 +138,10 @@ class Transport:
         return self._pools[proxy]
 
     def _proxy(self, url: str) -> str:
-        """The proxy for `url`, "" for none: in apt's order, the setting for the host, for the scheme, what it detects, the environment."""
+        """Return the proxy for `url`, or "" for none.
+
+        The order is apt's: the setting for the host, that for the scheme, a detected one, the environment.
+        """
         parts = urlsplit(url)
         host = parts.hostname or ""
         key = f"{parts.scheme}://{host}"

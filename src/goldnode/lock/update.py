@@ -1,8 +1,8 @@
 """Implementation of `goldnode lock`: make, keep, move and check the lock of a stack.
 
 A good lock stays unchanged. If packages left the archives, or if the stack's intent has changed, only the
-affected versions move. `Mode.UPGRADE` moves everything, `Mode.SECURITY` kernel and module as a pair
-(lock.lane).
+affected versions move. `UpdateMode.UPGRADE` moves everything, `UpdateMode.SECURITY` kernel and module as a pair
+(lock.security).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import datetime as dt
 import enum
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import Stack
 from goldnode.compat import rules
 from goldnode.core.errors import (
@@ -26,16 +26,17 @@ from goldnode.core.errors import (
     nearest,
 )
 from goldnode.core.site import Site
-from goldnode.lock import lane, model
-from goldnode.lock.diff import Change, Diff, Why, compare_locks, is_security
+from goldnode.lock import model
+from goldnode.lock.diff import ChangeReason, LockDiff, PackageChange, compare_locks, is_security
 from goldnode.lock.model import Lock
-from goldnode.lock.resolve import Archives, open_archives
+from goldnode.lock.resolve import StackArchives, open_archives
+from goldnode.lock.security import SecurityUpdate, newer_kernels, security_update
 from goldnode.node.state.family import kernel_release
 
 REPORT = "goldnode.lock-report/1"
 
 
-class Mode(enum.Enum):
+class UpdateMode(enum.Enum):
     """The parts of a lock that may move: those that must, everything, or kernel and module."""
 
     KEEP = "keep"
@@ -44,8 +45,41 @@ class Mode(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Something a check has to say. `wrong`: the lock cannot be used as it is; otherwise something newer waits.
+class LockRequest:
+    """How to update or check a lock.
+
+    `packages` may move in addition to what `mode` moves. `out` is the directory of the lock, `status` a dpkg status
+    file to resolve on top of. `allow_unknown`: take a kernel of which it is unknown whether the driver builds on it.
+    Without `write`, the change is only reported. `today` is the day of the resolution.
+    """
+
+    mode: UpdateMode = UpdateMode.KEEP
+    packages: Collection[str] = ()
+    out: Path | None = None
+    status: Path | None = None
+    cache: Path | None = None
+    offline: bool = False
+    write: bool = True
+    allow_unknown: bool = False
+    today: dt.date = field(default_factory=lambda: dt.datetime.now(tz=dt.UTC).date())
+
+
+@dataclass(frozen=True)
+class _LockBefore:
+    """The lock before an update, its file, and what is known about it. `target`: directory of the new lock."""
+
+    lock: Lock | None
+    file: Path | None
+    target: Path
+    why: ChangeReason
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class LockProblem:
+    """One problem of a lock.
+
+    `wrong`: the lock cannot be used as it is; otherwise a newer version is available.
 
     `kind`: edited, intent, vanished, changed, bulletin; kernel, security, newer, unresolved, held-back.
     """
@@ -57,16 +91,16 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Update:
+class LockUpdate:
     """Result for a lock. `action` is written, kept (nothing moved) or would-write; `old` is the lock before."""
 
     file: Path
     action: Literal["written", "kept", "would-write"]
     lock: Lock
     old: Lock | None
-    diff: Diff
+    diff: LockDiff
     notes: tuple[str, ...] = ()
-    lane: lane.Lane | None = None
+    security: SecurityUpdate | None = None
 
     def data(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -85,27 +119,27 @@ class Update:
                 "with_nvswitch": self.lock.stack_hash(nvswitch=True),
             },
             "diff": self.diff.data(),
-            "security": self.lane.data() if self.lane is not None else None,
+            "security": self.security.data() if self.security is not None else None,
             "notes": list(self.notes),
         }
 
 
 @dataclass(frozen=True)
-class Check:
+class LockCheck:
     """Report about a lock. `needed` is the change of a plain `goldnode lock`, `pending` that of `--upgrade`
     (None: unknown).
     """
 
     file: Path
     lock: Lock
-    problems: tuple[Problem, ...]
-    needed: Diff
-    pending: Diff | None
-    lane: lane.Lane | None = None
+    problems: tuple[LockProblem, ...]
+    needed: LockDiff
+    pending: LockDiff | None
+    security: SecurityUpdate | None = None
 
     @property
-    def wrong(self) -> list[Problem]:
-        """The problems that keep the lock from being used as it is."""
+    def wrong(self) -> list[LockProblem]:
+        """Return the problems that make the lock unusable."""
         return [problem for problem in self.problems if problem.wrong]
 
     def data(self) -> dict[str, Any]:
@@ -130,142 +164,136 @@ class Check:
             ],
             "needed": self.needed.data(),
             "pending": self.pending.data() if self.pending is not None else None,
-            "security": self.lane.data() if self.lane is not None else None,
+            "security": self.security.data() if self.security is not None else None,
         }
 
 
 def update(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
-    *,
-    mode: Mode = Mode.KEEP,
-    packages: Collection[str] = (),
-    out: Path | None = None,
-    status: Path | None = None,
-    cache: Path | None = None,
-    offline: bool = False,
-    write: bool = True,
-    allow_unknown: bool = False,
-    today: dt.date | None = None,
-) -> Update:
-    """Update the lock of `stack` as `mode` requests and write it, or only report the change.
+    request: LockRequest | None = None,
+) -> LockUpdate:
+    """Update the lock of `stack` and write it, or only report the change.
 
     It is written into `out`, else into the first of the site's lock directories, else next to the stack. The
-    old lock is the one in `out`, else the one that `model.find_lock` finds. `packages` may move in addition.
-    Raises LockError and as `resolve.resolve` does; after an error the old lock is still there.
+    old lock is the one in `out`, else the one that `model.find_lock` finds. Raises LockError and as
+    `resolve.resolve` does; after an error the old lock is still there.
     """
-    day = today or dt.datetime.now(tz=dt.UTC).date()
+    request = request or LockRequest()
+    day, mode, out = request.today, request.mode, request.out
     places = [*site.lock_directories(to_write=True), *site.lock_places(stack.file.parent, "stacks")]
     target = out or places[0]
     path = _place(stack, site, out, to_write=True)
     old, fault, notes = _old(stack, path, mode)
-    _known(packages, old, path)
-    if mode is Mode.SECURITY:
-        old = _whole(old, fault, stack, path)
-    with open_archives(stack, catalog, site, status=status, cache=cache, offline=offline) as archives:
-        if mode is Mode.SECURITY and old is not None:
-            found = lane.security(stack, old, archives, site, day, allow_unknown=allow_unknown)
+    _known(request.packages, old, path)
+    if mode is UpdateMode.SECURITY:
+        old = _updatable(old, fault, stack, path)
+    with open_archives(
+        stack, catalog, site, status=request.status, cache=request.cache, offline=request.offline
+    ) as archives:
+        if mode is UpdateMode.SECURITY and old is not None:
+            found = security_update(stack, old, archives, site, day, allow_unknown=request.allow_unknown)
             why = _why(old, fault, stack, archives)
-            if write:
+            if request.write:
                 archives.places.store(target)
-            return _written(found.lock, old, target, path, out, why, notes, write, found)
-        why = _why(old, fault, stack, archives) if old is not None else Why()
+            before = _LockBefore(old, path, target, why, notes)
+            return _written(found.lock, before, found, write=request.write)
+        why = _why(old, fault, stack, archives) if old is not None else ChangeReason()
         missing = [name for name in archives.options if old is not None and name not in old.options]
         if (
             not missing
             and old is not None
             and path is not None
-            and mode is Mode.KEEP
-            and status is None
-            and not packages
-            and _good(why, old, stack)
+            and mode is UpdateMode.KEEP
+            and request.status is None
+            and not request.packages
+            and _is_current(why, old, stack)
         ):
-            return Update(path, "kept", old, old, Diff())
-        made = archives.resolve(day, keep=old if mode is Mode.KEEP else None, free=packages)
+            return LockUpdate(path, "kept", old, old, LockDiff())
+        made = archives.resolve(day, keep=old if mode is UpdateMode.KEEP else None, free=request.packages)
         notes += [made.relaxed] if made.relaxed else []
         if missing:
             notes.append(f"classes ask for optional parts that were not locked: {', '.join(missing)}")
-        if write:
+        if request.write:
             archives.places.store(target)
-        return _written(made.lock, old, target, path, out, why, notes, write, None)
+        return _written(made.lock, _LockBefore(old, path, target, why, notes), None, write=request.write)
 
 
 def check(
-    stack: Entry[Stack],
+    stack: CatalogEntry[Stack],
     catalog: Catalog,
     site: Site,
-    *,
-    mode: Mode = Mode.KEEP,
-    out: Path | None = None,
-    cache: Path | None = None,
-    offline: bool = False,
-    allow_unknown: bool = False,
-    today: dt.date | None = None,
-) -> Check:
+    request: LockRequest | None = None,
+) -> LockCheck:
     """Report the packages of the lock of `stack` that moved or vanished, the change that would follow, and
     why. Nothing is written.
 
-    With Mode.UPGRADE or Mode.SECURITY, a change that this mode would make counts as a fault too. Raises
+    With UpdateMode.UPGRADE or UpdateMode.SECURITY, a change that this mode would make counts as a fault too. Raises
     LockError if there is no lock or it cannot be read.
     """
-    day = today or dt.datetime.now(tz=dt.UTC).date()
+    request = request or LockRequest()
+    day, mode, out = request.today, request.mode, request.out
     path = _place(stack, site, out)
-    old, fault, _ = _old(stack, path, Mode.KEEP)
+    old, fault, _ = _old(stack, path, UpdateMode.KEEP)
     if old is None or path is None:
         model.find_lock(stack, site)
         raise LockError(
             "there is no lock here", file=out, remedy=f"run `goldnode lock {stack.name} --out {out}`"
         )
-    problems: list[Problem] = []
-    needed, pending, moved = Diff(), None, None
-    with open_archives(stack, catalog, site, cache=cache, offline=offline) as archives:
+    problems: list[LockProblem] = []
+    needed, pending, moved = LockDiff(), None, None
+    with open_archives(stack, catalog, site, cache=request.cache, offline=request.offline) as archives:
         why = _why(old, fault, stack, archives)
         if fault is not None:
-            problems.append(Problem("edited", fault.message, True))
+            problems.append(LockProblem("edited", fault.message, True))
         if why.intent:
             problems.append(
-                Problem("intent", f"{stack.file} asks for something else since {old.resolved}", True)
+                LockProblem("intent", f"{stack.file} asks for something else since {old.resolved}", True)
             )
         for name in archives.options:
             if name not in old.options:
                 text = f'classes ask for optional part "{name}", which is not locked'
-                problems.append(Problem("intent", text, True))
+                problems.append(LockProblem("intent", text, True))
         for finding in archives.check(old):
             edited = fault is not None and finding.kind == "changed"
             note = ", or the lock was edited by hand" if edited else ""
-            problems.append(Problem(finding.kind, finding.message + note, True, finding.package.name))
-        problems += [Problem("bulletin", text, True) for text in _unsafe(old, stack)]
+            problems.append(LockProblem(finding.kind, finding.message + note, True, finding.package.name))
+        problems += [LockProblem("bulletin", text, True) for text in _unsafe(old, stack)]
         if problems:
             try:
                 needed = compare_locks(old, archives.resolve(day, keep=old).lock, why)
             except (UnsolvableError, VanishedError) as error:
-                problems.append(Problem("unresolved", f"`goldnode lock` would fail: {error.message}", True))
+                problems.append(
+                    LockProblem("unresolved", f"`goldnode lock` would fail: {error.message}", True)
+                )
         try:
             pending = compare_locks(old, archives.resolve(day).lock, why)
         except (UnsolvableError, VanishedError) as error:
             problems.append(
-                Problem("unresolved", f"what is newer is not known: {error.message}", mode is Mode.UPGRADE)
+                LockProblem(
+                    "unresolved", f"what is newer is not known: {error.message}", mode is UpdateMode.UPGRADE
+                )
             )
         if pending is not None:
             problems += _waiting(pending, old, mode)
         if stack.item.kernel.release is not None:
-            newest, newer = lane.newer_kernels(stack, old, archives)
+            newest, newer = newer_kernels(stack, old, archives)
             if newer and newest is not None:
                 place = ", ".join(sorted(newest.archives))
                 text = f"{newest.release} is there ({place}), and the stack names {stack.item.kernel.release} itself"
-                problems.append(Problem("kernel", text, False))
-        if mode is Mode.SECURITY and not any(problem.wrong for problem in problems):
-            moved = lane.security(stack, old, archives, site, day, allow_unknown=allow_unknown)
+                problems.append(LockProblem("kernel", text, False))
+        if mode is UpdateMode.SECURITY and not any(problem.wrong for problem in problems):
+            moved = security_update(stack, old, archives, site, day, allow_unknown=request.allow_unknown)
             if moved.state != "current":
                 problems.append(
-                    Problem("held-back" if moved.state == "held-back" else "kernel", moved.headline, True)
+                    LockProblem("held-back" if moved.state == "held-back" else "kernel", moved.headline, True)
                 )
-    return Check(path, old, tuple(problems), needed, pending, moved)
+    return LockCheck(path, old, tuple(problems), needed, pending, moved)
 
 
-def compare_files(before: Path, after: Path) -> Diff:
-    """Return what differs between two lock files, without asking an archive. Raises LockError."""
+def compare_files(before: Path, after: Path) -> LockDiff:
+    """Return the differences between two lock files, without any archive. Raises LockError."""
     try:
         old = model.load_lock(before)
     except NewerLockError:
@@ -276,7 +304,9 @@ def compare_files(before: Path, after: Path) -> Diff:
     return compare_locks(old, model.load_lock(after))
 
 
-def _place(stack: Entry[Stack], site: Site, out: Path | None, *, to_write: bool = False) -> Path | None:
+def _place(
+    stack: CatalogEntry[Stack], site: Site, out: Path | None, *, to_write: bool = False
+) -> Path | None:
     """The lock that is there."""
     if out is None:
         return model.lock_file(stack, site, to_write=to_write)
@@ -285,7 +315,7 @@ def _place(stack: Entry[Stack], site: Site, out: Path | None, *, to_write: bool 
 
 
 def _old(
-    stack: Entry[Stack], path: Path | None, mode: Mode
+    stack: CatalogEntry[Stack], path: Path | None, mode: UpdateMode
 ) -> tuple[Lock | None, EditedLockError | None, list[str]]:
     """Return the existing lock, its faults, and remarks about it. Raises LockError if it cannot be used."""
     if path is None:
@@ -295,15 +325,17 @@ def _old(
     except NewerLockError:
         raise
     except LockError as error:
-        if mode is not Mode.UPGRADE:
+        if mode is not UpdateMode.UPGRADE:
             raise
         return None, None, [f"the lock that was there could not be read: {error.message}"]
     model.check_stack(lock, path, stack)
     return lock, fault, [] if fault is None else [fault.message]
 
 
-def _whole(old: Lock | None, fault: EditedLockError | None, stack: Entry[Stack], path: Path | None) -> Lock:
-    """The lock that kernel updates start from. Raises LockError for none, an edited or a stale one."""
+def _updatable(
+    old: Lock | None, fault: EditedLockError | None, stack: CatalogEntry[Stack], path: Path | None
+) -> Lock:
+    """Return the lock to update with `--security`. Raises LockError for a missing, edited or stale one."""
     if fault is not None:
         raise fault
     if old is None or path is None:
@@ -327,9 +359,11 @@ def _known(packages: Collection[str], old: Lock | None, path: Path | None) -> No
             )
 
 
-def _why(old: Lock, fault: EditedLockError | None, stack: Entry[Stack], archives: Archives) -> Why:
+def _why(
+    old: Lock, fault: EditedLockError | None, stack: CatalogEntry[Stack], archives: StackArchives
+) -> ChangeReason:
     findings = archives.check(old)
-    return Why(
+    return ChangeReason(
         vanished={item.package.name for item in findings if item.kind == "vanished"},
         changed={item.package.name for item in findings if item.kind == "changed"},
         edited=fault is not None,
@@ -337,12 +371,12 @@ def _why(old: Lock, fault: EditedLockError | None, stack: Entry[Stack], archives
     )
 
 
-def _good(why: Why, old: Lock, stack: Entry[Stack]) -> bool:
+def _is_current(why: ChangeReason, old: Lock, stack: CatalogEntry[Stack]) -> bool:
     return not (why.vanished or why.changed or why.edited or why.intent or _unsafe(old, stack))
 
 
-def _unsafe(lock: Lock, stack: Entry[Stack]) -> list[str]:
-    """A locked container toolkit that a bulletin affects which was not known when it was locked."""
+def _unsafe(lock: Lock, stack: CatalogEntry[Stack]) -> list[str]:
+    """Return a sentence for a locked container toolkit that a bulletin affects."""
     toolkit = stack.item.runtime.toolkit if stack.item.runtime is not None else None
     names = toolkit.packages[:1] if toolkit is not None else []
     return [
@@ -352,32 +386,24 @@ def _unsafe(lock: Lock, stack: Entry[Stack]) -> list[str]:
     ]
 
 
-def _written(
-    lock: Lock,
-    old: Lock | None,
-    target: Path,
-    path: Path | None,
-    out: Path | None,
-    why: Why,
-    notes: Sequence[str],
-    write: bool,
-    moved: lane.Lane | None,
-) -> Update:
+def _written(lock: Lock, before: _LockBefore, moved: SecurityUpdate | None, *, write: bool) -> LockUpdate:
+    """Write a new lock if it differs from the one before, and return the result."""
+    old, path, notes = before.lock, before.file, tuple(before.notes)
     same = old is not None and lock.model_copy(update={"resolved": old.resolved}) == old
-    if same and path is not None and old is not None and not why.edited:
-        return Update(path, "kept", old, old, Diff(), tuple(notes), moved)
-    diff = compare_locks(old, lock, why)
-    where = target / model.lock_name(lock.stack)
+    if same and path is not None and old is not None and not before.why.edited:
+        return LockUpdate(path, "kept", old, old, LockDiff(), notes, moved)
+    diff = compare_locks(old, lock, before.why)
+    where = before.target / model.lock_name(lock.stack)
     if not write:
-        return Update(where, "would-write", lock, old, diff, tuple(notes), moved)
-    return Update(model.write_lock(lock, target), "written", lock, old, diff, tuple(notes), moved)
+        return LockUpdate(where, "would-write", lock, old, diff, notes, moved)
+    return LockUpdate(model.write_lock(lock, before.target), "written", lock, old, diff, notes, moved)
 
 
-def _waiting(pending: Diff, old: Lock, mode: Mode) -> list[Problem]:
+def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem]:
     """Return the newer versions in the archives: packages of the stack set one by one, the base system as a
     number.
     """
-    wrong = mode is Mode.UPGRADE
+    wrong = mode is UpdateMode.UPGRADE
     suites = {item.id: item for item in old.archives}
     found, base = [], []
     if "kernel" in pending.header:
@@ -389,7 +415,7 @@ def _waiting(pending: Diff, old: Lock, mode: Mode) -> list[Problem]:
         ]
         where = f" ({rows[0].now.archive})" if rows and rows[0].now is not None else ""
         found.append(
-            Problem(
+            LockProblem(
                 "kernel", f"{now} is there, {was} is locked{where}", wrong, rows[0].name if rows else "kernel"
             )
         )
@@ -404,15 +430,18 @@ def _waiting(pending: Diff, old: Lock, mode: Mode) -> list[Problem]:
         safe = change.now.archive in suites and is_security(suites[change.now.archive])
         text = f"{change.name} {change.was.version} -> {change.now.version} ({change.now.archive}), held on nodes"
         found.append(
-            Problem(
-                "security" if safe else "newer", text, wrong or (safe and mode is Mode.SECURITY), change.name
+            LockProblem(
+                "security" if safe else "newer",
+                text,
+                wrong or (safe and mode is UpdateMode.SECURITY),
+                change.name,
             )
         )
     if base:
-        found.append(Problem("newer", f"{len(base)} packages of the base system: {_some(base)}", wrong))
+        found.append(LockProblem("newer", f"{len(base)} packages of the base system: {_some(base)}", wrong))
     return found
 
 
-def _some(changes: Sequence[Change]) -> str:
+def _some(changes: Sequence[PackageChange]) -> str:
     names = [change.name for change in changes]
     return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")

@@ -19,16 +19,8 @@ line with the reason and the fix.
 """
 
 import os
+import signal
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import signal as signal
-else:
-    try:
-        import _signal as signal  # the C part of `signal`; see process.py
-    except ImportError:
-        import signal
 
 # /run is empty after a boot, so a power cut cannot leave half a copy.
 PLACE = "/run/goldnode/program"
@@ -191,12 +183,8 @@ def make(data: bytes, digest: str) -> "str | None":
     Return None if another process is making the copy.
     """
     import fcntl
-    import importlib.util
-    import io
-    import marshal
     import shutil
     import time
-    import zipfile
     import zlib
 
     parent = os.path.dirname(PLACE)
@@ -219,44 +207,40 @@ def make(data: bytes, digest: str) -> "str | None":
             ):
                 # Earlier versions of goldnode unpacked themselves into directories.
                 (shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
-        out = io.BytesIO()
-        with zipfile.ZipFile(io.BytesIO(data)) as sources, zipfile.ZipFile(out, "w") as copies:
-            for name in sources.namelist():
-                if name.endswith(".py"):
-                    code = compile(sources.read(name), f"goldnode-node/{name}", "exec", dont_inherit=True)
-                    # PEP 552, unchecked hash-based pyc: magic number, flags, and a hash that Python ignores.
-                    head = importlib.util.MAGIC_NUMBER + b"\x01\0\0\0" + bytes(8)
-                    copies.writestr(zipfile.ZipInfo(name + "c"), head + marshal.dumps(code))
-        content = out.getvalue()
-        fresh = f"{named(digest)}.{os.getpid()}"
+        work = f"{named(digest)}.{os.getpid()}"
+        os.mkdir(work, 0o700)
         try:
+            content = byte_code(data, work)
+            fresh = os.path.join(work, "copy")
             with open(fresh, "wb") as opened:
                 opened.write(b"%0*x" % (SEAL, zlib.crc32(content, zlib.crc32(digest.encode()))) + content)
             os.rename(fresh, named(digest))
-        except OSError:
-            os.unlink(fresh)
-            raise
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
     return compiled(digest)
 
 
-def load_once() -> None:
-    """Have Python load modules of zip archives once.
+def byte_code(data: bytes, work: str) -> bytes:
+    """Return the archive `data` with its modules compiled. `work` is an empty directory for the files."""
+    import io
+    import py_compile
+    import zipfile
 
-    `get_filename` of zipimport reads and compiles the whole module to find its name, and Python calls it
-    before it loads the module. A check would spend as much time on that as on all its reads.
-    """
-    import zipimport
-
-    class Importer(zipimport.zipimporter):
-        """The standard importer, but it gets file names from the archive's directory alone."""
-
-        def get_filename(self, fullname: str) -> str:
-            """Return the path of a module's file in the archive."""
-            path = f"{self.archive}/{self.prefix}{fullname.rpartition('.')[2]}"
-            return f"{path}/__init__.py" if self.is_package(fullname) else f"{path}.py"
-
-    sys.path_hooks.insert(0, Importer)
-    sys.path_importer_cache.pop(sys.path[0], None)
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as sources, zipfile.ZipFile(out, "w") as copies:
+        for name in sources.namelist():
+            if name.endswith(".py"):
+                source = sources.extract(name, work)
+                # Unchecked: the copy has a checksum of its own, and contains no sources.
+                py_compile.compile(
+                    source,
+                    cfile=source + "c",
+                    dfile=f"goldnode-node/{name}",
+                    doraise=True,
+                    invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+                )
+                copies.write(source + "c", name + "c")
+    return out.getvalue()
 
 
 def begin() -> int:
@@ -267,15 +251,15 @@ def begin() -> int:
     if archive:
         # A .pyc runs from a copy that the parent process has verified already.
         engine = None if __file__.endswith(".pyc") else settle(archive)
-        load_once()
 
-    from goldnode.node.start import leave, main
+    from goldnode.node.start import finish, main
 
     try:
         status = main(engine, archive)
     except SystemExit as ended:  # argparse exits by itself
         status = ended.code if isinstance(ended.code, int) else COULD_NOT_CHECK if ended.code else 0
-    return leave(status)
+    finish()
+    return status
 
 
 def crashed(problem: BaseException) -> int:
@@ -293,13 +277,26 @@ def crashed(problem: BaseException) -> int:
             os.write(2, line.encode("ascii", "backslashreplace"))
         except OSError:  # stderr is closed
             pass
+    discard()
     return COULD_NOT_CHECK
+
+
+def discard() -> None:
+    """Point each stream that cannot be written to /dev/null.
+
+    The interpreter flushes them at its end. If that fails, it exits with 120.
+    """
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 if __name__ == "__main__":
     try:
         status = begin()
     except BaseException as problem:
-        # An ordinary exit would flush the streams, fail again, and return 120.
-        os._exit(crashed(problem))
+        status = crashed(problem)
     sys.exit(status)

@@ -8,11 +8,10 @@ service before. A person who edits the reason, even by one letter, has taken the
 from __future__ import annotations
 
 import os
+import re
 import time
-
-from .hashes import sha256
-from .later import re
-from .plain import NamedTuple
+from hashlib import sha256
+from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

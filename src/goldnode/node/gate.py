@@ -1,10 +1,7 @@
 """The gate: the effects of a verdict, by the class's `gate` mode.
 
-`report` only reports. `drain` also drains the node in the scheduler. `block` does not drain, but keeps
-container runtimes from starting.
-
-`report` only reports. `drain` also drains the node in the scheduler. `block` also prevents container runtimes
-from starting.
+`report` only reports. `drain` also drains the node in the scheduler. `block` does not drain, but prevents container
+runtimes from starting. A node is bad if one of these holds:
 
 * No verdict counts: it is missing, not readable, of another boot or class, or older than its limit.
 * The verdict is `not this class` (exit code 4), or has no finding at all.
@@ -22,21 +19,23 @@ daemons of Slurm and Kubernetes always start.
 Files: `PASS` exists exactly while the gate lets work start; it holds the uptime of its verdict and for how
 many seconds the verdict counts. `STATE` is the gate's state as JSON (schema goldnode.gate/1: mode, open,
 reasons, since, verdict_time, told, error). `REASON` is one line of text. `MEMORY` survives a reboot: it
-records what this gate has drained, so that the gate resumes nothing else.
+records what this gate has drained, so that the gate resumes nothing else. `MODE` is its mode, for shell
+programs.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import time
+from contextlib import suppress
+from typing import NamedTuple
 
 from . import boot, drained
-from . import quickjson as json
 from .host import Host, Json, boot_identity
-from .later import re
-from .lines import by_lines
-from .plain import NamedTuple
+from .json_lines import by_lines
 from .state.finding import FINE
 from .verdict import current
 
@@ -56,6 +55,7 @@ KEPT = (
 GUARD = "/run/goldnode/gate.lock"
 ENGINE = "/run/goldnode/engine.lock"
 MEMORY = "/var/lib/goldnode/gate.json"
+MODE = "/var/lib/goldnode/gate.mode"
 # States for which `systemctl is-enabled` succeeds.
 ENABLED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 DROP_IN = "goldnode-gate.conf"  # in the drop-in directory of a runtime
@@ -150,6 +150,24 @@ see systemctl status goldnode-sanity.service"; fi >&2; sleep 1; exit 1'
 """
 
 
+def save(host: Host, verdict: Json, text: str) -> None:
+    """Write the verdict, and its summary for shell programs, which also run where there is no Python.
+
+    :param text: the verdict as JSON. Raises OSError; then neither file is left, so that no earlier verdict counts.
+    """
+    uptime = verdict["uptime"]
+    at = "-" if uptime is None else str(int(uptime))
+    line = f"{at} {verdict['exit_code']} {verdict['status']} {verdict['class'] or 'unknown'}\n"
+    try:
+        host.write(current.VERDICT, text.encode())
+        host.write(current.STATUS, line.encode())
+    except OSError:
+        for name in (current.VERDICT, current.STATUS):
+            with suppress(OSError):
+                host.remove(name)
+        raise
+
+
 def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
     """Apply a verdict. Return messages for the user, line by line.
 
@@ -200,14 +218,15 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
         state["told"], state["error"] = memory.get("drained"), error
         _keep(host, MEMORY, memory)
         _keep(host, STATE, state)
+        if host.text(MODE) != f"{mode}\n":
+            host.write(MODE, f"{mode}\n".encode())
         if opened:
             told += _start(host)
         return told
 
 
 def release(host: Host) -> List[str]:
-    """Remove the gate when the node leaves goldnode: resume the node if the gate drained it, start refused
-    runtimes, and remove the gate's files.
+    """Remove the gate when the node leaves goldnode.
 
     Resume the node if the gate drained it, start the refused runtimes, and remove the gate's files.
 
@@ -218,7 +237,7 @@ def release(host: Host) -> List[str]:
         told = _tell(host, {}, REPORT, [], memory, False)
         host.write(PASS, _pass(boot.uptime(host.text("/proc/uptime") or "")))
         told += _start(host)
-        for name in (PASS, STATE, REASON, MEMORY):
+        for name in (PASS, STATE, REASON, MEMORY, MODE):
             host.remove(name)
         return told
 

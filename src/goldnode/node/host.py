@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from dataclasses import dataclass
 
 from . import boot
-from .plain import dataclass
 from .process import Process
 
 TYPE_CHECKING = False
@@ -190,6 +190,7 @@ class Host:
             whole = process.listen(timeout)
             if not whole:
                 process.kill()
+                process.listen(0)  # collect what it printed before it closed its pipes
         except BaseException:  # an interrupt must not leave the program running
             process.kill()
             raise

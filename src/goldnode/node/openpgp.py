@@ -7,8 +7,10 @@ keys. It verifies no signatures: apt does that, with the key that this module ha
 
 from __future__ import annotations
 
-from .hashes import sha1
-from .later import base64, binascii, re
+import base64
+import binascii
+import re
+from hashlib import sha1
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def primary_fingerprints(data: bytes) -> List[str]:
             raise OpenPGPError(f"it holds a key of version {body[0] if body else '?'}, expected 4")
         # RFC 4880, section 12.2: SHA-1 over 0x99, the two-octet length, and the packet body.
         prefix = b"\x99" + len(body).to_bytes(2, "big")
-        found.append(sha1(prefix + body).hexdigest().upper())  # the format requires SHA-1
+        found.append(sha1(prefix + body, usedforsecurity=False).hexdigest().upper())
     if not found:
         raise OpenPGPError("there is no primary public key in it")
     return found

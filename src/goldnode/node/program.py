@@ -6,15 +6,15 @@ faults of this program also exit with 3.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
+from dataclasses import asdict
 
 from . import boot, gate
-from . import quickjson as json
 from .host import Host, Json, boot_identity
-from .lines import by_lines
-from .plain import asdict, suppress
+from .json_lines import by_lines
 from .report import finding_lines, plan_text, verdict_table
 from .state import owners
 from .state.domains.program import CLASS
@@ -55,7 +55,7 @@ class Flags:
 
 def plain(given: Sequence[str]) -> Any:
     """Return the options of a check of this node with flags alone, as its units start it; None for any other
-    arguments, which :mod:`.words` parses.
+    arguments, which :mod:`.cli_args` parses.
 
     Importing argparse and declaring every command takes as long as a probe of the node.
     """
@@ -83,7 +83,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = plain(given)
     if options is None:
-        from .words import parse
+        from .cli_args import parse
 
         options = parse(given)
     try:
@@ -169,7 +169,9 @@ def run_check(host: Host, options: Any) -> int:
 
         fault.trace(problem)
         verdict = unreadable(host, options.passive, *fault.explained(problem))
-    own = host.live and options.document == CLASS and not options.no_write
+    # An ordinary user gets the answer alone: only root can store the node's verdict and act on it.
+    asked = host.live and os.geteuid() != 0
+    own = host.live and options.document == CLASS and not options.no_write and not asked
     if own and document is not None:
         verdict = settled(host, document, verdict, options.passive)
     if own and checked is not None:
@@ -181,15 +183,11 @@ def run_check(host: Host, options: Any) -> int:
     # A full /run or a closed stdout must not keep the gate from draining a bad node: raise the error at the
     # end.
     unwritten: List[OSError] = []
-    # A user who names a class asks for the answer alone: only root can keep the node's verdict.
-    asked = host.live and options.document != CLASS and os.geteuid() != 0
     if not options.no_write and not asked:
         try:
-            host.write(checking.VERDICT, text.encode())
+            gate.save(host, verdict, text)
         except OSError as problem:
             unwritten.append(OSError(problem.errno, problem.strerror, host.located(checking.VERDICT)))
-            with suppress(OSError):
-                host.remove(checking.VERDICT)  # an earlier verdict must not count instead
     try:
         if options.format == "json":
             print(text)

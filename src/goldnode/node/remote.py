@@ -16,7 +16,7 @@ import shutil
 import sys
 
 from .host import PROGRAM, Host
-from .lines import by_lines
+from .json_lines import by_lines
 from .state.engine import plan, plan_absent
 from .state.model import ABSENT, EARLIER, NodeError
 from .state.observe import INITRAMFS_CACHE
@@ -124,7 +124,7 @@ def applied(
         return {"changed": bool(done), "done": done, "plan": after.to_json(), "gate": []}
     # Always check again: the earlier verdict is about the node before these changes.
     verdict = checking.check(host, document)
-    host.write(checking.VERDICT, by_lines(verdict).encode())
+    gate.save(host, verdict, by_lines(verdict))
     if not after.actions and not gate.reasons(verdict):
         kept.mark(host, document, good=True)
     # The gate acts when the run has applied everything, not on states in between. After a failed run, the

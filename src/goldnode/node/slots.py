@@ -25,9 +25,9 @@ import json
 import os
 import re
 import time
+from hashlib import sha256
 
 from .boot import TOLD
-from .hashes import sha256
 from .host import Host, Json, boot_identity, is_container
 from .state import loader
 from .state.model import NodeError
@@ -80,7 +80,7 @@ def known(host: Host, where: str, slot: str) -> Json:
     return {}
 
 
-def of_slot(entries: Sequence[loader.Entry], slot: str) -> List[loader.Entry]:
+def of_slot(entries: Sequence[loader.LoaderEntry], slot: str) -> List[loader.LoaderEntry]:
     """Return the entries that boot a slot, in the order of systemd-boot. Pure."""
     return loader.ordered(
         [
@@ -91,7 +91,7 @@ def of_slot(entries: Sequence[loader.Entry], slot: str) -> List[loader.Entry]:
     )
 
 
-def tried(host: Host, where: str) -> Optional[loader.Entry]:
+def tried(host: Host, where: str) -> Optional[loader.LoaderEntry]:
     """Return the entry that this boot tries; None for any other boot.
 
     systemd-boot reports the entry whose counter it decremented. The entry is on trial while it has a counter.
@@ -181,7 +181,7 @@ def disk(host: Host, link: str) -> Optional[str]:
     return os.path.basename(os.path.dirname(here)) if os.path.exists(f"{here}/partition") else None
 
 
-def state(entry: Optional[loader.Entry], about: Mapping[str, Any], now: bool) -> str:
+def state(entry: Optional[loader.LoaderEntry], about: Mapping[str, Any], now: bool) -> str:
     """Return the state of a slot: empty, tried, good, or failed. Pure.
 
     :param now: whether this boot tries the slot, possibly with its last try.
@@ -605,7 +605,7 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
         return f"slot {slot} boots {release} as it is now"
 
 
-def settled(entry: loader.Entry) -> str:
+def settled(entry: loader.LoaderEntry) -> str:
     """Return the name that an entry should have: without the marker of a second copy. Pure.
 
     An entry with a counter retains its name, because systemd-bless-boot looks for it.

@@ -22,10 +22,10 @@ import shutil
 import stat
 import sys
 import zlib
+from typing import NamedTuple
 
 from . import boot, slots
 from .host import PROGRAM, Host, Json
-from .plain import NamedTuple
 from .state import loader
 from .state.domains.program import CLASS
 from .state.model import NodeError

@@ -69,7 +69,7 @@ def survey(host: Host) -> Json:
         "driver": drivers(host, built_for),
         "loaded": loaded(host) if own else None,
         "dkms": dkms(host),
-        "gpus": observe.gpus(host) if own else None,
+        "gpus": observe.gpus(host, observe.functions(host)) if own else None,
         "nvswitch": nvswitch(host) if own else None,
         "settings": settings(host) if own else None,
         "runtime": {name: packages[name]["version"] for name in NAMES if name in packages},

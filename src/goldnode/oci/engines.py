@@ -57,7 +57,7 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded|enough free spa
 
 
 @dataclass(frozen=True)
-class Step:
+class EngineStep:
     """One run of an engine: on `parent` (layers of the system kind, lowest first; `key` names them), with `directory` shown to it.
 
     `containerfile` is the recipe's; `work` a directory of its own for what is temporary, removed by the caller.
@@ -79,7 +79,7 @@ class Engine(Protocol):
     version: str
     exercised: str
 
-    def run(self, step: Step) -> contextlib.AbstractContextManager[IO[bytes]]:
+    def run(self, step: EngineStep) -> contextlib.AbstractContextManager[IO[bytes]]:
         """Run a step; gives the layer of what changed, a plain tar. Raises ImageError with what the script said."""
 
 
@@ -124,7 +124,9 @@ def _packages() -> dict[str, str]:
     for program, arguments in (("mmdebstrap", "--version"), ("apt-get", "--version"), ("dpkg", "--version")):
         text = _version(program, arguments)
         if text is None:
-            raise ImageError(f"{program} is not on this machine", remedy="apt-get install mmdebstrap")
+            raise ImageError(
+                f"{program} is not on this machine", remedy="install it: apt-get install mmdebstrap"
+            )
         found["apt" if program == "apt-get" else program] = text
     return found
 
@@ -189,7 +191,7 @@ class Buildah:
     def __init__(self, storage: Path) -> None:
         version = _version("buildah", "--version")
         if version is None:
-            raise ImageError("buildah is not on this machine", remedy="apt-get install buildah")
+            raise ImageError("buildah is not on this machine", remedy="install it: apt-get install buildah")
         self.version = version
         self.storage = storage
 
@@ -198,7 +200,7 @@ class Buildah:
         return Buildah(cache / "buildah")
 
     @contextlib.contextmanager
-    def run(self, step: Step) -> Iterator[IO[bytes]]:
+    def run(self, step: EngineStep) -> Iterator[IO[bytes]]:
         """See Engine."""
         _root()
         self.storage.mkdir(parents=True, exist_ok=True)
@@ -267,11 +269,11 @@ class BuildKit:
     def __init__(self) -> None:
         version = _version("docker", "buildx", "version")
         if version is None:
-            raise ImageError("docker has no buildx here", remedy="apt-get install docker-buildx")
+            raise ImageError("docker has no buildx here", remedy="install it: apt-get install docker-buildx")
         self.version = f"{version}/{_builder()}"
 
     @contextlib.contextmanager
-    def run(self, step: Step) -> Iterator[IO[bytes]]:
+    def run(self, step: EngineStep) -> Iterator[IO[bytes]]:
         """See Engine."""
         digest = _parent(step, step.work / "parent")
         (step.work / "empty").mkdir()
@@ -312,7 +314,7 @@ class BuildKit:
                 yield packed
 
 
-def bake_file(step: Step, parent: str) -> dict[str, object]:
+def bake_file(step: EngineStep, parent: str) -> dict[str, object]:
     """Return the input of `docker buildx bake`: one target without a network, on the parent by digest, with
     an OCI layout as output.
     """
@@ -371,7 +373,7 @@ def _builder() -> str:
 # -- both
 
 
-def _parent(step: Step, into: Path) -> str:
+def _parent(step: EngineStep, into: Path) -> str:
     """An OCI layout of the step's parent, blobs linked or copied from the store; returns the manifest's digest."""
     layout = Layout(into)
     for layer in step.parent:
@@ -438,7 +440,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], what: str) -> N
     except FileNotFoundError as problem:
         raise ImageError(
             f"{problem.filename} is not on this machine",
-            remedy="apt-get install util-linux mmdebstrap buildah",
+            remedy="install it: apt-get install util-linux mmdebstrap buildah",
         ) from problem
     except subprocess.TimeoutExpired as problem:
         raise ImageError(f"{what}: it took more than {_TIME} s") from problem

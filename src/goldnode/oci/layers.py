@@ -49,7 +49,7 @@ def tools() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LayerEntry:
     """One member of a layer. `path` is relative; `mtime` in seconds; `open` gives the content of a file, `target` of a link."""
 
     path: str
@@ -61,13 +61,13 @@ class Entry:
     open: Callable[[], IO[bytes]] | None = field(default=None, compare=False)
 
     @classmethod
-    def text(cls, path: str, content: str | bytes, mtime: int, mode: int = 0o644) -> Entry:
+    def text(cls, path: str, content: str | bytes, mtime: int, mode: int = 0o644) -> LayerEntry:
         """A file with this content."""
         data = content.encode() if isinstance(content, str) else content
         return cls(path, "file", mode, mtime, len(data), open=lambda: io.BytesIO(data))
 
     @classmethod
-    def link(cls, path: str, target: str, mtime: int) -> Entry:
+    def link(cls, path: str, target: str, mtime: int) -> LayerEntry:
         """A symbolic link."""
         return cls(path, "link", 0o777, mtime, target=target)
 
@@ -107,7 +107,7 @@ _COMMON = frozenset(
 )
 
 
-def with_directories(entries: Iterable[Entry]) -> list[Entry]:
+def with_directories(entries: Iterable[LayerEntry]) -> list[LayerEntry]:
     """The entries with the directories they lie in, those of every root left out, sorted; a directory is as new as what is in it."""
     found = list(entries)
     newest: dict[str, int] = {}
@@ -117,7 +117,7 @@ def with_directories(entries: Iterable[Entry]) -> list[Entry]:
             newest[folder] = max(newest.get(folder, 0), entry.mtime)
     have = {entry.path for entry in found}
     found += [
-        Entry(path, "directory", 0o755, date)
+        LayerEntry(path, "directory", 0o755, date)
         for path, date in newest.items()
         if path not in have and path not in _COMMON
     ]
@@ -125,7 +125,7 @@ def with_directories(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def write_layer(
-    layout: Layout, entries: Iterable[Entry], *, cancelled: Callable[[], bool] = lambda: False
+    layout: Layout, entries: Iterable[LayerEntry], *, cancelled: Callable[[], bool] = lambda: False
 ) -> Layer:
     """Write entries, in their order, as one layer into `layout`. Raises ImageError where the disk is full."""
     with _blob(layout) as (sink, done):
@@ -137,7 +137,7 @@ def write_layer(
         return done()
 
 
-def _add(tar: tarfile.TarFile, entry: Entry) -> None:
+def _add(tar: tarfile.TarFile, entry: LayerEntry) -> None:
     info = tarfile.TarInfo(entry.path)
     info.mode, info.mtime = entry.mode, entry.mtime
     if entry.kind == "file":
@@ -271,7 +271,7 @@ def _blob(layout: Layout) -> Iterator[tuple[Any, Callable[[], Layer]]]:
 
 
 @dataclass(frozen=True)
-class Place:
+class WheelLayout:
     """Target directories of wheels' files: `home` is None for a Python layout, else the directory of this
     CUDA (`usr/local/cuda-12.4`). `python` is the image's Python ("3.11"); `target` is the name of this
     machine in NVIDIA's `targets/`.
@@ -335,10 +335,10 @@ class Place:
         return f"{self.home}/{folder}/{found[2]}"
 
 
-class Wheel:
+class WheelSource:
     """A wheel as what it puts into an image. Its file stays open until `close`."""
 
-    def __init__(self, path: Path, place: Place) -> None:
+    def __init__(self, path: Path, place: WheelLayout) -> None:
         self.path, self.place = path, place
         try:
             self.zip = zipfile.ZipFile(path)
@@ -362,12 +362,14 @@ class Wheel:
         """Close the file."""
         self.zip.close()
 
-    def entries(self, sonames: Mapping[str, str] | None = None, *, development: bool = False) -> list[Entry]:
+    def entries(
+        self, sonames: Mapping[str, str] | None = None, *, development: bool = False
+    ) -> list[LayerEntry]:
         """Return the files that the wheel puts into the image, unsorted, with its RECORD rewritten to their
         new paths. `sonames` (path -> name that programs ask for) adds missing links; `development` also
         those that a linker needs.
         """
-        found: dict[str, Entry] = {}
+        found: dict[str, LayerEntry] = {}
         record: list[tuple[str, str, str]] = []
         base = self.place.metadata
         listed = {
@@ -381,7 +383,7 @@ class Wheel:
                 raise ImageError(
                     f'this wheel has a file outside of itself, "{info.filename}"', file=self.path
                 )
-            entry = Entry(
+            entry = LayerEntry(
                 path, "file", _mode(info), _date(info), info.file_size, open=_opener(self.zip, info)
             )
             row = listed.get(info.filename)
@@ -390,7 +392,7 @@ class Wheel:
             found[path] = entry
             record.append((_relative(path, base), row[1], row[2]) if row else _recorded(entry, base))
         for name, target in self._commands():
-            entry = Entry.text(
+            entry = LayerEntry.text(
                 f"usr/local/bin/{name}",
                 _COMMAND.format(module=target[0], name=target[1], root=target[1].split(".")[0]),
                 self.newest,
@@ -398,18 +400,18 @@ class Wheel:
             )
             found[entry.path] = entry
             record.append(_recorded(entry, base))
-        installer = Entry.text(f"{base}/{self.info}/INSTALLER", "goldnode\n", self.newest)
+        installer = LayerEntry.text(f"{base}/{self.info}/INSTALLER", "goldnode\n", self.newest)
         record += [_recorded(installer, base), (f"{self.info}/RECORD", "", "")]
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows(sorted(record))
-        for entry in (installer, Entry.text(f"{base}/{self.info}/RECORD", out.getvalue(), self.newest)):
+        for entry in (installer, LayerEntry.text(f"{base}/{self.info}/RECORD", out.getvalue(), self.newest)):
             found[entry.path] = entry
         for path, soname in (sonames or {}).items():
             folder = path.rpartition("/")[0]
             names = [soname] + ([soname.partition(".so")[0] + ".so"] if development else [])
             for name in names:
                 if (link := f"{folder}/{name}") not in found:
-                    found[link] = Entry.link(link, path.rpartition("/")[2], self.newest)
+                    found[link] = LayerEntry.link(link, path.rpartition("/")[2], self.newest)
         return list(found.values())
 
     def libraries(self) -> dict[str, dict[str, Any]]:
@@ -436,11 +438,11 @@ class Wheel:
         except KeyError:
             raise ImageError(f"this wheel has no {name}", file=self.path) from None
 
-    def _script(self, info: zipfile.ZipInfo, path: str) -> Entry:
+    def _script(self, info: zipfile.ZipInfo, path: str) -> LayerEntry:
         data = self.zip.read(info)
         if data.startswith(b"#!python"):
             data = b"#!/usr/bin/python3" + data[data.index(b"\n") :]
-        return Entry.text(path, data, _date(info), 0o755)
+        return LayerEntry.text(path, data, _date(info), 0o755)
 
     def _commands(self) -> list[tuple[str, tuple[str, str]]]:
         if self.place.home is not None or f"{self.info}/entry_points.txt" not in self.zip.namelist():
@@ -489,7 +491,7 @@ def _relative(path: str, base: str) -> str:
     return os.path.relpath(path, base)
 
 
-def _recorded(entry: Entry, base: str) -> tuple[str, str, str]:
+def _recorded(entry: LayerEntry, base: str) -> tuple[str, str, str]:
     assert entry.open is not None  # noqa: S101 - only files are recorded
     with entry.open() as content:
         found = hashlib.file_digest(content, "sha256").digest()  # type: ignore[arg-type]
@@ -500,7 +502,7 @@ def _recorded(entry: Entry, base: str) -> tuple[str, str, str]:
 def wheel_layer(
     layout: Layout,
     wheels: Sequence[Path],
-    place: Place,
+    place: WheelLayout,
     sonames: Mapping[Path, Mapping[str, str]],
     *,
     development: bool,
@@ -508,9 +510,9 @@ def wheel_layer(
 ) -> Layer:
     """One layer of these wheels. Raises ImageError where two of them bring one path with different content."""
     with ExitStack() as stack:
-        found: dict[str, tuple[Path, Entry]] = {}
+        found: dict[str, tuple[Path, LayerEntry]] = {}
         for path in wheels:
-            wheel = Wheel(path, place)
+            wheel = WheelSource(path, place)
             stack.callback(wheel.close)
             for entry in wheel.entries(sonames.get(path), development=development):
                 other = found.get(entry.path)
@@ -525,7 +527,7 @@ def wheel_layer(
         )
 
 
-def _same(one: Entry, other: Entry) -> bool:
+def _same(one: LayerEntry, other: LayerEntry) -> bool:
     if (one.kind, one.size, one.target) != (other.kind, other.size, other.target):
         return False
     if one.open is None or other.open is None:

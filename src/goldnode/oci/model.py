@@ -13,7 +13,7 @@ LABELS = "io.goldnode."
 
 
 @dataclass(frozen=True)
-class Image:
+class ImageSpec:
     """One image of the matrix.
 
     `name` is BACKEND-VERSION-FLAVOUR-OS (`cuda-12.4.1-runtime-debian12`), by which commands, locks and files call it; its

@@ -21,7 +21,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -58,7 +58,7 @@ _NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]+)?|\[[0-9A-Fa-f:]+\](?::[0-9]+)?")
 
-Moved = Callable[[int], None]
+Transferred = Callable[[int], None]
 
 
 class UnreachableError(ImageError):
@@ -141,32 +141,67 @@ def referrers_tag(digest: str) -> str:
     return digest.replace(":", "-", 1)[:128]
 
 
+@dataclass(frozen=True)
+class RegistryOptions:
+    """How to reach a registry.
+
+    `ca` is the certificate of its authority, `timeout` and `pause` are in seconds. `chunk` is the number of
+    bytes of a blob that are sent at once. `logins` finds the login of a host and repository. `moved` is called
+    with the number of bytes transferred.
+    """
+
+    plain_http: bool = False
+    ca: Path | None = None
+    connections: int = 4
+    timeout: float = 60
+    tries: int = TRIES
+    pause: float = PAUSE
+    chunk: int = CHUNK
+    logins: Callable[[str, str], Login | None] = login
+    moved: Transferred | None = None
+
+
+@dataclass(frozen=True)
+class RegistryRequest:
+    """One request to a registry.
+
+    `what` states in an error what could not be done. `push`: it needs the right to write. Without `again` it is
+    sent once only.
+    """
+
+    method: str
+    url: str
+    expected: Sequence[int]
+    what: str
+    repository: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+    push: bool = False
+    again: bool = True
+
+    @property
+    def actions(self) -> str:
+        """Return the rights that it needs, as a token service names them."""
+        if not self.push:
+            return "pull"
+        return "pull,push,delete" if self.method == "DELETE" else "pull,push"
+
+
 class Registry:
     """One registry. Safe for several threads; `moved` is called with the bytes transferred."""
 
-    def __init__(
-        self,
-        host: str,
-        *,
-        plain_http: bool = False,
-        ca: Path | None = None,
-        connections: int = 4,
-        timeout: float = 60,
-        tries: int = TRIES,
-        pause: float = PAUSE,
-        chunk: int = CHUNK,
-        logins: Callable[[str, str], Login | None] = login,
-        moved: Moved | None = None,
-    ) -> None:
-        self.host, self.plain_http, self.timeout = host, plain_http, timeout
-        self.tries, self.pause, self.chunk = tries, pause, chunk
+    def __init__(self, host: str, options: RegistryOptions | None = None) -> None:
+        given = options or RegistryOptions()
+        plain_http, ca = given.plain_http, given.ca
+        self.host, self.plain_http, self.timeout = host, plain_http, given.timeout
+        self.tries, self.pause, self.chunk = given.tries, given.pause, given.chunk
         self.base = f"{'http' if plain_http else 'https'}://{host}"
-        self.moved: Moved = moved or (lambda size: None)
-        self._logins, self._found = logins, dict[str, Login | None]()
+        self.moved: Transferred = given.moved or (lambda size: None)
+        self._logins, self._found = given.logins, dict[str, Login | None]()
         self._tokens: dict[str, str] = {}
         self._basic = False
         self._lock = Lock()
-        shape: dict[str, Any] = {"num_pools": 4, "maxsize": connections, "block": False}
+        shape: dict[str, Any] = {"num_pools": 4, "maxsize": given.connections, "block": False}
         if not plain_http:
             shape["ssl_context"] = _context(host, ca)
         bare = urlsplit(self.base).hostname or host
@@ -187,63 +222,33 @@ class Registry:
 
     # Requests
 
-    def ask(
-        self,
-        method: str,
-        url: str,
-        *,
-        expected: Sequence[int],
-        repository: str = "",
-        actions: str = "pull",
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        what: str,
-        again: bool = True,
-    ) -> Answer:
-        """One request with its whole answer; repeated where a repeat may do. `what` says in an error what could not be done."""
-        with self.open(
-            method,
-            url,
-            expected=expected,
-            repository=repository,
-            actions=actions,
-            headers=headers,
-            body=body,
-            what=what,
-            again=again,
-            whole=True,
-        ) as answer:
+    def ask(self, request: RegistryRequest) -> RegistryAnswer:
+        """Send a request and return its whole answer. It is repeated if that is safe."""
+        with self.open(request, whole=True) as answer:
             return answer
 
     @contextmanager
-    def open(
-        self,
-        method: str,
-        url: str,
-        *,
-        expected: Sequence[int],
-        repository: str = "",
-        actions: str = "pull",
-        headers: Mapping[str, str] | None = None,
-        body: Any = None,
-        what: str,
-        again: bool = True,
-        whole: bool = False,
-    ) -> Iterator[Answer]:
-        """A request whose answer is still to be read. Raises UnreachableError and RefusedError."""
-        full = urljoin(self.base + "/", url)
-        left, fresh = self.tries if again else 1, True
+    def open(self, request: RegistryRequest, *, whole: bool = False) -> Iterator[RegistryAnswer]:
+        """Send a request and yield its answer, whose body is still to be read unless `whole` is set.
+
+        Raises UnreachableError and RefusedError.
+        """
+        what, body = request.what, request.body
+        full = urljoin(self.base + "/", request.url)
+        left, fresh = self.tries if request.again else 1, True
         while True:
             left -= 1
             try:
-                raw, place = self._send(method, full, repository, actions, headers or {}, body)
-                answer = Answer(raw.status, {key.lower(): value for key, value in raw.headers.items()}, raw)
+                raw, place = self._send(request, full)
+                answer = RegistryAnswer(
+                    raw.status, {key.lower(): value for key, value in raw.headers.items()}, raw
+                )
                 # Only the registry itself may ask for its login, and say where a token is had for it.
                 if (
                     answer.status == 401
                     and fresh
                     and self._own(place)
-                    and self._authenticate(answer, repository, actions)
+                    and self._authenticate(answer, request.repository, request.actions)
                 ):
                     fresh, left = False, left + 1
                     raw.close()
@@ -256,7 +261,7 @@ class Registry:
                     if hasattr(body, "seek"):
                         body.seek(0)
                     continue
-                if answer.status not in expected or whole:
+                if answer.status not in request.expected or whole:
                     answer.data = raw.read(MANIFEST_LIMIT + 1)
             except HTTPError as problem:
                 if _certificate(problem):
@@ -274,28 +279,26 @@ class Registry:
                     remedy="run it again when the registry answers: what is there already is not sent again",
                 ) from None
             try:
-                if answer.status not in expected:
+                if answer.status not in request.expected:
                     raise self._refusal(answer, what, place)
                 yield answer
             finally:
                 raw.close() if not whole else raw.release_conn()
             return
 
-    def _send(
-        self, method: str, url: str, repository: str, actions: str, headers: Mapping[str, str], body: Any
-    ) -> tuple[Any, str]:
-        """The answer, redirects followed, and the address that gave it."""
-        sent = {"User-Agent": "goldnode", "Accept-Encoding": "identity", **headers}
+    def _send(self, request: RegistryRequest, url: str) -> tuple[Any, str]:
+        """Return the answer, redirects followed, and the address that gave it."""
+        sent = {"User-Agent": "goldnode", "Accept-Encoding": "identity", **request.headers}
         for _ in range(6):
             if self._own(url):
-                sent |= self._authorization(repository, actions)
-            else:  # a place elsewhere that the registry sends to gets no login of ours
+                sent |= self._authorization(request.repository, request.actions)
+            else:  # the registry redirects to another host, which gets no login of ours
                 sent.pop("Authorization", None)
             answer = self._pool.request(
-                method,
+                request.method,
                 url,
                 headers=sent,
-                body=body,
+                body=request.body,
                 preload_content=False,
                 decode_content=False,
                 redirect=False,
@@ -303,7 +306,11 @@ class Registry:
                 timeout=urllib3.Timeout(connect=min(20, self.timeout), read=self.timeout),
             )
             target = answer.headers.get("Location")
-            if method not in ("GET", "HEAD") or answer.status not in (301, 302, 303, 307, 308) or not target:
+            if (
+                request.method not in ("GET", "HEAD")
+                or answer.status not in (301, 302, 303, 307, 308)
+                or not target
+            ):
                 return answer, url
             answer.close()
             url = urljoin(url, target)
@@ -320,7 +327,7 @@ class Registry:
             min(float(said), PATIENCE) if said.isdigit() else self.pause * 2 ** max(0, self.tries - left - 1)
         )
 
-    def _refusal(self, answer: Answer, what: str, place: str) -> ImageError:
+    def _refusal(self, answer: RegistryAnswer, what: str, place: str) -> ImageError:
         reason = f"{answer.status} {_told(answer.data)}".rstrip()
         who = (
             self.host
@@ -365,7 +372,7 @@ class Registry:
             return {"Authorization": _basic(found)}
         return {}
 
-    def _authenticate(self, answer: Answer, repository: str, actions: str) -> bool:
+    def _authenticate(self, answer: RegistryAnswer, repository: str, actions: str) -> bool:
         """Do what a 401 asks for. Returns whether the request is worth repeating."""
         kind, _, rest = answer.headers.get("www-authenticate", "").partition(" ")
         found = self._login(repository)
@@ -424,7 +431,7 @@ class Registry:
 
 
 @dataclass
-class Answer:
+class RegistryAnswer:
     """Status, headers by lower-case name, and the body: `data`, or to be read with `blocks`."""
 
     status: int
@@ -454,11 +461,13 @@ class Repository:
         bytes do not have the requested digest, or the one that the registry states.
         """
         answer = self._ask(
-            "GET",
-            f"manifests/{reference}",
-            (200, 404),
-            headers={"Accept": ACCEPT},
-            what=f"{self}:{reference} cannot be read",
+            RegistryRequest(
+                "GET",
+                f"manifests/{reference}",
+                (200, 404),
+                headers={"Accept": ACCEPT},
+                what=f"{self}:{reference} cannot be read",
+            )
         )
         if answer.status == 404:
             return None
@@ -497,13 +506,15 @@ class Repository:
                 f'"{reference}" is no tag', remedy='use at most 128 letters, digits, "_", "." and "-"'
             )
         answer = self._ask(
-            "PUT",
-            f"manifests/{reference}",
-            (201,),
-            headers={"Content-Type": media_type},
-            body=data,
-            push=True,
-            what=f"{self}:{reference} cannot be written",
+            RegistryRequest(
+                "PUT",
+                f"manifests/{reference}",
+                (201,),
+                headers={"Content-Type": media_type},
+                body=data,
+                push=True,
+                what=f"{self}:{reference} cannot be written",
+            )
         )
         return "oci-subject" in answer.headers
 
@@ -512,14 +523,21 @@ class Repository:
         RefusedError.
         """
         what = f"{self}@{digest} cannot be deleted"
-        return self._ask("DELETE", f"manifests/{digest}", (202, 404), push=True, what=what).status == 202
+        return (
+            self._ask(
+                RegistryRequest("DELETE", f"manifests/{digest}", (202, 404), push=True, what=what)
+            ).status
+            == 202
+        )
 
     def tags(self) -> list[str]:
         """Every tag, sorted; empty where the repository is not there."""
         found: list[str] = []
         url: str | None = f"/v2/{self.name}/tags/list?n=1000"
         while url is not None:
-            answer = self._ask("GET", url, (200, 404), what=f"the tags of {self} cannot be read")
+            answer = self._ask(
+                RegistryRequest("GET", url, (200, 404), what=f"the tags of {self} cannot be read")
+            )
             if answer.status == 404:
                 break
             found += json.loads(answer.data).get("tags") or []
@@ -532,7 +550,9 @@ class Repository:
     def blob_size(self, digest: str) -> int | None:
         """Return the size of a blob in bytes as the registry states it; None without that blob."""
         answer = self._ask(
-            "HEAD", f"blobs/{digest}", (200, 404), what=f"blob {digest} of {self} cannot be looked for"
+            RegistryRequest(
+                "HEAD", f"blobs/{digest}", (200, 404), what=f"blob {digest} of {self} cannot be looked for"
+            )
         )
         said = answer.headers.get("content-length", "")
         return (int(said) if said.isdigit() else -1) if answer.status == 200 else None
@@ -580,7 +600,14 @@ class Repository:
         url = f"/v2/{self.name}/blobs/uploads/?{urlencode({'mount': descriptor.digest, 'from': other})}"
         try:
             answer = self._ask(
-                "POST", url, (201, 202), push=True, body=b"", what=f"{self} cannot mount a blob of {other}"
+                RegistryRequest(
+                    "POST",
+                    url,
+                    (201, 202),
+                    push=True,
+                    body=b"",
+                    what=f"{self} cannot mount a blob of {other}",
+                )
             )
         except RefusedError:
             return False
@@ -589,19 +616,21 @@ class Repository:
             return False
         return True
 
-    def _cancel(self, answer: Answer) -> None:
+    def _cancel(self, answer: RegistryAnswer) -> None:
         try:
             self._ask(
-                "DELETE",
-                self._location(answer),
-                tuple(range(200, 500)),
-                push=True,
-                what="an upload cannot be given up",
+                RegistryRequest(
+                    "DELETE",
+                    self._location(answer),
+                    tuple(range(200, 500)),
+                    push=True,
+                    what="an upload cannot be given up",
+                )
             )
         except ImageError:
             return  # the registry forgets it by itself
 
-    def _location(self, answer: Answer) -> str:
+    def _location(self, answer: RegistryAnswer) -> str:
         location = answer.headers.get("location")
         if not location:
             raise UnreachableError(
@@ -612,7 +641,9 @@ class Repository:
 
     def _upload(self, descriptor: Descriptor, source: Path) -> None:
         answer = self._ask(
-            "POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload"
+            RegistryRequest(
+                "POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload"
+            )
         )
         location = self._location(answer)
         least = answer.headers.get("oci-chunk-min-length", "")
@@ -632,14 +663,16 @@ class Repository:
                 }
                 try:
                     answer = self._ask(
-                        "PATCH",
-                        location,
-                        (202, 201, 204),
-                        headers=headers,
-                        body=data,
-                        push=True,
-                        what="a part cannot be sent",
-                        again=False,
+                        RegistryRequest(
+                            "PATCH",
+                            location,
+                            (202, 201, 204),
+                            headers=headers,
+                            body=data,
+                            push=True,
+                            what="a part cannot be sent",
+                            again=False,
+                        )
                     )
                 except RefusedError as refused:
                     if done == 0 and refused.status in (
@@ -672,12 +705,14 @@ class Repository:
         """How much the registry has of an upload that was cut, and where it goes on."""
         try:
             answer = self._ask(
-                "GET",
-                location,
-                (204, 202, 200),
-                push=True,
-                what="an upload cannot be taken up again",
-                again=False,
+                RegistryRequest(
+                    "GET",
+                    location,
+                    (204, 202, 200),
+                    push=True,
+                    what="an upload cannot be taken up again",
+                    again=False,
+                )
             )
         except ImageError:
             raise _LostError(why) from None
@@ -688,7 +723,11 @@ class Repository:
         headers = {"Content-Type": "application/octet-stream"}
         what = f"blob {descriptor.digest} cannot be sent to {self}"
         try:
-            self._ask("PUT", url, (201, 204), headers=headers, body=data, push=True, what=what, again=False)
+            self._ask(
+                RegistryRequest(
+                    "PUT", url, (201, 204), headers=headers, body=data, push=True, what=what, again=False
+                )
+            )
         except UnreachableError as cut:
             if self.blob_size(descriptor.digest) is None:  # the answer alone may have been lost
                 raise _LostError(cut.message) from None
@@ -699,27 +738,19 @@ class Repository:
 
     def _whole(self, descriptor: Descriptor, source: Path) -> None:
         answer = self._ask(
-            "POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload"
+            RegistryRequest(
+                "POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload"
+            )
         )
         location = self._location(answer)
         url = f"{location}{'&' if '?' in location else '?'}{urlencode({'digest': descriptor.digest})}"
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(descriptor.size)}
         what = f"blob {descriptor.digest} cannot be sent to {self}"
-        with (
-            source.open("rb") as file,
-            self.registry.open(
-                "PUT",
-                url,
-                expected=(201, 204),
-                repository=self.name,
-                actions="pull,push",
-                headers=headers,
-                body=file,
-                what=what,
-                again=False,
-                whole=True,
-            ),
-        ):
+        with source.open("rb") as file:
+            put = RegistryRequest(
+                "PUT", url, (201, 204), headers=headers, body=file, push=True, what=what, again=False
+            )
+            self.registry.ask(replace(put, repository=self.name))
             self.registry.moved(descriptor.size)
 
     def read_blob(self, descriptor: Descriptor, limit: int = 256 << 20) -> bytes:
@@ -843,11 +874,13 @@ class Repository:
         url: str | None = f"/v2/{self.name}/referrers/{digest}"
         while url is not None:
             answer = self._ask(
-                "GET",
-                url,
-                (200, 404),
-                headers={"Accept": INDEX},
-                what=f"the referrers of {self}@{digest} cannot be read",
+                RegistryRequest(
+                    "GET",
+                    url,
+                    (200, 404),
+                    headers={"Accept": INDEX},
+                    what=f"the referrers of {self}@{digest} cannot be read",
+                )
             )
             kind = answer.headers.get("content-type", "").partition(";")[0].strip()
             if answer.status == 404 or kind != INDEX:
@@ -901,41 +934,22 @@ class Repository:
 
     # Plumbing
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        expected: Sequence[int],
-        *,
-        what: str,
-        push: bool = False,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        again: bool = True,
-    ) -> Answer:
+    def _ask(self, request: RegistryRequest) -> RegistryAnswer:
+        path = request.url
         url = path if path.startswith(("/", "http")) else f"/v2/{self.name}/{quote(path, safe='/:@')}"
-        actions = ("pull,push,delete" if method == "DELETE" else "pull,push") if push else "pull"
-        answer = self.registry.ask(
-            method,
-            url,
-            expected=expected,
-            repository=self.name,
-            actions=actions,
-            headers=headers,
-            body=body,
-            what=what,
-            again=again,
-        )
+        answer = self.registry.ask(replace(request, url=url, repository=self.name))
         if len(answer.data) > MANIFEST_LIMIT:
-            raise ImageError(f"{what}: the answer is larger than {MANIFEST_LIMIT} bytes")
+            raise ImageError(f"{request.what}: the answer is larger than {MANIFEST_LIMIT} bytes")
         return answer
 
     @contextmanager
-    def _open(self, path: str, what: str, headers: Mapping[str, str] | None = None) -> Iterator[Answer]:
-        url = f"/v2/{self.name}/{path}"
-        with self.registry.open(
-            "GET", url, expected=(200, 206, 404, 416), repository=self.name, headers=headers, what=what
-        ) as answer:
+    def _open(
+        self, path: str, what: str, headers: Mapping[str, str] | None = None
+    ) -> Iterator[RegistryAnswer]:
+        request = RegistryRequest(
+            "GET", f"/v2/{self.name}/{path}", (200, 206, 404, 416), what, self.name, headers=headers or {}
+        )
+        with self.registry.open(request) as answer:
             yield answer
 
 
@@ -1004,7 +1018,7 @@ def _loopback(host: str) -> bool:
         return name == "localhost"
 
 
-def _end(answer: Answer) -> int | None:
+def _end(answer: RegistryAnswer) -> int | None:
     """How many bytes of an upload the registry has; None where it does not say."""
     said = re.fullmatch(r"(?:bytes=)?0-(\d+)", answer.headers.get("range", ""))
     if said is None:

@@ -19,7 +19,16 @@ from typing import Any, List, NoReturn, Optional
 from goldnode.core.errors import GoldnodeError
 from goldnode.prove import SCHEMA, carry, records, summary
 from goldnode.prove.changes import FIELDS
-from goldnode.prove.session import FAILED, PASSED, SKIPPED, UNCHECKED, Session, Settings, Stopped, temporary
+from goldnode.prove.session import (
+    FAILED,
+    PASSED,
+    SKIPPED,
+    UNCHECKED,
+    ProveSettings,
+    Session,
+    Stopped,
+    temporary,
+)
 from goldnode.prove.steps import OWN_CLASS, STEPS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,7 +42,7 @@ RUN_HELP = (
 )
 
 
-class Parser(argparse.ArgumentParser):
+class ProveParser(argparse.ArgumentParser):
     """Parser that exits with 3 on wrong usage. argparse would exit with 2, which here means a failed step."""
 
     def error(self, message: str) -> NoReturn:
@@ -60,7 +69,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 def pack(given: List[str]) -> int:
     """Run `prove-gpu pack`: make the carry folder."""
-    parser = Parser(
+    parser = ProveParser(
         prog="prove-gpu pack",
         description="Make the folder that a GPU machine without network and packages needs; at most 64 MiB.",
     )
@@ -93,7 +102,9 @@ def pack(given: List[str]) -> int:
 
 def take(given: List[str]) -> int:
     """Run `prove-gpu import`: turn the record of a run into a test case."""
-    parser = Parser(prog="prove-gpu import", description="Copy the record of a run to tests/cases/recorded.")
+    parser = ProveParser(
+        prog="prove-gpu import", description="Copy the record of a run to tests/cases/recorded."
+    )
     parser.add_argument("folder", type=Path, help="a directory that prove-gpu has written")
     target = records.take(parser.parse_args(given).folder)
     print(f"wrote {target}; run: pytest tests/unit/prove/test_prove_recorded.py")
@@ -102,7 +113,7 @@ def take(given: List[str]) -> int:
 
 def run(given: List[str]) -> int:
     """Run `prove-gpu`: all steps."""
-    parser = Parser(
+    parser = ProveParser(
         prog="prove-gpu", description=RUN_HELP, epilog="Other commands: prove-gpu pack, prove-gpu import."
     )
     parser.add_argument("--out", type=Path, help="directory to write (default prove-gpu-HOST-DATE here)")
@@ -143,7 +154,7 @@ def run(given: List[str]) -> int:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GoldnodeError(f"{out} is there already", remedy="name another directory with --out")
     out.mkdir(parents=True, exist_ok=True)
-    asked = Settings(
+    asked = ProveSettings(
         out,
         options.carry,
         options.state,

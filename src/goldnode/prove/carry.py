@@ -29,7 +29,7 @@ class CarryError(GoldnodeError):
     """The carry folder is missing, damaged or too large."""
 
 
-class Carried(NamedTuple):
+class CarryFolder(NamedTuple):
     """Content of a carry folder: both programs, the facts, directories of libraries, and the commit of the
     checkout.
     """
@@ -103,7 +103,7 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
 
 def collect() -> Json:
     """Return the facts of each NVIDIA model, and the catalog's classes that have one."""
-    from goldnode.classdoc.compile import health_facts
+    from goldnode.classdoc.gpu_facts import health_facts
     from goldnode.classdoc.load import load_catalog
     from goldnode.facts import host as facts
     from goldnode.facts import xid
@@ -153,7 +153,7 @@ def digest(data: bytes) -> str:
 # -- on the GPU machine
 
 
-def read(folder: Path, temporary: Path) -> Carried:
+def read(folder: Path, temporary: Path) -> CarryFolder:
     """Read and verify the carry folder `folder`, and unpack its wheels below `temporary`.
 
     Without a folder, make one there if this Python has the packages. Raises CarryError.
@@ -200,7 +200,7 @@ def read(folder: Path, temporary: Path) -> Carried:
     wheels = sorted(name for name in manifest["files"] if name.startswith(f"{WHEELS}/"))
     libraries = unpack([folder / name for name in wheels], temporary / WHEELS)
     names = [name.partition("/")[2] for name in wheels]
-    return Carried(folder / NODE, folder / SMOKE, facts, libraries, str(manifest.get("commit")), names)
+    return CarryFolder(folder / NODE, folder / SMOKE, facts, libraries, str(manifest.get("commit")), names)
 
 
 def unpack(wheels: Sequence[Path], target: Path) -> List[str]:

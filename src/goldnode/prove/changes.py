@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from goldnode.prove.session import Done, NotChecked, Session
+from goldnode.prove.session import FinishedProcess, NotChecked, Session
 
 SCHEMA = "goldnode.prove-gpu-state/1"
 # In the order of setting; restored in reverse order.
@@ -31,7 +31,7 @@ STEP_W = 5
 Json = Dict[str, Any]
 
 
-class Change(NamedTuple):
+class GpuSettingChange(NamedTuple):
     """One setting of one GPU: its original value and the temporary one.
 
     If `other` is None, `why` is the reason to skip the setting.
@@ -62,7 +62,7 @@ def current(gpu: Mapping[str, Any], field: str) -> Any:
     return gpu.get(field)
 
 
-def proposals(gpus: Mapping[str, Any]) -> List[Change]:
+def proposals(gpus: Mapping[str, Any]) -> List[GpuSettingChange]:
     """Return the changes to make on each GPU of a reading. Pure."""
     found = []
     for gpu in gpus.values():
@@ -72,11 +72,11 @@ def proposals(gpus: Mapping[str, Any]) -> List[Change]:
     return found
 
 
-def _proposal(gpu: Mapping[str, Any], field: str) -> Change:
+def _proposal(gpu: Mapping[str, Any], field: str) -> GpuSettingChange:
     value = current(gpu, field)
     uuid = gpu["uuid"]
     if is_fault(value):
-        return Change(
+        return GpuSettingChange(
             uuid,
             field,
             value,
@@ -89,7 +89,7 @@ def _proposal(gpu: Mapping[str, Any], field: str) -> Change:
         "clocks": _clocks,
         "compute_mode": _compute,
     }[field](gpu, value)
-    return Change(uuid, field, value, other, why)
+    return GpuSettingChange(uuid, field, value, other, why)
 
 
 def _persistence(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
@@ -143,7 +143,7 @@ def lock(gpu: Mapping[str, Any]) -> Optional[Json]:
     return {"mode": "locked", "graphics_mhz": clocks[-1]} if clocks else None
 
 
-def plain(gpus: Mapping[str, Any]) -> Json:
+def without_processes(gpus: Mapping[str, Any]) -> Json:
     """Return a reading without the processes on the GPUs, which change by themselves."""
     return {
         index: gpu if is_fault(gpu) else {key: item for key, item in gpu.items() if key != "processes"}
@@ -204,13 +204,13 @@ def back(session: Session, rows: List[Json]) -> List[str]:
     ]
 
 
-def _asked(session: Session, request: Json) -> Done:
+def _asked(session: Session, request: Json) -> FinishedProcess:
     # Not with session.node: restoring must work after the time of the run is over.
     command = [*session.python(), str(session.carried.node), "device"]
     return session.children.run(command, 60.0, json.dumps(request).encode())
 
 
-def row(change: Change, value: Any) -> Json:
+def row(change: GpuSettingChange, value: Any) -> Json:
     """Return a setting in the form of the device protocol."""
     return {"uuid": change.uuid, "field": change.field, "value": value}
 
@@ -226,7 +226,7 @@ def boot_id() -> str:
         return ""
 
 
-def keep(state: Path, rows: List[Json]) -> None:
+def write_restore_file(state: Path, rows: List[Json]) -> None:
     """Write the settings to restore, in that order, before the first change. Raises OSError."""
     state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     document = {"schema": SCHEMA, "boot_id": boot_id(), "found": rows}
@@ -238,7 +238,7 @@ def keep(state: Path, rows: List[Json]) -> None:
     os.replace(fresh, state)
 
 
-def kept(state: Path) -> Optional[List[Json]]:
+def read_restore_file(state: Path) -> Optional[List[Json]]:
     """Return the settings that an earlier run did not restore; None without any.
 
     Raises NotChecked if the file is not ours or incomplete.

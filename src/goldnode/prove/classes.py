@@ -24,7 +24,7 @@ OWN, CATALOG, FACTS, UNKNOWN = "of the node", "of the catalog", "of the facts", 
 ALSO = ("xid.", "sxid.", "events.", "capture.", "changed.")
 
 
-class Chosen(NamedTuple):
+class ChosenClass(NamedTuple):
     """A class document, its origin, a sentence about the choice, and the GPU model."""
 
     kind: str
@@ -43,14 +43,14 @@ def gpus(capture: Mapping[str, Any]) -> List[Json]:
     )
 
 
-def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[Json]) -> Chosen:
+def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[Json]) -> ChosenClass:
     """Return the class document for a capture.
 
     :param known: facts.json of the carry folder.
     :param own: the node's own class document.
     """
     if own is not None:
-        return Chosen(
+        return ChosenClass(
             OWN, own, f"the node's own class {own.get('class')}", (own.get("gpu") or {}).get("model")
         )
     boards = gpus(capture)
@@ -63,7 +63,7 @@ def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[J
             if models
             else f"the facts have no model with the PCI id of {told}"
         )
-        return Chosen(
+        return ChosenClass(
             UNKNOWN, document(capture, None, known, None), f"no class of the catalog fits: {why}", None
         )
     model = models[0]
@@ -76,11 +76,11 @@ def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[J
                 reasons.append(f"{row['class']} is for {', '.join(differs)}")
     made = document(capture, model, known, fitting)
     if fitting is not None:
-        return Chosen(
+        return ChosenClass(
             CATALOG, made, f"class {fitting['class']} fits by GPU, count, system and driver branch", model
         )
     why = "; ".join(reasons) or f"the catalog has none for {model}"
-    return Chosen(
+    return ChosenClass(
         FACTS, made, f"no class of the catalog fits ({why}); judged by what the facts say of {model}", model
     )
 

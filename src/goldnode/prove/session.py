@@ -26,7 +26,7 @@ SOURCES = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepOutcome:
     """Result of a step, with its reason as one sentence for the summary."""
 
     status: str
@@ -44,10 +44,10 @@ class Stopped(BaseException):
     `outcome` is the result of the interrupted step.
     """
 
-    outcome: Optional[Outcome] = None
+    outcome: Optional[StepOutcome] = None
 
 
-class Done(NamedTuple):
+class FinishedProcess(NamedTuple):
     """A child process that ended, or was killed. `fault` is None or a sentence."""
 
     rc: int
@@ -98,18 +98,18 @@ class Children:
         limit: float,
         stdin: bytes = b"",
         environment: Optional[Mapping[str, str]] = None,
-    ) -> Done:
+    ) -> FinishedProcess:
         """Run a program to its end. Failures of the program do not raise.
 
         A signal to this process ends the program too.
         """
         if limit <= 0:
-            return Done(124, b"", b"", 0.0, "the time of the whole run was over")
+            return FinishedProcess(124, b"", b"", 0.0, "the time of the whole run was over")
         began = time.monotonic()
         try:
             process = self.start(argv, environment)
         except OSError as problem:
-            return Done(127, b"", b"", 0.0, f"{argv[0]} cannot be run ({problem.strerror})")
+            return FinishedProcess(127, b"", b"", 0.0, f"{argv[0]} cannot be run ({problem.strerror})")
         fault = None
         try:
             out, err = process.communicate(stdin, timeout=limit)
@@ -118,7 +118,7 @@ class Children:
             out, err = b"", b""
         finally:
             fault = self.end(process, fault)
-        return Done(
+        return FinishedProcess(
             process.returncode if process.returncode is not None else 124,
             out[:MOST],
             err[-65536:],
@@ -155,7 +155,7 @@ class Children:
             self.end(process)
 
 
-class Output:
+class ProveOutput:
     """The output directory. Redacts every file when it is written, and all of them again in :meth:`seal`."""
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
@@ -200,7 +200,7 @@ class Output:
         return leaking
 
 
-class Settings(NamedTuple):
+class ProveSettings(NamedTuple):
     """Options of the command line.
 
     `state` is the file of the original settings while they are changed. `short` does little work, for
@@ -219,10 +219,10 @@ class Settings(NamedTuple):
 class Session:
     """Shared state of the steps. A field is None or empty until its step sets it."""
 
-    def __init__(self, settings: Settings, carried: Any, temporary: Path) -> None:
+    def __init__(self, settings: ProveSettings, carried: Any, temporary: Path) -> None:
         self.settings, self.carried, self.temporary = settings, carried, temporary
         self.redactor = Redactor()
-        self.output = Output(settings.out, self.redactor)
+        self.output = ProveOutput(settings.out, self.redactor)
         self.children = Children()
         self.deadline = time.monotonic() + 60 * settings.minutes
         self.steps: List[Json] = []
@@ -234,7 +234,7 @@ class Session:
         self.capture: Optional[Json] = None
         self.loaded: Optional[Json] = None  # capture under load
         self.first: Optional[Json] = None  # first reading of all settings
-        self.chosen: Any = None  # goldnode.prove.classes.Chosen
+        self.chosen: Any = None  # goldnode.prove.classes.ChosenClass
         self.versions: Json = {}
 
     # -- child processes
@@ -247,7 +247,7 @@ class Session:
         """
         return min(limit, self.deadline - time.monotonic() - reserve)
 
-    def node(self, *words: str, limit: float = 120.0, stdin: bytes = b"") -> Done:
+    def node(self, *words: str, limit: float = 120.0, stdin: bytes = b"") -> FinishedProcess:
         """Run the node program."""
         return self.children.run([*self.python(), str(self.carried.node), *words], self.left(limit), stdin)
 
@@ -268,7 +268,7 @@ class Session:
 
     # -- steps
 
-    def step(self, name: str, title: str, work: Callable[[Session], Outcome]) -> Outcome:
+    def step(self, name: str, title: str, work: Callable[[Session], StepOutcome]) -> StepOutcome:
         """Run one step. An exception becomes its outcome and does not stop the next step."""
         print(f"{title} …", flush=True)
         began = time.monotonic()
@@ -276,17 +276,19 @@ class Session:
         stopped = None
         try:
             if self.deadline - began < 20 and name not in ALWAYS:
-                outcome = Outcome(UNCHECKED, f"the {self.settings.minutes:g} minutes of the run were over")
+                outcome = StepOutcome(
+                    UNCHECKED, f"the {self.settings.minutes:g} minutes of the run were over"
+                )
             else:
                 outcome = work(self)
         except NotChecked as problem:
-            outcome = Outcome(UNCHECKED, str(problem))
+            outcome = StepOutcome(UNCHECKED, str(problem))
         except Stopped as problem:
             stopped = problem
-            outcome = problem.outcome or Outcome(UNCHECKED, f"interrupted by {problem}")
+            outcome = problem.outcome or StepOutcome(UNCHECKED, f"interrupted by {problem}")
         except Exception as problem:  # one failed step must not take down the others, nor pass
             traceback.print_exc()
-            outcome = Outcome(UNCHECKED, f"a fault of prove-gpu: {type(problem).__name__}: {problem}")
+            outcome = StepOutcome(UNCHECKED, f"a fault of prove-gpu: {type(problem).__name__}: {problem}")
         self.steps.append({
             "name": name, (
                 "title"

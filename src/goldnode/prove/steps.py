@@ -30,8 +30,8 @@ from goldnode.prove.session import (
     UNCHECKED,
     Json,
     NotChecked,
-    Outcome,
     Session,
+    StepOutcome,
     Stopped,
 )
 
@@ -71,23 +71,23 @@ def _need(session: Session) -> Json:
 # -- inventory
 
 
-def leftovers(session: Session) -> Outcome:
+def leftovers(session: Session) -> StepOutcome:
     """Restore the settings of an earlier run that was killed."""
-    rows = changes.kept(session.settings.state)
+    rows = changes.read_restore_file(session.settings.state)
     if rows is None:
-        return Outcome(SKIPPED, "no earlier run left settings to put back")
+        return StepOutcome(SKIPPED, "no earlier run left settings to put back")
     with session.shield():
         refused = changes.back(session, rows)
         if not refused:
             changes.forget(session.settings.state)
     if refused:
-        return Outcome(
+        return StepOutcome(
             FAILED, f"an earlier run was killed, and its settings cannot be put back: {'; '.join(refused)}"
         )
-    return Outcome(PASSED, f"an earlier run was killed; its {len(rows)} settings were put back")
+    return StepOutcome(PASSED, f"an earlier run was killed; its {len(rows)} settings were put back")
 
 
-def versions(session: Session) -> Outcome:
+def versions(session: Session) -> StepOutcome:
     """Record the versions of goldnode, Python, kernel and system. The capture has the driver's."""
     told = session.node("--version", limit=30)
     found = session.versions
@@ -110,8 +110,8 @@ def versions(session: Session) -> Outcome:
     found["os"] = fields.get("PRETTY_NAME", "unknown").strip('"')
     session.output.json("versions.json", found)
     if told.rc != 0 or told.fault:
-        return Outcome(FAILED, f"goldnode-node does not start here: {told.fault or told.last()}")
-    return Outcome(
+        return StepOutcome(FAILED, f"goldnode-node does not start here: {told.fault or told.last()}")
+    return StepOutcome(
         PASSED,
         f"{found['os']}, kernel {found['kernel']}, Python {found['python']}, "
         f"{'root' if found['root'] else 'not root'}",
@@ -125,7 +125,7 @@ def _load() -> List[float]:
         return []
 
 
-def capture(session: Session) -> Outcome:
+def capture(session: Session) -> StepOutcome:
     """Capture the idle machine."""
     found = _capture(session, "capture.json")
     session.capture = found
@@ -141,7 +141,7 @@ def capture(session: Session) -> Outcome:
         "hangs" in str(error.get("text")) or "did not answer" in str(error.get("text"))
     ):
         session.hangs = str(error["text"])
-        return Outcome(FAILED, f"the driver hangs: {error['text']}")
+        return StepOutcome(FAILED, f"the driver hangs: {error['text']}")
     if not boards:
         told = f": {error['text']}" if isinstance(error, dict) else ""
         raise NotChecked(
@@ -152,12 +152,12 @@ def capture(session: Session) -> Outcome:
     figures = {"gpus": len(boards), "sections with a fault": len(faults)}
     told = ", ".join(dict.fromkeys(str(row.get("name")) for row in boards))
     if error is not None:
-        return Outcome(
+        return StepOutcome(
             UNCHECKED,
             f"{len(boards)} x {told}, and the GPU library answers in part: {error.get('text')}",
             figures,
         )
-    return Outcome(
+    return StepOutcome(
         PASSED, f"{len(boards)} x {told}, driver {driver.get('reported')} ({driver.get('flavour')})", figures
     )
 
@@ -173,11 +173,11 @@ def _capture(session: Session, name: str) -> Json:
     return found
 
 
-def nvidia_smi(session: Session) -> Outcome:
+def nvidia_smi(session: Session) -> StepOutcome:
     """Compare the output of `nvidia-smi -q -x`, as goldnode parses it, with NVML."""
     found = _need(session)
     if shutil.which("nvidia-smi") is None:
-        return Outcome(SKIPPED, "nvidia-smi is not here")
+        return StepOutcome(SKIPPED, "nvidia-smi is not here")
     done = session.children.run(["nvidia-smi", "-q", "-x"], session.left(SMI_LIMIT))
     if done.fault or done.rc != 0:
         raise NotChecked(f"nvidia-smi -q -x: {done.fault or done.last()}")
@@ -187,7 +187,7 @@ def nvidia_smi(session: Session) -> Outcome:
     try:
         parsed = smi.parse(done.out, "nvidia-smi -q -x")
     except NodeError as problem:
-        return Outcome(FAILED, f"goldnode cannot read it: {problem}")
+        return StepOutcome(FAILED, f"goldnode cannot read it: {problem}")
     session.redactor.learn(parsed)
     rows = {row.get("address"): row for row in parsed["gpus"]}
     differ, compared = [], 0
@@ -202,10 +202,12 @@ def nvidia_smi(session: Session) -> Outcome:
                 differ.append(f"{gpu.get('address')} {path}: NVML {one}, nvidia-smi {two}")
     figures = {"values compared": compared, "differ": differ}
     if differ:
-        return Outcome(FAILED, f"{len(differ)} of {compared} values differ: {'; '.join(differ[:3])}", figures)
+        return StepOutcome(
+            FAILED, f"{len(differ)} of {compared} values differ: {'; '.join(differ[:3])}", figures
+        )
     if not compared:
         raise NotChecked("no GPU of the capture is in its output")
-    return Outcome(PASSED, f"{compared} values agree with NVML's", figures)
+    return StepOutcome(PASSED, f"{compared} values agree with NVML's", figures)
 
 
 def _at(gpu: Json, path: str) -> Any:
@@ -219,7 +221,7 @@ def _at(gpu: Json, path: str) -> Any:
 # -- judging
 
 
-def check(session: Session) -> Outcome:
+def check(session: Session) -> StepOutcome:
     """Judge the capture by the detected class, and run the check itself on this machine."""
     found = _need(session)
     own = _own_class()
@@ -231,14 +233,14 @@ def check(session: Session) -> Outcome:
     session.notes.append(f"Judged by: {chosen.why}.")
     verdict = classes.judge(chosen.document, found)
     session.output.json("verdict.json", verdict)
-    outcome = _judged(verdict, chosen)
+    outcome = _hardware_outcome(verdict, chosen)
     words = ["--class", str(session.temporary / "class.json")] if own is None else []
     done = session.node("check", *words, "--no-write", "--no-gate", "--format", "json")
     live = done.json("goldnode-node check")
     session.output.json("check.json", live)
     crash = [row["got"] for row in live.get("findings", []) if row["id"] == "check"]
     if crash:
-        return Outcome(
+        return StepOutcome(
             FAILED,
             f"the check cannot be made here: {crash[0]}; by the capture alone: {outcome.reason}",
             outcome.figures,
@@ -261,7 +263,7 @@ def _own_class() -> Optional[Json]:
     return found if isinstance(found, dict) else None
 
 
-def _judged(verdict: Json, chosen: classes.Chosen) -> Outcome:
+def _hardware_outcome(verdict: Json, chosen: classes.ChosenClass) -> StepOutcome:
     """Return a verdict about hardware as an outcome."""
     rows = verdict["findings"]
     bad = classes.wrong(rows)
@@ -273,19 +275,21 @@ def _judged(verdict: Json, chosen: classes.Chosen) -> Outcome:
         "wrong": bad,
     }
     if bad:
-        return Outcome(
+        return StepOutcome(
             FAILED, f"{verdict['status']}: {'; '.join(bad[:4])}{' …' if len(bad) > 4 else ''}", figures
         )
     if unseen:
         told = "; ".join(f"{row['id']}: {row['got']}" for row in unseen[:3])
-        return Outcome(
+        return StepOutcome(
             UNCHECKED,
             f"{verdict['counts']['match']} findings match, {len(unseen)} could not be checked: {told}",
             figures,
         )
     if chosen.kind == classes.UNKNOWN:
-        return Outcome(UNCHECKED, f"{chosen.why}; the {len(rows)} findings that need no model match", figures)
-    return Outcome(
+        return StepOutcome(
+            UNCHECKED, f"{chosen.why}; the {len(rows)} findings that need no model match", figures
+        )
+    return StepOutcome(
         PASSED, f"{verdict['status']}: {verdict['counts']['match']} findings match; {chosen.why}", figures
     )
 
@@ -310,11 +314,11 @@ def _apart(verdict: Json, live: Json) -> List[str]:
     ]
 
 
-def policy(session: Session) -> Outcome:
+def policy(session: Session) -> StepOutcome:
     """Verify that the exported policy matches, and that each changed setting is detected. Sets nothing."""
     found = _need(session)
     first = session.first = changes.read(session)
-    session.output.json("settings.json", changes.plain(first))
+    session.output.json("settings.json", changes.without_processes(first))
     exported = session.node("policy", "export", "--format", "json").json("goldnode-node policy export")
     chosen = session.chosen or classes.choose(found, session.carried.facts, None)
     alike = {key: value for key, value in exported.get("policy", {}).items() if key != "overrides"}
@@ -343,15 +347,15 @@ def policy(session: Session) -> Outcome:
         "planned": dict(planned),
     }
     if differ:
-        return Outcome(
+        return StepOutcome(
             FAILED, f"the policy as exported is not met: {'; '.join(classes.wrong(differ))}", figures
         )
     lacking = sorted(
         f"policy.{key}" for key in other if not any(f"{name}.".startswith(f"policy.{key}.") for name in seen)
     )
     if lacking:
-        return Outcome(FAILED, f"a policy that differs is taken for met: {', '.join(lacking)}", figures)
-    return Outcome(
+        return StepOutcome(FAILED, f"a policy that differs is taken for met: {', '.join(lacking)}", figures)
+    return StepOutcome(
         PASSED,
         f"{len(met)} settings as exported; {len(seen)} that differ were found, nothing was set",
         figures,
@@ -409,7 +413,7 @@ def _plan(session: Session, document: Json) -> List[str]:
 # -- timing
 
 
-def latency(session: Session) -> Outcome:
+def latency(session: Session) -> StepOutcome:
     """Measure NVML calls, and the process that reads the GPUs for a capture."""
     _need(session)
     samples, seconds = (20, 0.1) if session.settings.short else (SAMPLES, SECONDS)
@@ -442,14 +446,14 @@ def latency(session: Session) -> Outcome:
         f"reading all takes {found['capture_process_ms']['p50']:.0f} ms (median of {len(wall)}); the "
         f"slowest call is `{slow[1]}`, {slow[0]:.0f} µs"
     )
-    return Outcome(PASSED, reason, found)
+    return StepOutcome(PASSED, reason, found)
 
 
 def _starts(session: Session) -> int:
     return 2 if session.settings.short else STARTS
 
 
-def timing(session: Session) -> Outcome:
+def timing(session: Session) -> StepOutcome:
     """Measure a check, compared with the start of the interpreter and a bare `nvidia-smi -q -x`."""
     _need(session)
     if session.chosen is None:
@@ -457,7 +461,7 @@ def timing(session: Session) -> Outcome:
     node, document = str(session.carried.node), str(session.temporary / "class.json")
     words = ["check", "--class", document, "--no-write", "--no-gate", "--format", "json"]
     cold = _fresh_copy(Path(node), session.temporary)
-    unpacked = _kept_verdict(session, Path(node))
+    unpacked = _unpacked_program(session, Path(node))
     runs: Dict[str, List[str]] = {
         "floor: python3 -I -S -c pass": [*session.python(), "-c", "pass"],
         "check, first start of a fresh copy": [*session.python(), str(cold), *words],
@@ -494,7 +498,7 @@ def timing(session: Session) -> Outcome:
     )
     if "nvidia-smi -q -x" in rows:
         reason += f"; nvidia-smi -q -x takes {rows['nvidia-smi -q -x']['p50']:.0f} ms"
-    return Outcome(PASSED, reason, rows)
+    return StepOutcome(PASSED, reason, rows)
 
 
 # Answers from the verdict kept below a root, as `check --cached` does once the program has unpacked itself.
@@ -510,7 +514,7 @@ def _fresh_copy(node: Path, temporary: Path) -> Path:
     return copy
 
 
-def _kept_verdict(session: Session, node: Path) -> Tuple[Path, Path]:
+def _unpacked_program(session: Session, node: Path) -> Tuple[Path, Path]:
     """Return the unpacked program, and a root of its own where the last check's verdict is valid."""
     unpacked, root = session.temporary / "unpacked", session.temporary / "root"
     with zipfile.ZipFile(node) as archive:
@@ -528,7 +532,7 @@ def _kept_verdict(session: Session, node: Path) -> Tuple[Path, Path]:
 # -- load
 
 
-def load(session: Session) -> Outcome:
+def load(session: Session) -> StepOutcome:
     """Keep all GPUs busy; meanwhile capture, judge and diagnose."""
     _need(session)
     size = 48 if session.settings.short else 0
@@ -556,7 +560,7 @@ def load(session: Session) -> Outcome:
     return _under_load(session, told, report)
 
 
-def _under_load(session: Session, told: Json, report: Json) -> Outcome:
+def _under_load(session: Session, told: Json, report: Json) -> StepOutcome:
     """Return the observations under load as an outcome."""
     rows = classes.gpus(session.loaded or {})
     busy = [
@@ -581,20 +585,22 @@ def _under_load(session: Session, told: Json, report: Json) -> Outcome:
         if row["utilization_percent"] is not None and row["utilization_percent"] < SEEN
     ]
     if "error" in told:
-        return Outcome(FAILED, f"the load failed: {told['error']}", figures)
+        return StepOutcome(FAILED, f"the load failed: {told['error']}", figures)
     if wrong:
-        return Outcome(FAILED, f"products were wrong on {', '.join(wrong)}", figures)
+        return StepOutcome(FAILED, f"products were wrong on {', '.join(wrong)}", figures)
     if figures.get("wrong"):
-        return Outcome(FAILED, f"under load {verdict['status']}: {'; '.join(figures['wrong'][:4])}", figures)
+        return StepOutcome(
+            FAILED, f"under load {verdict['status']}: {'; '.join(figures['wrong'][:4])}", figures
+        )
     if idle and not session.simulated and "CUDA_VISIBLE_DEVICES" not in os.environ:
-        return Outcome(FAILED, f"the load is not seen: {', '.join(idle)} below {SEEN} % of use", figures)
+        return StepOutcome(FAILED, f"the load is not seen: {', '.join(idle)} below {SEEN} % of use", figures)
     if report.get("exit_code") == 3:
-        return Outcome(UNCHECKED, f"diagnose could not look: {report.get('verdict')}", figures)
+        return StepOutcome(UNCHECKED, f"diagnose could not look: {report.get('verdict')}", figures)
     reason = (
         f"{told['by']}, {sum(figures['tflops']):.3g} TFLOPS in all; diagnose says "
         f"{report.get('bottleneck')}: {report.get('verdict')}"
     )
-    return Outcome(PASSED, reason, figures)
+    return StepOutcome(PASSED, reason, figures)
 
 
 SEEN = 50  # minimum utilization of a GPU under load, in percent
@@ -635,7 +641,7 @@ def _line(process: Any, limit: float) -> Json:
     return found
 
 
-def smoke(session: Session) -> Outcome:
+def smoke(session: Session) -> StepOutcome:
     """Run the GPU tier of goldnode-smoke."""
     _need(session)
     words = ["--backend", "cuda", "--tier", "gpu", "--require", "gpu", "--json", "--limit", "120"]
@@ -654,16 +660,16 @@ def smoke(session: Session) -> Outcome:
     status = {"passed": PASSED, "failed": FAILED}.get(tier["state"], UNCHECKED)
     count = sum(test["state"] == "passed" for test in tier["tests"])
     reason = f"{count} of {len(tier['tests'])} tests passed" + (f"; {tier['why']}" if tier["why"] else "")
-    return Outcome(status, reason, figures)
+    return StepOutcome(status, reason, figures)
 
 
 # -- changes
 
 
-def change(session: Session) -> Outcome:
+def change(session: Session) -> StepOutcome:
     """Change the restorable settings, read them, restore them, and read them again."""
     if not session.settings.change:
-        return Outcome(SKIPPED, "asked for with --change alone")
+        return StepOutcome(SKIPPED, "asked for with --change alone")
     _need(session)
     if os.geteuid() != 0:
         raise NotChecked("only root can set anything on a GPU: run it with sudo")
@@ -677,7 +683,7 @@ def change(session: Session) -> Outcome:
     results: List[Json] = []
     stopped = None
     try:
-        changes.keep(session.settings.state, home)
+        changes.write_restore_file(session.settings.state, home)
         results = changes.put(session, rows)
         refused = [f"{item['field']}: {item['text']}" for item in results if item["rc"] != 0]
         unread = _not_taken(wanted, results, changes.read(session))
@@ -699,22 +705,24 @@ def change(session: Session) -> Outcome:
     taken = len([item for item in results if item["rc"] == 0])
     figures = {"set": taken, "refused": refused, "not read back": unread, "left alone": left}
     if fault or apart:
-        return Outcome(
+        return StepOutcome(
             FAILED,
             f"NOT AS FOUND: {fault or '; '.join(apart[:6])}. {session.settings.state} holds what was found",
             figures,
         )
     if stopped is not None:
-        stopped.outcome = Outcome(UNCHECKED, f"interrupted by {stopped}; all settings are as found", figures)
+        stopped.outcome = StepOutcome(
+            UNCHECKED, f"interrupted by {stopped}; all settings are as found", figures
+        )
         raise stopped
     if unread:
-        return Outcome(
+        return StepOutcome(
             FAILED,
             f"was set and is not read back: {'; '.join(unread[:4])}; everything is as found again",
             figures,
         )
     if not taken:
-        return Outcome(
+        return StepOutcome(
             UNCHECKED,
             f"the driver takes none of {len(rows)} settings: {'; '.join(dict.fromkeys(refused))}",
             figures,
@@ -729,10 +737,12 @@ def change(session: Session) -> Outcome:
         f"{taken} of {len(rows)} settings were taken: {taken - locks} read back{unseen}; all were put "
         "back, and all settings are as found"
     )
-    return Outcome(PASSED, reason, figures)
+    return StepOutcome(PASSED, reason, figures)
 
 
-def _wanted(session: Session, before: Json) -> Tuple[List[changes.Change], List[Json], List[Json], List[str]]:
+def _wanted(
+    session: Session, before: Json
+) -> Tuple[List[changes.GpuSettingChange], List[Json], List[Json], List[str]]:
     """Return the changes, the rows that set and restore them, and the skipped settings.
 
     Raises NotChecked if there is nothing to set.
@@ -759,7 +769,7 @@ def _pids(gpu: Json) -> List[Any]:
     return pids if isinstance(pids, list) else []
 
 
-def _not_taken(wanted: List[changes.Change], results: List[Json], meanwhile: Json) -> List[str]:
+def _not_taken(wanted: List[changes.GpuSettingChange], results: List[Json], meanwhile: Json) -> List[str]:
     """Return the settings that the driver accepted but reads back differently."""
     taken = {(item["uuid"], item["field"]) for item in results if item["rc"] == 0}
     by_uuid = {
@@ -780,7 +790,9 @@ def _restored(session: Session, home: List[Json], before: Json) -> Tuple[str, Li
     """Restore everything and read it. Return the error, and the differences from the first reading."""
     try:
         refused = changes.back(session, home)
-        apart = changes.differences(changes.plain(before), changes.plain(changes.read(session)))
+        apart = changes.differences(
+            changes.without_processes(before), changes.without_processes(changes.read(session))
+        )
     except NotChecked as problem:
         return str(problem), []
     if not apart:
@@ -788,18 +800,20 @@ def _restored(session: Session, home: List[Json], before: Json) -> Tuple[str, Li
     return ("" if not refused or not apart else "; ".join(refused)), apart
 
 
-def settings(session: Session) -> Outcome:
+def settings(session: Session) -> StepOutcome:
     """Verify that all settings of all GPUs are the same as at the beginning."""
     if session.first is None:
         raise NotChecked("they were not read at the beginning")
     _need(session)
-    apart = changes.differences(changes.plain(session.first), changes.plain(changes.read(session)))
+    apart = changes.differences(
+        changes.without_processes(session.first), changes.without_processes(changes.read(session))
+    )
     if apart:
-        return Outcome(FAILED, f"{len(apart)} settings differ: {'; '.join(apart[:6])}", {"differ": apart})
-    return Outcome(PASSED, f"all settings of {len(session.first)} GPUs are as found")
+        return StepOutcome(FAILED, f"{len(apart)} settings differ: {'; '.join(apart[:6])}", {"differ": apart})
+    return StepOutcome(PASSED, f"all settings of {len(session.first)} GPUs are as found")
 
 
-Step = Tuple[str, str, Callable[[Session], Outcome]]
+Step = Tuple[str, str, Callable[[Session], StepOutcome]]
 STEPS: Tuple[Step, ...] = (
     ("leftovers", "what an earlier run left", leftovers),
     ("versions", "versions", versions),

@@ -79,6 +79,7 @@ def kernels() -> Iterator[Kernel]:
         group=SECURITY_UPDATES,
     )
     yield Kernel(ubuntu, UBUNTU, "noble-updates", "6.8.0-903-generic", "6.8.0-903.903+standin1", group=NEWER)
+    yield Kernel(ubuntu, UBUNTU, "noble-updates", "7.0.0-901-generic", "7.0.0-901.901~24.04.1+standin1")
 
 
 def debs() -> Iterator[Deb]:

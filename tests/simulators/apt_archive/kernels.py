@@ -143,9 +143,10 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
     """
     release, base = kernel.release, kernel.base
     everything = _image_files(kernel)
-    image = {path: data for path, data in everything.items() if path.startswith("/boot/vmlinuz-")}
-    extra = {path: data for path, data in everything.items() if "/drivers/gpu/" in path}
-    modules = {path: data for path, data in everything.items() if path not in image and path not in extra}
+    boot = {path: data for path, data in everything.items() if path.startswith("/boot/vmlinuz-")}
+    hwe = not release.startswith("6.")  # from 7.0 on, one package has all modules
+    extra = {path: data for path, data in everything.items() if "/drivers/gpu/" in path and not hwe}
+    modules = {path: data for path, data in everything.items() if path not in boot and path not in extra}
     signed = f"linux-signed ({kernel.version})"
     yield replace(
         place,
@@ -155,7 +156,7 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
         depends=f"kmod, linux-base (>= 4.5ubuntu1~16.04.1), linux-modules-{release}, initramfs-tools | "
         "linux-initramfs-tool",
         conflicts=f"linux-image-unsigned-{release}",
-        files=image,
+        files=boot,
         scripts=_image_scripts(release),
     )
     depmod = {"postinst": f'#!/bin/sh\nset -e\n[ "$1" != configure ] || depmod {release}\n'}
@@ -166,14 +167,15 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
         files=modules,
         scripts=depmod,
     )
-    yield replace(
-        place,
-        name=f"linux-modules-extra-{release}",
-        description=f"further modules of kernel {release}",
-        depends=f"linux-modules-{release}, linux-image-{release} | linux-image-unsigned-{release}",
-        files=extra,
-        scripts=depmod,
-    )
+    if not hwe:
+        yield replace(
+            place,
+            name=f"linux-modules-extra-{release}",
+            description=f"further modules of kernel {release}",
+            depends=f"linux-modules-{release}, linux-image-{release} | linux-image-unsigned-{release}",
+            files=extra,
+            scripts=depmod,
+        )
     yield replace(
         place,
         name=f"linux-headers-{release}",
@@ -195,11 +197,12 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
         },
     )
     if meta:
-        same = f"(= {kernel.version})"
+        same, kind = f"(= {kernel.version})", "generic-hwe-24.04" if hwe else "generic"
+        image = f"linux-image-{release}" + ("" if hwe else f", linux-modules-extra-{release}")
         for name, depends in {
-            "linux-image-generic": f"linux-image-{release}, linux-modules-extra-{release}",
-            "linux-headers-generic": f"linux-headers-{release}",
-            "linux-generic": f"linux-image-generic {same}, linux-headers-generic {same}",
+            f"linux-image-{kind}": image,
+            f"linux-headers-{kind}": f"linux-headers-{release}",
+            f"linux-{kind}": f"linux-image-{kind} {same}, linux-headers-{kind} {same}",
         }.items():
             yield replace(
                 place,

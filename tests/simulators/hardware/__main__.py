@@ -16,7 +16,7 @@ from goldnode.classdoc.load import load_catalog
 from goldnode.core import docker_engine as engine
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import load_site
-from goldnode.testing.lab.nodes import Lab, Node
+from goldnode.testing.lab.nodes import Lab, LabNode
 
 _NODE = [
     click.option("--lab", required=True, help="Name of the lab."),
@@ -33,7 +33,7 @@ def _on_node(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def _find(lab: str, node: str, state: Path) -> Node:
+def _find(lab: str, node: str, state: Path) -> LabNode:
     return Lab(lab, engine.connect(), state=state).node(node)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.simulators.hardware import library, tree
 from tests.simulators.hardware.scenario import LABEL, Scenario, ScenarioError, fault_text, files
 
-from goldnode.testing.lab.nodes import Node
+from goldnode.testing.lab.nodes import LabNode
 
 PLACE = "/opt/goldnode-simulator"
 VOLATILE = "/run/goldnode-simulator"
@@ -54,7 +54,7 @@ done
 """
 
 
-def install(node: Node, scenario: Scenario) -> None:
+def install(node: LabNode, scenario: Scenario) -> None:
     """Install the hardware of `scenario` on `node`: every process that opens libnvidia-ml.so.1 gets the
     simulated one.
 
@@ -95,7 +95,7 @@ def pack(scenario: Scenario, out: Path) -> None:
         archive.add(root, f"{PLACE}/tree".lstrip("/"), filter=_of_root)
 
 
-def remove(node: Node) -> None:
+def remove(node: LabNode) -> None:
     """Remove the simulated hardware."""
     node.shell(
         f"systemctl disable -q --now {UNIT}; rm -rf {PLACE} {VOLATILE} {LOADER} "
@@ -103,7 +103,7 @@ def remove(node: Node) -> None:
     )
 
 
-def _put_tree(node: Node, scenario: Scenario) -> None:
+def _put_tree(node: LabNode, scenario: Scenario) -> None:
     """Replace the content of the mounted folders; the folders themselves must stay."""
     with tempfile.TemporaryDirectory() as scratch:
         root = tree.write(scenario, Path(scratch) / "tree", devices=tree.DEVICES_OF_A_MOUNT)
@@ -124,7 +124,7 @@ def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def installed(node: Node) -> Scenario:
+def installed(node: LabNode) -> Scenario:
     """Return the scenario of a node. Raise ScenarioError if it has no simulated hardware."""
     done = node.run("cat", f"{PLACE}/scenario.json", check=False)
     if done.rc != 0:
@@ -132,21 +132,21 @@ def installed(node: Node) -> Scenario:
     return Scenario.read(done.output)
 
 
-def inject(node: Node, faults: Iterable[str]) -> Scenario:
+def inject(node: LabNode, faults: Iterable[str]) -> Scenario:
     """Add faults (syntax: `Scenario.parse`) to a running node; processes see them at their next nvmlInit."""
     scenario = installed(node).with_faults(faults)
     _rewrite(node, scenario)
     return scenario
 
 
-def clear(node: Node) -> Scenario:
+def clear(node: LabNode) -> Scenario:
     """Remove all faults."""
     scenario = Scenario(**{**installed(node).__dict__, "faults": {}})
     _rewrite(node, scenario)
     return scenario
 
 
-def drift(node: Node, changes: Iterable[str]) -> None:
+def drift(node: LabNode, changes: Iterable[str]) -> None:
     """Change the state like a manual `nvidia-smi` call: ``gpu3.power_limit=300000``; setters can fix it.
 
     Modes stored on the board (ECC, MIG) are changed there, everything else in the volatile state.
@@ -182,25 +182,25 @@ with open("{PLACE}/lock", "a") as lock:
 """
 
 
-def reload(node: Node) -> None:
+def reload(node: LabNode) -> None:
     """Simulate a reload of the driver without a boot: volatile state is lost, and pending modes become
     current.
     """
     node.run("rm", "-f", f"{VOLATILE}/state")
 
 
-def state(node: Node) -> dict[str, str]:
+def state(node: LabNode) -> dict[str, str]:
     """Return the volatile and persistent state that setters left. Locked clocks are visible only here."""
     text = node.shell(f"cat {PLACE}/state {VOLATILE}/state 2>/dev/null || true").output
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
-def calls(node: Node) -> list[str]:
+def calls(node: LabNode) -> list[str]:
     """Return the setters called since boot, oldest first: ``gpu0 nvmlDeviceSetEccMode 1 rc=0 pid=4242``."""
     return node.shell(f"cat {VOLATILE}/calls 2>/dev/null || true").output.splitlines()
 
 
-def _rewrite(node: Node, scenario: Scenario) -> None:
+def _rewrite(node: LabNode, scenario: Scenario) -> None:
     node.put(
         {
             f"{PLACE}/scenario.json": scenario.text().encode(),

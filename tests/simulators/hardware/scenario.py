@@ -291,7 +291,7 @@ def _cuda(driver: str) -> str:
 class _Board:
     """One model: values from the facts, and made-up values, which are listed in `invented`."""
 
-    def __init__(self, gpu: facts.Gpu, row: Mapping[str, Any], nvswitch: bool) -> None:
+    def __init__(self, gpu: facts.GpuModel, row: Mapping[str, Any], nvswitch: bool) -> None:
         self.gpu, self.row, self.nvswitch = gpu, row, nvswitch
         self.invented: list[str] = []
 

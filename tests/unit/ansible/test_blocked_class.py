@@ -109,11 +109,11 @@ def test_a_misspelt_group_is_told_the_class(tmp_path: Path) -> None:
     )
     told = " ".join(told.split())
     assert (
-        'none of its groups (desk-only) is the name of a class in the catalog. Call group "desk-only" "desk_only"'
+        'none of its groups (desk-only) is the name of a class in the catalog. Rename group "desk-only" to "desk_only"'
         in told
     )
     assert (
-        "groups (others) is the name of a class in the catalog. Put each host into a group that is called as its class"
+        "groups (others) is the name of a class in the catalog. Put each host into a group that is named after its class"
         in told
     )
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,6 +150,10 @@ def start(
     """Start a playbook, in a process group of its own."""
     (where / "stubs").mkdir(exist_ok=True)
     (where / "stubs" / "goldnode_state.py").write_text(STUB)
+    if (ROOT / book).is_file():
+        # The plugins beside the playbooks of the tree would precede the stubs.
+        (where / "books").mkdir(exist_ok=True)
+        book = Path(shutil.copy(ROOT / book, where / "books"))
     inventory: dict[str, Any] = {
         "all": {
             "hosts": {
@@ -283,7 +288,7 @@ def test_a_node_that_is_not_well_after_its_drain_ends_the_run_and_stays_out(tmp_
 
 def left_over(where: Path, name: str, in_service: bool = True) -> dict[str, Any]:
     """A converged host that a run, which has ended, had drained; `in_service`: as it was before that."""
-    record = drain_record.Record(
+    record = drain_record.DrainRecord(
         "command", name, f"{identity.place()}-dead01", "ctl", "2026-01-01T00:00:00Z", "x", in_service
     )
     file = where / name / FILE.lstrip("/")

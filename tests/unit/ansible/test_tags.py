@@ -50,18 +50,53 @@ def test_tags_select_parts(words: list[str], expected: list[str]) -> None:
     assert roles(*words) == expected
 
 
-def test_a_tag_of_another_playbook_leaves_the_nodes_alone() -> None:
-    """Nothing listens where the host of the inventory should be: it would be unreachable."""
-    command = [sys.executable, "-m", "ansible", "playbook", "-i", "n1,", "site.yml", "--tags", "web"]
-    done = subprocess.run(
+def play(playbook: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a playbook of the tree for a host that nobody answers for: contacted, it would be unreachable."""
+    command = [sys.executable, "-m", "ansible", "playbook", "-i", "n1,", playbook, *words]
+    return subprocess.run(
         [*command, "-e", "ansible_host=127.0.0.1", "-e", "ansible_port=1"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_a_tag_of_another_playbook_leaves_the_nodes_alone(tmp_path: Path) -> None:
+    book = tmp_path / "all.yml"
+    task = {"ansible.builtin.debug": {"msg": "hello"}, "tags": ["web"]}
+    plays = [{"hosts": "all", "gather_facts": False, "tasks": [task]}]
+    book.write_text(yaml.safe_dump([*plays, {"import_playbook": str(ROOT / "site.yml")}]), encoding="utf-8")
+    done = play(str(book), "--tags", "web")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Ask every node" not in done.stdout
+    assert "WARNING" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--tags", "kernl"], "--tags kernl selects nothing in site.yml. Use kernel."),
+        (
+            ["--tags", "web"],
+            "Nothing was done: --tags web selects no task. Tags: container_runtime, goldnode,",
+        ),
+        (["--start-at-task", "Bring it"], 'No task of site.yml is called "Bring it".'),
+        (["--start-at-task", "Bring the locked kernel"], "cannot start at a task: each part needs the plan"),
+        (["--start-at-task", "Set what *"], "Use --tags gpu_policy."),
+    ],
+    ids=" ".join,
+)
+def test_a_selection_of_nothing_is_an_error(words: list[str], expected: str) -> None:
+    done = play("site.yml", *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert expected in " ".join((done.stdout + done.stderr).split())
+    assert "UNREACHABLE" not in done.stdout
+
+
+def test_a_tag_to_skip_that_exists_nowhere_is_a_warning() -> None:
+    done = play("site.yml", "--skip-tags", "kernal")
+    assert "--skip-tags kernal selects nothing in site.yml. Use kernel." in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("role", PARTS)

@@ -13,9 +13,10 @@ import pytest
 
 from goldnode.catalog.load import Catalog
 from goldnode.catalog.models import NodeClass
+from goldnode.classdoc.cache import Compiler
 from goldnode.classdoc.load import load_catalog
 from goldnode.core import yamlsource
-from goldnode.core.errors import CatalogError
+from goldnode.core.errors import CatalogError, SiteError
 
 ARCHIVES = """\
 archives:
@@ -932,3 +933,22 @@ def test_unknown_names_are_told_apart(tmp_path: Path) -> None:
         catalog.node_class("a10")
     with pytest.raises(CatalogError, match="Use one of: plain, r580, rocm"):
         catalog.stack("zzzz")
+
+
+def test_catalog_of_the_site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "class: mine\nbackend: cpu\nstack: debian12_cpu\n"
+    site = tmp_path / "goldnode-site.yml"
+    site.write_text("catalog: own\n", encoding="utf-8")
+    monkeypatch.setenv("GOLDNODE_SITE", str(site))
+    monkeypatch.delenv("GOLDNODE_CATALOG", raising=False)
+    with pytest.raises(SiteError, match=r'goldnode-site\.yml:1: "catalog" names .*/own, which is not a dir'):
+        load_catalog()
+    root = write(tmp_path / "own", {"classes/mine.yml": own})
+    assert {"mine", "cpu_only"} <= set(load_catalog().classes)
+    monkeypatch.setenv("GOLDNODE_CATALOG", str(root))  # one directory, named twice
+    assert "mine" in load_catalog().classes
+    assert str(root) in Compiler().places(), "the cache of class documents depends on it"
+    monkeypatch.delenv("GOLDNODE_CATALOG")
+    (root / "classes").rename(root / "clases")
+    with pytest.raises(CatalogError, match=r"clases of a catalog of `catalog` in .*goldnode-site\.yml"):
+        load_catalog()

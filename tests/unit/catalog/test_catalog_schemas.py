@@ -54,6 +54,7 @@ def test_what_an_editor_marks(edit: dict[str, Any]) -> None:
 def test_site_schema_has_no_inner_keys() -> None:
     assert set(schema("site")["properties"]) == {
         "archives",
+        "catalog",
         "gate",
         "images",
         "indexes",

@@ -46,7 +46,7 @@ class Compiler(kept.Compiler):
             else {"class": name, "made": Compiler.read}
         )
 
-    def told(self, name: str) -> list[str]:
+    def remarks(self, name: str) -> list[str]:
         return [f"warn: of {name}, {Compiler.read}"]
 
 
@@ -85,10 +85,10 @@ def test_a_second_run_reads_no_catalog(world: Path) -> None:
 def test_what_the_check_found_is_kept_with_the_document(world: Path) -> None:
     for _ in range(2):
         documents = ClassDocuments(Compiler)
-        assert documents.told("a100") == ["warn: of a100, 1"]
+        assert documents.remarks("a100") == ["warn: of a100, 1"]
         assert documents.document("a100")
     assert Compiler.read == 1
-    assert ClassDocuments(Compiler).told("broken") == ["warn: of broken, 2"]
+    assert ClassDocuments(Compiler).remarks("broken") == ["warn: of broken, 2"]
 
 
 CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {

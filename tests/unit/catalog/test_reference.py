@@ -59,8 +59,8 @@ def test_no_key_of_a_model_is_left_out(kind: str, model: type[BaseModel]) -> Non
 @pytest.mark.parametrize(
     ("kind", "row"),
     [
-        ("class", "| `gate` | `report`, `drain`, `block` | `report` | What a bad verdict does"),
-        ("class", "| `gpu.count` | whole number, 1 or more | *required* | How many"),
+        ("class", "| `gate` | `report`, `drain`, `block` | `report` | Effect of a bad verdict"),
+        ("class", "| `gpu.count` | whole number, 1 or more | *required* | Number of GPUs"),
         (
             "class",
             "| `policy.power_limit_watts` | whole number, 1 or more | `null` | Power limit of each GPU, W",

@@ -109,6 +109,8 @@ def test_our_own_catalog() -> None:
         "demo_disk_r535",
         "demo_disk_r550",
         "mi300x",
+        "workstation",
+        "workstation_debian13",
     }
     assert catalog.node_class("demo_a100").item.simulated
     assert [name for name, entry in catalog.classes.items() if entry.item.simulated] == [

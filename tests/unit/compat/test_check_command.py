@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,19 @@ import pytest
 from click.testing import CliRunner, Result
 from pydantic import RootModel
 from tests.unit.catalog.test_accept_reject import CLASS, FILES, STACK, write
+from tests.unit.catalog.test_class_document import LOCK
 
 from goldnode.classdoc import cache as kept
+from goldnode.classdoc import hosts
+from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.commands import check_request as command
 from goldnode.compat import report
 from goldnode.compat.check import registry
-from goldnode.compat.model import Finding, Place
+from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt
 from goldnode.facts import host as facts
 from goldnode.facts import models
+from goldnode.lock.model import dump_lock, intent_digest
 
 ARCHIVES = FILES["archives.yml"].replace("  debian:", "  nvidia-cuda:")
 NVIDIA = STACK.replace("archives: [debian]", "archives: [nvidia-cuda]")
@@ -87,6 +92,63 @@ def test_classes_without_a_lock_are_named_and_can_be_refused(check: Check) -> No
     assert [item["class"] for item in document(check("--format", "json"))["unlocked"]] == ["a100"]
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text.replace("580.178.04-1", "580.178.04-2", 1), "was edited after goldnode wrote it"),
+        (
+            lambda text: f"<<<<<<< ours\n{text}=======\n>>>>>>> theirs\n",
+            "the lock of stack r580 cannot be used",
+        ),
+        (lambda text: text.replace("stack: r580", "stack: other", 1), "was edited"),
+    ],
+    ids=["edited", "conflict-markers", "of-another-stack"],
+)
+def test_check_blocks_when_the_lock_is_not_as_written(
+    check: Check, change: Callable[[str], str], says: str, tmp_path: Path
+) -> None:
+    check()
+    stack = load_catalog([tmp_path / "catalog"]).stack("r580")
+    lock = LOCK.model_copy(update={"intent": intent_digest(stack.item)})
+    file = tmp_path / "catalog/stacks/r580.lock.yml"
+    file.write_text(dump_lock(lock))
+    assert [item["rule"] for item in document(check("--format", "json"))["findings"] if item["fatal"]] == []
+    file.write_text(change(file.read_text()))
+    result = check("--format", "json")
+    (fatal,) = (item for item in document(result)["findings"] if item["fatal"])
+    assert result.exit_code == 1
+    assert fatal["rule"] == "lock-integrity"
+    assert says in fatal["message"]
+    assert fatal["place"]["file"] == str(file)
+
+
+def test_a_wrong_catalog_file_stops_only_what_uses_it(check: Check, tmp_path: Path) -> None:
+    files = {"classes/b200.yml": B200.replace("class: a100", "class: b200").replace("count", "cuont")}
+    whole = check(files=files)
+    assert whole.exit_code == 2
+    assert "class a100" in whole.stdout
+    assert f"error: {tmp_path}/catalog/classes/b200.yml:4: " in whole.stderr
+    one = check("--class", "a100", files=files)
+    assert one.exit_code == 0, one.output
+    assert "catalog/classes/b200.yml, which is wrong" in re.sub(r"\s+", " ", one.stdout)
+    assert check("--class", "b200", files=files).exit_code == 2
+
+
+def test_an_inventory_with_many_hosts_of_a_class_judges_the_class_once(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fleet.ini").write_text("[a100]\nnode[001:300]\n")
+    made: list[str] = []
+
+    def counted(name: str, *rest: Any, **more: Any) -> CompatHost:
+        made.append(name)
+        return hosts.host_of_class(name, *rest, **more)
+
+    monkeypatch.setattr(command, "host_of_class", counted)
+    assert check("-i", "fleet.ini").exit_code == 0
+    assert made == ["a100"]
+
+
 def test_what_no_catalog_check_decides_any_more_is_blocked_here(check: Check) -> None:
     toolkit = "[nvidia-container-toolkit, nvidia-container-toolkit-base, libnvidia-container-tools, libnvidia-container1]"
     runtime = f'runtime: {{engine: docker, package: d, packages: [d], toolkit: {{vendor: nvidia, packages: {toolkit}, version: "1.17.7"}}}}\n'
@@ -145,10 +207,10 @@ def test_sarif(check: Check) -> None:
 
 def test_levels() -> None:
     def level(severity: Any, fatal: bool) -> str:
-        finding = Finding(
-            "no-lock", severity, "class c", "m", (), "r", Place(Path("/nowhere/c.yml"), 2), fatal=fatal
+        finding = CompatFinding(
+            "no-lock", severity, "class c", "m", (), "r", DeclaredAt(Path("/nowhere/c.yml"), 2), fatal=fatal
         )
-        (result,) = report.sarif(report.Report([], [finding]))["runs"][0]["results"]
+        (result,) = report.sarif(report.CompatReport([], [finding]))["runs"][0]["results"]
         assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {
             "uri": "file:///nowhere/c.yml"
         }
@@ -220,12 +282,13 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
         ),
         (
             ("-i", "misspelt.yml"),
-            '(its groups: a-100, x), so that there is nothing to check. Call group "a-100" "a100", as the class is called.',
+            '(its groups: a-100, x), so that there is nothing to check. Rename group "a-100" to "a100", the name of the class.',
         ),
         (("-i", "latin.ini"), "latin.ini: the inventory cannot be read: 'utf-8' codec"),
         (("-i", "latin.ini"), "Save it as UTF-8."),
         (("--class", "a100", "--requirements", "latin.ini"), "Save it as UTF-8."),
         (("--format", "xml"), "Invalid value for '--format'"),
+        (("--class", "a100", "--python", "three"), '"three" is not a version of Python 3, for example 3.12.'),
     ],
 )
 def test_what_cannot_be_checked_ends_with_2(
@@ -330,12 +393,12 @@ def test_images_and_requirements_are_held_against_each(check: Check, tmp_path: P
 
 
 def test_our_own_catalog_has_no_unexplained_block() -> None:
-    found = command.look()
+    found = command.compatibility_report(command.CheckRequest())
     assert not found.fatal
     assert {(item.subject, item.rule) for item in found.findings if item.severity == "block"} == {
         (f"class {name}", "end-of-life") for name in ("demo_a100", "demo_disk_r535", "demo_disk_r550")
     }
-    assert len(found.subjects) == 10
+    assert len(found.subjects) == 12
     assert any("no lock" in sentence for sentence in found.not_checked)
 
 
@@ -370,7 +433,7 @@ def test_a_blocked_class_has_refusals_in_place_of_a_document(
     assert refusal["code"] == "module-flavour"
     assert refusal["remedy"] == "Use a stack with the open modules."
     assert refusal["message"].endswith("comes with the proprietary ones.")
-    assert [line.partition(":")[0] for line in made.told("a100")] == ["unknown", "warn", "warn"]
+    assert [line.partition(":")[0] for line in made.remarks("a100")] == ["unknown", "warn", "warn"]
 
 
 def test_a_class_that_fits_and_has_no_lock_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,3 +473,17 @@ def test_parsed_facts_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "x.yml").write_text("{1: x}\n")
     assert load("x.yml") == {1: "x"}
     assert load("x.yml") == {1: "x"}, "JSON would make it text"
+
+
+def test_requirements_are_judged_for_the_python_that_is_named(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("torch==2.5.1\ntorchvision==0.20.1\n")
+    arguments = ("--class", "a100", "--requirements", "r.txt", "--format", "json", "--python")
+    found = {
+        python: {
+            item["rule"]
+            for item in document(check(*arguments, python))["findings"]
+            if item["fatal"] and "r.txt" in item["subject"]
+        }
+        for python in ("3.12", "3.13")
+    }
+    assert found == {"3.12": set(), "3.13": {"wheel-tags"}}

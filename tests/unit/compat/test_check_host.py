@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 
 from goldnode.compat import check, rules_host
-from goldnode.compat.model import Acceptance, Finding, Host, Waiver, Workload
+from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, StackWaiver, Workload
+from goldnode.core.errors import EditedLockError
 from goldnode.facts import host as facts
 
 DAY = dt.date(2026, 11, 21)
-WAIVER = Waiver("tests", "the owner", dt.date(2027, 1, 1), ("it",))
+WAIVER = StackWaiver("tests", "the owner", dt.date(2027, 1, 1), ("it",))
 
 
-def host(**stated: Any) -> Host:
+def host(**stated: Any) -> CompatHost:
     """An NVIDIA host as stated; `gpu` is a model's name, or several with + between them."""
     gpus = tuple(facts.gpu(name) for name in stated.pop("gpu", "").split(" + ") if name)
-    return Host(
+    return CompatHost(
         "class it", gpus=gpus, **{"vendor": "nvidia", "on": DAY, "name": "it", "stack": "s", **stated}
     )
 
 
-def found(rule: str, **stated: Any) -> list[Finding]:
+def found(rule: str, **stated: Any) -> list[CompatFinding]:
     """What `rule` says of that host."""
     return [finding for finding in check.check(host(**stated)) if finding.rule == rule]
 
@@ -119,6 +120,10 @@ REFUSED = [
      "block", ("for other only",)),
     ("waiver-expired", "end-of-life", R535 | EOL | {"waiver": WAIVER, "on": dt.date(2027, 1, 2)},
      "block", ("expired on 2027-01-01", "the owner renew")),
+    ("geforce-open-535", "geforce-open", {"gpu": "GeForce-RTX-4090", "branch": "535", "driver": "535.309.01", "flavour": "open"}, "block",
+     ("alpha quality", "proprietary modules, or a branch after 535")),
+    ("edited-lock", "lock-integrity", R580 | {"unlocked": "x", "lock_fault": EditedLockError("it was edited", file="s.lock.yml", remedy="r")},
+     "block", ("cannot be used: it was edited", "| r")),
     ("no-lock", "no-lock", R580 | {"driver": None, "unlocked": "it has no lock"}, "unknown", ("it has no lock", "goldnode lock s")),
 ]  # fmt: skip
 
@@ -188,8 +193,8 @@ def test_fits(rule: str, stated: dict[str, Any]) -> None:
     assert found(rule, **stated) == []
 
 
-def amd(sku: str, **stated: Any) -> list[Finding]:
-    host = Host("class it", vendor="amd", gpus=(facts.gpu(sku),), **stated)
+def amd(sku: str, **stated: Any) -> list[CompatFinding]:
+    host = CompatHost("class it", vendor="amd", gpus=(facts.gpu(sku),), **stated)
     return [finding for finding in check.check(host) if finding.rule == "amdgpu"]
 
 
@@ -296,7 +301,7 @@ def test_the_doubts_of_facts_are_shown() -> None:
 
 
 def image(**stated: Any) -> list[tuple[str, str]]:
-    machine = Host("node n1", gpus=tuple(facts.gpu(name) for name in stated.pop("gpu", ())), **stated)
+    machine = CompatHost("node n1", gpus=tuple(facts.gpu(name) for name in stated.pop("gpu", ())), **stated)
     return [(item.rule, item.severity) for item in rules_host.image_on(host(**A100, **R580), machine)]
 
 
@@ -308,17 +313,17 @@ def test_a_disk_image_on_a_machine() -> None:
     assert image() == [("image-hardware", "block")]
     assert image(gpu=["A100-SXM4-40GB"], architecture="arm64") == [("image-hardware", "block")]
     assert image(gpu=["A100-SXM4-40GB"], nvswitch=True) == [("fabric-manager", "block")]
-    (finding,) = rules_host.image_on(Host("class cpu"), Host("node n1", gpus=(facts.gpu("L4"),)))
+    (finding,) = rules_host.image_on(CompatHost("class cpu"), CompatHost("node n1", gpus=(facts.gpu("L4"),)))
     assert "no GPU driver, and the machine has L4" in finding.message
 
 
-def cohort(*hosts: Host, **workloads: list[Workload]) -> dict[str, Finding]:
+def cohort(*hosts: CompatHost, **workloads: list[Workload]) -> dict[str, CompatFinding]:
     named = {f"class {name}": loads for name, loads in workloads.items()}
     return {item.rule: item for item in rules_host.check_cohorts(hosts, named)}
 
 
 def test_cohorts() -> None:
-    one = Host(
+    one = CompatHost(
         "class a",
         vendor="nvidia",
         branch="580",

@@ -11,7 +11,7 @@ import yaml
 
 from goldnode.compat import rules_host
 from goldnode.compat.check import check
-from goldnode.compat.model import Finding, Host, Waiver, Workload
+from goldnode.compat.model import CompatFinding, CompatHost, StackWaiver, Workload
 from goldnode.facts import host as facts
 
 CASES: list[dict[str, Any]] = yaml.safe_load(
@@ -22,7 +22,7 @@ WITHOUT_SOURCE = ("end-of-life", "image-backend", "image-architecture")
 ORDER = ("ok", "warn", "unknown", "block")
 
 
-def host(stated: Mapping[str, Any] | None) -> Host | None:
+def host(stated: Mapping[str, Any] | None) -> CompatHost | None:
     """The node of a case: its GPUs by name, vendor and branch by driver or GPU."""
     if stated is None:
         return None
@@ -32,8 +32,8 @@ def host(stated: Mapping[str, Any] | None) -> Host | None:
     driver = fields.get("driver")
     fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
     if "waiver" in fields:
-        fields["waiver"] = Waiver(**fields["waiver"])
-    return Host(
+        fields["waiver"] = StackWaiver(**fields["waiver"])
+    return CompatHost(
         **{
             "subject": "node",
             "gpus": gpus,
@@ -48,11 +48,11 @@ def workload(stated: Mapping[str, Any] | None) -> list[Workload]:
     return [] if stated is None else [Workload(**{"subject": "image", **stated})]
 
 
-def name(finding: Finding) -> str:
+def name(finding: CompatFinding) -> str:
     return f"known-bad {finding.row}" if finding.row else finding.rule
 
 
-def found(case: Mapping[str, Any]) -> list[Finding]:
+def found(case: Mapping[str, Any]) -> list[CompatFinding]:
     return check(host(case.get("host")), workload(case.get("workload")))
 
 

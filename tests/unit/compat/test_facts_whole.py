@@ -555,7 +555,7 @@ def test_what_the_facts_do_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 def test_check_catalog_tells_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "site.yml").write_text("archives: {}\n")
     monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "site.yml"))
-    broken = audit.Fault("cuda.yml", 7, "two rows disagree")
+    broken = audit.FactsFault("cuda.yml", 7, "two rows disagree")
     monkeypatch.setattr(audit, "faults", lambda: [broken])
     result = CliRunner().invoke(main, ["check-catalog"])
     assert result.exit_code == 2

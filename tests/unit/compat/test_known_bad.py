@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from goldnode.compat import check, known_bad
-from goldnode.compat.model import Host, Workload
+from goldnode.compat.model import CompatHost, Workload
 from goldnode.facts import host as facts
 
 ROWS = {row.id: row for row in known_bad.rows()}
 
 
-def told(host: Host | None, workload: Workload | None = None) -> dict[str, str]:
+def told(host: CompatHost | None, workload: Workload | None = None) -> dict[str, str]:
     """Severity by row."""
     return {finding.row or "": finding.severity for finding in known_bad.findings(host, workload)}
 
 
-def nvidia(gpu: str | None = None, **stated: Any) -> Host:
-    return Host("class it", **{"vendor": "nvidia", "gpus": (facts.gpu(gpu),) if gpu else (), **stated})
+def nvidia(gpu: str | None = None, **stated: Any) -> CompatHost:
+    return CompatHost("class it", **{"vendor": "nvidia", "gpus": (facts.gpu(gpu),) if gpu else (), **stated})
 
 
 def test_every_row_can_be_judged_or_says_why_not() -> None:
@@ -155,7 +155,7 @@ def test_ranges(version: str, wanted: Any, holds: bool) -> None:
         (None, Workload("image x", cuda="13.0"), "cuda13-old-arch", None),
     ],
 )
-def test_rows(host: Host | None, workload: Workload | None, row: str, severity: str | None) -> None:
+def test_rows(host: CompatHost | None, workload: Workload | None, row: str, severity: str | None) -> None:
     assert told(host, workload).get(row) == severity
 
 

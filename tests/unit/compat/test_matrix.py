@@ -16,7 +16,7 @@ from goldnode.classdoc.hosts import host_of_class, host_of_stack
 from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.compat.check import check
-from goldnode.compat.model import Finding, Workload
+from goldnode.compat.model import CompatFinding, Workload
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 
@@ -29,21 +29,21 @@ def catalog() -> Catalog:
 
 
 @pytest.fixture(scope="module")
-def shown(catalog: Catalog) -> matrices.Matrix:
-    return matrices.matrix(catalog, Site())
+def shown(catalog: Catalog) -> matrices.BlessedCombinations:
+    return matrices.blessed_combinations(catalog, Site())
 
 
-def rows(shown: matrices.Matrix) -> dict[str, matrices.Row]:
+def rows(shown: matrices.BlessedCombinations) -> dict[str, matrices.CombinationRow]:
     return {row.name: row for table in shown.tables for row in table.rows}
 
 
-def test_every_stack_and_class_is_in_it(shown: matrices.Matrix, catalog: Catalog) -> None:
+def test_every_stack_and_class_is_in_it(shown: matrices.BlessedCombinations, catalog: Catalog) -> None:
     assert set(rows(shown)) == {*catalog.stacks, *catalog.classes}
     for table in shown.tables:
         assert all(set(row.cells) >= set(table.columns) for row in table.rows)
 
 
-def test_it_says_what_a_check_says(shown: matrices.Matrix, catalog: Catalog) -> None:
+def test_it_says_what_a_check_says(shown: matrices.BlessedCombinations, catalog: Catalog) -> None:
     """Of every row what the engine finds on the day of the facts; each newest CUDA is allowed and the next one is not."""
     day, found = facts_day(shown), rows(shown)
     for name in catalog.stacks:
@@ -71,14 +71,14 @@ def test_it_says_what_a_check_says(shown: matrices.Matrix, catalog: Catalog) -> 
             assert heaviest(said) == most, (name, column)
 
 
-def heaviest(found: list[Finding]) -> str:
+def heaviest(found: list[CompatFinding]) -> str:
     order = ("ok", "warn", "unknown", "block")
     return max(
         (finding.severity for finding in found if finding.accepted is None), key=order.index, default="ok"
     )
 
 
-def facts_day(shown: matrices.Matrix) -> dt.date:
+def facts_day(shown: matrices.BlessedCombinations) -> dt.date:
     assert shown.date == facts.compiled()
     assert str(shown.date) == max(
         str(facts.load(path.name)["meta"]["compiled"]) for path in facts.FACTS.glob("*.yml")
@@ -86,7 +86,7 @@ def facts_day(shown: matrices.Matrix) -> dt.date:
     return shown.date
 
 
-def test_what_535_runs(shown: matrices.Matrix) -> None:
+def test_what_535_runs(shown: matrices.BlessedCombinations) -> None:
     """Read in the vendor's tables: native 12.2 (driver branches), 12.9 the last of its major, 13.1 the last with a list of branches."""
     row = rows(shown)["demo_a100"]
     assert [row.cells[column] for column in ("CUDA", "CUDA, minor", "CUDA, forward")] == [
@@ -101,7 +101,7 @@ def test_what_535_runs(shown: matrices.Matrix) -> None:
     assert rows(shown)["debian13_r550"].verdict == "block"
 
 
-def test_what_was_not_exercised_says_so(shown: matrices.Matrix, catalog: Catalog) -> None:
+def test_what_was_not_exercised_says_so(shown: matrices.BlessedCombinations, catalog: Catalog) -> None:
     for name, entry in catalog.stacks.items():
         real = entry.item.exercised == "debian-archive"
         assert ("only" not in rows(shown)[name].cells["Tried out"]) is real, name
@@ -109,18 +109,18 @@ def test_what_was_not_exercised_says_so(shown: matrices.Matrix, catalog: Catalog
         assert ("simulated" in rows(shown)[name].cells["Hardware"]) is klass.item.simulated, name
 
 
-def test_the_page_of_the_documentation_is_true(shown: matrices.Matrix) -> None:
+def test_the_page_of_the_documentation_is_true(shown: matrices.BlessedCombinations) -> None:
     told = "run `goldnode matrix --format markdown --out docs/reference/matrix.md` without a site of your own"
     assert PAGE.read_text(encoding="utf-8") == matrices.markdown(shown), told
 
 
-def test_it_is_the_same_each_time(shown: matrices.Matrix) -> None:
-    again = matrices.matrix(load_catalog([Path(__file__).parents[3] / "catalog"]), Site())
+def test_it_is_the_same_each_time(shown: matrices.BlessedCombinations) -> None:
+    again = matrices.blessed_combinations(load_catalog([Path(__file__).parents[3] / "catalog"]), Site())
     for render in (matrices.text, matrices.markdown, matrices.html):
         assert render(again) == render(shown)
 
 
-def test_markdown_tables_hold_together(shown: matrices.Matrix) -> None:
+def test_markdown_tables_hold_together(shown: matrices.BlessedCombinations) -> None:
     for block in re.findall(r"(?:^\|.*\n)+", matrices.markdown(shown), re.MULTILINE):
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         assert len(widths) == 1, block
@@ -159,7 +159,7 @@ class Reader(HTMLParser):
             self.wrong.append(tag)
 
 
-def test_html_needs_nothing_else_and_can_be_read_by_everybody(shown: matrices.Matrix) -> None:
+def test_html_needs_nothing_else_and_can_be_read_by_everybody(shown: matrices.BlessedCombinations) -> None:
     page = matrices.html(shown)
     reader = Reader()
     reader.feed(page)
@@ -181,11 +181,13 @@ def test_html_needs_nothing_else_and_can_be_read_by_everybody(shown: matrices.Ma
     assert re.findall(r'<span class="tag \w+"></span>', page) == []
 
 
-def test_html_escapes_what_catalogs_say(shown: matrices.Matrix) -> None:
-    note = matrices.Note("warn", "<script>alert(1)</script>", (), "a < b", None)
-    row = matrices.Row("odd", {"OS": "<b>"}, "warn", (note,), ("x & y",))
+def test_html_escapes_what_catalogs_say(shown: matrices.BlessedCombinations) -> None:
+    note = matrices.CombinationNote("warn", "<script>alert(1)</script>", (), "a < b", None)
+    row = matrices.CombinationRow("odd", {"OS": "<b>"}, "warn", (note,), ("x & y",))
     page = matrices.html(
-        matrices.Matrix(shown.date, (matrices.Table("Stacks", "Stack", "About.", ("OS",), (row,)),))
+        matrices.BlessedCombinations(
+            shown.date, (matrices.CombinationTable("Stacks", "Stack", "About.", ("OS",), (row,)),)
+        )
     )
     assert "<script>alert" not in page
     assert "&lt;b&gt;" in page

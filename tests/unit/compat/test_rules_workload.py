@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from goldnode.compat import rules_workload
-from goldnode.compat.model import Finding, Host, Workload
+from goldnode.compat.model import CompatFinding, CompatHost, Workload
 from goldnode.facts import host as facts
 
 A100, V100, T4, H100, B200 = "A100-SXM4-40GB", "V100-SXM2-16GB", "T4", "H100-SXM5-80GB", "B200-SXM-180GB"
@@ -15,20 +15,22 @@ GEFORCE, WORKSTATION, UNPLACED = "GeForce-RTX-4090", "RTX-PRO-6000-Blackwell-Wor
 MI300X, MI355X = "MI300X", "MI355X"
 
 
-def node(gpu: str | None = None, driver: str | None = None, **stated: Any) -> Host:
+def node(gpu: str | None = None, driver: str | None = None, **stated: Any) -> CompatHost:
     """A node as stated; `gpu` is a model's name, the vendor follows from it."""
     gpus = (facts.gpu(gpu),) if gpu else ()
     vendor = gpus[0].vendor if gpus else "nvidia"
     branch = driver.partition(".")[0] if driver and "." in driver else driver
     exact = driver if driver and "." in driver else None
-    return Host("class it", **{"gpus": gpus, "vendor": vendor, "branch": branch, "driver": exact, **stated})
+    return CompatHost(
+        "class it", **{"gpus": gpus, "vendor": vendor, "branch": branch, "driver": exact, **stated}
+    )
 
 
-def found(rule: str, host: Host | None, workload: Workload) -> list[Finding]:
+def found(rule: str, host: CompatHost | None, workload: Workload) -> list[CompatFinding]:
     return [item for each in rules_workload.RULES for item in each.check(host, workload) if item.rule == rule]
 
 
-def whole(finding: Finding) -> str:
+def whole(finding: CompatFinding) -> str:
     return f"{finding.severity}: {finding.message} -> {finding.remedy} ({finding.doubt})"
 
 
@@ -245,7 +247,7 @@ CASES: list[Any] = [
         "cuda-gpu",
         node(B200, "580.178.04"),
         {"cuda": "12.6"},
-        "block",
+        "warn",
         ("12.8 is the first with Blackwell", "use CUDA 12.8 or later"),
     ),
     ("cuda-gpu", node(B200, "580.178.04"), {"cuda": "12.8"}, None, ()),
@@ -260,7 +262,7 @@ CASES: list[Any] = [
         "cuda-gpu",
         node(H100, "535.309.01"),
         {"cuda": "11.7"},
-        "block",
+        "warn",
         ("11.8 is the first with Hopper", "9.0a needs 12.0"),
     ),
     (
@@ -726,7 +728,7 @@ CASES: list[Any] = [
 
 @pytest.mark.parametrize(("rule", "host", "stated", "severity", "says"), CASES, ids=range(len(CASES)))
 def test_rule(
-    rule: str, host: Host | None, stated: dict[str, Any], severity: str | None, says: tuple[str, ...]
+    rule: str, host: CompatHost | None, stated: dict[str, Any], severity: str | None, says: tuple[str, ...]
 ) -> None:
     result = found(rule, host, Workload("image it", **stated))
     if severity is None:

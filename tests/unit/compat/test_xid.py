@@ -133,7 +133,6 @@ LINE = "NVRM: Xid (PCI:0000:18:00 GPU-I:05): 95, pid=1, name=x, Uncontained"
         (["79"], ["Xid 79", "RESTART_BM", "everything on the node", "nvidia-bug-report.sh", "catalogue"]),
         (["xid 38"], ["DCGM calls it a PCIe bus error", "IGNORE", "no fault of the node"]),
         (["20034"], ["SXid 20034", "DLPL_LTSSM_FAULT_UP", "others say"]),
-        (["999"], ["Xid 999: nobody lists it"]),
         (["56"], ["never printed", "degraded"]),
         ([LINE], ["0000:18:00.0 GPU-I:05", "--gpu-reset -i 0000:18:00.0", "the jobs on that GPU"]),
         (["nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Non-fatal, Link 3"], ["no fault of the node"]),
@@ -152,6 +151,12 @@ def test_the_command_reads_a_log() -> None:
     done = CliRunner().invoke(main, ["xid", "--format", "json"], input=f"hello\n{LINE}\n{LINE}\n")
     (row,) = json.loads(done.stdout)["errors"]
     assert (row["code"], row["event"]["count"], row["node"]) == (95, 2, "drain")
+
+
+def test_an_unknown_code_is_no_success() -> None:
+    done = CliRunner().invoke(main, ["xid", "999"])
+    assert done.exit_code == 1
+    assert "Xid 999: unknown: neither" in done.output
 
 
 @pytest.mark.parametrize("arguments", [["nothing of the kind"], [""], ["-"]])

@@ -14,7 +14,16 @@ from goldnode.core.files import sha256_of
 from goldnode.disks import assemble
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import PREDICATE, document, documents
-from goldnode.disks.model import BuiltDisk, DiskFile, Driver, Hygiene, Package, Partition, Raw, System
+from goldnode.disks.model import (
+    BuiltDisk,
+    DiskDriver,
+    DiskFile,
+    DiskPackage,
+    DiskSystem,
+    Hygiene,
+    Partition,
+    Raw,
+)
 from goldnode.evidence import signatures
 from goldnode.evidence.signatures import load_signer
 
@@ -67,9 +76,9 @@ def make_build(
         stack="debian12_cpu",
         stack_lock="sha256:" + "3" * 64,
         disk_lock=disk_lock,
-        os=System("debian", "12", "bookworm", "amd64"),
+        os=DiskSystem("debian", "12", "bookworm", "amd64"),
         kernel=kernel,
-        driver=None if driver is None else Driver("nvidia-current", driver),
+        driver=None if driver is None else DiskDriver("nvidia-current", driver),
         modules=(),
         loader="systemd-boot",
         layout="ab",
@@ -77,7 +86,7 @@ def make_build(
         partitions=(Partition(2, "root-a", "x", "y", 1 << 20, 1 << 20, "ext4", "z"),),
         raw=Raw(raw.size, raw.sha256, raw.size),
         files=tuple(files),
-        packages=(Package("bash", "5.2.15-2+b7", "amd64", "4" * 64),),
+        packages=(DiskPackage("bash", "5.2.15-2+b7", "amd64", "4" * 64),),
         pending=(),
         hygiene=hygiene,
         tools={"zstd": "1.5.4"},
@@ -251,8 +260,8 @@ def make_disk(store: Path, work: Path, name: str = "a", *, class_: str = CLASS, 
     )
     bash = str(given.get("bash", "5.2.15-2+b7"))
     packages = (
-        Package("bash", bash, "amd64", hashlib.sha256(bash.encode()).hexdigest()),
-        Package("libc6", "2.36-9+deb12u13", "amd64", "5" * 64),
+        DiskPackage("bash", bash, "amd64", hashlib.sha256(bash.encode()).hexdigest()),
+        DiskPackage("libc6", "2.36-9+deb12u13", "amd64", "5" * 64),
     )
     fields = vars(disk) | {
         "raw": Raw(made.size, made.sha256, made.allocated),

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from typing import Any
 
-from goldnode.disks.guest import Wanted
+from goldnode.disks.guest import GuestExpectations
 from goldnode.disks.model import Partition
 from goldnode.node import gate
 from goldnode.node.state.domains.program import document_digest
@@ -76,7 +76,7 @@ def unit(name: str, active: str = "active", **more: str) -> dict[str, str]:
     return {**found, **more}
 
 
-def wanted(*, gpu: bool, layout: str = "ab", extra: int = 4600) -> Wanted:
+def wanted(*, gpu: bool, layout: str = "ab", extra: int = 4600) -> GuestExpectations:
     """The image that the guest below booted; `extra` MiB are on the disk beyond the image."""
     partitions = (
         Partition(1, "esp", "t", "e0", 1 * MIB, 512 * MIB, "vfat", "A-B"),
@@ -84,7 +84,7 @@ def wanted(*, gpu: bool, layout: str = "ab", extra: int = 4600) -> Wanted:
             2, "root-a" if layout == "ab" else "root", "t", "aa-01", 513 * MIB, 4096 * MIB, "ext4", "u"
         ),
     )
-    return Wanted(
+    return GuestExpectations(
         kernel=KERNEL,
         class_digest=document(gpu=gpu)["digest"],
         driver=(MODULE, VERSION) if gpu else None,
@@ -207,6 +207,6 @@ def facts(*, gpu: bool, mode: str = "report") -> dict[str, Any]:
     return copy.deepcopy(found)
 
 
-def replaced(found: Wanted, **more: Any) -> Wanted:
+def replaced(found: GuestExpectations, **more: Any) -> GuestExpectations:
     """`found` with other fields."""
     return dataclasses.replace(found, **more)

@@ -17,17 +17,18 @@ from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove, sign
 
 from goldnode.channels import moves as channels_moves
 from goldnode.channels.history import CHANNELS, read
-from goldnode.channels.requirements import Approval, Waiver
+from goldnode.channels.moves import Move, Repair, repair, rollback
+from goldnode.channels.requirements import Approval, Decisions, RequirementWaiver
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.disks import requirements
-from goldnode.disks.channels import promote, repair, rollback, standing
+from goldnode.disks.channels import promote, standing
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import document
 from goldnode.disks.lines import line_of
 from goldnode.disks.model import BuiltDisk, Hygiene
-from goldnode.disks.places import ChannelStore, DirectoryPlace, StorePlace
+from goldnode.disks.places import ChannelStore, DirectoryPlace, DiskStorePlace
 from goldnode.disks.publish import publish
-from goldnode.disks.requirements import judge
+from goldnode.disks.requirements import judge, judge_one
 from goldnode.evidence.signatures import load_public, load_signer
 
 pytestmark = pytest.mark.usefixtures("unsynced")
@@ -60,7 +61,7 @@ class World:
             disk,
             self.place,
             load_signer(self.keys[0]),
-            waivers=[Waiver(gate, "ana", "a test") for gate in waive],
+            waivers=[RequirementWaiver(gate, "ana", "a test") for gate in waive],
             now=NOW,
         )
         return disk
@@ -68,7 +69,9 @@ class World:
     def promote(self, name: str, channel: str, **given: Any) -> Any:
         settings: dict[str, Any] = {"by": "ana", "now": NOW, "place": self.place} | given
         place = settings.pop("place")
-        return promote(place, self.store, LINE, BUILDS[name], channel, load_signer(self.keys[0]), **settings)
+        return promote(
+            place, self.store, Move(LINE, channel, load_signer(self.keys[0]), to=BUILDS[name], **settings)
+        )
 
     def rollback(self, **given: Any) -> Any:
         settings: dict[str, Any] = {
@@ -77,7 +80,11 @@ class World:
             "now": NOW,
             "place": self.place,
         } | given
-        return rollback(settings.pop("place"), self.store, LINE, load_signer(self.keys[0]), **settings)
+        return rollback(
+            settings.pop("place"),
+            self.store,
+            Move(LINE, settings.pop("channel", "stable"), load_signer(self.keys[0]), **settings),
+        )
 
     def all_the_way(self, name: str, **given: Any) -> None:
         for channel in ("candidate", "canary", "stable"):
@@ -174,22 +181,24 @@ _CHECK = {"id": "kernel", "outcome": "failed", "expected": "6.1", "got": "6.12"}
             {"vulnerabilities": "not_checked"},
             "vulnerabilities",
             "not_run",
-            "no package was held",
+            "no package was compared",
             id="no-database",
         ),
     ],
 )
-def test_a_shut_gate(world: World, proof: dict[str, Any], gate: str, state: str, said: str) -> None:
+def test_unmet_requirement_has_a_reason_and_a_remedy(
+    world: World, proof: dict[str, Any], gate: str, state: str, said: str
+) -> None:
     disk = world.build("a", proof=proof)
-    found = {row.name: row for row in judge("stable", disk, trust=load_public(world.keys[1]))}
-    assert (found[gate].state, found[gate].open) == (state, False)
+    found = {row.name: row for row in judge("stable", disk, Decisions(trust=load_public(world.keys[1])))}
+    assert (found[gate].state, found[gate].met) == (state, False)
     assert said in found[gate].why
     assert found[gate].remedy
 
 
-def test_every_gate_of_a_good_disk_is_open_but_order(world: World) -> None:
-    found = judge("stable", world.build("a"), trust=load_public(world.keys[1]))
-    assert [row.name for row in found if not row.open] == ["order"]
+def test_good_disk_meets_every_requirement_but_order(world: World) -> None:
+    found = judge("stable", world.build("a"), Decisions(trust=load_public(world.keys[1])))
+    assert [row.name for row in found if not row.met] == ["order"]
     booted = next(row for row in found if row.name == "booted")
     assert booted.why == "booted 2 times (tcg); not verifiable here: gpu"
 
@@ -229,7 +238,7 @@ def _unread(disk: BuiltDisk) -> None:
 def test_what_was_altered_shuts_its_gate(world: World, wrong: Callable[[BuiltDisk], None], gate: str) -> None:
     disk = world.build("a")
     wrong(disk)
-    found = {row.name: row for row in judge("publish", disk, trust=load_public(world.keys[1]))}
+    found = {row.name: row for row in judge("publish", disk, Decisions(trust=load_public(world.keys[1])))}
     assert found[gate].state == "failed"
 
 
@@ -239,11 +248,11 @@ def test_without_a_key_a_signature_is_not_verified(world: World) -> None:
 
 def test_a_waiver_of_what_is_not_asked_for_is_refused(world: World) -> None:
     disk = world.build("a")
-    with pytest.raises(ImageError, match='publish has no gate "bootd"') as problem:
-        judge("publish", disk, waivers=[Waiver("bootd", "ana", "x")])
+    with pytest.raises(ImageError, match='publish has no requirement "bootd"') as problem:
+        judge("publish", disk, Decisions(waivers=[RequirementWaiver("bootd", "ana", "x")]))
     assert problem.value.remedy == 'use "booted"'
     with pytest.raises(ImageError, match='no approval of "cudnn"'):
-        judge("stable", disk, approvals=[Approval("cudnn", "ana", "x")])
+        judge("stable", disk, Decisions(approvals=[Approval("cudnn", "ana", "x")]))
 
 
 # Moves
@@ -260,7 +269,7 @@ def test_from_candidate_to_known_good(world: World) -> None:
         for stand in channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1])).stands
     ]
     assert states == ["ok"] * 4
-    assert {gate["gate"] for gate in moved.entry.gates} >= {
+    assert {gate["gate"] for gate in moved.entry.requirements} >= {
         "built",
         "hygiene",
         "booted",
@@ -284,8 +293,8 @@ def test_a_waived_gate_is_waived_again_and_recorded(world: World) -> None:
     world.publish("a", proof={"boots": 0}, waive=("booted",))
     with pytest.raises(ImageError, match="is not promoted to candidate: booted"):
         world.promote("a", "candidate")
-    moved = world.promote("a", "candidate", waivers=[Waiver("booted", "ana", "a test of waivers")])
-    row = next(gate for gate in moved.entry.gates if gate["gate"] == "booted")
+    moved = world.promote("a", "candidate", waivers=[RequirementWaiver("booted", "ana", "a test of waivers")])
+    row = next(gate for gate in moved.entry.requirements if gate["gate"] == "booted")
     assert (row["state"], row["by"], row["reason"]) == ("waived", "ana", "a test of waivers")
 
 
@@ -324,7 +333,7 @@ def test_another_series_needs_an_approval_of_its_own(
     with pytest.raises(ImageError, match=said):
         world.promote("b", "canary")
     with pytest.raises(ImageError, match="approved part by part"):
-        world.promote("b", "canary", waivers=[Waiver("majors", "ana", "x")])
+        world.promote("b", "canary", waivers=[RequirementWaiver("majors", "ana", "x")])
     moved = world.promote("b", "canary", approvals=[Approval(part, "ana", "tried on two nodes")])
     assert moved.entry.approvals == ({"part": part, "by": "ana", "reason": "tried on two nodes"},)
 
@@ -397,19 +406,19 @@ def test_offline_and_brought_there_later(world: World) -> None:
         world.publish(name)
         world.all_the_way(name)
     name = world.place.name
-    moved = world.rollback(place=StorePlace(world.store, name))
+    moved = world.rollback(place=DiskStorePlace(world.store, name))
     assert moved.tag == BUILDS["a"]
     assert world.stands()["stable"] == "b"  # the place has not seen it
     assert standing(world.store, LINE, "stable").build_id == BUILDS["a"]
     found = channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1]))
     assert found.pending == 1
-    repair(world.place, world.store, LINE, load_public(world.keys[1]), lambda text: None)
+    repair(world.place, world.store, LINE, Repair(load_public(world.keys[1])))
     assert world.stands()["stable"] == world.said()["stable"] == "a"
 
 
 def test_a_store_by_itself_has_channels_too(world: World) -> None:
     world.build("a")
-    place = StorePlace(world.store)
+    place = DiskStorePlace(world.store)
     for channel in ("candidate", "canary", "stable"):
         world.promote("a", channel, place=place)
     assert standing(world.store, LINE, "stable").build_id == BUILDS["a"]
@@ -451,7 +460,7 @@ def test_a_pointer_that_somebody_changed_is_told_and_mended(world: World) -> Non
     ]
     with pytest.raises(ImageError, match="was moved to"):
         world.promote("b", "candidate")
-    repair(world.place, world.store, LINE, keys, lambda text: None)
+    repair(world.place, world.store, LINE, Repair(keys))
     assert world.stands() == {"candidate": "a"}
 
 
@@ -471,11 +480,7 @@ def _mover(root: str, place: str, key: str, name: str) -> str:
         promote(
             DirectoryPlace(Path(place), store, signer),
             store,
-            LINE,
-            BUILDS[name],
-            "candidate",
-            signer,
-            by=name,
+            Move(LINE, "candidate", signer, to=BUILDS[name], by=name),
         )
     except ImageError as problem:
         return problem.message
@@ -500,38 +505,41 @@ def test_names_that_no_class_has(name: str) -> None:
         line_of(name)
 
 
-def test_every_gate_has_a_remedy_where_it_needs_one() -> None:
-    asked = {name for names in requirements.ASKED.values() for name in names} - {"order", "majors"}
-    assert asked == set(requirements._GATES)
+def test_every_requirement_has_a_reader() -> None:
+    asked = {name for names in requirements.REQUIREMENTS.asked.values() for name in names} - {
+        "order",
+        "majors",
+    }
+    assert asked == set(requirements._READERS)
 
 
 def test_signed_anew_after_the_boot_it_is_good_again(world: World) -> None:
     disk = world.build("a")
     _late(disk)
     sign(disk, world.keys[0])
-    assert {row.name: row.state for row in judge("publish", disk, trust=load_public(world.keys[1]))}[
-        "signature"
-    ] == "passed"
+    assert {
+        row.name: row.state for row in judge("publish", disk, Decisions(trust=load_public(world.keys[1])))
+    }["signature"] == "passed"
 
 
 @pytest.mark.parametrize("outcome", ["passed", "failed"])
-def test_the_gate_reads_what_verification_writes(world: World, outcome: str) -> None:
+def test_requirement_booted_reads_what_verification_writes(world: World, outcome: str) -> None:
     from goldnode.disks import verify
-    from goldnode.disks.guest import UNVERIFIABLE, Check
+    from goldnode.disks.guest import UNVERIFIABLE, GuestCheck
     from goldnode.disks.qemu import TCG, Accelerator
 
     disk = world.build("a", proof={"boots": 0})
     checks = [
-        Check("kernel", "passed", disk.kernel, disk.kernel),
-        Check("gpu", UNVERIFIABLE, "a GPU", "there is none"),
+        GuestCheck("kernel", "passed", disk.kernel, disk.kernel),
+        GuestCheck("gpu", UNVERIFIABLE, "a GPU", "there is none"),
     ]
-    report = verify.Report(disk, Accelerator(TCG, "no KVM"), disk.raw.sha256, disk.raw.sha256)
+    report = verify.BootReport(disk, Accelerator(TCG, "no KVM"), disk.raw.sha256, disk.raw.sha256)
     report.boots = [verify.Boot(number, "boot", 30.0, checks) for number in (1, 2)]
-    report.clones = [Check("machine-id", outcome, "two", "two" if outcome == "passed" else "one")]  # type: ignore[arg-type]
+    report.clones = [GuestCheck("machine-id", outcome, "two", "two" if outcome == "passed" else "one")]  # type: ignore[arg-type]
     verify.write(report)
-    (gate,) = judge("publish", disk, only=("booted",))
-    assert gate.state == outcome
-    assert gate.why == (
+    booted = judge_one("booted", disk)
+    assert booted.state == outcome
+    assert booted.why == (
         "booted 2 times (tcg); not verifiable here: gpu"
         if outcome == "passed"
         else "machine-id: expected two, got one"

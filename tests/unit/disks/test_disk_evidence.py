@@ -16,7 +16,7 @@ from tests.unit.images.registries import make_key
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.disks import contents as reading
 from goldnode.disks.contents import digest_of
-from goldnode.disks.evidence import Options, authenticate, compare, document, write
+from goldnode.disks.evidence import DiskEvidenceOptions, authenticate, compare, document, write
 from goldnode.disks.model import BuiltDisk
 from goldnode.evidence import sbom, vulnerabilities
 from goldnode.evidence.signatures import load_public, load_signer, payload_of, subjects
@@ -60,7 +60,7 @@ def proven(
     """The first with all its evidence, signed."""
     disk = copied(made[0], tmp_path_factory.mktemp("proven"))
     prove(disk, None, papers=False, inspection=None)
-    write(disk, Options(signer=load_signer(keys[0])))
+    write(disk, DiskEvidenceOptions(signer=load_signer(keys[0])))
     return disk
 
 
@@ -74,7 +74,7 @@ def say(disk: BuiltDisk, kind: str) -> Any:
 
 
 def test_the_bills_name_debs_modules_and_loader(disk: BuiltDisk) -> None:
-    rows = write(disk, Options())
+    rows = write(disk, DiskEvidenceOptions())
     assert "on the disk" in next(row.line for row in rows if row.kind == "size")
     assert {row.kind for row in rows} == {
         "cyclonedx",
@@ -130,9 +130,9 @@ def test_provenance_is_about_every_file_and_names_every_lock(proven: BuiltDisk) 
 
 
 def test_written_again_the_documents_are_the_same(disk: BuiltDisk, keys: tuple[Path, Path]) -> None:
-    write(disk, Options(signer=load_signer(keys[0])))
+    write(disk, DiskEvidenceOptions(signer=load_signer(keys[0])))
     before = {path.name: path.read_bytes() for path in disk.directory.glob("*.json")}
-    assert {row.state for row in write(disk, Options(signer=load_signer(keys[0])))} == {"kept"}
+    assert {row.state for row in write(disk, DiskEvidenceOptions(signer=load_signer(keys[0])))} == {"kept"}
     assert {path.name: path.read_bytes() for path in disk.directory.glob("*.json")} == before
 
 
@@ -144,7 +144,7 @@ def test_vulnerabilities_go_by_the_source_package(disk: BuiltDisk, tmp_path: Pat
         }
     }
     database.write_text(json.dumps({"glibc": {"CVE-2026-1": row}}))
-    write(disk, Options(databases=(vulnerabilities.load(f"debian={database}@2026-11-20"),)))
+    write(disk, DiskEvidenceOptions(databases=(vulnerabilities.load(f"debian={database}@2026-11-20"),)))
     report = say(disk, "vulnerabilities")
     assert [(item["id"], item["package"], item["fixed"]) for item in report["vulnerabilities"]] == [
         ("CVE-2026-1", "libc6", "2.36-9+deb12u14")
@@ -240,17 +240,17 @@ def test_an_altered_disk_gets_no_evidence(disk: BuiltDisk) -> None:
     raw.unlink()
     raw.write_bytes(data[:-1] + b"x")
     with pytest.raises(DiskError, match="is altered"):
-        write(disk, Options())
+        write(disk, DiskEvidenceOptions())
     raw.write_bytes(data[:-1])
     with pytest.raises(DiskError, match="the manifest says"):
-        write(disk, Options())
+        write(disk, DiskEvidenceOptions())
     assert not document(disk, "cyclonedx").exists()
 
 
 def test_a_disk_whose_root_is_damaged_is_not_read(tmp_path: Path) -> None:
     disk = make_build(tmp_path, "a", bulk=4 << 20)
     with pytest.raises(ImageError, match="no file system of ext4"):
-        write(disk, Options(backend="cpu"))
+        write(disk, DiskEvidenceOptions(backend="cpu"))
 
 
 def test_the_difference_for_a_reader(made: tuple[BuiltDisk, BuiltDisk]) -> None:

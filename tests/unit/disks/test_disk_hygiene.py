@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.disks.definition import Waiver
+from goldnode.disks.definition import HygieneWaiver
 from goldnode.disks.hygiene import CHECKS, check
 from goldnode.disks.sanitise import sanitise
 from goldnode.node.state import shaping
@@ -153,7 +153,7 @@ def test_every_check_has_a_case() -> None:
 
 def test_a_waiver_names_its_reason_and_covers_its_path_alone(root: Path) -> None:
     put(root, "usr/bin/one", mode=0o4755)
-    waiver = Waiver(check="setuid", path="usr/bin/one", reason="the site's own")
+    waiver = HygieneWaiver(check="setuid", path="usr/bin/one", reason="the site's own")
     row = next(item for item in check(root, [waiver]) if item.check == "setuid")
     assert (row.outcome, row.detail) == (
         "waived",

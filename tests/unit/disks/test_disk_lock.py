@@ -14,13 +14,13 @@ from goldnode.disks import locking
 from goldnode.disks.definition import load_definition
 from goldnode.disks.locking import (
     DiskLock,
-    Target,
+    DiskTarget,
     find_disk_lock,
     load_disk_lock,
     lock_directories,
     write_disk_lock,
 )
-from goldnode.lock.builder import Result
+from goldnode.lock.builder import ModuleBuild
 from goldnode.lock.locked_files import LockedDeb
 from goldnode.lock.model import lock_name
 from goldnode.node.state.family import builds_modules
@@ -29,11 +29,11 @@ CLASS = "cpu_only"
 
 
 @pytest.fixture(scope="module")
-def target() -> Target:
+def target() -> DiskTarget:
     return locking.target(CLASS, load_definition(), load_catalog(), Site())
 
 
-def lock_of(target: Target, **change: object) -> DiskLock:
+def lock_of(target: DiskTarget, **change: object) -> DiskLock:
     deb = LockedDeb(
         name="sudo",
         version="1.9-1",
@@ -64,7 +64,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_written_is_read_again(target: Target, place: Path) -> None:
+def test_what_is_written_is_read_again(target: DiskTarget, place: Path) -> None:
     lock = lock_of(target)
     path = write_disk_lock(lock, place)
     assert path.name == lock_name(CLASS)
@@ -73,7 +73,7 @@ def test_what_is_written_is_read_again(target: Target, place: Path) -> None:
     assert "http" not in path.read_text()
 
 
-def test_no_lock_says_how_to_make_one(target: Target, place: Path, tmp_path: Path) -> None:
+def test_no_lock_says_how_to_make_one(target: DiskTarget, place: Path, tmp_path: Path) -> None:
     definition = load_definition()
     definition.source.file = tmp_path / "disks.yml"
     with pytest.raises(
@@ -83,7 +83,7 @@ def test_no_lock_says_how_to_make_one(target: Target, place: Path, tmp_path: Pat
 
 
 def test_a_directory_of_locks_that_is_not_there(
-    target: Target, place: Path, monkeypatch: pytest.MonkeyPatch
+    target: DiskTarget, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOLDNODE_DISK_LOCKS", f"{place}:{place}/gone")
     with pytest.raises(
@@ -113,7 +113,7 @@ def test_a_directory_of_locks_that_is_not_there(
     ],
 )
 def test_a_lock_of_something_else_is_refused(
-    target: Target, place: Path, change: dict[str, object], says: str
+    target: DiskTarget, place: Path, change: dict[str, object], says: str
 ) -> None:
     write_disk_lock(lock_of(target, **change), place).rename(place / lock_name(CLASS))
     with pytest.raises(DiskError, match=says):
@@ -129,7 +129,9 @@ def test_a_lock_of_something_else_is_refused(
         pytest.param("size: 3", "size: three", 'is "three", expected a whole number', id="wrong-type"),
     ],
 )
-def test_a_damaged_lock_names_its_line(target: Target, place: Path, old: str, new: str, says: str) -> None:
+def test_a_damaged_lock_names_its_line(
+    target: DiskTarget, place: Path, old: str, new: str, says: str
+) -> None:
     path = write_disk_lock(lock_of(target), place)
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(DiskError, match=says) as caught:
@@ -137,14 +139,14 @@ def test_a_damaged_lock_names_its_line(target: Target, place: Path, old: str, ne
     assert caught.value.line is not None
 
 
-def test_the_intent_follows_the_stack_and_the_definition(target: Target) -> None:
+def test_the_intent_follows_the_stack_and_the_definition(target: DiskTarget) -> None:
     more = replace(target, disk=replace(target.disk, packages=(*target.disk.packages, "htop")))
     assert more.intent != target.intent
     other = replace(target, stack_lock=target.stack_lock.model_copy(update={"resolved": "2020-01-01"}))
     assert other.intent != target.intent
 
 
-def test_a_disk_goes_without_what_only_builds_modules(target: Target) -> None:
+def test_a_disk_goes_without_what_only_builds_modules(target: DiskTarget) -> None:
     names = {row.name for row in target.stack_set(None)}
     assert {"docker.io", "containerd", "runc"} < names
     assert not {
@@ -159,7 +161,7 @@ def test_a_disk_goes_without_what_only_builds_modules(target: Target) -> None:
     assert live["digest"] != document["digest"]
 
 
-def test_what_the_pool_lacks_or_has_damaged_is_named(target: Target, tmp_path: Path) -> None:
+def test_what_the_pool_lacks_or_has_damaged_is_named(target: DiskTarget, tmp_path: Path) -> None:
     (deb,) = lock_of(target).debs
     with pytest.raises(DiskError, match=r"sudo_1\.9-1_amd64\.deb is not in the pool"):
         locking.checked(tmp_path, [deb])
@@ -194,7 +196,7 @@ def test_a_driver_that_does_not_build_leaves_no_lock(
     catalog = load_catalog()
     item = locking.target("demo_disk_r535", load_definition(), catalog, Site())
     line = "nv-pci.c:237: error: too few arguments to function 'pci_resize_resource'"
-    failed = Result(
+    failed = ModuleBuild(
         "0" * 64,
         item.stack.name,
         "6.1.0-56-amd64",

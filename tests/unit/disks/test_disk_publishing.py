@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +24,10 @@ from click.testing import CliRunner
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove
 from tests.unit.images.registries import make_key
 
+from goldnode.channels.gc import Collection, NeededContent
+from goldnode.channels.moves import Move, rollback
+from goldnode.channels.product import Location
+from goldnode.channels.requirements import NO_SOAK
 from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.commands import disks_publish
@@ -35,10 +38,11 @@ from goldnode.disks.channels import promote, standing
 from goldnode.disks.contents import digest_of
 from goldnode.disks.directory import ENVELOPE, check_published
 from goldnode.disks.evidence import authenticate, document
-from goldnode.disks.gc import Needed, collect, collect_place, needed
+from goldnode.disks.gc import collect, collect_place, needed
 from goldnode.disks.lines import line_of
 from goldnode.disks.model import MANIFEST, BuiltDisk
-from goldnode.disks.places import ChannelStore, DirectoryPlace
+from goldnode.disks.places import ChannelStore, DirectoryPlace, DiskStorePlace
+from goldnode.disks.product import DiskProduct
 from goldnode.disks.publish import publish, pull, source_of
 from goldnode.evidence.signatures import load_public, load_signer, payload_of
 
@@ -71,12 +75,7 @@ class World:
             promote(
                 self.place,
                 self.store,
-                LINE,
-                BUILDS[name],
-                channel,
-                load_signer(self.keys[0]),
-                by="ana",
-                now=now or NOW,
+                Move(LINE, channel, load_signer(self.keys[0]), to=BUILDS[name], by="ana", now=now or NOW),
             )
 
     def pull(self, wanted: str = "candidate", origin: str | None = None, **given: Any) -> Any:
@@ -358,12 +357,14 @@ def file_hash(path: Path) -> str:
 
 
 def test_what_was_rolled_back_is_offered_no_more(world: World) -> None:
-    from goldnode.disks.channels import rollback
-
     for name in "ab":
         world.publish(name)
         world.promote(name, "candidate", "canary", "stable")
-    rollback(world.place, world.store, LINE, load_signer(world.keys[0]), by="ana", reason="slow", now=NOW)
+    rollback(
+        world.place,
+        world.store,
+        Move(LINE, "stable", load_signer(world.keys[0]), by="ana", reason="slow", now=NOW),
+    )
     stream = json.loads((world.root / "streams/v1/disks.json").read_bytes())
     versions = stream["products"][f"io.goldnode:{CLASS}:stable"]["versions"]
     assert {row["build_id"] for row in versions.values()} == {BUILDS["a"]}
@@ -620,7 +621,7 @@ def test_what_a_channel_or_its_history_names_is_never_collected(world: World) ->
     world.promote("a", "candidate", "canary", "stable")
     world.promote("b", "candidate", "canary", "stable")
     gone, stays = collect_place(
-        world.place, world.store, needed(world.store), load_public(world.keys[1]), now=LATER
+        world.place, world.store, needed(world.store), load_public(world.keys[1]), Collection(now=LATER)
     )
     assert sorted(item.what for item in gone) == [f"{CLASS}:{BUILDS['c']}", f"{CLASS}:{BUILDS['d']}"]
     assert set(stays) == {f"{CLASS}:{BUILDS['a']}", f"{CLASS}:{BUILDS['b']}"}
@@ -628,7 +629,7 @@ def test_what_a_channel_or_its_history_names_is_never_collected(world: World) ->
         BUILDS["a"],
         BUILDS["b"],
     ]
-    gone, stays = collect(world.store, needed(world.store), now=LATER)
+    gone, stays = collect(world.store, needed(world.store), Collection(now=LATER))
     assert sorted(item.what for item in gone) == [f"{CLASS}-{BUILDS['c']}", f"{CLASS}-{BUILDS['d']}"]
     assert (world.store.root / "built" / CLASS / BUILDS["a"]).is_dir()
 
@@ -637,11 +638,11 @@ def test_what_is_young_or_named_by_a_lock_or_a_class_stays(world: World, tmp_pat
     world.build("a", disk_lock="sha256:" + "9" * 64)
     world.build("b")
     world.build("c")
-    assert collect(world.store, Needed())[0] == []
-    keeps = Needed(
+    assert collect(world.store, NeededContent())[0] == []
+    keeps = NeededContent(
         locks={"sha256:" + "9" * 64: "the disk lock of cpu_node"}, names={f"{CLASS}:{BUILDS['b']}": "class x"}
     )
-    gone, stays = collect(world.store, keeps, now=LATER, dry_run=True)
+    gone, stays = collect(world.store, keeps, Collection(now=LATER, dry_run=True))
     assert [item.what for item in gone] == [f"{CLASS}-{BUILDS['c']}"]
     assert stays[f"{CLASS}-{BUILDS['a']}"] == "the disk lock of cpu_node"
     assert (world.store.root / "built" / CLASS / BUILDS["c"]).is_dir()
@@ -653,7 +654,9 @@ def test_what_was_promoted_while_it_waited_stays(world: World) -> None:
         world.publish(name)
     keeps = needed(world.store)
     world.promote("a", "candidate")
-    assert [item.what for item in collect(world.store, keeps, now=LATER)[0]] == [f"{CLASS}-{BUILDS['b']}"]
+    assert [item.what for item in collect(world.store, keeps, Collection(now=LATER))[0]] == [
+        f"{CLASS}-{BUILDS['b']}"
+    ]
 
 
 def test_a_history_that_cannot_be_read_keeps_everything(world: World) -> None:
@@ -662,9 +665,11 @@ def test_a_history_that_cannot_be_read_keeps_everything(world: World) -> None:
     world.promote("a", "candidate")
     _flip(world.root / CLASS / "channels/history.jsonl")
     with pytest.raises(ImageError, match="is not what was signed"):
-        collect_place(world.place, world.store, Needed(), load_public(world.keys[1]), now=LATER)
+        collect_place(
+            world.place, world.store, NeededContent(), load_public(world.keys[1]), Collection(now=LATER)
+        )
     with pytest.raises(DiskError, match="by histories that are verified"):
-        collect_place(world.place, world.store, Needed(), (), now=LATER)
+        collect_place(world.place, world.store, NeededContent(), (), Collection(now=LATER))
     assert world.directory("b").is_dir()
 
 
@@ -672,17 +677,19 @@ def test_what_a_killed_run_left_goes(world: World) -> None:
     (world.root / ".staging/cpu_node-eeeeeeeeeeee").mkdir(parents=True)
     partial = world.store.root / "partial/cpu_node-eeeeeeeeeeee"
     partial.mkdir(parents=True)
-    gone, _ = collect_place(world.place, world.store, Needed(), load_public(world.keys[1]))
+    gone, _ = collect_place(world.place, world.store, NeededContent(), load_public(world.keys[1]))
     assert [item.why for item in gone] == ["a publication that was not finished"]
-    gone, _ = collect(world.store, Needed(), now=LATER)
+    gone, _ = collect(world.store, NeededContent(), Collection(now=LATER))
     assert [item.why for item in gone] == ["a pull that was not finished"]
 
 
 def test_an_age_that_nobody_knows_keeps_a_build(world: World) -> None:
     world.publish("a")
     (world.directory("a") / ENVELOPE).unlink()
-    _, stays = collect_place(world.place, world.store, Needed(), load_public(world.keys[1]), now=LATER)
-    assert stays == {f"{CLASS}:{BUILDS['a']}": "nobody recorded when it was published"}
+    _, stays = collect_place(
+        world.place, world.store, NeededContent(), load_public(world.keys[1]), Collection(now=LATER)
+    )
+    assert stays == {f"{CLASS}:{BUILDS['a']}": "the time of its publication is not recorded"}
 
 
 # The commands
@@ -703,7 +710,7 @@ def test_the_commands_from_publishing_to_the_way_back(world: World) -> None:
         for channel in ("candidate", "canary", "stable"):
             out = run("promote", channel, f"{CLASS}:{BUILDS[name]}", *store, *place, *key, "--by", "ana")
             assert f"{channel}: " in out
-    assert "no soak gate" in out
+    assert NO_SOAK in out
     shown = run("status", *store, *place, *trust, "--history")
     assert "signatures verified" in shown
     assert BUILDS["b"] in shown
@@ -741,8 +748,11 @@ def test_what_is_misspelt_is_told_before_keys_and_stores(world: World) -> None:
     store, place = ["--store", str(world.store.root)], ["--to", str(world.root)]
     for words, said in (
         (("promote", "stabel", "none"), 'there is no channel "stabel". Use "stable".'),
-        (("promote", "stable", "none", "--waive", "boted"), 'stable has no gate "boted". Use "booted".'),
-        (("publish", "none", "--waive", "boted"), 'publish has no gate "boted". Use "booted".'),
+        (
+            ("promote", "stable", "none", "--waive", "boted"),
+            'stable has no requirement "boted". Use "booted".',
+        ),
+        (("publish", "none", "--waive", "boted"), 'publish has no requirement "boted". Use "booted".'),
         (("rollback", "none", "--channel", "stabel"), 'there is no channel "stabel". Use "stable".'),
         (
             ("status", "cpu_onyl", "--trust", str(world.keys[1])),
@@ -804,6 +814,6 @@ def test_a_class_that_ends_like_a_build_id_is_still_a_class(
         manifest = tmp_path / "built" / class_ / build_id / MANIFEST
         manifest.parent.mkdir(parents=True)
         manifest.write_text("{}")
-    place: Any = SimpleNamespace(store=SimpleNamespace(root=tmp_path), name="the store")
-    line, build_id = disks_publish._build(place, text)
+    place = DiskStorePlace(ChannelStore(tmp_path))
+    line, build_id = DiskProduct(Location(tmp_path)).find(place, text)
     assert (str(line), build_id) == expected

@@ -11,17 +11,25 @@ from typing import Any
 import pytest
 
 from goldnode.disks import qemu
-from goldnode.disks.qemu import KVM, TCG, Accelerator, Clock, Drive, Firmware, Machine, MachineError
+from goldnode.disks.qemu import (
+    KVM,
+    TCG,
+    Accelerator,
+    Clock,
+    Drive,
+    Firmware,
+    MachineError,
+    VirtualMachine,
+    VmOptions,
+)
 
 
-def machine(tmp_path: Path, disk: Path | None = None, **more: Any) -> Machine:
+def machine(tmp_path: Path, disk: Path | None = None, **more: Any) -> VirtualMachine:
     chosen = more.pop("chosen", Accelerator(TCG, "no kvm"))
-    return Machine(
+    return VirtualMachine(
         disk,
         tmp_path,
-        firmware=Firmware(Path("/fw/code.fd"), Path("/fw/variables.fd")),
-        chosen=chosen,
-        **more,
+        VmOptions(firmware=Firmware(Path("/fw/code.fd"), Path("/fw/variables.fd")), chosen=chosen, **more),
     )
 
 
@@ -92,7 +100,7 @@ def test_what_is_missing_is_named_all_at_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(shutil, "which", lambda name: None if name.startswith("qemu") else "/x")
     with pytest.raises(
         MachineError,
-        match=r"missing on this machine: qemu-system-x86_64, qemu-img\. Apt-get install .*qemu-system-x86",
+        match=r"missing on this machine: qemu-system-x86_64, qemu-img\. Install them: apt-get install .*qemu-system-x86",
     ):
         qemu.check_tools()
 

@@ -20,19 +20,19 @@ from goldnode.core.site import Site
 from goldnode.disks import build as building
 from goldnode.disks import evidence, locking, places, requirements
 from goldnode.disks.assemble import Assembled
-from goldnode.disks.build import Recipe, refuse_unclean
+from goldnode.disks.build import DiskRecipe, refuse_unclean
 from goldnode.disks.contents import digest_of
 from goldnode.disks.definition import load_definition
 from goldnode.disks.formats import described
 from goldnode.disks.locking import DiskLock
 from goldnode.disks.model import MANIFEST, SUMS, BuiltDisk, DiskFile, Hygiene
-from goldnode.disks.store import Store
+from goldnode.disks.store import DiskStore
 
 TOOLS = {"mmdebstrap": "1.3.5", "apt": "2.6.1", "dpkg": "1.21.22", "e2fsprogs": "1.47.0"}
 
 
 @pytest.fixture(scope="module")
-def recipe() -> Recipe:
+def recipe() -> DiskRecipe:
     site = Site.model_validate(
         {
             "archives": {
@@ -42,10 +42,10 @@ def recipe() -> Recipe:
     )
     item = locking.target("demo_disk_r535", load_definition(), load_catalog(), site)
     lock = locking.load_disk_lock(load_definition().locks / "demo_disk_r535.lock.yml")
-    return Recipe(item, lock, item.document(lock.modules), TOOLS)
+    return DiskRecipe(item, lock, item.document(lock.modules), TOOLS)
 
 
-def shaped(recipe: Recipe, **change: Any) -> Recipe:
+def shaped(recipe: DiskRecipe, **change: Any) -> DiskRecipe:
     disk = recipe.item.disk
     return replace(
         recipe, item=replace(recipe.item, disk=replace(disk, shape=disk.shape.model_copy(update=change)))
@@ -69,7 +69,7 @@ def relocked(lock: DiskLock) -> DiskLock:
         pytest.param(lambda r: shaped(r, command_line=("quiet",)), False, id="command-line"),
     ],
 )
-def test_a_build_is_named_after_all_that_decides_it(recipe: Recipe, change: Any, root_too: bool) -> None:
+def test_a_build_is_named_after_all_that_decides_it(recipe: DiskRecipe, change: Any, root_too: bool) -> None:
     other = change(recipe)
     assert other.build_id != recipe.build_id
     assert (other.root_key != recipe.root_key) is root_too, (
@@ -119,13 +119,13 @@ def test_every_part_that_a_part_is_made_with_counts() -> None:
     } == set()
 
 
-def test_how_a_root_begins_counts(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_a_root_begins_counts(recipe: DiskRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
     before = recipe.root_key
     monkeypatch.setattr(building, "ROOT_START", "true")
     assert replace(recipe).root_key != before
 
 
-def test_the_policy_of_the_class_is_on_the_command_line(recipe: Recipe) -> None:
+def test_the_policy_of_the_class_is_on_the_command_line(recipe: DiskRecipe) -> None:
     words = recipe.command_line.split()
     assert words[:2] == ["console=tty0", "console=ttyS0,115200n8"]
     assert "iommu=pt" in words
@@ -148,8 +148,8 @@ def test_a_failed_check_fails_the_build() -> None:
 class Bench:
     """A build whose stages are stand-ins: what is done with what they make is goldnode's own."""
 
-    def __init__(self, recipe: Recipe, place: Path, patch: pytest.MonkeyPatch) -> None:
-        self.recipe, self.store, self.raw = recipe, Store(place), b"the disk" * 1000
+    def __init__(self, recipe: DiskRecipe, place: Path, patch: pytest.MonkeyPatch) -> None:
+        self.recipe, self.store, self.raw = recipe, DiskStore(place), b"the disk" * 1000
         patch.setattr(building, "_root", lambda *given: (place, (), True))
         patch.setattr(building, "_room", lambda *given: None)
         patch.setattr(building, "date", lambda *given: None)
@@ -172,7 +172,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(recipe: DiskRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(recipe, tmp_path / "store", monkeypatch)
 
 
@@ -199,7 +199,7 @@ def test_one_more_format_leaves_the_build_what_it_is(bench: Bench) -> None:
     assert {name for name in before if after[name] != before[name]} == {MANIFEST, SUMS}, (
         "nobody has to boot it again"
     )
-    assert requirements.judge("publish", more, only=["booted"])[0].state == "passed"
+    assert requirements.judge_one("booted", more).state == "passed"
     assert kept(bench("qcow2").directory) == after
 
 
@@ -258,15 +258,15 @@ def test_a_build_that_a_channel_leads_to_keeps_its_manifest(bench: Bench) -> Non
 
 
 def test_too_little_space_is_told_with_numbers(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: DiskRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Store, "free", lambda self: 1_000_000_000)
+    monkeypatch.setattr(DiskStore, "free", lambda self: 1_000_000_000)
     with pytest.raises(DiskError, match=r"a build takes up to 2\.9 GB, and 1\.0 GB are free"):
-        building._room(Store(tmp_path), recipe.lock)
+        building._room(DiskStore(tmp_path), recipe.lock)
 
 
 def test_what_a_killed_build_left_goes_and_what_runs_stays(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DiskStore(tmp_path)
     place = store.cache / "work"
     for name in ("killed", "running"):
         (place / name).mkdir(parents=True)
@@ -281,7 +281,7 @@ def test_what_a_killed_build_left_goes_and_what_runs_stays(tmp_path: Path) -> No
 
 
 def test_a_failed_build_leaves_nothing_and_its_directory_is_fresh_the_next_time(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DiskStore(tmp_path)
     place = store.cache / "work" / "one"
 
     def fails() -> None:

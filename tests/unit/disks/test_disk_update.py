@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from goldnode.commands.disks_update import update as command
 from goldnode.core import program_file as nodefile
 from goldnode.core.errors import DiskError
-from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, Partition, Raw, System
+from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, DiskSystem, Partition, Raw
 from goldnode.fleet import disk_update as update
 from goldnode.node.slotwrite import head as read_head
 from goldnode.node.state.domains.program import OTHER, PROGRAM
@@ -58,7 +58,7 @@ def disk(tmp_path: Path) -> BuiltDisk:
         stack="s",
         stack_lock="sha256:2",
         disk_lock="sha256:3",
-        os=System("debian", "12", "bookworm", "amd64"),
+        os=DiskSystem("debian", "12", "bookworm", "amd64"),
         kernel="6.1.0-901-amd64",
         driver=None,
         modules=(),
@@ -218,10 +218,10 @@ def test_the_inventory_says_how_a_node_is_reached() -> None:
             "ansible_become": True,
         },
     )
-    assert found.words("cat", "/a b") == [
+    assert found.local_command("cat", "/a b") == [
         *update.SSH, "-p", "2222", "-l", "ops", "-i", "/keys/ops key", "-o", "ProxyJump=bastion", "--", "10.0.0.7", "sudo -n cat '/a b'",
     ]  # fmt: skip
-    assert update.reached("n", {}).words("true") == [*update.SSH, "--", "n", "true"]
+    assert update.reached("n", {}).local_command("true") == [*update.SSH, "--", "n", "true"]
     assert update.node("ops@n", None).name == "n"
     with pytest.raises(DiskError, match="reached by `docker`"):
         update.reached("n", {"ansible_connection": "community.docker.docker"})
@@ -246,12 +246,12 @@ class Here:
         monkeypatch.setattr(update, "PAUSE", 0.0)
         monkeypatch.setattr(nodefile, "build", lambda writer: b"# the program\n")
 
-    def play(self, script: str) -> update.Node:
+    def play(self, script: str) -> update.SshNode:
         """A node on which every command is this shell script, with the words in $*."""
         shell = self.place / "node"
         shell.write_text(f'#!/bin/sh\nlog={self.log}\necho "$*" >>$log\n{script}\n')
         shell.chmod(0o755)
-        return update.Node("gpu07", (str(shell),), (), {})
+        return update.SshNode("gpu07", (str(shell),), (), {})
 
 
 ANSWER = json.dumps(
@@ -271,7 +271,7 @@ def test_an_image_goes_to_the_node_whole(
 esac"""
     )
     said: list[str] = []
-    found = update.run(node, update.Wish(update.open_image(disk), reboot=False), said.append)
+    found = update.run(node, update.DiskUpdate(update.open_image(disk), reboot=False), said.append)
     assert (found["next"], said) == ("b", ["3 of 3 MiB"])
     _, _, packed = (here.place / "sent").read_bytes().partition(b"\n")
     assert (
@@ -305,12 +305,12 @@ def test_what_a_node_refuses_is_one_error(
 ) -> None:
     node = Here(tmp_path / "here", monkeypatch).play(script)
     with pytest.raises(DiskError, match=text):
-        update.run(node, update.Wish(update.open_image(disk), reboot=False), lambda text: None)
+        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=False), lambda text: None)
 
 
 def booting(
     here: Here, *states: Mapping[str, Any], gpu: Sequence[Mapping[str, Any]] = (), plan: str = "{}"
-) -> update.Node:
+) -> update.SshNode:
     """A node that is in another boot after `systemctl reboot`, and then tells these states one after the other."""
     for number, state in enumerate(states):
         (here.place / f"state{number}").write_text(json.dumps(state))
@@ -335,7 +335,7 @@ def test_a_node_is_not_rebooted_while_that_would_turn_its_ecc_off(
     plan = json.dumps({"reboot": {"held": ["the next boot would turn ECC off for GPU 0"]}})
     node = booting(here, FINE, plan=plan)
     with pytest.raises(DiskError, match="not rebooted, since the next boot would turn ECC off for GPU 0"):
-        update.run(node, update.Wish(update.open_image(disk), reboot=True), lambda text: None)
+        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True), lambda text: None)
     lines = here.log.read_text().splitlines()
     assert any("policy apply" in line for line in lines)
     assert "systemctl reboot" not in lines
@@ -362,7 +362,9 @@ def test_a_reboot_is_waited_for_until_the_image_is_good(
     node = booting(Here(tmp_path / "here", monkeypatch), TRIED, TRIED, FINE)
     said: list[str] = []
     assert (
-        update.run(node, update.Wish(update.open_image(disk), reboot=True, limit=60), said.append)["running"]
+        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True, limit=60), said.append)[
+            "running"
+        ]
         == "b"
     )
     assert said == ["gpu07 boots cpu-0123456789ab", "cpu-0123456789ab is tried, 2 tries left after this one"]
@@ -374,18 +376,18 @@ def test_a_program_that_others_can_change_is_not_asked_after_the_boot(
     here = Here(tmp_path / "here", monkeypatch)
     node = booting(here, FINE)
     asked: list[str] = []
-    run = update.Node.run
+    run = update.SshNode.run
 
-    def verified(self: update.Node, *command: str, **more: Any) -> Any:
+    def verified(self: update.SshNode, *command: str, **more: Any) -> Any:
         """As the shell of a node ends where its test of the program fails."""
         if PROGRAM in " ".join(command):
             asked.append(command[-1])
             return subprocess.CompletedProcess(command, OTHER, b"", b"")
         return run(self, *command, **more)
 
-    monkeypatch.setattr(update.Node, "run", verified)
+    monkeypatch.setattr(update.SshNode, "run", verified)
     with pytest.raises(DiskError, match="others than root can change goldnode's program"):
-        update.run(node, update.Wish(update.open_image(disk), reboot=True, limit=60), lambda text: None)
+        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True, limit=60), lambda text: None)
     assert [text.rpartition(f"exec {PROGRAM} ")[2] for text in asked] == [
         "policy apply",
         "plan --format json",
@@ -408,7 +410,7 @@ def test_a_fallback_is_an_error_with_its_reason_and_the_node_stays_drained(
     (here.place / "drain").chmod(0o755)
     node = replace(booting(here, TRIED, after), variables=words)
     with pytest.raises(DiskError, match=r"gpu07 fell back: .*modules.dummy: missing"):
-        update.run(node, update.Wish(update.open_image(disk), reboot=True, limit=60), lambda text: None)
+        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True, limit=60), lambda text: None)
     lines = here.log.read_text().splitlines()
     assert lines.index("drained") < lines.index("systemctl reboot")
 
@@ -425,7 +427,7 @@ def test_a_node_that_stays_drained_is_told(
     said: list[str] = []
     update.run(
         replace(booting(here, FINE), variables=words),
-        update.Wish(update.open_image(disk), reboot=True, limit=60),
+        update.DiskUpdate(update.open_image(disk), reboot=True, limit=60),
         said.append,
     )
     assert said[-1] == "gpu07 was out of service before, as sh says, and stays so. `false gpu07` returns it."
@@ -437,16 +439,17 @@ def test_a_gpu_in_use_is_a_refusal_before_anything_is_written(
     here = Here(tmp_path / "here", monkeypatch)
     node = booting(here, FINE, gpu=[{"pid": 4711, "command": "python3", "unit": None, "container": None}])
     with pytest.raises(DiskError, match="in use by pid 4711 python3, and nobody drains"):
-        update.run(node, update.Wish(update.open_image(disk), reboot=True), lambda text: None)
+        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True), lambda text: None)
     assert "slot write" not in here.log.read_text()
     assert (
-        update.run(node, update.Wish(update.open_image(disk), reboot=False), lambda text: None)["next"] == "b"
+        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=False), lambda text: None)["next"]
+        == "b"
     )
 
 
 def test_the_way_back_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Here(tmp_path / "here", monkeypatch)
-    found = update.run(booting(here), update.Wish(None, reboot=False), lambda text: None)
+    found = update.run(booting(here), update.DiskUpdate(None, reboot=False), lambda text: None)
     assert found["next"] == "b"
     assert "slot back" in here.log.read_text()
     assert "slot: cpu" not in update.text(found, "gpu07")

@@ -16,8 +16,8 @@ from goldnode.core.errors import DiskError
 from goldnode.core.files import sha256_of
 from goldnode.disks import guest, simulated
 from goldnode.disks import verify as verification
-from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Check
-from goldnode.disks.model import BuiltDisk, DiskFile, Partition, Raw, System
+from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, GuestCheck
+from goldnode.disks.model import BuiltDisk, DiskFile, DiskSystem, Partition, Raw
 from goldnode.disks.qemu import Accelerator
 from goldnode.node import gate
 from goldnode.node.state.domains.program import document_digest
@@ -26,7 +26,7 @@ Facts = dict[str, Any]
 Spoil = Callable[[Facts], Any]
 
 
-def ids(checks: list[Check], outcome: str) -> set[str]:
+def ids(checks: list[GuestCheck], outcome: str) -> set[str]:
     return {check.id for check in checks if check.outcome == outcome}
 
 
@@ -63,7 +63,7 @@ def test_a_good_guest_passes_and_what_it_cannot_show_does_not(gpu: bool) -> None
 def test_what_a_real_image_told_at_its_first_boot() -> None:
     captured = json.loads(Path(__file__).with_name("captured_cpu_only.json").read_text())
     rows = captured["wanted"]
-    wanted = guest.Wanted(
+    wanted = guest.GuestExpectations(
         **{
             **rows,
             "modules": tuple(rows["modules"]),
@@ -552,7 +552,7 @@ def built(directory: Path, content: bytes = b"disk") -> BuiltDisk:
     (directory / "plain-0123456789ab.raw").write_bytes(content)
     digest = sha256_of(directory / "plain-0123456789ab.raw")
     disk = BuiltDisk(
-        directory, "plain-0123456789ab", "plain", "0123456789ab", False, "sha256:c", "s", "sha256:l", "sha256:d", System("debian", "12", "b", "amd64"),
+        directory, "plain-0123456789ab", "plain", "0123456789ab", False, "sha256:c", "s", "sha256:l", "sha256:d", DiskSystem("debian", "12", "b", "amd64"),
         good.KERNEL, None, (), "systemd-boot", "ab", good.EPOCH, good.wanted(gpu=False).partitions, Raw(len(content), digest, len(content)),
         (DiskFile("plain-0123456789ab.raw", "raw", len(content), digest),), (), (), (),
     )  # fmt: skip
@@ -560,13 +560,13 @@ def built(directory: Path, content: bytes = b"disk") -> BuiltDisk:
     return disk
 
 
-def report(tmp_path: Path, **more: Any) -> verification.Report:
+def report(tmp_path: Path, **more: Any) -> verification.BootReport:
     disk = built(tmp_path)
-    found = verification.Report(
+    found = verification.BootReport(
         disk, Accelerator("tcg", "there is no /dev/kvm"), disk.raw.sha256, disk.raw.sha256
     )
     found.boots = [
-        verification.Boot(number, "boot", 40.0, [Check("ssh", PASSED, "a", "a")]) for number in (1, 2)
+        verification.Boot(number, "boot", 40.0, [GuestCheck("ssh", PASSED, "a", "a")]) for number in (1, 2)
     ]
     for key, value in more.items():
         setattr(found, key, value)
@@ -581,7 +581,7 @@ def report(tmp_path: Path, **more: Any) -> verification.Report:
         ({"raw_sha256_after": ""}, FAILED),
         ({"boots": []}, FAILED),
         ({"error": "it never came up"}, FAILED),
-        ({"clones": [Check("clones.machine_id", FAILED, "a", "b")]}, FAILED),
+        ({"clones": [GuestCheck("clones.machine_id", FAILED, "a", "b")]}, FAILED),
     ],
 )
 def test_a_report_passes_only_when_two_boots_did_and_the_file_is_untouched(
@@ -604,7 +604,7 @@ def test_one_boot_is_no_verification_and_one_with_simulated_gpus_does_not_count(
 def test_not_verifiable_is_counted_and_shown_and_is_no_pass(tmp_path: Path) -> None:
     found = report(tmp_path)
     found.boots[0].checks.append(
-        Check("check.says.gpu.count", UNVERIFIABLE, "8", "not_verified_here: simulated")
+        GuestCheck("check.says.gpu.count", UNVERIFIABLE, "8", "not_verified_here: simulated")
     )
     data = found.to_json()
     assert data["counts"] == {"passed": 3, "failed": 0, "not-verifiable": 1}

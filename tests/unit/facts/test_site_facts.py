@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.unit.catalog.test_accept_reject import FILES, write
 
-from goldnode.classdoc.compile import declaration, health_facts
+from goldnode.classdoc.compile import declaration
+from goldnode.classdoc.gpu_facts import health_facts
 from goldnode.classdoc.load import load_catalog
 from goldnode.commands.check_catalog import check
 from goldnode.core.errors import CatalogError, FactsError

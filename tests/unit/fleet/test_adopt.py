@@ -15,6 +15,7 @@ from goldnode.cli import main
 from goldnode.compat.rules import last_day
 from goldnode.facts import host as facts
 from goldnode.fleet import adopt
+from goldnode.inventory.classes import classes_of_hosts
 from goldnode.node.host import Host
 from goldnode.node.survey import survey
 
@@ -263,6 +264,26 @@ def test_files_are_written_once(tmp_path: Path) -> None:
     again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 2
     assert "this file exists already" in again.output
+
+
+def test_site_directory_has_class_and_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("GOLDNODE_CATALOG", "GOLDNODE_SITE", "GOLDNODE_LOCKS"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "survey.json").write_text(json.dumps(a100()))
+    words = ["adopt", "ops@node1", "--survey", "survey.json", "--name", "mine"]
+    done = CliRunner().invoke(main, [*words, "--site", "site"])
+    assert done.exit_code == 0, done.output
+    assert "`cd site`, `goldnode lock" in done.stderr
+    monkeypatch.chdir(tmp_path / "site")
+    catalog = load_catalog()
+    assert catalog.node_class("mine").file == tmp_path / "site/catalog/classes/mine.yml"
+    assert classes_of_hosts(Path("inventory"), catalog) == {"node1": "mine"}
+    hosts = Path("inventory/mine.yml").read_text()
+    assert "ansible_user: ops\n    ansible_become: true" in hosts
+    monkeypatch.chdir(tmp_path)
+    again = CliRunner().invoke(main, [*words, "--site", "site", "--out", "x"])
+    assert "use one of them" in again.output
 
 
 def test_a_survey_of_a_root_is_plain_data_and_changes_nothing(tmp_path: Path) -> None:

@@ -21,18 +21,18 @@ import pytest
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet import drain_record, identity
 from goldnode.fleet.drain import (
-    Caller,
-    Command,
-    Drain,
-    Kubectl,
-    Nothing,
-    Slurm,
-    Visible,
+    CommandDrainer,
+    DrainCaller,
+    Drainer,
+    KubectlDrainer,
+    NoDrainer,
+    SchedulerDrainer,
+    SlurmDrainer,
     choose,
     left,
     slurm_rows,
 )
-from goldnode.fleet.drain_record import Record, Records
+from goldnode.fleet.drain_record import DrainRecord, DrainRecords
 from goldnode.fleet.identity import Actor
 from goldnode.node.drained import FILE, LEASE, mark, reason
 
@@ -53,8 +53,8 @@ def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
-def caller(run: str = DEAD, **more: Any) -> Caller:
-    return Caller(Actor(run, "ctl"), clock=lambda: NOW, **more)
+def caller(run: str = DEAD, **more: Any) -> DrainCaller:
+    return DrainCaller(Actor(run, "ctl"), clock=lambda: NOW, **more)
 
 
 class Killed(BaseException):
@@ -130,8 +130,8 @@ class FakeSlurm:
     def seen(self) -> Any:
         return (frozenset(self.flags), self.reason)
 
-    def scheduler(self) -> Drain:
-        return Slurm(run=self, wait=60, sleep=lambda seconds: None)
+    def scheduler(self) -> Drainer:
+        return SlurmDrainer(run=self, wait=60, sleep=lambda seconds: None)
 
 
 @dataclass
@@ -205,8 +205,8 @@ class FakeKubectl:
             {name: text for name, text in self.annotations.items() if not mark(text)},
         )
 
-    def scheduler(self) -> Drain:
-        return Kubectl(run=self)
+    def scheduler(self) -> Drainer:
+        return KubectlDrainer(run=self)
 
 
 class FakeCommand:
@@ -231,13 +231,13 @@ class FakeCommand:
     def seen(self) -> Any:
         return (self.place / "out").read_text() if (self.place / "out").exists() else None
 
-    def scheduler(self) -> Drain:
+    def scheduler(self) -> Drainer:
         steps = self.steps
 
-        class Counted(Command):
+        class Counted(CommandDrainer):
             @staticmethod
             def _call(argv: Sequence[str], noted: Path | None) -> tuple[int, str]:
-                return cast("tuple[int, str]", steps(lambda: Command._call(argv, noted)))
+                return cast("tuple[int, str]", steps(lambda: CommandDrainer._call(argv, noted)))
 
         return Counted([str(self.place / "drain")], [str(self.place / "resume")])
 
@@ -278,8 +278,8 @@ class World:
         return cast(str, self.fake.steps(quickly if self.quick else call))
 
     @property
-    def records(self) -> Records:
-        return Records(
+    def records(self) -> DrainRecords:
+        return DrainRecords(
             self.shell, drain_record.local_file(str(self.root / "runs"), self.name, "n1"), str(self.root)
         )
 
@@ -430,7 +430,7 @@ def test_a_record_that_is_lost_or_damaged_is_not_needed(tmp_path: Path, kind: st
         if lost in ("torn", "empty"):
             world.file.write_text("{" if lost == "torn" else "")
         if lost == "another scheduler's":
-            world.file.write_text(Record("lsf", "n1", DEAD, "ctl", SINCE, "x", True).text())
+            world.file.write_text(DrainRecord("lsf", "n1", DEAD, "ctl", SINCE, "x", True).text())
             (note,) = world.looks()
             assert "lsf has n1 drained since run" in note
             assert world.file.exists(), "until a person has seen to it"
@@ -446,7 +446,7 @@ def test_a_record_that_is_lost_or_damaged_is_not_needed(tmp_path: Path, kind: st
 def test_no_scheduler_any_more_is_reported_and_not_forgotten(tmp_path: Path) -> None:
     world = fakes(tmp_path, "slurm")
     world.whole(5)
-    outcome = Nothing().review("n1", caller(NEXT), world.records)
+    outcome = NoDrainer().review("n1", caller(NEXT), world.records)
     assert not outcome.ours
     assert (
         "goldnode_drain is none now: it stays drained. Return it with `scontrol update NodeName=n1 State=RESUME`"
@@ -454,7 +454,7 @@ def test_no_scheduler_any_more_is_reported_and_not_forgotten(tmp_path: Path) -> 
     )
     assert world.file.exists()
     world.file.write_text("{")
-    assert "cannot be read" in (Nothing().resume("n1", caller(NEXT), world.records).note or "")
+    assert "cannot be read" in (NoDrainer().resume("n1", caller(NEXT), world.records).note or "")
 
 
 @pytest.mark.parametrize("kind", ["slurm", "kubectl", "silent"])
@@ -513,7 +513,7 @@ def test_the_reason_says_who_drained_and_the_record_what_was_found(tmp_path: Pat
     assert re.fullmatch(
         rf"goldnode run {DEAD}\.[0-9a-f]{{6}} of ctl at {SINCE}: kernel 6\.1 runs, want 6\.2", fake.reason
     )
-    kept = Record("slurm", "n1", DEAD, "ctl", SINCE, fake.reason, True, "IDLE", "fan replaced")
+    kept = DrainRecord("slurm", "n1", DEAD, "ctl", SINCE, fake.reason, True, "IDLE", "fan replaced")
     found = world.records.read()
     assert (found.node, found.local) == (kept, kept)
     assert world.file.stat().st_mode & 0o777 == 0o644
@@ -546,10 +546,10 @@ def test_a_command_outlives_the_run_that_is_killed_with_all_its_processes(tmp_pa
     text = f"""
 import subprocess
 from pathlib import Path
-from goldnode.fleet.drain import Caller, Command
-from goldnode.fleet.drain_record import Records
+from goldnode.fleet.drain import CommandDrainer, DrainCaller
+from goldnode.fleet.drain_record import DrainRecords
 shell = lambda script: subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout
-Command(["{slow}"], ["true"]).drain("n1", "x", Caller(), Records(shell, Path("{local}"), "{tmp_path}"))
+CommandDrainer(["{slow}"], ["true"]).drain("n1", "x", DrainCaller(), DrainRecords(shell, Path("{local}"), "{tmp_path}"))
 """
     process = subprocess.Popen([sys.executable, "-c", text], start_new_session=True)
     end = time.monotonic() + 60
@@ -591,7 +591,7 @@ def test_slurm_gives_up_on_jobs_that_do_not_end() -> None:
 def test_a_node_that_is_returned_while_it_drains_is_not_touched(tmp_path: Path, kind: str) -> None:
     """Who says that it works again has the last word: the run must not boot it under the jobs that come."""
     world = fakes(tmp_path, kind)
-    scheduler = cast(Visible, world.fake.scheduler())
+    scheduler = cast(SchedulerDrainer, world.fake.scheduler())
     scheduler.finish = lambda node: cast(Any, world.fake).resume_by()  # type: ignore[method-assign]
     with pytest.raises(GoldnodeError, match="was returned to service while it drained"):
         scheduler.drain("n1", "kernel", caller(), world.records)
@@ -599,7 +599,7 @@ def test_a_node_that_is_returned_while_it_drains_is_not_touched(tmp_path: Path, 
 
 def test_slurm_node_of_another_name() -> None:
     with pytest.raises(GoldnodeError, match="tells no state of node n1"):
-        Slurm(run=lambda argv: "slurm_load_node error").drain("n1", "x", caller())
+        SlurmDrainer(run=lambda argv: "slurm_load_node error").drain("n1", "x", caller())
 
 
 @pytest.mark.parametrize(
@@ -675,7 +675,7 @@ def test_kubectl_any_other_failure_is_told() -> None:
         return json.dumps(FakeKubectl().node())
 
     with pytest.raises(GoldnodeError, match="Forbidden"):
-        Kubectl(run=forbidden).drain("n1", "x", caller())
+        KubectlDrainer(run=forbidden).drain("n1", "x", caller())
 
 
 def script(path: Path, status: int) -> str:
@@ -686,7 +686,7 @@ def script(path: Path, status: int) -> str:
 
 @pytest.mark.parametrize(("status", "in_service"), [(0, True), (3, False)])
 def test_a_command_of_the_site(tmp_path: Path, status: int, in_service: bool) -> None:
-    drain = Command([script(tmp_path / "drain", status)], [script(tmp_path / "resume", 0)])
+    drain = CommandDrainer([script(tmp_path / "drain", status)], [script(tmp_path / "resume", 0)])
     assert drain.drain("n1", "a reason", caller()).in_service is in_service
     assert re.fullmatch(
         r"n1 goldnode run \S+ of ctl at \S+: a reason\n", (tmp_path / "drain.log").read_text()
@@ -698,9 +698,9 @@ def test_a_command_of_the_site(tmp_path: Path, status: int, in_service: bool) ->
 
 def test_a_command_that_fails_stops_the_reboot(tmp_path: Path) -> None:
     with pytest.raises(GoldnodeError, match="trouble"):
-        Command([script(tmp_path / "drain", 1)], ["true"]).drain("n1", "x", caller())
+        CommandDrainer([script(tmp_path / "drain", 1)], ["true"]).drain("n1", "x", caller())
     with pytest.raises(GoldnodeError, match="not found"):
-        Command(["/nowhere/drain"], ["true"]).drain("n1", "x", caller())
+        CommandDrainer(["/nowhere/drain"], ["true"]).drain("n1", "x", caller())
 
 
 @pytest.mark.parametrize(
@@ -753,7 +753,7 @@ def test_a_damaged_record_is_none(text: str) -> None:
 
 
 def test_a_record_with_another_type_is_none() -> None:
-    good = Record("slurm", "n1", DEAD, "ctl", SINCE, "x", None)
+    good = DrainRecord("slurm", "n1", DEAD, "ctl", SINCE, "x", None)
     assert drain_record.parse(good.text()) == good
     for name, value in (("in_service", "yes"), ("by", None), ("node", ["n1"])):
         with pytest.raises(ValueError, match="another type"):
@@ -789,6 +789,6 @@ def test_a_scheduler_that_does_not_answer_is_told_once(tmp_path: Path) -> None:
         raise GoldnodeError("scontrol: not found on this machine")
 
     with pytest.raises(GoldnodeError, match="slurm cannot be asked for nodes that an earlier run has left"):
-        left("slurm", "n1", "", tmp_path, lambda: Slurm(run=broken))
-    assert left("slurm", "n2", "", tmp_path, lambda: Slurm(run=broken)) == ""
-    assert "cannot be read" in left("slurm", "n3", "{", tmp_path, lambda: Slurm(run=broken))
+        left("slurm", "n1", "", tmp_path, lambda: SlurmDrainer(run=broken))
+    assert left("slurm", "n2", "", tmp_path, lambda: SlurmDrainer(run=broken)) == ""
+    assert "cannot be read" in left("slurm", "n3", "{", tmp_path, lambda: SlurmDrainer(run=broken))

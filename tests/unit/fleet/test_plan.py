@@ -20,7 +20,7 @@ from goldnode.fleet.plan import (
     UNREACHABLE,
     WAITING,
     HostPlan,
-    Item,
+    PlannedChange,
 )
 
 CASES = json.loads((Path(__file__).parents[2] / "cases" / "fleet_plans.json").read_text())
@@ -33,9 +33,9 @@ DOCUMENT = {
 }
 
 
-def item(text: str) -> Item:
+def item(text: str) -> PlannedChange:
     section, line, *detail = text.split("|")
-    return Item(section, line, tuple(detail))
+    return PlannedChange(section, line, tuple(detail))
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["case"].replace(" ", "-") for case in CASES])

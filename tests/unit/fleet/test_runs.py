@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from goldnode.fleet import runs
-from goldnode.fleet.runs import HostRun, Run, RunsError
+from goldnode.fleet.runs import HostRun, PlaybookRun, RunsError
 
 GPU_IN_USE = {"code": "gpu-in-use", "message": "GPU in use by python (pid 41).", "remedy": "Drain the node."}
 WRONG_OS = {"code": "wrong-os", "message": "The node runs debian 12.", "remedy": "Reinstall it."}
@@ -200,7 +200,7 @@ def test_outcomes(told: Any, outcome: str, why: str | None) -> None:
 
 
 def test_check_mode_speaks_of_what_would_be() -> None:
-    run = Run(check=True)
+    run = PlaybookRun(check=True)
     run.host("a").saw_plan(plan(action()))
     run.host("b").saw_plan(plan(action(), reboot=LATER))
     run.host("c").saw_plan(plan())
@@ -212,7 +212,7 @@ def test_check_mode_speaks_of_what_would_be() -> None:
 
 
 def test_the_record_says_what_was_changed_and_what_was_not() -> None:
-    run = Run({"playbook": "site.yml"})
+    run = PlaybookRun({"playbook": "site.yml"})
     failed(run.host("gpu01"))
     record = run.to_json()
     assert (record["schema"], record["counts"]) == ("goldnode.run/1", {"failed": 1})
@@ -262,7 +262,7 @@ def test_an_error_in_one_line(text: str, line: str) -> None:
 
 
 def test_a_fleet_of_a_thousand_is_a_few_lines() -> None:
-    run = Run()
+    run = PlaybookRun()
     for number in range(1000):
         host = run.host(f"gpu{number:04}")
         converged(host)
@@ -281,23 +281,23 @@ def test_a_fleet_of_a_thousand_is_a_few_lines() -> None:
 
 
 def test_many_reasons_are_cut_short() -> None:
-    run = Run()
+    run = PlaybookRun()
     for number in range(40):
         run.host(f"n{number:02}").unreachable = "x" * (number + 1)
     assert run.text(0).splitlines()[-1] == "  and 15 more reasons; the record names every host"
 
 
 def test_simulated_hardware_is_said() -> None:
-    run = Run()
+    run = PlaybookRun()
     degraded(run.host("a"))
     assert "(1 with SIMULATED HARDWARE)" in run.text(0)
 
 
 def test_the_last_records_are_kept(tmp_path: Path) -> None:
     for number in range(5):
-        path = runs.keep(tmp_path / "runs", f"2026010{number}T000000Z-site", {"number": number}, 3)
+        path = runs.store_run(tmp_path / "runs", f"2026010{number}T000000Z-site", {"number": number}, 3)
     (tmp_path / "runs" / "notes.txt").write_text("mine")
-    assert path == runs.keep(tmp_path / "runs", "20260104T000000Z-site", {}, 3).with_name(
+    assert path == runs.store_run(tmp_path / "runs", "20260104T000000Z-site", {}, 3).with_name(
         "20260104T000000Z-site.json"
     )
     assert sorted(found.name for found in (tmp_path / "runs").iterdir()) == [
@@ -311,7 +311,7 @@ def test_the_last_records_are_kept(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunsError, match="GOLDNODE_RUNS=off"):
-        runs.keep(tmp_path / "file" / "runs", "20260104T000000Z-site", {}, 3)
+        runs.store_run(tmp_path / "file" / "runs", "20260104T000000Z-site", {}, 3)
 
 
 def taken_back(name: str, again: bool = False, **changes: Any) -> HostRun:
@@ -330,7 +330,7 @@ def test_a_way_back_is_told_with_what_keeps_it_from_being_undone() -> None:
         taken_back("c", again=True),
         taken_back("d", unreachable="gone"),
     ]
-    run = Run(hosts={host.name: host for host in hosts})
+    run = PlaybookRun(hosts={host.name: host for host in hosts})
     text = run.text(1)
     for line in (
         "  taken back: a, b\n    from lock bbbbbbbbbbbb (newer) to class gpu, lock aaaaaaaaaaaa (older, kernel 6.1).",
@@ -341,8 +341,8 @@ def test_a_way_back_is_told_with_what_keeps_it_from_being_undone() -> None:
         assert line in text, text
     assert "taken back: a, b, d" not in text
     assert run.to_json()["hosts"]["a"]["rollback"]["to"]["stack"] == "older"
-    assert "would be taken back: a, b" in Run(check=True, hosts=run.hosts).text(1)
+    assert "would be taken back: a, b" in PlaybookRun(check=True, hosts=run.hosts).text(1)
 
 
 def test_a_run_without_a_way_back_says_nothing_of_it() -> None:
-    assert "taken" not in Run(hosts={"a": HostRun("a", plan=plan())}).text(1)
+    assert "taken" not in PlaybookRun(hosts={"a": HostRun("a", plan=plan())}).text(1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from goldnode.core.errors import InventoryError
-from goldnode.inventory.variables import OWN, SETTINGS, Strangers, check, check_written
+from goldnode.inventory.variables import OWN, SETTINGS, UnknownVariables, check, check_written
 
 ROOT = Path(__file__).parents[3]
 COMMANDS: dict[str, Any] = {"goldnode_drain_command": ["/bin/d"], "goldnode_resume_command": ["/bin/r", 1]}
@@ -70,11 +70,11 @@ def test_a_template_is_left_to_the_run() -> None:
         check_written("h1", {"goldnode_drain": "slrum", "goldnode_cohort": "{{ x }}"})
 
 
-def test_strangers() -> None:
-    found = Strangers()
+def test_unknown_variables() -> None:
+    found = UnknownVariables()
     for host in ("h1", "h2", "h3", "h4"):
-        found.see(host, ["goldnode_drian", "goldnode_drain", "ansible_host", "goldnode_node_class"])
-    found.see("h1", ["goldnode_statee", "sanity_verfy", "sanity_page_of_ours", "goldnode_xyzzy"])
+        found.add(host, ["goldnode_drian", "goldnode_drain", "ansible_host", "goldnode_node_class"])
+    found.add("h1", ["goldnode_statee", "sanity_verfy", "sanity_page_of_ours", "goldnode_xyzzy"])
     assert found.lines() == [
         'goldnode_drian (hosts h1, h2, h3 and 1 more) is no variable of goldnode\'s: use "goldnode_drain"',
         'goldnode_statee (host h1) is no variable of goldnode\'s: use "goldnode_state"',

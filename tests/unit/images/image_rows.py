@@ -16,11 +16,11 @@ import pytest
 
 from goldnode.core.errors import ImageError
 from goldnode.images.imagelock import ImageLock, _Parent, intent_digest
-from goldnode.images.matrix import Matrix, Row, load_matrix
-from goldnode.images.store import Store
+from goldnode.images.matrix import ImageMatrix, MatrixRow, load_matrix
+from goldnode.images.store import ImageStore
 from goldnode.lock.locked_files import LockedDeb, LockedWheel
 from goldnode.oci import engines, layers
-from goldnode.oci.engines import Step
+from goldnode.oci.engines import EngineStep
 
 MATRIX = """\
 matrix: 1
@@ -92,14 +92,14 @@ class World:
         place.mkdir(parents=True, exist_ok=True)
         (place / "matrix.yml").write_text(MATRIX)
         self.place = place
-        self.matrix: Matrix = load_matrix(place / "matrix.yml")
+        self.matrix: ImageMatrix = load_matrix(place / "matrix.yml")
         self.wheels = {name: dict(rows) for name, rows in WHEELS.items()}
-        self.store = Store(place / "store")
+        self.store = ImageStore(place / "store")
         self.resolved = "2026-11-22"
 
-    def rows(self) -> list[tuple[Row, ImageLock]]:
+    def rows(self) -> list[tuple[MatrixRow, ImageLock]]:
         """All rows with their locks, whose files are in the pool afterwards."""
-        found: list[tuple[Row, ImageLock]] = []
+        found: list[tuple[MatrixRow, ImageLock]] = []
         digests: dict[str, str] = {}
         for row in self.matrix.images.values():
             parent = row.image.parent
@@ -160,13 +160,13 @@ class FakeEngine:
     name: str = "fake"
     version: str = "1"
     exercised: str = "nowhere"
-    steps: list[Step] = field(default_factory=list)
+    steps: list[EngineStep] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
     content: str = "the cache"
     fails: Sequence[str] = ()
 
     @contextlib.contextmanager
-    def run(self, step: Step) -> Iterator[IO[bytes]]:
+    def run(self, step: EngineStep) -> Iterator[IO[bytes]]:
         """See Engine."""
         self.steps.append(step)
         libraries = (step.directory / "libraries").read_text()

@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 from goldnode import evidence
 from goldnode.evidence import signatures
 from goldnode.oci.layout import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, Layout, canonical, digest_of
-from goldnode.oci.registry import Registry
+from goldnode.oci.registry import Registry, RegistryOptions
 
 BUILD = "0123456789ab"
 
@@ -351,7 +351,7 @@ class Simulated(Server):
             "logins": lambda host, repository: None,
             **settings,
         }
-        return Registry(self.host, **settings)
+        return Registry(self.host, RegistryOptions(**settings))
 
     def tag(self, repository: str, tag: str) -> str | None:
         """What a tag stands for."""

@@ -13,7 +13,7 @@ from goldnode.channels.locks import lane
 from goldnode.core.errors import ImageError
 from goldnode.images import build
 from goldnode.images.build import Builder, differing, twice
-from goldnode.images.recipe import Recipe
+from goldnode.images.recipe import ImageRecipe
 from goldnode.oci import layers
 
 RUNTIME, DEVEL = "cuda-12.4.1-runtime-debian12", "cuda-12.4.1-devel-debian12"
@@ -30,7 +30,7 @@ def world(tmp_path: Path, roots: list[str]) -> World:
     return World(tmp_path)
 
 
-def recipes(world: World) -> list[Recipe]:
+def recipes(world: World) -> list[ImageRecipe]:
     return build.recipes(world.rows(), TOOLS, b"runner")
 
 

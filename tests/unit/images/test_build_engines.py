@@ -12,8 +12,8 @@ import pytest
 
 from goldnode.core.errors import ImageError
 from goldnode.oci import engines
-from goldnode.oci.engines import Step, bake_file, choose
-from goldnode.oci.layers import Entry, write_layer
+from goldnode.oci.engines import EngineStep, bake_file, choose
+from goldnode.oci.layers import LayerEntry, write_layer
 from goldnode.oci.layout import Layout
 
 OWN = "Driver: {driver}\nNodes:\n BuildKit version: v0.13.2\n Labels:\n  org.mobyproject.buildkit.worker.snapshotter: overlayfs\n"
@@ -97,16 +97,18 @@ def test_versions(machine: Callable[[Answers], None]) -> None:
         "engine": "buildah 1.28.2",
     }
     machine(BUILDAH)
-    with pytest.raises(ImageError, match=r"mmdebstrap is not on this machine\. Apt-get install mmdebstrap"):
+    with pytest.raises(
+        ImageError, match=r"mmdebstrap is not on this machine\. Install it: apt-get install mmdebstrap"
+    ):
         engines.tools(choose())
 
 
-def step(place: Path) -> Step:
+def step(place: Path) -> EngineStep:
     layout = Layout(place / "store")
     (place / "work").mkdir()
-    layer = write_layer(layout, [Entry.text("a", "b", 1)])
+    layer = write_layer(layout, [LayerEntry.text("a", "b", 1)])
     text = "FROM parent\nRUN --mount=type=bind,from=step,target=/mnt sh /mnt/script /mnt\n"
-    return Step("k" * 64, [layer], layout, text, place / "step", place / "work", 1000)
+    return EngineStep("k" * 64, [layer], layout, text, place / "step", place / "work", 1000)
 
 
 def test_the_bake_file(tmp_path: Path) -> None:

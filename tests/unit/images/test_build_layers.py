@@ -19,9 +19,9 @@ import pytest
 from goldnode.core.errors import ImageError
 from goldnode.oci import layers
 from goldnode.oci.layers import (
-    Entry,
-    Place,
-    Wheel,
+    LayerEntry,
+    WheelLayout,
+    WheelSource,
     draw,
     normalised,
     outline,
@@ -32,8 +32,8 @@ from goldnode.oci.layers import (
 from goldnode.oci.layout import Layout
 
 DATE = 1_700_000_000
-PYTHON = Place("3.11")
-CUDA = Place("3.11", "usr/local/cuda-12.4")
+PYTHON = WheelLayout("3.11")
+CUDA = WheelLayout("3.11", "usr/local/cuda-12.4")
 
 
 def wheel(
@@ -78,7 +78,8 @@ def text(layout: Layout, layer: layers.Layer, name: str) -> str:
 def test_a_layer_says_what_it_is(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     layer = write_layer(
-        layout, with_directories([Entry.text("opt/x/a", "hello", DATE), Entry.link("opt/x/b", "a", DATE)])
+        layout,
+        with_directories([LayerEntry.text("opt/x/a", "hello", DATE), LayerEntry.link("opt/x/b", "a", DATE)]),
     )
     packed = layout.read(layer.blob.digest)
     assert layer.diff == "sha256:" + hashlib.sha256(gzip.decompress(packed)).hexdigest()
@@ -93,7 +94,7 @@ def test_the_bytes_do_not_depend_on_processors_or_the_order_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = bytes(range(256)) * 40_000  # 10 MB: three members
-    entries = [Entry.text("opt/b", content, DATE), Entry.text("opt/a", "x", DATE)]
+    entries = [LayerEntry.text("opt/b", content, DATE), LayerEntry.text("opt/a", "x", DATE)]
     found = set()
     for number, processors in enumerate((1, 2, 7)):
         monkeypatch.setattr("goldnode.oci.layers.os.cpu_count", lambda processors=processors: processors)
@@ -105,8 +106,8 @@ def test_the_bytes_do_not_depend_on_processors_or_the_order_given(
 
 def test_another_date_is_another_layer(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    assert write_layer(layout, [Entry.text("a", "", DATE)]) != write_layer(
-        layout, [Entry.text("a", "", DATE + 1)]
+    assert write_layer(layout, [LayerEntry.text("a", "", DATE)]) != write_layer(
+        layout, [LayerEntry.text("a", "", DATE + 1)]
     )
 
 
@@ -117,7 +118,7 @@ def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        write_layer(layout, [Entry("a", size=1, open=broken)])
+        write_layer(layout, [LayerEntry("a", size=1, open=broken)])
     assert list((tmp_path / "blobs/sha256").iterdir()) == []
 
 
@@ -227,7 +228,7 @@ def test_a_wheel_does_not_leave_its_place(tmp_path: Path, name: str) -> None:
 def test_what_is_no_wheel(tmp_path: Path) -> None:
     (tmp_path / "a.whl").write_text("no zip")
     with pytest.raises(ImageError, match=r"cannot be read.*fetch it again"):
-        Wheel(tmp_path / "a.whl", PYTHON)
+        WheelSource(tmp_path / "a.whl", PYTHON)
 
 
 def library(soname: bytes = b"libx.so.1", fill: int = 500_000) -> bytes:
@@ -278,7 +279,7 @@ def test_an_outline_is_what_ldconfig_reads(tmp_path: Path) -> None:
 
 def test_links_for_names_that_programs_ask_for(tmp_path: Path) -> None:
     path = wheel(tmp_path, {"nvidia/x/lib/libx-1234.so": library()})
-    with_shape = Wheel(path, CUDA)
+    with_shape = WheelSource(path, CUDA)
     shapes = with_shape.libraries()
     folder = "usr/local/cuda-12.4/targets/x86_64-linux/lib"
     assert {name: shape["soname"] for name, shape in shapes.items()} == {

@@ -25,18 +25,18 @@ from tests.unit.images.registries import (
 )
 
 from goldnode import evidence
-from goldnode.channels.history import CHANNELS, Line, line_of, read
-from goldnode.channels.moves import Moved, local_text, repair, rollback, status
-from goldnode.channels.requirements import NO_SOAK, Approval, Waiver
+from goldnode.channels.history import CHANNELS, ChannelLine, line_of, read
+from goldnode.channels.moves import Move, MoveResult, Repair, repair, rollback, saved_history, status
+from goldnode.channels.requirements import NO_SOAK, Approval, RequirementWaiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
-from goldnode.images.channels import RegistryPlace, StorePlace, promote
+from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
 from goldnode.images.publish import pull
 from goldnode.oci.layout import Layout, canonical
 from goldnode.oci.registry import UnreachableError, where
 
 pytestmark = pytest.mark.usefixtures("unsynced")
-LINE = Line("cuda", "12.4-runtime-debian12")
+LINE = ChannelLine("cuda", "12.4-runtime-debian12")
 BUILDS = {"a": "a" * 12, "b": "b" * 12, "c": "c" * 12, "d": "d" * 12}
 NO_PAPERS = ("sbom", "provenance", "vulnerabilities", "order")
 NOW = dt.datetime(2026, 11, 22, 5, 0, tzinfo=dt.UTC)
@@ -67,12 +67,22 @@ class World:
         self.digests[name] = digest
         return digest
 
-    def promote(self, name: str, channel: str, **given: Any) -> Moved:
+    def promote(self, name: str, channel: str, **given: Any) -> MoveResult:
         settings: dict[str, Any] = {"by": "ana", "settle": 0, "now": NOW, "place": self.place} | given
         place, layout = settings.pop("place"), settings.pop("layout", self.layout)
-        return promote(place, layout, "cuda", self.tag(name), channel, load_signer(self.keys[0]), **settings)
+        return promote(
+            place,
+            layout,
+            Move(
+                line_of("cuda", self.tag(name)),
+                channel,
+                load_signer(self.keys[0]),
+                to=self.tag(name),
+                **settings,
+            ),
+        )
 
-    def rollback(self, **given: Any) -> Moved:
+    def rollback(self, **given: Any) -> MoveResult:
         settings: dict[str, Any] = {
             "by": "ana",
             "reason": "it is slow",
@@ -80,7 +90,11 @@ class World:
             "now": NOW,
             "place": self.place,
         } | given
-        return rollback(settings.pop("place"), self.layout, LINE, load_signer(self.keys[0]), **settings)
+        return rollback(
+            settings.pop("place"),
+            self.layout,
+            Move(LINE, settings.pop("channel", "stable"), load_signer(self.keys[0]), **settings),
+        )
 
     def all_the_way(self, name: str, **given: Any) -> None:
         for channel in ("candidate", "canary", "stable"):
@@ -140,7 +154,7 @@ def test_an_image_goes_from_channel_to_channel(world: World) -> None:
     assert [(entry.action, entry.channel, entry.was) for entry in history.entries] == [
         ("promote", channel, None) for channel in CHANNELS
     ]
-    gates = {gate["gate"]: gate for gate in history.entries[-1].gates}
+    gates = {gate["gate"]: gate for gate in history.entries[-1].requirements}
     assert {gate["state"] for gate in gates.values()} == {"passed"}
     assert gates["inspection"]["evidence"] == [
         world.layout.attached(world.digests["a"], evidence.INSPECTION)[0][0].digest
@@ -171,12 +185,12 @@ class TestGates:
             (
                 "stable",
                 {"vulnerabilities": "not_checked"},
-                "vulnerabilities: no package was held against a database.*that you give",
+                "vulnerabilities: no package was compared with a database.*that you give",
             ),
             (
                 "known-good",
                 {"vulnerabilities": ""},
-                "vulnerabilities: no package was held against a database",
+                "vulnerabilities: no package was compared with a database",
             ),
             ("canary", {}, "order: it never was candidate"),
             ("stable", {}, "order: it never was canary"),
@@ -192,7 +206,9 @@ class TestGates:
                 world.promote(
                     "a",
                     before_it,
-                    waivers=[Waiver("vulnerabilities", "ana", "a test")] if before_it == "stable" else [],
+                    waivers=[RequirementWaiver("vulnerabilities", "ana", "a test")]
+                    if before_it == "stable"
+                    else [],
                 )
         stands, text = world.stands(), world.place.text(LINE)
         with pytest.raises(ImageError, match=why):
@@ -239,12 +255,14 @@ class TestGates:
             promote(
                 world.place,
                 world.layout,
-                "cpu",
-                ref.partition(":")[2],
-                channel,
-                load_signer(world.keys[0]),
-                by="ana",
-                settle=0,
+                Move(
+                    line_of("cpu", ref.partition(":")[2]),
+                    channel,
+                    load_signer(world.keys[0]),
+                    to=ref.partition(":")[2],
+                    by="ana",
+                    settle=0,
+                ),
             )
         assert world.server.tag("gpu/cpu", "1-base-debian12") == digest
 
@@ -252,9 +270,9 @@ class TestGates:
         world.publish("a", gpu="not_run")
         world.promote("a", "candidate")
         world.promote("a", "canary")
-        world.promote("a", "stable", waivers=[Waiver("smoke-gpu", "ana", "no GPU in this lab")])
+        world.promote("a", "stable", waivers=[RequirementWaiver("smoke-gpu", "ana", "no GPU in this lab")])
         last = read(world.place.text(LINE), LINE, load_public(world.keys[1]), where="test").entries[-1]
-        gate = next(gate for gate in last.gates if gate["gate"] == "smoke-gpu")
+        gate = next(gate for gate in last.requirements if gate["gate"] == "smoke-gpu")
         assert (gate["state"], gate["by"], gate["reason"]) == ("waived", "ana", "no GPU in this lab")
 
     def test_a_report_that_was_made_with_a_database_counts_beside_one_without(self, world: World) -> None:
@@ -326,7 +344,7 @@ class TestMajors:
             with pytest.raises(ImageError, match=f"{why}.*--approve-major {part} --by WHO --reason WHY"):
                 world.promote("b", channel)
             with pytest.raises(ImageError, match=r"approved part by part"):
-                world.promote("b", channel, waivers=[Waiver("majors", "ana", "x")])
+                world.promote("b", channel, waivers=[RequirementWaiver("majors", "ana", "x")])
             done = world.promote("b", channel, approvals=approval)
             assert done.entry is not None
             assert done.entry.approvals == ({"part": part, "by": "ana", "reason": "the model is retrained"},)
@@ -344,7 +362,7 @@ class TestMajors:
         world.all_the_way("a")
         world.publish("b", parts=None)
         world.promote("b", "candidate")
-        with pytest.raises(ImageError, match=r"whether cudnn has another major version cannot be told"):
+        with pytest.raises(ImageError, match=r"whether cudnn has another major version cannot be determined"):
             world.promote("b", "canary")
 
     def test_an_approval_of_something_else_is_refused(self, world: World) -> None:
@@ -354,7 +372,7 @@ class TestMajors:
 
     def test_the_first_canary_is_held_against_stable(self, world: World) -> None:
         world.publish("a")
-        waive = [Waiver("order", "ana", "the first one")]
+        waive = [RequirementWaiver("order", "ana", "the first one")]
         world.promote("a", "stable", waivers=waive)
         world.publish("b", parts="cudnn=10.0,nccl=2.21.5")
         world.promote("b", "candidate")
@@ -365,7 +383,7 @@ class TestMajors:
 class TestCuts:
     def cuts(self, world: World, do: Any, old: dict[str, str], new: dict[str, str]) -> int:
         """Let the registry die at each write of `do`: users see the old state or the new one, and a repeat completes it."""
-        kept, local = snapshot(world.server), local_text(world.layout, world.place.name, LINE)
+        kept, local = snapshot(world.server), saved_history(world.layout, world.place.name, LINE)
         copy = world.layout.root / "channels"
         for number in range(50):
             restore(world.server, kept)
@@ -495,10 +513,10 @@ class TestOthers:
         found = {stand.channel: stand.state for stand in status(world.place, world.layout, LINE).stands}
         assert found == {"candidate": "ok", "canary": "ok", "stable": "moved"}
         with pytest.raises(ImageError, match=r"--trust"):
-            repair(world.place, world.layout, LINE, ())
+            repair(world.place, world.layout, LINE, Repair(()))
         assert [
             stand.channel
-            for stand in repair(world.place, world.layout, LINE, load_public(world.keys[1]), settle=0)
+            for stand in repair(world.place, world.layout, LINE, Repair(load_public(world.keys[1]), settle=0))
         ] == ["stable"]
         assert world.stands()["stable"] == "a"
 
@@ -567,7 +585,7 @@ class TestHistory:
     def test_one_of_another_line_is_refused(self, world: World) -> None:
         world.publish("a")
         world.promote("a", "candidate")
-        other = Line("cuda", "12.8-runtime-debian12")
+        other = ChannelLine("cuda", "12.8-runtime-debian12")
         with pytest.raises(ImageError, match=r"entry 1 is of the line cuda:12.4-runtime-debian12"):
             read(world.place.text(LINE), other, where="test")
 
@@ -597,7 +615,9 @@ class TestRollback:
     def moved(self, world: World) -> World:
         for name in "abc":
             world.publish(name, papers=False)
-            world.promote(name, "stable", waivers=[Waiver(gate, "ana", "a test") for gate in NO_PAPERS])
+            world.promote(
+                name, "stable", waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS]
+            )
         return world
 
     def test_one_command_goes_back_and_the_next_one_further(self, moved: World) -> None:
@@ -608,14 +628,16 @@ class TestRollback:
         assert moved.stands() == moved.said() == {"stable": "a"}
         with pytest.raises(ImageError, match=r"stood for nothing before"):
             moved.rollback()
-        moved.promote("c", "stable", waivers=[Waiver(gate, "ana", "a test") for gate in NO_PAPERS])
+        moved.promote("c", "stable", waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS])
         moved.rollback()
         assert moved.stands()["stable"] == "a"
 
     def test_to_known_good_or_to_one_that_is_named(self, moved: World) -> None:
         with pytest.raises(ImageError, match=r"known-good of .* stands for nothing"):
             moved.rollback(to="known-good")
-        moved.promote("a", "known-good", waivers=[Waiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]])
+        moved.promote(
+            "a", "known-good", waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]]
+        )
         moved.rollback(to="known-good")
         assert moved.stands()["stable"] == "a"
         moved.rollback(to=moved.tag("c"))
@@ -654,7 +676,7 @@ class TestRollback:
         moved.server.rules = [always("drop", "")]
         with pytest.raises(UnreachableError):
             moved.rollback()
-        copy = StorePlace(moved.layout, moved.place.name)
+        copy = ImageStorePlace(moved.layout, moved.place.name)
         done = moved.rollback(place=copy)
         assert done.now == moved.digests["b"]
         assert any("has not seen this yet" in note for note in done.notes)
@@ -670,7 +692,7 @@ class TestRollback:
             "a",
             "known-good",
             say=said.append,
-            waivers=[Waiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]],
+            waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]],
         )
         assert moved.stands()["stable"] == "a" == moved.said()["stable"]
         assert "stable of cuda:12.4-runtime-debian12" in said[0]
@@ -681,7 +703,7 @@ class TestRollback:
             if b"opt/content" in path.read_bytes():
                 path.unlink()
         with pytest.raises(ImageError, match=r"Pull the image again"):
-            moved.rollback(place=StorePlace(moved.layout, moved.place.name))
+            moved.rollback(place=ImageStorePlace(moved.layout, moved.place.name))
         assert moved.said()["stable"] == "c"
 
     def test_nothing_to_go_back_to(self, world: World) -> None:
@@ -692,7 +714,7 @@ class TestRollback:
 
 
 def test_a_store_by_itself_has_channels_too(world: World) -> None:
-    here = StorePlace(world.layout)
+    here = ImageStorePlace(world.layout)
     for name in "ab":
         _, digest = make_image(world.layout, build=BUILDS[name], content=name.encode())
         prove(world.layout, digest, world.keys[0], gpu="passed")

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from tests.unit.images.registries import Simulated, before, make_image, make_key, once, prove, running
 
-from goldnode.channels.gc import Needed
-from goldnode.channels.requirements import NO_SOAK, Waiver
+from goldnode.channels.gc import Collection, NeededContent
+from goldnode.channels.history import line_of
+from goldnode.channels.moves import Move
+from goldnode.channels.requirements import NO_SOAK, RequirementWaiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
-from goldnode.images.channels import RegistryPlace, StorePlace, promote
+from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
 from goldnode.images.gc import collect, collect_registry, needed
-from goldnode.images.publish import publish
+from goldnode.images.publish import ImagePublication, publish
 from goldnode.oci.layout import Layout, OciImage
 from goldnode.oci.registry import UnreachableError, referrers_tag, where
 
@@ -39,24 +41,26 @@ def ref(name: str) -> str:
 
 
 def to_stable(
-    layout: Layout, keys: tuple[Path, Path], *names: str, place: StorePlace | RegistryPlace | None = None
+    layout: Layout, keys: tuple[Path, Path], *names: str, place: ImageStorePlace | RegistryPlace | None = None
 ) -> None:
     waivers = [
-        Waiver(gate, "ana", "a test")
+        RequirementWaiver(gate, "ana", "a test")
         for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")
     ]
     for name in names:
         tag = ref(name).partition(":")[2]
         promote(
-            place or StorePlace(layout),
+            place or ImageStorePlace(layout),
             layout,
-            "cuda",
-            tag,
-            "stable",
-            load_signer(keys[0]),
-            by="ana",
-            waivers=waivers,
-            settle=0,
+            Move(
+                line_of("cuda", tag),
+                "stable",
+                load_signer(keys[0]),
+                to=tag,
+                by="ana",
+                waivers=waivers,
+                settle=0,
+            ),
         )
     assert NO_SOAK
 
@@ -73,7 +77,7 @@ def collecting(layout: Layout) -> bool:
 
 class TestStore:
     def test_what_is_young_stays(self, layout: Layout) -> None:
-        gone, stays = collect(layout, Needed())
+        gone, stays = collect(layout, NeededContent())
         assert gone == []
         assert set(stays) == {ref(name) for name in BUILDS}
 
@@ -82,10 +86,10 @@ class TestStore:
     ) -> None:
         to_stable(layout, keys, "a", "b")
         blobs = len(list((layout.root / "blobs/sha256").iterdir()))
-        gone, _ = collect(layout, needed(layout), dry_run=True, now=NOW)
+        gone, _ = collect(layout, needed(layout), Collection(dry_run=True, now=NOW))
         assert len(list((layout.root / "blobs/sha256").iterdir())) == blobs
         assert [item.what for item in gone if ":" in item.what] == [ref("c")]
-        gone, stays = collect(layout, needed(layout), now=NOW)
+        gone, stays = collect(layout, needed(layout), Collection(now=NOW))
         assert set(layout.refs()) == {ref("a"), ref("b"), "cuda:12.4-runtime-debian12"}
         assert stays[ref("a")].startswith("history of cuda:12.4-runtime-debian12")
         assert stays[ref("b")] == "stable of cuda:12.4-runtime-debian12 at store"
@@ -95,12 +99,12 @@ class TestStore:
             assert len(layout.attached(image.digest)) == 4
         # Manifest, configuration and the layer of its own; what it shares with the others stayed.
         assert sum(item.size > 0 for item in gone) >= 3
-        assert collect(layout, needed(layout), now=NOW)[0] == []
+        assert collect(layout, needed(layout), Collection(now=NOW))[0] == []
 
     def test_what_was_promoted_while_it_waited_stays(self, layout: Layout, keys: tuple[Path, Path]) -> None:
         keeps = needed(layout)
         to_stable(layout, keys, "a")
-        collect(layout, keeps, now=NOW)
+        collect(layout, keeps, Collection(now=NOW))
         assert set(layout.refs()) == {ref("a"), "cuda:12.4-runtime-debian12"}
 
     def test_what_a_registrys_history_names_stays(self, layout: Layout, keys: tuple[Path, Path]) -> None:
@@ -110,14 +114,14 @@ class TestStore:
         assert needed(layout).digests == {
             layout.refs()[ref("a")].digest: "stable of cuda:12.4-runtime-debian12 at registry.example/gpu"
         }
-        collect(layout, needed(layout), now=NOW)
+        collect(layout, needed(layout), Collection(now=NOW))
         assert set(layout.refs()) == {ref("a")}
 
     def test_what_a_class_or_a_lock_names_stays(self, layout: Layout) -> None:
-        keeps = Needed(
+        keeps = NeededContent(
             names={ref("a"): "class a100"}, locks={"lock-b": "the lock of cuda-12.4.1-runtime-debian12"}
         )
-        _, stays = collect(layout, keeps, now=NOW)
+        _, stays = collect(layout, keeps, Collection(now=NOW))
         assert set(layout.refs()) == {ref("a"), ref("b")}
         assert stays[ref("a")] == "class a100"
         assert stays[ref("b")] == "the lock of cuda-12.4.1-runtime-debian12"
@@ -148,7 +152,7 @@ class TestStore:
         layout.path(layout.refs()[ref("a")].digest).write_bytes(b"{}")
         before = set(layout.root.rglob("*"))
         with pytest.raises(ImageError, match=r"altered"):
-            collect(layout, Needed(names={ref("a"): "class a100"}), now=NOW)
+            collect(layout, NeededContent(names={ref("a"): "class a100"}), Collection(now=NOW))
         assert set(layout.root.rglob("*")) - before <= {
             layout.root / "channels",
             layout.root / "channels/.gc-.lock",
@@ -157,9 +161,9 @@ class TestStore:
     def test_what_a_cut_pull_left_goes_when_it_is_old(self, layout: Layout) -> None:
         (layout.root / "partial").mkdir()
         (layout.root / "partial" / ("1" * 64)).write_bytes(b"half")
-        collect(layout, Needed())
+        collect(layout, NeededContent())
         assert list((layout.root / "partial").iterdir())
-        collect(layout, Needed(), now=NOW)
+        collect(layout, NeededContent(), Collection(now=NOW))
         assert not list((layout.root / "partial").iterdir())
 
 
@@ -172,7 +176,13 @@ class TestRegistry:
             assert isinstance(server, Simulated)
             found = RegistryPlace(where(f"http://{server.host}/gpu"), server.client(tries=1), layout)
             for name in BUILDS:
-                publish(layout, ref(name), found.where, found.registry, trust=load_public(keys[1]), settle=0)
+                publish(
+                    layout,
+                    ref(name),
+                    found.where,
+                    found.registry,
+                    ImagePublication(trust=load_public(keys[1]), settle=0),
+                )
             self.server = server
             yield found
 
@@ -184,15 +194,21 @@ class TestRegistry:
         to_stable(layout, keys, "a", "b", place=place)
         server.named["gpu/cuda", "mine"] = digests["c"]
         trust = load_public(keys[1])
-        gone, stays = collect_registry(place, layout, ["cuda", "cpu"], Needed(), trust, now=NOW)
+        gone, stays = collect_registry(
+            place, layout, ["cuda", "cpu"], NeededContent(), trust, Collection(now=NOW)
+        )
         assert gone == []
         assert any(why == "the tag mine stands for it" for why in stays.values())
         del server.named["gpu/cuda", "mine"]
-        assert [item.what for item in collect_registry(place, layout, ["cuda"], Needed(), trust)[0]] == []
-        gone, _ = collect_registry(place, layout, ["cuda"], Needed(), trust, now=NOW, dry_run=True)
+        assert [
+            item.what for item in collect_registry(place, layout, ["cuda"], NeededContent(), trust)[0]
+        ] == []
+        gone, _ = collect_registry(
+            place, layout, ["cuda"], NeededContent(), trust, Collection(now=NOW, dry_run=True)
+        )
         assert server.tag("gpu/cuda", ref("c").partition(":")[2]) == digests["c"]
         assert [item.what for item in gone] == [f"{server.host}/gpu/{ref('c')}"]
-        collect_registry(place, layout, ["cuda"], Needed(), trust, now=NOW)
+        collect_registry(place, layout, ["cuda"], NeededContent(), trust, Collection(now=NOW))
         assert server.tag("gpu/cuda", ref("c").partition(":")[2]) is None
         assert server.tag("gpu/cuda", referrers_tag(digests["c"])) is None
         subjects = [data for data, _ in server.manifests.values() if digests["c"].encode() in data]
@@ -208,7 +224,7 @@ class TestRegistry:
         # The histories were read, its tag not yet.
         pattern = f"^GET .*/manifests/{ref('c').partition(':')[2]}$"
         server.rules.append(before(pattern, lambda: to_stable(elsewhere.layout, keys, "c", place=elsewhere)))
-        gone, stays = collect_registry(place, layout, ["cuda"], Needed(), trust, now=NOW)
+        gone, stays = collect_registry(place, layout, ["cuda"], NeededContent(), trust, Collection(now=NOW))
         assert {item.what for item in gone} == {f"{server.host}/gpu/{ref(name)}" for name in "ab"}
         assert stays == {
             f"{server.host}/gpu/{ref('c')}": f"stable of cuda:12.4-runtime-debian12 at {place.name}"
@@ -226,7 +242,7 @@ class TestRegistry:
         held: list[bool] = []
         self.server.rules.append(before("^GET .*/tags/list", lambda: held.append(collecting(layout))))
         self.server.rules.append(before("^DELETE ", lambda: held.append(collecting(layout))))
-        collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW)
+        collect_registry(place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=NOW))
         assert held == [True, True]
         assert not collecting(layout)
 
@@ -235,10 +251,15 @@ class TestRegistry:
     ) -> None:
         to_stable(layout, keys, "a", place=place)
         with pytest.raises(ImageError, match=r"--trust"):
-            collect_registry(place, layout, ["cuda"], Needed(), [], now=NOW)
+            collect_registry(place, layout, ["cuda"], NeededContent(), [], Collection(now=NOW))
         with pytest.raises(ImageError, match=r"no good signature"):
             collect_registry(
-                place, layout, ["cuda"], Needed(), load_public(make_key(tmp_path, "other")[1]), now=NOW
+                place,
+                layout,
+                ["cuda"],
+                NeededContent(),
+                load_public(make_key(tmp_path, "other")[1]),
+                Collection(now=NOW),
             )
 
     def test_one_whose_age_nobody_knows_stays(
@@ -251,18 +272,22 @@ class TestRegistry:
             f"12.4.1-runtime-debian12-{'d' * 12}",
         )
         _, stays = collect_registry(
-            place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW, dry_run=True
+            place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=NOW, dry_run=True)
         )
-        assert "nobody recorded when it was published" in stays.values()
+        assert "the time of its publication is not recorded" in stays.values()
 
     def test_a_registry_that_does_not_delete_is_told(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
         self.server.rules.append(once("status", "^DELETE", 405))
         with pytest.raises(ImageError, match=r"405.*configuration allow it"):
-            collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW)
+            collect_registry(
+                place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=NOW)
+            )
         self.server.rules = [once("drop", "^DELETE", skip=1)]  # the image is gone, its documents are not
         with pytest.raises(UnreachableError):
-            collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW)
-        collect_registry(place, layout, ["cuda"], Needed(), load_public(keys[1]), now=NOW)
+            collect_registry(
+                place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=NOW)
+            )
+        collect_registry(place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=NOW))
         assert self.server.tag("gpu/cuda", referrers_tag(layout.refs()[ref("c")].digest)) is None

@@ -16,7 +16,7 @@ from goldnode.facts import host as facts
 from goldnode.images import hostpackage
 from goldnode.images.build import recipes
 from goldnode.images.imagelock import ImageLock, find_lock
-from goldnode.images.matrix import Matrix, builtin_matrix, load_matrix
+from goldnode.images.matrix import ImageMatrix, builtin_matrix, load_matrix
 
 HEAD = """\
 matrix: 1
@@ -54,23 +54,23 @@ CUDA = """\
 """
 
 
-def read(tmp_path: Path, text: str) -> Matrix:
+def read(tmp_path: Path, text: str) -> ImageMatrix:
     path = tmp_path / "matrix.yml"
     path.write_text(text, encoding="utf-8")
     return load_matrix(path)
 
 
 @pytest.fixture(scope="module")
-def own() -> Matrix:
+def own() -> ImageMatrix:
     return load_matrix()
 
 
 @pytest.fixture(scope="module")
-def locks(own: Matrix) -> dict[str, ImageLock]:
+def locks(own: ImageMatrix) -> dict[str, ImageLock]:
     return {row.name: find_lock(row) for row in own.images.values() if row.exercised}
 
 
-def test_the_own_matrix_has_what_was_promised(own: Matrix) -> None:
+def test_the_own_matrix_has_what_was_promised(own: ImageMatrix) -> None:
     flavours = {(row.image.backend, row.image.version, row.image.flavour) for row in own.images.values()}
     for version in ("11.8.0", "12.4.1", "12.9.1", "13.5.0"):
         assert {("cuda", version, "base"), ("cuda", version, "runtime")} <= flavours
@@ -81,7 +81,7 @@ def test_the_own_matrix_has_what_was_promised(own: Matrix) -> None:
 
 
 def test_every_image_that_is_built_has_a_lock_of_this_matrix(
-    own: Matrix, locks: dict[str, ImageLock]
+    own: ImageMatrix, locks: dict[str, ImageLock]
 ) -> None:
     for name, lock in locks.items():
         parent = own.row(name).image.parent
@@ -91,19 +91,21 @@ def test_every_image_that_is_built_has_a_lock_of_this_matrix(
         ), name
 
 
-def test_no_image_locks_again_what_it_stands_on(own: Matrix, locks: dict[str, ImageLock]) -> None:
+def test_no_image_locks_again_what_it_stands_on(own: ImageMatrix, locks: dict[str, ImageLock]) -> None:
     for name, lock in locks.items():
         below = {deb.name for other in own.chain(name)[:-1] for deb in locks[other.name].debs}
         assert not below & {deb.name for deb in lock.debs}, name
 
 
-def test_every_image_has_the_python_of_the_smoke_runner(own: Matrix, locks: dict[str, ImageLock]) -> None:
+def test_every_image_has_the_python_of_the_smoke_runner(
+    own: ImageMatrix, locks: dict[str, ImageLock]
+) -> None:
     for name in locks:
         assert "python3" in {deb.name for other in own.chain(name) for deb in locks[other.name].debs}, name
 
 
 def test_parts_of_a_release_are_the_versions_that_are_locked(
-    own: Matrix, locks: dict[str, ImageLock]
+    own: ImageMatrix, locks: dict[str, ImageLock]
 ) -> None:
     for name, lock in locks.items():
         row = own.row(name)
@@ -113,7 +115,7 @@ def test_parts_of_a_release_are_the_versions_that_are_locked(
                 assert locked[component.wheel] == row.parts[part], name
 
 
-def test_nothing_of_cuda_is_in_another_backend(own: Matrix, locks: dict[str, ImageLock]) -> None:
+def test_nothing_of_cuda_is_in_another_backend(own: ImageMatrix, locks: dict[str, ImageLock]) -> None:
     for name, lock in locks.items():
         if own.row(name).image.backend != "cuda":
             found = [item.name for item in lock.debs] + [item.name for item in lock.wheels]
@@ -136,7 +138,9 @@ def test_no_driver_is_in_an_image(locks: dict[str, ImageLock]) -> None:
         assert not [deb.name for deb in lock.debs if deb.name in drivers], name
 
 
-def test_what_debians_toolkit_asks_of_a_driver_is_the_hosts(own: Matrix, locks: dict[str, ImageLock]) -> None:
+def test_what_debians_toolkit_asks_of_a_driver_is_the_hosts(
+    own: ImageMatrix, locks: dict[str, ImageLock]
+) -> None:
     for name, version in (("cuda-11.8.0-devel-debian12", "520"), ("cuda-12.4.1-devel-debian13", "550")):
         made = [deb for deb in locks[name].debs if deb.made]
         assert [deb.provides for deb in made] == [
@@ -148,7 +152,7 @@ def test_what_debians_toolkit_asks_of_a_driver_is_the_hosts(own: Matrix, locks: 
     assert not own.row("cuda-12.4.1-runtime-debian13").from_host
 
 
-def test_a_release_has_the_parts_that_the_facts_say(own: Matrix) -> None:
+def test_a_release_has_the_parts_that_the_facts_say(own: ImageMatrix) -> None:
     known = {
         str(row["version"]): row["parts"] for row in facts.load("cuda.yml")["releases"] if "parts" in row
     }
@@ -163,12 +167,12 @@ def test_a_release_has_the_parts_that_the_facts_say(own: Matrix) -> None:
         }, row.name
 
 
-def test_the_locks_name_no_host(own: Matrix) -> None:
+def test_the_locks_name_no_host(own: ImageMatrix) -> None:
     for path in (own.file.parent / "locks").iterdir():
         assert "://" not in path.read_text(encoding="utf-8"), path
 
 
-def test_min_driver_is_that_of_the_facts(own: Matrix) -> None:
+def test_min_driver_is_that_of_the_facts(own: ImageMatrix) -> None:
     assert own.row("cuda-11.8.0-base-debian12").min_driver == "450.80.02"
     assert own.row("cuda-13.5.0-devel-debian13").min_driver == "580.65.06"
     assert own.row("cpu-1-base-debian12").min_driver is None
@@ -277,7 +281,7 @@ def test_an_image_declared_twice(tmp_path: Path) -> None:
         read(tmp_path, HEAD + CUDA + again)
 
 
-def test_unknown_names_get_the_nearest(own: Matrix) -> None:
+def test_unknown_names_get_the_nearest(own: ImageMatrix) -> None:
     with pytest.raises(ImageError, match=r"cuda-12\.4\.1-runtime-debian12"):
         own.select(["cuda-12.4.1-runtme-debian12"])
     with pytest.raises(ImageError, match='Use "oneapi"'):
@@ -290,7 +294,7 @@ def test_the_schema_is_that_of_the_models() -> None:
     )
 
 
-def test_list_shows_every_image(own: Matrix) -> None:
+def test_list_shows_every_image(own: ImageMatrix) -> None:
     done = CliRunner().invoke(main, ["images", "list"])
     assert done.exit_code == 0, done.output
     for name in own.images:
@@ -308,7 +312,9 @@ def test_the_group_lists_all_commands_without_their_files() -> None:
         assert f"\n  {name} " in text
 
 
-def test_a_new_cudnn_is_a_new_build_of_what_holds_it_alone(own: Matrix, locks: dict[str, ImageLock]) -> None:
+def test_a_new_cudnn_is_a_new_build_of_what_holds_it_alone(
+    own: ImageMatrix, locks: dict[str, ImageLock]
+) -> None:
     rows = [row for row in own.images.values() if row.name in locks]
     tools = dict.fromkeys(("zlib", "layer", "mmdebstrap", "apt", "dpkg", "engine"), "1")
 

@@ -23,7 +23,7 @@ from goldnode.images.imagelock import (
     write_lock,
 )
 from goldnode.images.locking import check_images, line, lock_images
-from goldnode.images.matrix import Row, load_matrix
+from goldnode.images.matrix import MatrixRow, load_matrix
 from goldnode.images.resolve import fetch_all, index_url
 from goldnode.images.wheelindex import Index, WheelFile, _of_html, _of_json, tags
 from goldnode.lock import locked_files
@@ -33,7 +33,7 @@ WHEEL = "demo-1.0-py3-none-any.whl"
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> dict[str, Row]:
+def rows(tmp_path: Path) -> dict[str, MatrixRow]:
     path = tmp_path / "images" / "matrix.yml"
     path.parent.mkdir()
     path.write_text(
@@ -61,7 +61,7 @@ backends:
     return load_matrix(path).images
 
 
-def lock_of(row: Row, **more: object) -> ImageLock:
+def lock_of(row: MatrixRow, **more: object) -> ImageLock:
     content: dict[str, object] = {
         "lock": 1,
         "image": row.name,
@@ -108,7 +108,7 @@ def offline_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_what_is_written_is_read(rows: dict[str, Row], tmp_path: Path) -> None:
+def test_what_is_written_is_read(rows: dict[str, MatrixRow], tmp_path: Path) -> None:
     row = rows["cpu-1-base-debian12"]
     deb = LockedDeb(
         name="hello",
@@ -140,7 +140,7 @@ def test_what_is_written_is_read(rows: dict[str, Row], tmp_path: Path) -> None:
     ],
 )
 def test_a_lock_that_was_changed_is_refused(
-    rows: dict[str, Row], right: str, wrong: str, message: str
+    rows: dict[str, MatrixRow], right: str, wrong: str, message: str
 ) -> None:
     row = rows["cpu-1-base-debian12"]
     wheel = LockedWheel(name="demo", version="1.0", file=WHEEL, sha256="b" * 64, size=7, why="requested")
@@ -152,7 +152,7 @@ def test_a_lock_that_was_changed_is_refused(
     assert caught.value.line is not None
 
 
-def test_a_lock_for_something_else_is_refused(rows: dict[str, Row], tmp_path: Path) -> None:
+def test_a_lock_for_something_else_is_refused(rows: dict[str, MatrixRow], tmp_path: Path) -> None:
     row, other = rows["cpu-1-base-debian12"], rows["cpu-1-framework-debian12"]
     with pytest.raises(ImageError, match=r"has no lock\. Run `goldnode images lock cpu-1-base-debian12`"):
         find_lock(row)
@@ -165,7 +165,7 @@ def test_a_lock_for_something_else_is_refused(rows: dict[str, Row], tmp_path: Pa
 
 
 def test_locks_of_a_site_come_first(
-    rows: dict[str, Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rows: dict[str, MatrixRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = rows["cpu-1-base-debian12"]
     write_lock(lock_of(row), row.locks)
@@ -181,7 +181,7 @@ def test_locks_of_a_site_come_first(
     assert lock_directories(row, to_write=True) == [tmp_path / "siet", row.locks]
 
 
-def test_tags_follow_python_and_glibc_of_the_image(rows: dict[str, Row]) -> None:
+def test_tags_follow_python_and_glibc_of_the_image(rows: dict[str, MatrixRow]) -> None:
     system = rows["cpu-1-base-debian12"].system
     known = [str(tag) for tag in tags(system)]
     assert known[0] == "cp311-cp311-manylinux_2_36_x86_64"
@@ -220,7 +220,7 @@ def test_an_index_page_in_both_forms() -> None:
     ]
 
 
-def test_the_wheel_that_fits_best_is_taken(tmp_path: Path, rows: dict[str, Row]) -> None:
+def test_the_wheel_that_fits_best_is_taken(tmp_path: Path, rows: dict[str, MatrixRow]) -> None:
     for file in (
         "demo-1.0-py3-none-any.whl",
         "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl",
@@ -248,7 +248,7 @@ def found_of(*wheels: tuple[str, str, tuple[str, ...]]) -> dict[str, resolve._Wh
     }
 
 
-def test_markers_are_judged_for_the_python_of_the_image(rows: dict[str, Row]) -> None:
+def test_markers_are_judged_for_the_python_of_the_image(rows: dict[str, MatrixRow]) -> None:
     row = rows["cpu-1-base-debian12"]
     found = found_of(
         (
@@ -278,7 +278,7 @@ def test_markers_are_judged_for_the_python_of_the_image(rows: dict[str, Row]) ->
     assert resolve._reached(row, found)[1] == ["new>=2", "speed"]
 
 
-def test_cuda_wheels_need_what_they_require(rows: dict[str, Row]) -> None:
+def test_cuda_wheels_need_what_they_require(rows: dict[str, MatrixRow]) -> None:
     matrix = load_matrix()
     row, base = matrix.row("cuda-12.4.1-runtime-debian13"), matrix.row("cuda-12.4.1-base-debian13")
     chain = [(base, find_lock(base))]
@@ -310,7 +310,7 @@ def test_debs_have_the_version_that_is_declared() -> None:
         resolve._check_parts(row, lock.model_copy(update={"debs": other}))
 
 
-def test_an_index_of_the_site(rows: dict[str, Row], tmp_path: Path) -> None:
+def test_an_index_of_the_site(rows: dict[str, MatrixRow], tmp_path: Path) -> None:
     row = rows["cpu-1-own-debian12"]
     with pytest.raises(ImageError, match=r'needs index "mine".*goldnode-site\.yml'):
         index_url(row, Site())
@@ -322,8 +322,8 @@ def test_an_index_of_the_site(rows: dict[str, Row], tmp_path: Path) -> None:
 
 @pytest.fixture
 def fetchable(
-    rows: dict[str, Row], tmp_path: Path, offline_pip: Path
-) -> tuple[list[tuple[Row, ImageLock]], Site]:
+    rows: dict[str, MatrixRow], tmp_path: Path, offline_pip: Path
+) -> tuple[list[tuple[MatrixRow, ImageLock]], Site]:
     """A row with a wheel of a directory and a package of a local archive."""
     row = rows["cpu-1-base-debian12"]
     wheel = wheel_in(offline_pip)
@@ -353,7 +353,7 @@ def fetchable(
 
 
 def test_the_pool_is_filled_once_and_mended(
-    fetchable: tuple[list[tuple[Row, ImageLock]], Site], tmp_path: Path
+    fetchable: tuple[list[tuple[MatrixRow, ImageLock]], Site], tmp_path: Path
 ) -> None:
     pairs, site = fetchable
     lock, pool = pairs[0][1], tmp_path / "pool"
@@ -369,7 +369,7 @@ def test_the_pool_is_filled_once_and_mended(
     assert hashlib.sha256(damaged.read_bytes()).hexdigest() == lock.debs[0].sha256
 
 
-def test_what_goldnode_makes_is_not_fetched(rows: dict[str, Row], tmp_path: Path) -> None:
+def test_what_goldnode_makes_is_not_fetched(rows: dict[str, MatrixRow], tmp_path: Path) -> None:
     made = hostpackage.locked({"libcuda.so.1": "520"})
     pairs = [(rows["cpu-1-base-debian12"], lock_of(rows["cpu-1-base-debian12"], debs=[made]))]
     assert fetch_all(pairs, tmp_path / "pool", site=Site(archives={})) == 0
@@ -386,7 +386,7 @@ def test_what_goldnode_makes_is_not_fetched(rows: dict[str, Row], tmp_path: Path
 
 
 def test_what_was_cut_off_is_continued(
-    fetchable: tuple[list[tuple[Row, ImageLock]], Site], tmp_path: Path
+    fetchable: tuple[list[tuple[MatrixRow, ImageLock]], Site], tmp_path: Path
 ) -> None:
     pairs, site = fetchable
     deb, pool = pairs[0][1].debs[0], tmp_path / "pool"
@@ -397,7 +397,9 @@ def test_what_was_cut_off_is_continued(
     assert not list((pool / "partial").iterdir())
 
 
-def test_other_bytes_are_refused(fetchable: tuple[list[tuple[Row, ImageLock]], Site], tmp_path: Path) -> None:
+def test_other_bytes_are_refused(
+    fetchable: tuple[list[tuple[MatrixRow, ImageLock]], Site], tmp_path: Path
+) -> None:
     pairs, site = fetchable
     row, lock = pairs[0]
     (tmp_path / "archive/pool/hello_1_amd64.deb").write_bytes(b"other" * 180_000)
@@ -428,7 +430,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_an_index_that_states_another_hash_is_told_before_anything_is_fetched(
-    rows: dict[str, Row], tmp_path: Path, offline_pip: Path
+    rows: dict[str, MatrixRow], tmp_path: Path, offline_pip: Path
 ) -> None:
     row = rows["cpu-1-base-debian12"]
     wheel = wheel_in(offline_pip)
@@ -454,7 +456,7 @@ class Fake:
     """A resolver that answers from a table instead of an archive."""
 
     answers: dict[str, list[LockedWheel]]
-    moved: dict[str, list[locked_files.Moved]]
+    moved: dict[str, list[locked_files.MovedFile]]
     asked: list[str]
 
     def __init__(self, *, tools: dict[str, str] | None = None, **_: object) -> None:
@@ -465,22 +467,22 @@ class Fake:
 
     def __exit__(self, *raised: object) -> None: ...
 
-    def check_all(self, locks: list[tuple[Row, ImageLock]]) -> list[list[locked_files.Moved]]:
+    def check_all(self, locks: list[tuple[MatrixRow, ImageLock]]) -> list[list[locked_files.MovedFile]]:
         return [self.moved.get(row.name, []) for row, _ in locks]
 
     def lock(
-        self, row: Row, chain: list[tuple[Row, ImageLock]], *, keep: ImageLock | None = None
-    ) -> resolve.Locked:
+        self, row: MatrixRow, chain: list[tuple[MatrixRow, ImageLock]], *, keep: ImageLock | None = None
+    ) -> resolve.ImageLockResult:
         self.asked.append(row.name)
         below = {"image": chain[-1][0].name, "lock": chain[-1][1].digest} if chain else None
         lock = lock_of(
             row, wheels=self.answers.get(row.name, []), parent=below, resolved="2026-12-01", tools=self.tools
         )
-        return resolve.Locked(row, lock, keep, True)
+        return resolve.ImageLockResult(row, lock, keep, True)
 
 
 def test_a_good_lock_is_kept_and_a_child_follows_its_parent(
-    rows: dict[str, Row], machine: dict[str, str]
+    rows: dict[str, MatrixRow], machine: dict[str, str]
 ) -> None:
     row = rows["cpu-1-base-debian12"]
     one = LockedWheel(name="demo", version="1.0", file=WHEEL, sha256="a" * 64, size=1, why="requested")
@@ -496,7 +498,7 @@ def test_a_good_lock_is_kept_and_a_child_follows_its_parent(
     } == before  # asked, and the same but for the day
 
     Fake.answers[row.name] = [one.model_copy(update={"sha256": "b" * 64})]
-    Fake.moved = {row.name: [locked_files.Moved("changed", "demo", "demo has other bytes")]}
+    Fake.moved = {row.name: [locked_files.MovedFile("changed", "demo", "demo has other bytes")]}
     assert [problems for _, problems in check_images([], matrix_file=row.file)] == [
         ["changed: demo has other bytes"],
         [],
@@ -507,7 +509,7 @@ def test_a_good_lock_is_kept_and_a_child_follows_its_parent(
     assert "on another lock of what it stands on" in lines[1]
 
 
-def test_other_tools_move_only_with_upgrade(rows: dict[str, Row], machine: dict[str, str]) -> None:
+def test_other_tools_move_only_with_upgrade(rows: dict[str, MatrixRow], machine: dict[str, str]) -> None:
     row = rows["cpu-1-base-debian12"]
     list(lock_images([], matrix_file=row.file))
     machine["zlib"] = "2"
@@ -517,7 +519,7 @@ def test_other_tools_move_only_with_upgrade(rows: dict[str, Row], machine: dict[
     assert find_lock(row).tools == {"zlib": "2"}
 
 
-def test_check_tells_of_an_earlier_parent(rows: dict[str, Row], machine: dict[str, str]) -> None:
+def test_check_tells_of_an_earlier_parent(rows: dict[str, MatrixRow], machine: dict[str, str]) -> None:
     row, child = rows["cpu-1-base-debian12"], rows["cpu-1-framework-debian12"]
     list(lock_images([], matrix_file=row.file))
     write_lock(lock_of(row, resolved="2026-12-24"), row.locks)
@@ -544,7 +546,7 @@ def test_check_tells_of_an_earlier_parent(rows: dict[str, Row], machine: dict[st
     ],
 )
 def test_an_index_that_does_not_answer_is_not_a_conflict(
-    rows: dict[str, Row], monkeypatch: pytest.MonkeyPatch, printed: str, raised: type[ImageError]
+    rows: dict[str, MatrixRow], monkeypatch: pytest.MonkeyPatch, printed: str, raised: type[ImageError]
 ) -> None:
     """A conflict drops the pins of the old lock; a moment without network must not."""
     failed = subprocess.CompletedProcess([], 1, "", printed)

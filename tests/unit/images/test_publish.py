@@ -25,10 +25,11 @@ from tests.unit.images.registries import (
 )
 
 from goldnode import evidence
-from goldnode.channels.requirements import PUBLICATION, Waiver
+from goldnode.channels.requirements import RequirementWaiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public
-from goldnode.images.publish import Published, find, publish, pull
+from goldnode.images.publish import ImagePublication, PublishedImage, find, publish, pull
+from goldnode.images.requirements import PUBLICATION
 from goldnode.oci.layout import INDEX, Layout, OciImage, canonical
 from goldnode.oci.registry import UnreachableError, where
 
@@ -66,16 +67,16 @@ def image(layout: Layout, keys: tuple[Path, Path], **given: Any) -> tuple[str, s
     return ref, digest
 
 
-def send(layout: Layout, ref: str, server: Simulated, keys: tuple[Path, Path], **given: Any) -> Published:
+def send(
+    layout: Layout, ref: str, server: Simulated, keys: tuple[Path, Path], **given: Any
+) -> PublishedImage:
     place = where(f"http://{server.host}/gpu")
     return publish(
         layout,
         ref,
         place,
         server.client(**given.pop("client", {})),
-        trust=load_public(keys[1]),
-        settle=0,
-        **given,
+        ImagePublication(trust=load_public(keys[1]), settle=0, **given),
     )
 
 
@@ -172,8 +173,7 @@ class TestImmutableTags:
                     ref,
                     where(f"http://{plain.host}/gpu"),
                     plain.client(),
-                    trust=load_public(keys[1]),
-                    settle=0.5,
+                    ImagePublication(trust=load_public(keys[1]), settle=0.5),
                 )
                 done["second"] = True
             except ImageError as problem:
@@ -339,10 +339,10 @@ class TestGates:
             ref,
             plain,
             keys,
-            waivers=[Waiver("truth", "ana", "the runner is down")],
+            waivers=[RequirementWaiver("truth", "ana", "the runner is down")],
             now=dt.datetime(2026, 11, 22, tzinfo=dt.UTC),
         )
-        assert [gate.state for gate in done.gates] == ["passed", "waived", "passed", "passed"]
+        assert [gate.state for gate in done.requirements] == ["passed", "waived", "passed", "passed"]
         rows = [
             row
             for row in plain.client().repository("gpu/cuda").referrers(digest)[0]
@@ -359,8 +359,8 @@ class TestGates:
         self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
         ref, _ = image(layout, keys)
-        with pytest.raises(ImageError, match=r'publish has no gate "inspektion". Use "inspection"'):
-            send(layout, ref, plain, keys, waivers=[Waiver("inspektion", "ana", "x")])
+        with pytest.raises(ImageError, match=r'publish has no requirement "inspektion". Use "inspection"'):
+            send(layout, ref, plain, keys, waivers=[RequirementWaiver("inspektion", "ana", "x")])
 
     @pytest.mark.parametrize("label", ["private", ""])
     def test_what_may_not_be_passed_on_needs_private(

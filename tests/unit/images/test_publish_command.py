@@ -167,7 +167,7 @@ def test_what_is_wrong_is_one_line(desk: Desk) -> None:
         (("promote", "stabel", ref("a")), 'there is no channel "stabel". Use "stable".'),
         (("promote", "publish", ref("a")), 'there is no channel "publish".'),
         (("promote", "stable", "cuda:12.4"), "is no immutable tag"),
-        (("publish", ref("a"), "--waive", "thruth"), 'publish has no gate "thruth". Use "truth".'),
+        (("publish", ref("a"), "--waive", "thruth"), 'publish has no requirement "thruth". Use "truth".'),
         (("publish", "cuda-12.4.2-runtime-debian12"), 'Use "cuda-12.4.1-runtime-debian12".'),
         (
             ("publish", "cuda-12.4.1-devel-debian13"),
@@ -240,7 +240,7 @@ def test_gc_keeps_what_a_lock_names_and_lets_nothing_go_where_one_cannot_be_read
         (("promote", "stabel", "none:x"), 'there is no channel "stabel". Use "stable".'),
         (
             ("promote", "stable", "none:x", "--waive", "smoke-cpuu"),
-            'stable has no gate "smoke-cpuu". Use "smoke-cpu".',
+            'stable has no requirement "smoke-cpuu". Use "smoke-cpu".',
         ),
         (
             ("promote", "stable", "none:x", "--approve-major", "nccll"),

@@ -12,12 +12,12 @@ from goldnode.core.errors import ImageError
 from goldnode.images import build
 from goldnode.images.imagelock import find_lock
 from goldnode.images.matrix import load_matrix
-from goldnode.images.recipe import Recipe, recipe, search_path
+from goldnode.images.recipe import ImageRecipe, recipe, search_path
 
 
 def recipes(
     world: World, tools: dict[str, str] | None = None, smoke: bytes | None = b"runner"
-) -> dict[str, Recipe]:
+) -> dict[str, ImageRecipe]:
     return {item.image.name: item for item in build.recipes(world.rows(), tools or TOOLS, smoke)}
 
 
@@ -35,7 +35,7 @@ def test_it_is_a_function_of_its_inputs(world: World, tmp_path: Path) -> None:
     assert str(tmp_path) not in text
 
 
-def changed(before: dict[str, Recipe], after: dict[str, Recipe]) -> set[str]:
+def changed(before: dict[str, ImageRecipe], after: dict[str, ImageRecipe]) -> set[str]:
     return {name for name in before if before[name].build_id != after[name].build_id}
 
 

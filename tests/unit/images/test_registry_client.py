@@ -21,11 +21,18 @@ from tests.unit.images.registries import (
 )
 
 from goldnode.core.errors import ImageError
-from goldnode.images.publish import Published, push, push_evidence
+from goldnode.images.publish import PublishedImage, push, push_evidence
 from goldnode.oci import auth as registry_auth
 from goldnode.oci.auth import Login
 from goldnode.oci.layout import INDEX, MANIFEST, Descriptor, Layout, OciImage, canonical
-from goldnode.oci.registry import RefusedError, Registry, UnreachableError, referrers_tag, where
+from goldnode.oci.registry import (
+    RefusedError,
+    Registry,
+    RegistryOptions,
+    UnreachableError,
+    referrers_tag,
+    where,
+)
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 
@@ -265,7 +272,8 @@ class TestLogins:
 
     def test_a_login_is_not_sent_without_tls_to_another_machine(self) -> None:
         registry = Registry(
-            "registry.example:80", plain_http=True, logins=lambda host, name: Login("me", "s3cret")
+            "registry.example:80",
+            RegistryOptions(plain_http=True, logins=lambda host, name: Login("me", "s3cret")),
         )
         with pytest.raises(ImageError, match=r"without TLS"):
             registry._login("cuda")
@@ -455,8 +463,8 @@ class TestReferrers:
             _, digest = make_image(layout)
             prove(layout, digest, key)
             target = server.client().repository("cuda")
-            push(layout, digest, target, Published("", digest))
-            assert push_evidence(layout, digest, target, Published("", digest)) == (8, api)
+            push(layout, digest, target, PublishedImage("", digest))
+            assert push_evidence(layout, digest, target, PublishedImage("", digest)) == (8, api)
             rows, by_api = target.referrers(digest)
             assert by_api is api
             assert {row["digest"] for row in rows} == {
@@ -495,7 +503,7 @@ class TestReferrers:
             assert isinstance(server, Simulated)
             _, digest = make_image(layout)
             target = server.client().repository("cuda")
-            push(layout, digest, target, Published("", digest))
+            push(layout, digest, target, PublishedImage("", digest))
             target.put_manifest(referrers_tag(digest), layout.read(digest), MANIFEST)
             with pytest.raises(ImageError, match=r"no index of referrers"):
                 target.refer(digest, [{"digest": "sha256:" + "2" * 64}], minded=False)

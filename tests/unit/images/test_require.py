@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from goldnode.compat.model import Host, Workload
+from goldnode.compat.model import CompatHost, Workload
 from goldnode.compat.rules_workload import cuda_driver, image_requirement
 from goldnode.core.errors import ImageError
 from goldnode.facts import host as facts
 from goldnode.facts import workload as facts_workload
 from goldnode.facts.host import load
-from goldnode.images.require import Machine, Reader, admits, admitted, minimum_driver, requirement
+from goldnode.images.require import MachineProperties, Reader, admits, admitted, minimum_driver, requirement
 
 CUDAS = tuple(facts_workload.cudas())
 DRIVERS = tuple(
@@ -19,8 +19,8 @@ DRIVERS = tuple(
 BRANDS = {"A100-SXM4-40GB": "tesla", "L4": "tesla"}
 
 
-def host(driver: str, gpu: str) -> Host:
-    return Host(
+def host(driver: str, gpu: str) -> CompatHost:
+    return CompatHost(
         subject="a node",
         vendor="nvidia",
         branch=driver.partition(".")[0],
@@ -45,7 +45,7 @@ def test_there_is_much_to_compare() -> None:
 def test_it_admits_exactly_what_the_rule_admits(cuda: str) -> None:
     value = requirement(cuda)
     for driver in DRIVERS:
-        machine = Machine.of_driver(driver, brand="tesla", arch="8.9")
+        machine = MachineProperties.of_driver(driver, brand="tesla", arch="8.9")
         expected = runs(cuda, driver)
         assert admits(value, machine) is expected, f"CUDA {cuda} on driver {driver}"
         assert admits(value, machine, "toolkit") is expected
@@ -56,18 +56,20 @@ def test_both_evaluators_of_this_project_agree(cuda: str) -> None:
     workload = Workload(subject="an image", cuda=cuda, forward_compat=False, require_driver=requirement(cuda))
     for driver in DRIVERS[::3]:
         refused = any(item.severity == "block" for item in image_requirement(host(driver, "L4"), workload))
-        assert refused is not admits(requirement(cuda), Machine.of_driver(driver, brand="tesla"))
+        assert refused is not admits(requirement(cuda), MachineProperties.of_driver(driver, brand="tesla"))
 
 
 def test_a_geforce_is_no_different_without_a_package() -> None:
     """NVIDIA's own value lists brands, and so refuses combinations that run."""
     assert runs("12.4", "535.54.03", "GeForce-RTX-4090") is True
-    assert admits(requirement("12.4"), Machine.of_driver("535.54.03", brand="geforce"))
+    assert admits(requirement("12.4"), MachineProperties.of_driver("535.54.03", brand="geforce"))
 
 
 def test_a_wrong_minimum_would_be_seen() -> None:
     value = "cuda>=12.4 driver>=530"
-    assert any(admits(value, Machine.of_driver(driver)) != runs("12.4", driver) for driver in DRIVERS)
+    assert any(
+        admits(value, MachineProperties.of_driver(driver)) != runs("12.4", driver) for driver in DRIVERS
+    )
 
 
 def test_the_value() -> None:
@@ -88,30 +90,30 @@ NVIDIAS = "cuda>=12.4 brand=tesla,driver>=470,driver<471 brand=geforce,driver>=5
 @pytest.mark.parametrize(
     ("value", "machine", "expected"),
     [
-        (NVIDIAS, Machine("470.57.02", "11.4", brand="Tesla"), True),
-        (NVIDIAS, Machine("471.10", "11.4", brand="tesla"), False),
-        (NVIDIAS, Machine("470.57.02", "11.4", brand="geforce"), False),
-        (NVIDIAS, Machine("550.54.14", "12.4", brand="nvidia"), True),
-        ("cuda=12.4", Machine(cuda="12.4.0"), True),
-        ("cuda!=12.4", Machine(cuda="12.4"), False),
-        ("arch<8.0", Machine(arch="7.5"), True),
-        ("arch<=7.5,arch>7.0", Machine(arch="7.5"), True),
-        ("driver>=580.65.06", Machine("580.65.6"), True),
-        ("cuda>=12.4", Machine(), False),
-        ("", Machine(), True),
+        (NVIDIAS, MachineProperties("470.57.02", "11.4", brand="Tesla"), True),
+        (NVIDIAS, MachineProperties("471.10", "11.4", brand="tesla"), False),
+        (NVIDIAS, MachineProperties("470.57.02", "11.4", brand="geforce"), False),
+        (NVIDIAS, MachineProperties("550.54.14", "12.4", brand="nvidia"), True),
+        ("cuda=12.4", MachineProperties(cuda="12.4.0"), True),
+        ("cuda!=12.4", MachineProperties(cuda="12.4"), False),
+        ("arch<8.0", MachineProperties(arch="7.5"), True),
+        ("arch<=7.5,arch>7.0", MachineProperties(arch="7.5"), True),
+        ("driver>=580.65.06", MachineProperties("580.65.6"), True),
+        ("cuda>=12.4", MachineProperties(), False),
+        ("", MachineProperties(), True),
     ],
 )
-def test_the_grammar(value: str, machine: Machine, expected: bool) -> None:
+def test_the_grammar(value: str, machine: MachineProperties, expected: bool) -> None:
     assert admits(value, machine) is expected
 
 
 def test_the_toolkit_is_exact_about_case() -> None:
-    assert not admits("brand=tesla", Machine(brand="Tesla"), "toolkit")
+    assert not admits("brand=tesla", MachineProperties(brand="Tesla"), "toolkit")
 
 
 @pytest.mark.parametrize("reader", ["library", "toolkit"])
 def test_what_is_not_known(reader: Reader) -> None:
-    machine = Machine("550.54.14", "12.4")
+    machine = MachineProperties("550.54.14", "12.4")
     if reader == "toolkit":
         assert admits("mood=good cuda>=13", machine, reader) is False
         assert admits("mood=good,cuda>=12", machine, reader) is True
@@ -124,11 +126,11 @@ def test_what_is_not_known(reader: Reader) -> None:
 @pytest.mark.parametrize("value", ["cuda", ">=12", "cuda>=", "cuda>=twelve", "brand>tesla", "cuda=>12"])
 def test_what_cannot_be_read(value: str) -> None:
     with pytest.raises(ImageError):
-        admits(value, Machine("550.54.14", "12.4", brand="tesla"))
+        admits(value, MachineProperties("550.54.14", "12.4", brand="tesla"))
 
 
 def test_an_environment() -> None:
-    machine = Machine("550.54.14", "12.4")
+    machine = MachineProperties("550.54.14", "12.4")
     assert admitted({"NVIDIA_REQUIRE_CUDA": "cuda>=12.4", "CUDA_VERSION": "12.4.1"}, machine)
     assert not admitted({"NVIDIA_REQUIRE_CUDA": "cuda>=12.4", "NVIDIA_REQUIRE_OWN": "driver>=580"}, machine)
     assert admitted({"NVIDIA_REQUIRE_CUDA": "cuda>=13", "NVIDIA_DISABLE_REQUIRE": "true"}, machine)

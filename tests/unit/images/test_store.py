@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from goldnode.core.errors import ImageError
-from goldnode.images.store import Store, open_store
+from goldnode.images.store import ImageStore, open_store
 from goldnode.oci.layout import MANIFEST, canonical
 from goldnode.oci.model import Built
 
@@ -25,7 +25,7 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_record_counts_while_its_manifest_is_there(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ImageStore(tmp_path)
     found = store.layout.put(canonical({"config": {}, "layers": []}), MANIFEST)
     built = Built(
         "cpu-1-base-debian12",
@@ -43,14 +43,14 @@ def test_a_record_counts_while_its_manifest_is_there(tmp_path: Path) -> None:
 
 
 def test_a_record_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ImageStore(tmp_path)
     (store.records / "0123456789ab.json").write_text("{")
     (store.records / "0123456789ac.json").write_text(json.dumps({"of": "a later goldnode"}))
     assert store.built() == {}
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path)
+    store = ImageStore(tmp_path)
     target = store.cache / "a/b.json"
     store.write(target, b"one")
 
@@ -67,11 +67,11 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ImageError, match=r"the store cannot be written.*--store"):
-        Store(tmp_path / "file")
+        ImageStore(tmp_path / "file")
 
 
 def test_a_lock_is_waited_for_or_refused(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ImageStore(tmp_path)
     order: list[str] = []
     with store.lock("x"):
         with pytest.raises(ImageError, match="another run holds"), store.lock("x", wait=False):
@@ -83,6 +83,6 @@ def test_a_lock_is_waited_for_or_refused(tmp_path: Path) -> None:
     assert order == ["first", "second"]
 
 
-def _hold(store: Store, order: list[str]) -> None:
+def _hold(store: ImageStore, order: list[str]) -> None:
     with store.lock("x"):
         order.append("second")

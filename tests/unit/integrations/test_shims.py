@@ -15,9 +15,11 @@ import pytest
 import yaml
 from tests.unit.node.test_metrics import CAPTURE, finding, verdict
 
-from goldnode.node import drained
+from goldnode.node import drained, gate
+from goldnode.node.host import Host
 from goldnode.node.serve import metrics, shims
-from goldnode.node.verdict import current
+from goldnode.node.state.domains import units
+from goldnode.node.verdict import check, current
 
 INTEGRATIONS = Path(__file__).parents[3] / "integrations"
 SHELLS = [name for name in ("dash", "bash", "busybox") if shutil.which(name)]
@@ -65,20 +67,22 @@ class Node:
 
     def gate(self, mode: str, reasons: list[str]) -> None:
         opened = mode == "report" or not reasons
-        state = {"mode": mode, "open": opened, "reasons": reasons, "told": None}
-        (self.root / "run/gate.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
-        (self.root / "state/gate.json").write_text(
-            json.dumps({"drained": None, "mode": mode}, indent=1, sort_keys=True) + "\n"
-        )
+        text = gate.sentence([gate.Reason("x", reason) for reason in reasons])
+        (self.root / "run/gate.reason").write_text(f"goldnode gate: {text}\n" if reasons else "")
+        (self.root / "state/gate.mode").write_text(f"{mode}\n")
         (self.root / "run/pass").unlink(missing_ok=True)
         if opened:
             (self.root / "run/pass").write_text("1 900\n")
 
     def checked(self, age: float = 5, code: Any = 0, text: str | None = None) -> None:
-        found = json.dumps(
-            verdict(finding("gpu.count", "mismatch"), code=code) | {"uptime": UPTIME - age}, indent=1
-        )
-        (self.root / "run/verdict.json").write_text(found if text is None else text)
+        found = verdict(finding("gpu.count", "mismatch"), code=code) | {
+            "uptime": UPTIME - age,
+            "status": check.STATUS.get(code, "drain"),
+        }
+        host = Host(str(self.root / "node"))
+        gate.save(host, found, json.dumps(found))
+        written = host.text(current.STATUS) or ""
+        (self.root / "run/status").write_text(written if text is None else text)
 
     def run(self, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         program = self.root / "program"
@@ -166,7 +170,7 @@ def test_no_verdict_drains_too(node: Node, what: str) -> None:
         for path in (node.root / "run").iterdir():
             path.unlink()
     elif what == "torn":
-        node.checked(text='{\n "uptime": "x')
+        node.checked(text="- 3")
     else:
         node.checked(age=-100000)
     state, reason = node.health()
@@ -282,7 +286,7 @@ def test_the_plugin_does_not_know_what_nobody_has_checked(node: Node) -> None:
     for case in cases:
         node.checked(**case)
         if not case:
-            (node.root / "run/verdict.json").unlink()
+            (node.root / "run/status").unlink()
         done = node.run(shims.NPD)
         assert (done.returncode, done.stderr) == (2, "")
         assert 10 < len(done.stdout) <= 81
@@ -297,6 +301,29 @@ def test_its_configuration_keeps_to_the_contract() -> None:
         == {"GPUNodeSanity"}
     )
     assert config["rules"][0]["path"] == "/usr/lib/goldnode/npd-plugin"
+
+
+@pytest.mark.parametrize("text", [shims.SLURM, shims.NPD, units.MOTD_TEXT], ids=["slurm", "npd", "motd"])
+def test_no_shell_program_reads_json(text: str) -> None:
+    assert ".json" not in text.replace("/drain.json", "")  # whose age alone counts
+    assert 'sed -n "' not in text
+
+
+def test_a_verdict_that_cannot_be_written_leaves_no_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, found = Host(str(tmp_path)), verdict(code=0) | {"uptime": None}
+    gate.save(host, found, "{}")
+    assert (host.text(current.STATUS) or "").split()[:2] == ["-", "0"]
+
+    def full(self: Host, name: str, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Host, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        gate.save(host, found, "{}")
+    assert not host.exists(current.STATUS)
+    assert not host.exists(current.VERDICT)
 
 
 # -- labels

@@ -96,7 +96,7 @@ def test_a_system_that_cannot_be_had_says_that_it_is_simulated() -> None:
 @pytest.mark.parametrize(("os_name", "flavour"), [("debian11", "bare"), ("debian12", "hot")])
 def test_unknown_names_are_refused(os_name: str, flavour: str) -> None:
     with pytest.raises(
-        images.ImageError, match="debian12, debian13, ubuntu2404-standin in bare, bare-ccache, warm"
+        images.LabImageError, match="debian12, debian13, ubuntu2404-standin in bare, bare-ccache, warm"
     ):
         images.recipe(os_name, flavour, site())
 

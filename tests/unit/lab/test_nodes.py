@@ -65,14 +65,14 @@ class FakeExec:
         return {"ExitCode": next(self._statuses)}
 
 
-def node_of(*statuses: int | None) -> nodes.Node:
+def node_of(*statuses: int | None) -> nodes.LabNode:
     container = FakeContainer("demo", "a1", "demo_a100", 2201)
     container.id, container.client = "0", FakeExec(*statuses)  # type: ignore[attr-defined]
-    return nodes.Node(cast(Container, container), Path("key"))
+    return nodes.LabNode(cast(Container, container), Path("key"))
 
 
 def test_a_command_whose_end_the_engine_does_not_know_yet_has_not_succeeded() -> None:
-    assert node_of(0).run("true") == nodes.Result(0, "said\n")
+    assert node_of(0).run("true") == nodes.LabResult(0, "said\n")
     with pytest.raises(nodes.LabError, match="false on a1 ended with 1"):
         node_of(None, None, 1).run("false")
 
@@ -193,7 +193,7 @@ def test_a_server_counts_its_requests() -> None:
 172.18.0.1 - - [21/Nov/2026 07:00:01] "GET /gone.deb HTTP/1.1" 404 -
 """
     container = FakeContainer("demo", "archive", "-", 1, log)
-    server = nodes.Server(cast(Container, container), "goldnode-demo")
+    server = nodes.LabServer(cast(Container, container), "goldnode-demo")
     assert server.requests() == ["GET /debian/dists/bookworm/InRelease 200", "GET /gone.deb 404"]
 
 

@@ -14,7 +14,7 @@ from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.mirrors import Server, Setting, full_archive, serving, use_mirror
 
-from goldnode.catalog.load import Catalog, Entry
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import Stack
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.site import Site, load_site
@@ -95,7 +95,7 @@ class Place:
         archives = {name: {"url": url, "key": "keys/test.asc"} for name, url in urls.items()}
         (self.root / "site.yml").write_text(yaml.safe_dump({"archives": archives}), encoding="utf-8")
 
-    def load(self) -> tuple[Entry[Stack], Catalog, Site]:
+    def load(self) -> tuple[CatalogEntry[Stack], Catalog, Site]:
         catalog = load_catalog([self.root / "catalog"])
         return catalog.stacks["small"], catalog, load_site(self.root / "site.yml")
 

@@ -20,7 +20,7 @@ from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
 
 from goldnode.cli import main
-from goldnode.lock.fetch import Fault
+from goldnode.lock.fetch import FetchFault
 from goldnode.lock.mirror import Mirror, site_signer
 from goldnode.lock.model import Lock, LockedPackage, write_lock
 from goldnode.lock.publication import Publication
@@ -182,7 +182,7 @@ class Setting:
         write_lock(self.lock, place.root / "locks")
         server.asked.clear()
 
-    def fetch(self, parallel: int = 4) -> list[Fault]:
+    def fetch(self, parallel: int = 4) -> list[FetchFault]:
         _, catalog, site = self.place.load()
         return self.mirror.fetch(self.lock, catalog, site, parallel=parallel, pause=0)
 

@@ -24,13 +24,13 @@ from goldnode.core.errors import GoldnodeError, ModulesError
 from goldnode.core.site import Site, SiteMirror, SiteSigning
 from goldnode.lock import builder, modpackage, modulebuild, modules
 from goldnode.lock.aptroot import Download
-from goldnode.lock.builder import Inputs, Result, Tree
+from goldnode.lock.builder import ModuleBuild, ModuleBuildInputs, Tree
 
 RELEASE = "6.1.0-56-amd64"
 DRIVER = "535.309.01"
 
 
-def inputs(stanzas: Mapping[str, Mapping[str, str]] | None = None, **more: Any) -> Inputs:
+def inputs(stanzas: Mapping[str, Mapping[str, str]] | None = None, **more: Any) -> ModuleBuildInputs:
     """Inputs in the shape of Debian's packages; `stanzas` replaces those of the archive."""
     image = f"linux-image-{RELEASE}"
     known: dict[str, Mapping[str, str]] = {
@@ -63,10 +63,10 @@ def inputs(stanzas: Mapping[str, Mapping[str, str]] | None = None, **more: Any) 
         "tools": ("dkms", "gcc-12"),
         "replaces": ("dkms", "gcc-12", f"linux-headers-{RELEASE}", "nvidia-kernel-dkms"),
     }
-    return Inputs(**(values | more))
+    return ModuleBuildInputs(**(values | more))
 
 
-def result(of: Inputs, names: tuple[str, ...] = ("nvidia-current",), **more: Any) -> Result:
+def result(of: ModuleBuildInputs, names: tuple[str, ...] = ("nvidia-current",), **more: Any) -> ModuleBuild:
     values: dict[str, Any] = {
         "key": of.key,
         "stack": of.stack,
@@ -83,7 +83,7 @@ def result(of: Inputs, names: tuple[str, ...] = ("nvidia-current",), **more: Any
         "builder": (("gcc-12", "12.2", "0" * 64),),
         "built": "2026-11-21T00:00:00Z",
     }
-    return Result(**(values | more))
+    return ModuleBuild(**(values | more))
 
 
 def module(name: str = "nvidia", **more: str) -> bytes:
@@ -120,7 +120,11 @@ def source(directory: Path) -> Path:
 
 
 def made(
-    directory: Path, of: Inputs, body: bytes, signing: modpackage.Signing | None = None, **more: Any
+    directory: Path,
+    of: ModuleBuildInputs,
+    body: bytes,
+    signing: modpackage.Signing | None = None,
+    **more: Any,
 ) -> modpackage.ModulePackage:
     directory.mkdir()
     out = kept(directory / "kept", nvidia_current=body)
@@ -191,7 +195,7 @@ def test_modules_are_compressed_as_their_kernel_does(tmp_path: Path, how: str, m
     name = f"/usr/lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko{'.' + how if how else ''}"
     inside = contents(package.file)
     assert inside[name].startswith(magic)
-    assert builder.plain(inside[name], f".{how}") == module()
+    assert builder.decompressed(inside[name], f".{how}") == module()
     if how == "xz":
         assert inside[name][7] == 1, "the kernel's decompressor knows CRC32 alone"
     assert b"terms of the source" in inside[f"/usr/share/doc/{package.name}/copyright"]
@@ -328,8 +332,10 @@ def test_the_compilers_own_first_line(tmp_path: Path, log: str, line: str | None
 # -- what is a result
 
 
-def run(monkeypatch: pytest.MonkeyPatch, cache: Path, outcome: Result | BaseException) -> tuple[Result, Path]:
-    def build(of: Inputs, files: object, root: object, work: Path, say: object) -> Result:
+def run(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, outcome: ModuleBuild | BaseException
+) -> tuple[ModuleBuild, Path]:
+    def build(of: ModuleBuildInputs, files: object, root: object, work: Path, say: object) -> ModuleBuild:
         (work / "out/modules").mkdir(parents=True)
         if isinstance(outcome, BaseException):
             raise outcome
@@ -467,4 +473,6 @@ def test_class_document_of_prebuilt_modules(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_table_without_a_pair_is_an_error() -> None:
     with pytest.raises(ModulesError, match="no stack has a lock"):
-        modulebuild.matrix([], load_catalog(), Site(), say=lambda text: None)
+        modulebuild.build_combinations(
+            modulebuild.Combinations([]), load_catalog(), Site(), modulebuild.BuildSettings(lambda text: None)
+        )

@@ -1,4 +1,4 @@
-"""The lane of kernel updates: kernel and module as a pair, from the security archive, or the reason why not."""
+"""Kernel updates from the security archives: kernel and module move as a pair, or the report says why not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from goldnode.cli import main
 from goldnode.core.errors import LockError
 from goldnode.lock.builds import known_build
 from goldnode.lock.model import load_lock
-from goldnode.lock.update import Mode, Update, check, update
+from goldnode.lock.update import LockRequest, LockUpdate, UpdateMode, check, update
 
 # The facts say of no 545 driver whether it builds on 6.1, so that each test says what is known.
 BRANCH, DRIVER = "545", "545.10.01"
@@ -67,13 +67,13 @@ def cve(guard: Archive, number: int, version: str) -> str:
     return release
 
 
-def lane(place: Place, **options: Any) -> Update:
-    made = update(*place.load(), mode=Mode.SECURITY, **options)
-    assert made.lane is not None
+def security_update(place: Place, **options: Any) -> LockUpdate:
+    made = update(*place.load(), LockRequest(mode=UpdateMode.SECURITY, **options))
+    assert made.security is not None
     return made
 
 
-def moved(made: Update) -> set[str]:
+def moved(made: LockUpdate) -> set[str]:
     return {change.name for change in made.diff.changes}
 
 
@@ -91,9 +91,13 @@ def test_kernel_and_module_move_and_all_else_stays(site: Place, near: Archive, g
     shapes.driver(near, "545.20.02")
     near.publish()
     built(site, "6.1.0-56-amd64", True)
-    made = lane(site)
-    assert made.lane is not None
-    assert (made.action, made.lane.state, made.lock.kernel_release) == ("written", "moved", "6.1.0-56-amd64")
+    made = security_update(site)
+    assert made.security is not None
+    assert (made.action, made.security.state, made.lock.kernel_release) == (
+        "written",
+        "moved",
+        "6.1.0-56-amd64",
+    )
     assert made.lock.driver_version == DRIVER, "a newer driver waits: this one builds"
     assert moved(made) == KERNEL
     assert {change.reason for change in made.diff.changes} == {"newer kernel (guard)"}
@@ -105,9 +109,9 @@ def test_a_newer_kernel_of_the_ordinary_archive_is_no_security_update(
 ) -> None:
     shapes.kernel(near, "6.1.0-99-amd64", "6.1.300-1")
     near.publish()
-    made = lane(site)
-    assert made.lane is not None
-    assert (made.action, made.lane.state) == ("kept", "current")
+    made = security_update(site)
+    assert made.security is not None
+    assert (made.action, made.security.state) == ("kept", "current")
 
 
 def test_the_newest_does_not_build_so_the_newest_that_does(site: Place, guard: Archive) -> None:
@@ -120,29 +124,33 @@ def test_the_newest_does_not_build_so_the_newest_that_does(site: Place, guard: A
         "nv-linux.h:21:10: fatal error: asm/set_memory.h: No such file or directory",
     )
     built(site, "6.1.0-56-amd64", True)
-    made = lane(site)
-    assert made.lane is not None
-    assert (made.action, made.lane.state, made.lock.kernel_release) == (
+    made = security_update(site)
+    assert made.security is not None
+    assert (made.action, made.security.state, made.lock.kernel_release) == (
         "written",
         "held-back",
         "6.1.0-56-amd64",
     )
-    text = "\n".join(made.lane.lines())
+    text = "\n".join(made.security.lines())
     assert f"not taken: kernel 6.1.0-57-amd64: driver {DRIVER} does not build" in text
     assert "the compiler says: nv-linux.h:21:10: fatal error" in text
     assert "held back at kernel 6.1.0-56-amd64: the newest of the security archives is 6.1.0-57-amd64" in text
-    again = lane(site)
-    assert again.lane is not None
-    assert (again.action, again.lane.state) == ("kept", "held-back")
+    again = security_update(site)
+    assert again.security is not None
+    assert (again.action, again.security.state) == ("kept", "held-back")
 
 
 def test_nothing_builds_so_it_stays(site: Place, guard: Archive) -> None:
     cve(guard, 57, "6.1.195-1")
     built(site, "6.1.0-57-amd64", False, "error: implicit declaration")
     before = (site.root / "catalog/stacks/small.lock.yml").read_bytes()
-    made = lane(site)
-    assert made.lane is not None
-    assert (made.action, made.lane.state, made.lock.kernel_release) == ("kept", "held-back", "6.1.0-50-amd64")
+    made = security_update(site)
+    assert made.security is not None
+    assert (made.action, made.security.state, made.lock.kernel_release) == (
+        "kept",
+        "held-back",
+        "6.1.0-50-amd64",
+    )
     assert (site.root / "catalog/stacks/small.lock.yml").read_bytes() == before
 
 
@@ -152,9 +160,9 @@ def test_the_driver_moves_where_only_a_newer_one_builds(site: Place, near: Archi
     near.publish()
     built(site, "6.1.0-56-amd64", False, "error: x")
     built(site, "6.1.0-56-amd64", True, driver="545.20.02")
-    made = lane(site)
-    assert made.lane is not None
-    assert (made.lane.state, made.lock.kernel_release, made.lock.driver_version) == (
+    made = security_update(site)
+    assert made.security is not None
+    assert (made.security.state, made.lock.kernel_release, made.lock.driver_version) == (
         "moved",
         "6.1.0-56-amd64",
         "545.20.02",
@@ -170,14 +178,14 @@ def test_the_driver_moves_where_only_a_newer_one_builds(site: Place, near: Archi
 
 def test_what_nobody_knows_is_not_taken_unless_told_to(site: Place, guard: Archive) -> None:
     cve(guard, 56, "6.1.192-2")
-    made = lane(site)
-    assert made.lane is not None
-    assert (made.action, made.lane.state) == ("kept", "held-back")
-    assert [pair.build.outcome for pair in made.lane.passed] == ["unknown"]
-    told = lane(site, allow_unknown=True)
-    assert told.lane is not None
-    assert (told.lane.state, told.lock.kernel_release) == ("moved", "6.1.0-56-amd64")
-    assert any(note.startswith("not verified: no source says whether") for note in told.lane.notes)
+    made = security_update(site)
+    assert made.security is not None
+    assert (made.action, made.security.state) == ("kept", "held-back")
+    assert [pair.build.outcome for pair in made.security.passed] == ["unknown"]
+    told = security_update(site, allow_unknown=True)
+    assert told.security is not None
+    assert (told.security.state, told.lock.kernel_release) == ("moved", "6.1.0-56-amd64")
+    assert any(note.startswith("not verified: no source says whether") for note in told.security.notes)
 
 
 def test_other_modules_that_were_not_tried_count_as_unknown(
@@ -189,10 +197,10 @@ def test_other_modules_that_were_not_tried_count_as_unknown(
     update(*site.load())
     cve(guard, 56, "6.1.192-2")
     built(site, "6.1.0-56-amd64", True)
-    made = lane(site)
-    assert made.lane is not None
-    assert made.lane.state == "held-back"
-    assert "whether gdrdrv builds there was not tried" in made.lane.passed[0].build.reason
+    made = security_update(site)
+    assert made.security is not None
+    assert made.security.state == "held-back"
+    assert "whether gdrdrv builds there was not tried" in made.security.passed[0].build.reason
 
 
 def test_a_pair_that_cannot_be_installed_is_passed_over(site: Place, near: Archive, guard: Archive) -> None:
@@ -202,11 +210,11 @@ def test_a_pair_that_cannot_be_installed_is_passed_over(site: Place, near: Archi
     guard.publish()
     built(site, "6.1.0-56-amd64", True)
     built(site, "6.1.0-57-amd64", True)
-    made = lane(site)
-    assert made.lane is not None
-    assert (made.lane.state, made.lock.kernel_release) == ("held-back", "6.1.0-56-amd64")
+    made = security_update(site)
+    assert made.security is not None
+    assert (made.security.state, made.lock.kernel_release) == ("held-back", "6.1.0-56-amd64")
     assert "kernel 6.1.0-57-amd64: driver 545.10.01 cannot be taken: apt finds no way" in "\n".join(
-        made.lane.lines()
+        made.security.lines()
     )
 
 
@@ -228,26 +236,26 @@ def test_a_stack_without_a_module_of_its_own_just_moves(
     site.stack(**STACK | changes)
     update(*site.load())
     cve(guard, 56, "6.1.192-2")
-    made = lane(site)
-    assert made.lane is not None
-    assert (made.lane.state, made.lock.kernel_release) == ("moved", "6.1.0-56-amd64")
+    made = security_update(site)
+    assert made.security is not None
+    assert (made.security.state, made.lock.kernel_release) == ("moved", "6.1.0-56-amd64")
 
 
 def test_other_security_updates_are_named_and_wait(site: Place, guard: Archive) -> None:
     shapes.driver(guard, "545.10.02")
     guard.add("libc6", "2.36-10", source="glibc")
     guard.publish()
-    made = lane(site)
-    assert made.lane is not None
-    assert (made.action, made.lane.state, made.lane.free) == ("kept", "current", 1)
-    assert {one.package.name for one in made.lane.pending} == {
+    made = security_update(site)
+    assert made.security is not None
+    assert (made.action, made.security.state, made.security.free) == ("kept", "current", 1)
+    assert {one.package.name for one in made.security.pending} == {
         "firmware-nvidia-gsp",
         "libcuda1",
         "nvidia-alternative",
         "nvidia-kernel-dkms",
         "nvidia-kernel-support",
     }
-    text = "\n".join(made.lane.lines())
+    text = "\n".join(made.security.lines())
     assert (
         "pending: libcuda1 545.10.01-1 -> 545.10.02-1 (guard), held on nodes; `--upgrade-package libcuda1`"
         in text
@@ -256,7 +264,7 @@ def test_other_security_updates_are_named_and_wait(site: Place, guard: Archive) 
     told = check(*site.load())
     assert not told.wrong
     assert {one.package for one in told.problems if one.kind == "security"} == {
-        one.package.name for one in made.lane.pending
+        one.package.name for one in made.security.pending
     }
 
 
@@ -265,45 +273,51 @@ def test_it_starts_from_a_good_lock_only(site: Place, guard: Archive) -> None:
     good = path.read_text()
     path.write_text(good.replace("545.10.01-1", "545.10.09-1", 1))
     with pytest.raises(LockError, match="edited after goldnode wrote it"):
-        lane(site)
+        security_update(site)
     path.write_text(good)
     site.stack(**STACK, packages=["kmod"])
     with pytest.raises(LockError, match="stale"):
-        lane(site)
+        security_update(site)
     path.unlink()
     with pytest.raises(LockError, match="has no lock to update"):
-        lane(site)
+        security_update(site)
 
 
 def test_an_exact_kernel_cannot_move_and_what_is_newer_is_told(site: Place, guard: Archive) -> None:
     site.stack(**STACK, kernel={"release": "6.1.0-50-amd64"})
     update(*site.load())
-    made = lane(site)
-    assert made.lane is not None
-    assert made.lane.state == "current"
+    made = security_update(site)
+    assert made.security is not None
+    assert made.security.state == "current"
     cve(guard, 56, "6.1.192-2")
     cve(guard, 57, "6.1.195-1")
     built(site, "6.1.0-57-amd64", False, "error: too few arguments")
     built(site, "6.1.0-56-amd64", True)
-    made = lane(site)
-    assert made.lane is not None
-    assert (made.action, made.lane.state, made.lock.kernel_release) == ("kept", "held-back", "6.1.0-50-amd64")
-    assert [(pair.kernel, pair.build.outcome, pair.build.line) for pair in made.lane.passed] == [
+    made = security_update(site)
+    assert made.security is not None
+    assert (made.action, made.security.state, made.lock.kernel_release) == (
+        "kept",
+        "held-back",
+        "6.1.0-50-amd64",
+    )
+    assert [(pair.kernel, pair.build.outcome, pair.build.line) for pair in made.security.passed] == [
         ("6.1.0-57-amd64", "fails", "error: too few arguments"),
         ("6.1.0-56-amd64", "ok", None),
     ]
-    assert "the stack names kernel 6.1.0-50-amd64 itself" in made.lane.passed[1].build.reason
+    assert "the stack names kernel 6.1.0-50-amd64 itself" in made.security.passed[1].build.reason
     told = check(*site.load())
     assert [(one.kind, one.wrong) for one in told.problems if one.kind == "kernel"] == [("kernel", False)]
-    assert any("small.yml:" in note and "write `series` and `flavour`" in note for note in made.lane.notes)
+    assert any(
+        "small.yml:" in note and "write `series` and `flavour`" in note for note in made.security.notes
+    )
     built(site, "6.1.0-56-amd64", False, "error: too many arguments")
-    made = lane(site)
-    assert made.lane is not None
+    made = security_update(site)
+    assert made.security is not None
     assert any(
         "small.yml:" in note and "no newer kernel is one that the driver builds on" in note
-        for note in made.lane.notes
+        for note in made.security.notes
     )
-    assert not any("name a newer" in note for note in made.lane.notes)
+    assert not any("name a newer" in note for note in made.security.notes)
 
 
 def test_the_command_and_its_exit_states(
@@ -355,10 +369,10 @@ def test_results_of_a_site_without_a_mirror_are_in_the_cache(
     built(site, "6.1.0-56-amd64", True)
     text = (site.root / "site.yml").read_text()
     (site.root / "site.yml").write_text(text.replace("mirror: {directory: mirror}\n", ""))
-    assert lane(site).action == "kept"
+    assert security_update(site).action == "kept"
     (tmp_path / "cache/modules").mkdir(parents=True)
     (site.root / "mirror/modules/results").rename(tmp_path / "cache/modules/results")
-    assert lane(site).lock.kernel_release == "6.1.0-56-amd64"
+    assert security_update(site).lock.kernel_release == "6.1.0-56-amd64"
 
 
 def test_debian_12s_release_names_hide_the_stable_update() -> None:

@@ -19,24 +19,24 @@ from goldnode.core.errors import LockError
 from goldnode.lock.diff import compare_locks
 from goldnode.lock.model import Lock, dump_lock, load_lock, write_lock
 from goldnode.lock.resolve import resolve
-from goldnode.lock.update import Check, Mode, Update, check, update
+from goldnode.lock.update import LockCheck, LockRequest, LockUpdate, UpdateMode, check, update
 
 FIRST, SECOND = dt.date(2026, 11, 21), dt.date(2026, 11, 22)
 
 
-def run(place: Place, **options: Any) -> Update:
-    return update(*place.load(), **{"today": SECOND} | options)
+def run(place: Place, **options: Any) -> LockUpdate:
+    return update(*place.load(), LockRequest(**{"today": SECOND} | options))
 
 
-def looked(place: Place, **options: Any) -> Check:
-    return check(*place.load(), **{"today": SECOND} | options)
+def looked(place: Place, **options: Any) -> LockCheck:
+    return check(*place.load(), LockRequest(**{"today": SECOND} | options))
 
 
 def by_name(lock: Lock) -> dict[str, str]:
     return {package.name: package.version for package in lock.packages}
 
 
-def moves(made: Update) -> dict[str, tuple[str, str, str]]:
+def moves(made: LockUpdate) -> dict[str, tuple[str, str, str]]:
     """Moved packages: from, to, why."""
     return {
         change.name: (change.was.version, change.now.version, change.reason)
@@ -46,7 +46,7 @@ def moves(made: Update) -> dict[str, tuple[str, str, str]]:
 
 
 @pytest.fixture
-def first(place: Place, near: Archive) -> Update:
+def first(place: Place, near: Archive) -> LockUpdate:
     """The lock of the first day, beside its stack."""
     return run(place, today=FIRST)
 
@@ -59,13 +59,13 @@ def second_day(near: Archive) -> None:
     near.publish()
 
 
-def test_the_first_lock(place: Place, first: Update) -> None:
+def test_the_first_lock(place: Place, first: LockUpdate) -> None:
     assert (first.action, first.old, first.lock.resolved) == ("written", None, "2026-11-21")
     assert load_lock(first.file) == first.lock
     assert first.diff.reboot == "kernel 6.1.0-50-amd64 has to be booted"
 
 
-def test_a_good_lock_is_not_touched_whatever_is_newer(place: Place, near: Archive, first: Update) -> None:
+def test_a_good_lock_is_not_touched_whatever_is_newer(place: Place, near: Archive, first: LockUpdate) -> None:
     second_day(near)
     before = first.file.stat().st_mtime_ns, first.file.read_bytes()
     made = run(place)
@@ -73,9 +73,9 @@ def test_a_good_lock_is_not_touched_whatever_is_newer(place: Place, near: Archiv
     assert (first.file.stat().st_mtime_ns, first.file.read_bytes()) == before
 
 
-def test_upgrade_moves_everything_and_says_why(place: Place, near: Archive, first: Update) -> None:
+def test_upgrade_moves_everything_and_says_why(place: Place, near: Archive, first: LockUpdate) -> None:
     second_day(near)
-    made = run(place, mode=Mode.UPGRADE)
+    made = run(place, mode=UpdateMode.UPGRADE)
     assert made.action == "written"
     assert dump_lock(made.lock) == dump_lock(resolve(*place.load(), today=SECOND)), (
         "an upgrade is a resolution from nothing"
@@ -108,12 +108,12 @@ def test_upgrade_moves_everything_and_says_why(place: Place, near: Archive, firs
     assert re.search(r"^\d+ moved; \d.* to fetch, the closure (grows|shrinks) by", text, re.MULTILINE)
 
 
-def test_upgrade_with_nothing_newer_leaves_the_file(place: Place, near: Archive, first: Update) -> None:
-    assert run(place, mode=Mode.UPGRADE).action == "kept"
+def test_upgrade_with_nothing_newer_leaves_the_file(place: Place, near: Archive, first: LockUpdate) -> None:
+    assert run(place, mode=UpdateMode.UPGRADE).action == "kept"
 
 
 def test_only_what_vanished_moves_and_what_was_built_with_it(
-    place: Place, near: Archive, first: Update
+    place: Place, near: Archive, first: LockUpdate
 ) -> None:
     second_day(near)
     near.remove("gcc", "4:12.2.0-3")
@@ -143,7 +143,7 @@ def test_what_was_built_from_one_source_moves_together(place: Place, near: Archi
 
 
 def test_a_driver_that_vanished_moves_whole_and_the_kernel_stays(
-    place: Place, near: Archive, first: Update
+    place: Place, near: Archive, first: LockUpdate
 ) -> None:
     second_day(near)
     near.remove("libcuda1", "535.261.03-1")
@@ -161,7 +161,7 @@ def test_a_driver_that_vanished_moves_whole_and_the_kernel_stays(
     assert made.diff.reboot == "the GPU driver is replaced"
 
 
-def test_a_newer_revision_of_the_kept_driver_waits(place: Place, near: Archive, first: Update) -> None:
+def test_a_newer_revision_of_the_kept_driver_waits(place: Place, near: Archive, first: LockUpdate) -> None:
     shapes.driver(near, "535.261.03", revision="-2")
     near.add("extra", "1-1")
     near.publish()
@@ -173,7 +173,7 @@ def test_a_newer_revision_of_the_kept_driver_waits(place: Place, near: Archive, 
     ]
 
 
-def test_another_intent_changes_only_what_it_is_about(place: Place, near: Archive, first: Update) -> None:
+def test_another_intent_changes_only_what_it_is_about(place: Place, near: Archive, first: LockUpdate) -> None:
     second_day(near)
     shapes.toolkit(near, "1.19.1-1")
     near.publish()
@@ -225,18 +225,18 @@ def test_another_intent_changes_only_what_it_is_about(place: Place, near: Archiv
     ],
 )
 def test_upgrade_of_one_package(
-    place: Place, near: Archive, first: Update, name: str, moved: set[str]
+    place: Place, near: Archive, first: LockUpdate, name: str, moved: set[str]
 ) -> None:
     second_day(near)
     assert set(moves(run(place, packages=[name]))) == moved
 
 
-def test_upgrade_of_a_package_that_is_not_locked(place: Place, first: Update) -> None:
+def test_upgrade_of_a_package_that_is_not_locked(place: Place, first: LockUpdate) -> None:
     with pytest.raises(LockError, match=r'package "libcuda" is not in the lock. Use "libcuda1"'):
         run(place, packages=["libcuda"])
 
 
-def test_base_packages_that_cannot_stay_are_told(place: Place, near: Archive, first: Update) -> None:
+def test_base_packages_that_cannot_stay_are_told(place: Place, near: Archive, first: LockUpdate) -> None:
     near.add("libc6", "2.36-10", source="glibc")
     near.add("extra", "1-1", depends="libc6 (>= 2.36-10)")
     near.publish()
@@ -248,7 +248,7 @@ def test_base_packages_that_cannot_stay_are_told(place: Place, near: Archive, fi
 
 
 def test_a_lock_edited_by_hand_keeps_its_versions_and_gets_the_archives_hashes(
-    place: Place, near: Archive, first: Update
+    place: Place, near: Archive, first: LockUpdate
 ) -> None:
     second_day(near)
     text = first.file.read_text(encoding="utf-8")
@@ -269,31 +269,31 @@ def test_a_lock_edited_by_hand_keeps_its_versions_and_gets_the_archives_hashes(
     assert load_lock(made.file) == made.lock
 
 
-def test_a_broken_lock_is_replaced_only_by_an_upgrade(place: Place, near: Archive, first: Update) -> None:
+def test_a_broken_lock_is_replaced_only_by_an_upgrade(place: Place, near: Archive, first: LockUpdate) -> None:
     first.file.write_text(first.file.read_text(encoding="utf-8")[:-40], encoding="utf-8")
     broken = first.file.read_bytes()
     with pytest.raises(LockError, match=r"small\.lock\.yml:\d+: this is not valid YAML.*--upgrade"):
         run(place)
     assert first.file.read_bytes() == broken
-    made = run(place, mode=Mode.UPGRADE)
+    made = run(place, mode=UpdateMode.UPGRADE)
     assert made.notes[0].startswith("the lock that was there could not be read")
     assert load_lock(made.file) == made.lock
     first.file.write_text(
         first.file.read_text(encoding="utf-8").replace("lock: 1", "lock: 2"), encoding="utf-8"
     )
     with pytest.raises(LockError, match="schema 2"):
-        run(place, mode=Mode.UPGRADE)
+        run(place, mode=UpdateMode.UPGRADE)
 
 
-def test_a_dry_run_writes_nothing(place: Place, near: Archive, first: Update) -> None:
+def test_a_dry_run_writes_nothing(place: Place, near: Archive, first: LockUpdate) -> None:
     second_day(near)
     before = first.file.read_bytes()
-    made = run(place, mode=Mode.UPGRADE, write=False)
+    made = run(place, mode=UpdateMode.UPGRADE, write=False)
     assert (made.action, made.lock.kernel_release) == ("would-write", "6.1.0-56-amd64")
     assert first.file.read_bytes() == before
 
 
-def test_a_resolution_that_fails_leaves_the_lock(place: Place, near: Archive, first: Update) -> None:
+def test_a_resolution_that_fails_leaves_the_lock(place: Place, near: Archive, first: LockUpdate) -> None:
     before = first.file.read_bytes()
     near.remove("kmod", "30-1")
     near.publish()
@@ -304,18 +304,18 @@ def test_a_resolution_that_fails_leaves_the_lock(place: Place, near: Archive, fi
 
 
 def test_the_lock_in_force_is_kept_wherever_it_lies(
-    place: Place, near: Archive, first: Update, tmp_path: Path
+    place: Place, near: Archive, first: LockUpdate, tmp_path: Path
 ) -> None:
     second_day(near)
     entry, catalog, site = place.load()
     site = site.model_copy(update={"locks": "of-site"})
-    assert update(entry, catalog, site, today=SECOND).file == first.file
-    moved = update(entry, catalog, site, today=SECOND, mode=Mode.UPGRADE)
+    assert update(entry, catalog, site, LockRequest(today=SECOND)).file == first.file
+    moved = update(entry, catalog, site, LockRequest(today=SECOND, mode=UpdateMode.UPGRADE))
     assert moved.file == tmp_path / "of-site/small.lock.yml"
     assert load_lock(first.file) == first.lock
     # A directory that was named has its own lock or none.
     assert (
-        update(entry, catalog, site, today=SECOND, out=tmp_path / "out").lock.kernel_release
+        update(entry, catalog, site, LockRequest(today=SECOND, out=tmp_path / "out")).lock.kernel_release
         == "6.1.0-56-amd64"
     )
 
@@ -419,7 +419,7 @@ def test_the_same_archive_on_two_days_differs_in_the_date(place: Place, near: Ar
 # What a check says
 
 
-def test_a_check_tells_what_waits_and_passes(place: Place, near: Archive, first: Update) -> None:
+def test_a_check_tells_what_waits_and_passes(place: Place, near: Archive, first: LockUpdate) -> None:
     second_day(near)
     told = looked(place)
     assert not told.wrong
@@ -439,10 +439,14 @@ def test_a_check_tells_what_waits_and_passes(place: Place, near: Archive, first:
     ]
     assert told.problems[0].message == "6.1.0-56-amd64 is there, 6.1.0-50-amd64 is locked (near)"
     assert told.problems[-1].message == "1 packages of the base system: gcc"
-    assert len(looked(place, mode=Mode.UPGRADE).wrong) == 7, "asked whether an upgrade would move anything"
+    assert len(looked(place, mode=UpdateMode.UPGRADE).wrong) == 7, (
+        "asked whether an upgrade would move anything"
+    )
 
 
-def test_a_check_of_another_intent_says_what_would_change(place: Place, near: Archive, first: Update) -> None:
+def test_a_check_of_another_intent_says_what_would_change(
+    place: Place, near: Archive, first: LockUpdate
+) -> None:
     near.add("extra", "1-1")
     near.publish()
     place.stack(packages=["extra"])
@@ -451,7 +455,7 @@ def test_a_check_of_another_intent_says_what_would_change(place: Place, near: Ar
     assert [change.name for change in told.needed.changes] == ["extra"]
 
 
-def test_a_check_when_no_lock_could_be_made(place: Place, near: Archive, first: Update) -> None:
+def test_a_check_when_no_lock_could_be_made(place: Place, near: Archive, first: LockUpdate) -> None:
     near.remove("kmod", "30-1")
     near.publish()
     told = looked(place)
@@ -462,7 +466,7 @@ def test_a_check_when_no_lock_could_be_made(place: Place, near: Archive, first: 
     ]
 
 
-def test_a_check_writes_nothing(place: Place, near: Archive, first: Update) -> None:
+def test_a_check_writes_nothing(place: Place, near: Archive, first: LockUpdate) -> None:
     second_day(near)
     near.remove("gcc", "4:12.2.0-3")
     near.publish()
@@ -540,6 +544,6 @@ def test_options_that_contradict_each_other(
 
 
 def test_writing_a_lock_twice_is_one_text(
-    place: Place, first: Update, tmp_path: Path, key: SigningKey
+    place: Place, first: LockUpdate, tmp_path: Path, key: SigningKey
 ) -> None:
     assert write_lock(first.lock, tmp_path / "again").read_bytes() == first.file.read_bytes()

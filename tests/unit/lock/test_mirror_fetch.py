@@ -157,7 +157,7 @@ def fetch_with(setting: Setting, *, timeout: float) -> list[Any]:
     from goldnode.lock.fetch import Fetcher
 
     _, catalog, site = setting.place.load()
-    wanted = setting.mirror.wanted([setting.lock], catalog, site)
+    wanted = setting.mirror.missing_files([setting.lock], catalog, site)
     return Fetcher(
         setting.mirror.partial, setting.mirror.keep, pause=0, transport=Transport(timeout=timeout)
     ).fetch(wanted)

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.lock.mirrors import Setting, tree, use_mirror
 
 from goldnode.core.errors import MirrorError
+from goldnode.lock.fetch import Fetcher
 from goldnode.lock.mirror import Mirror
 from goldnode.lock.publication import Publication, publication_id
 
@@ -150,6 +151,7 @@ def test_a_disk_that_fills_while_files_come(
     assert "and 0 MB are free. Make room" in refused.output
     # The room was there when the run began, and somebody else took it.
     monkeypatch.setattr(Mirror, "_room", lambda *_: None)
+    monkeypatch.setattr(Fetcher, "_check_room", lambda *_: None)
     full = setting.run("small", "--jobs", "1")
     assert full.exit_code == 2, full.output
     assert "the disk is full; nothing was published, and what was fetched is kept. Make room" in full.output

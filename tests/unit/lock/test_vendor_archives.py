@@ -32,9 +32,9 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, load_site
 from goldnode.lock import archives
 from goldnode.lock.model import load_lock
-from goldnode.lock.reach import TABLE, apt_troubles
 from goldnode.lock.resolve import resolve
 from goldnode.lock.transport import Transport
+from goldnode.lock.unreachable import TABLE, apt_troubles
 from goldnode.node import openpgp
 
 DAY = dt.date(2026, 11, 24)
@@ -176,7 +176,7 @@ def test_one_command_writes_the_lock_and_the_key_beside_it(
     server.asked.clear()
     stack, catalog, _ = vendor.place.load()
     site = load_site(vendor.place.root / "site.yml").model_copy(update={"locks": str(tmp_path / "locks")})
-    places = archives.ArchivePlaces(catalog, site, stack.item.os, stores=site.lock_directories())
+    places = archives.ArchivePlaces(catalog, site, stack.item.os, archives.KeyAccess(site.lock_directories()))
     assert places.key("near")[0]
     assert server.asked == []
 
@@ -412,7 +412,7 @@ def test_a_server_that_never_answers_is_a_timeout(vendor: Vendor, server: Server
     server.fault = lambda handler, path: gate.wait(20) or True
     stack, catalog, site = vendor.place.load()
     places = archives.ArchivePlaces(
-        catalog, site, stack.item.os, transport=Transport(timeout=0.3, settings={})
+        catalog, site, stack.item.os, archives.KeyAccess(transport=Transport(timeout=0.3, settings={}))
     )
     with pytest.raises(GoldnodeError, match="does not answer in time") as caught:
         places.key("near")

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.node.roots import context, make
 
 from goldnode.node.host import Host
-from goldnode.node.probe import Context, aside, machine
+from goldnode.node.probe import Context, machine, reader_process
 from goldnode.node.probe.values import is_fault
 from goldnode.node.state.model import Observed
 
@@ -349,7 +349,7 @@ def test_this_machine_is_read_without_a_crash() -> None:
     assert got["time_sync"]["synchronised"] in (True, False)
 
 
-# -- reading aside
+# -- reads in a process that can be abandoned
 
 
 def die() -> Any:
@@ -367,7 +367,7 @@ def fail() -> Any:
 
 
 def test_one_that_hangs_keeps_nothing_from_the_others() -> None:
-    got = aside.ask(
+    got = reader_process.ask(
         [
             ("a", lambda: 1),
             ("b", hang),
@@ -389,14 +389,14 @@ def test_one_that_hangs_keeps_nothing_from_the_others() -> None:
 
 
 def test_what_there_was_no_time_for_is_unread() -> None:
-    got = aside.ask([("a", hang), ("b", lambda: 1)], 0.2, 5.0)
+    got = reader_process.ask([("a", hang), ("b", lambda: 1)], 0.2, 5.0)
     assert got["a"]["fault"] == got["b"]["fault"] == "unread"
     assert "not asked" in got["b"]["text"]
 
 
 def test_the_child_holds_nothing_of_its_parents(tmp_path: Path) -> None:
     with (tmp_path / "open").open("w"):
-        got = aside.ask([("fds", open_files)])["fds"]
+        got = reader_process.ask([("fds", open_files)])["fds"]
     assert [got[name] for name in ("0", "1", "2")] == ["/dev/null"] * 3
     assert got["3"].startswith("pipe:")
     assert not [target for target in got.values() if str(tmp_path) in target]

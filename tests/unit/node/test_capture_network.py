@@ -98,7 +98,7 @@ def test_a_driver_that_hangs_leaves_what_needs_no_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "link", lambda *_: __import__("time").sleep(60))
-    monkeypatch.setattr("goldnode.node.probe.aside.Asked.__init__.__defaults__", (1.0, 0.2))
+    monkeypatch.setattr("goldnode.node.probe.reader_process.Asked.__init__.__defaults__", (1.0, 0.2))
     got = network.read(context(tree(tmp_path)))["network"]["eth0"]
     assert got["mtu"] == 9000
     assert got["speed_mbps"]["fault"] == "unread"

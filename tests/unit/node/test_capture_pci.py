@@ -315,11 +315,13 @@ def test_a_device_that_goes_while_it_is_read(tmp_path: Path, monkeypatch: pytest
     context = Context(Host(str(root), live=True))
     names = sorted(path.name for path in (root / BUS).iterdir())
     shutil.rmtree((root / BUS / gpu(0)).resolve())  # listed, then gone
-    assert sorted(pci.sections(context.files, names, [])["pci"]) == ["0000:17:01.0", gpu(1)]
+    ids = pci.identities(context.files, names, {})
+    assert sorted(pci.sections(context.files, ids, [])["pci"]) == ["0000:17:01.0", gpu(1)]
     # Gone between its first file and the next ones.
     kept = dict.fromkeys((gpu(0), gpu(1)), ("10de:2330", "030200"))
     monkeypatch.setattr(pci, "identity", lambda bus, address: kept.get(address, ("8086:352a", "060400")))
-    one = pci.sections(context.files, names, [])["pci"][gpu(0)]
+    ids = pci.identities(context.files, names, {})
+    one = pci.sections(context.files, ids, [])["pci"][gpu(0)]
     assert one["link"]["fault"] == one["numa_node"]["fault"] == one["gone"]["fault"] == "not_exposed"
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.node.roots import context, make
 
 from goldnode.node.host import Host
-from goldnode.node.probe import Context, aside, storage
+from goldnode.node.probe import Context, reader_process, storage
 from goldnode.node.probe.values import is_fault
 
 PCI = "/sys/devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0"
@@ -172,7 +172,7 @@ def test_a_dead_server_leaves_the_other_mounts(tmp_path: Path, monkeypatch: pyte
         return real(tmp_path)
 
     monkeypatch.setattr(os, "statvfs", statvfs)
-    monkeypatch.setattr(aside.Asked.__init__, "__defaults__", (3.0, 0.2))
+    monkeypatch.setattr(reader_process.Asked.__init__, "__defaults__", (3.0, 0.2))
     got = storage.read(context(tmp_path))["storage"]["mounts"]
     assert got["/"]["size_mib"] > 0
     assert got["/data two"]["size_mib"] > 0

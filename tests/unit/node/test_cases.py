@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ import pytest
 from tests.unit.node.devices import as_declared
 
 from goldnode.node import gate
-from goldnode.node.plain import asdict
 from goldnode.node.state.domains import kernel, tuning
 from goldnode.node.state.domains import program as program_domain
 from goldnode.node.state.domains import units as units_domain

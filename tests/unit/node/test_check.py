@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from tests.unit.node.test_cases import converged, document, installed, merge
 
-from goldnode.node.plain import asdict
 from goldnode.node.program import main
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import judge

@@ -744,7 +744,7 @@ def test_a_map_that_cannot_be_read_at_all_hangs_nobody(
 ) -> None:
     node(tmp_path)
     monkeypatch.setattr(running, "process", lambda *_: __import__("time").sleep(60))
-    monkeypatch.setattr("goldnode.node.probe.aside.ask.__defaults__", (1.0, 0.2))
+    monkeypatch.setattr("goldnode.node.probe.reader_process.ask.__defaults__", (1.0, 0.2))
     row = running.read(context(tmp_path).files)["processes"][0]
     assert row["pid"] == 41
     assert "no answer" in row["error"]["text"]

@@ -54,6 +54,21 @@ def test_kernel_packages(distribution: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("release", "extra"),
+    [
+        ("6.8.0-902-generic", True),
+        ("6.17.0-35-generic", True),
+        ("7.0.0-34-generic", False),
+        ("11.0.0-1-generic", False),
+    ],
+)
+def test_ubuntus_kernels_have_a_package_of_further_modules_before_7_0(release: str, extra: bool) -> None:
+    names = kernel_packages("ubuntu", release)
+    assert (f"linux-modules-extra-{release}" in names) is extra
+    assert f"linux-modules-{release}" in names
+
+
 def test_the_catalog_has_the_archives_of_each() -> None:
     catalog = load_catalog()
     for row in FAMILIES.values():

@@ -605,7 +605,7 @@ def test_the_line_at_login(node: Node) -> None:
 
     def tell(found: dict[str, Any], mode: str, status: str) -> str:
         written = {**found, "status": status}
-        node.write(current.VERDICT, json.dumps(written, indent=1).encode())
+        gate.save(node, written, json.dumps(written))
         node.act(mode, written)
         text = motd(node)
         assert text.count("\n") == (1 if text else 0)
@@ -617,6 +617,8 @@ def test_the_line_at_login(node: Node) -> None:
     assert tell(verdict(finding(MATCH)), "block", "healthy") == ""
     node.at(1001.0 + current.LIMIT)
     assert "too old" in motd(node)
+    node.write(current.STATUS, b"- 3 could_not_check unknown\n")
+    assert "the last verdict cannot be read" in motd(node)
 
 
 # -- the cached verdict

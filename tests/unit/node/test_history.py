@@ -38,9 +38,8 @@ def row(**changes: Any) -> dict[str, Any]:
 def test_each_record_names_the_lock_and_the_one_before(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     for digest in ("one", "one", "two", "two", "one"):
-        history.record(
-            host, with_lock(digest), "kernel", [row()], history.earlier_lock(host, digest), 1.234, None
-        )
+        applied = history.AppliedPart("kernel", [row()], history.earlier_lock(host, digest), 1.234, None)
+        history.record(host, with_lock(digest), applied)
     locks = [(entry["earlier_lock_digest"], entry["lock_digest"]) for entry in entries(tmp_path)]
     assert locks == [(None, "one"), (None, "one"), ("one", "two"), ("one", "two"), ("two", "one")]
     assert entries(tmp_path)[0]["schema"] == "goldnode.applied/1"
@@ -59,16 +58,16 @@ def test_without_records_the_class_document_on_the_node_says_the_lock_before(tmp
 def test_the_last_fifty_are_kept_in_their_order(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     for number in range(53):
-        history.record(host, with_lock("one"), "kernel", [row(target=str(number))], None, 0, None)
+        applied = history.AppliedPart("kernel", [row(target=str(number))], None, 0, None)
+        history.record(host, with_lock("one"), applied)
     assert [entry["actions"][0]["target"] for entry in entries(tmp_path)] == [
         str(number) for number in range(3, 53)
     ]
 
 
 def test_of_a_long_error_both_ends_are_kept(tmp_path: Path) -> None:
-    history.record(
-        Host(str(tmp_path)), with_lock("one"), "kernel", [row()], None, 0, f"apt fails{'.' * 5000}E: why"
-    )
+    applied = history.AppliedPart("kernel", [row()], None, 0, f"apt fails{'.' * 5000}E: why")
+    history.record(Host(str(tmp_path)), with_lock("one"), applied)
     error = entries(tmp_path)[0]["error"]
     assert (len(error) < 700, error[:9], error[-6:]) == (True, "apt fails", "E: why")
 

@@ -39,11 +39,11 @@ def made() -> dict[str, str]:
             if not (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
-                and node.func.id in ("Finding", "judge_item", "_told_row")
+                and node.func.id in ("Finding", "judge_item", "_of_row")
                 and node.args
             ):
                 continue
-            first = node.args[1 if node.func.id == "_told_row" else 0]
+            first = node.args[1 if node.func.id == "_of_row" else 0]
             if isinstance(first, ast.Constant):
                 found[str(first.value)] = path.name
             elif isinstance(first, ast.JoinedStr):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from goldnode.classdoc import gpu_facts
 from goldnode.classdoc import known as built
 from goldnode.node import known
 
@@ -32,7 +33,7 @@ def test_of_models_that_share_an_id_only_common_facts_count() -> None:
         },
         {"models": ["b"], "vendor": "nvidia", "health": {"mig": False, "memory_mib": [2]}},
     ]
-    assert built.common(rows) == {
+    assert gpu_facts.common(rows) == {
         "models": ["a", "b"],
         "vendor": "nvidia",
         "architecture": "Hopper",

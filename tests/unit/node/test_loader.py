@@ -42,7 +42,7 @@ def header(release: str) -> bytes:
     return bytes(image)
 
 
-def entry(name: str, content: Any) -> loader.Entry:
+def entry(name: str, content: Any) -> loader.LoaderEntry:
     if content == "-":
         return loader.parse(name, "linux /gone\n", False)
     return loader.parse(name, "".join(f"{key} {value}\n" for key, value in content.items()))

@@ -288,7 +288,7 @@ def test_control_characters_do_not_get_through() -> None:
 
 
 def test_many_different_lines_are_bounded() -> None:
-    parser = logs.Parser()
+    parser = logs.LogParser()
     for number in range(5000):
         parser.line(f"3,{number},1,-;I/O error, dev sd{number}, sector 1")
     assert len(parser.told()) == logs.ROWS

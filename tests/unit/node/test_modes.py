@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from tests.unit.node.test_cases import CASES, PROGRAM, converged, document, merge
 
-from goldnode.node.plain import asdict
 from goldnode.node.state import modes
 from goldnode.node.state.engine import judge
 from goldnode.node.state.finding import MATCH, MISMATCH, Finding, ordered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from tests.unit.node.test_holders import process
 
 from goldnode.node.device import export
 from goldnode.node.host import Host
-from goldnode.node.plain import asdict
 from goldnode.node.state import reapply
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import policy

@@ -327,7 +327,7 @@ BOMB = (
             b"Sun Nov 22\n| NVIDIA-SMI 550.127.05    Driver Version: 550.127.05 |\n",
             "the table of nvidia-smi",
         ),
-        (b"", "neither JSON nor XML"),
+        (b"", "is empty"),
         (b"\x7fELF", "neither JSON nor XML"),
         (b"<html><body/></html>", "its XML is <html>"),
         (BOMB, "declares XML entities"),

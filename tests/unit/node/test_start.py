@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root's start mak
 
 START = "__main__.py"
 STOP = "os.kill(os.getpid(), 19)  # SIGSTOP: the test goes on here\n"
-BEFORE_IMPORTS = "    from goldnode.node.start import leave, main\n"
+BEFORE_IMPORTS = "    from goldnode.node.start import finish, main\n"
 OLD = time.time() - 2 * starting.DAY
 
 

@@ -89,20 +89,20 @@ def test_ecc_and_mig_are_never_proposed() -> None:
 
 def test_differences_are_told_by_their_place_and_processes_are_none() -> None:
     after = gpu(processes=[7], compute_mode="prohibited", power={**GPU["power"], "limit": 699})
-    told = changes.differences(changes.plain({"0": GPU}), changes.plain({"0": after}))
+    told = changes.differences(changes.without_processes({"0": GPU}), changes.without_processes({"0": after}))
     assert told == ["gpu0.compute_mode: prohibited, was default", "gpu0.power.limit: 699, was 700"]
     assert changes.differences({"0": GPU}, {"0": {"rc": 15}}) != []
 
 
 def test_what_is_kept_comes_back_in_this_boot_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "place/state.json"
-    assert changes.kept(state) is None
+    assert changes.read_restore_file(state) is None
     rows = [{"uuid": "GPU-1", "field": "compute_mode", "value": "default"}]
-    changes.keep(state, rows)
+    changes.write_restore_file(state, rows)
     assert state.stat().st_mode & 0o777 == 0o600
-    assert changes.kept(state) == rows
+    assert changes.read_restore_file(state) == rows
     monkeypatch.setattr(changes, "boot_id", lambda: "another")
-    assert changes.kept(state) is None
+    assert changes.read_restore_file(state) is None
     assert not state.parent.exists(), "the driver has forgotten it with that boot"
 
 
@@ -119,7 +119,7 @@ def test_a_state_file_of_another_make_is_not_obeyed(tmp_path: Path, text: str) -
     state = tmp_path / "state.json"
     state.write_text(text)
     with pytest.raises(NotChecked, match="compare the GPUs with `nvidia-smi -q`, then remove the file"):
-        changes.kept(state)
+        changes.read_restore_file(state)
     assert state.read_text() == text
 
 

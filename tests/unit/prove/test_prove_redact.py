@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from goldnode.prove.redact import Redactor
-from goldnode.prove.session import Output
+from goldnode.prove.session import ProveOutput
 
 RECORDED = Path(__file__).parents[2] / "cases/recorded"
 FIXTURES = sorted((Path(__file__).parents[1] / "node/fixtures/smi").glob("*.xml"))
@@ -80,7 +80,7 @@ def test_no_name_is_left_and_equal_ones_stay_equal(seed: int, tmp_path: Path) ->
     capture = capture_of(names, rng)
     before = copy.deepcopy(capture)
     redactor = Redactor()
-    output = Output(tmp_path, redactor)
+    output = ProveOutput(tmp_path, redactor)
     output.text("early.txt", f"seen before it was known: {names['serial'][0]}")
     redactor.learn(capture)
     output.json("capture.json", capture)
@@ -169,7 +169,7 @@ def test_what_has_no_digit_names_something_under_its_own_key_alone() -> None:
 def test_a_file_that_still_holds_a_name_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     redactor = Redactor()
     redactor.add("1650123456789", "SERIAL")
-    output = Output(tmp_path, redactor)
+    output = ProveOutput(tmp_path, redactor)
     output.text("good.txt", "nothing")
     (tmp_path / "stray.txt").write_text("1650123456789")
     assert output.seal() == ["stray.txt"]

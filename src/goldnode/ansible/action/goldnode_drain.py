@@ -17,8 +17,8 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.drain import Caller, Outcome, choose
-from goldnode.fleet.drain_record import Records, local_file
+from goldnode.fleet.drain import DrainCaller, DrainOutcome, choose
+from goldnode.fleet.drain_record import DrainRecords, local_file
 from goldnode.inventory import variables
 
 FACT, LEFT = "goldnode_was_in_service", "goldnode_left"
@@ -56,11 +56,11 @@ class ActionModule(ActionBase):
                 [str(word) for word in variable("goldnode_drain_command", [])],
                 [str(word) for word in variable("goldnode_resume_command", [])],
             )
-            caller = Caller(take_over=boolean(variable("goldnode_take_over", False), strict=False))
+            caller = DrainCaller(take_over=boolean(variable("goldnode_take_over", False), strict=False))
             # Without a scheduler, and without a record of one, there is nothing to keep.
             kept = name != "none" or facts.get(LEFT)
             records = (
-                Records(
+                DrainRecords(
                     self.shell, local_file(runs_directory(), name, node), str(variable("goldnode_root", ""))
                 )
                 if kept
@@ -74,7 +74,7 @@ class ActionModule(ActionBase):
                 outcome = (
                     drain.review(node, caller, records)
                     if records
-                    else Outcome(changed=False, in_service=True)
+                    else DrainOutcome(changed=False, in_service=True)
                 )
                 found = {LEFT: outcome.left if outcome.ours else ""}
             else:

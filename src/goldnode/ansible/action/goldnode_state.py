@@ -6,32 +6,40 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
 from ansible import context
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from goldnode.classdoc.cache import ClassDocuments, Compiler
-from goldnode.core import guarded
-from goldnode.core.errors import GoldnodeError, InventoryError
-from goldnode.core.files import once
-from goldnode.core.program_file import payload
-from goldnode.fleet import runs
-from goldnode.fleet.drain import choose, left
-from goldnode.fleet.plan_document import PlanError, read_plan
-from goldnode.inventory import cohorts, variables
-from goldnode.inventory.classes import classes_of_hosts
-from goldnode.inventory.cohorts import COHORT, REFUSALS
-from goldnode.inventory.selection import put_right
-from goldnode.node.report import verdict_table
-from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
-from goldnode.node.state.model import ABSENT, EARLIER, PRESENT
-from goldnode.node.state.names import digest
+try:
+    from goldnode.ansible.follow import counted, followed
+    from goldnode.classdoc.cache import ClassDocuments, Compiler
+    from goldnode.core import guarded
+    from goldnode.core.errors import GoldnodeError, InventoryError
+    from goldnode.core.files import once
+    from goldnode.core.program_file import payload
+    from goldnode.fleet import runs
+    from goldnode.fleet.drain import choose, left
+    from goldnode.fleet.plan_document import PlanError, read_plan
+    from goldnode.inventory import cohorts, variables
+    from goldnode.inventory.classes import classes_of_hosts
+    from goldnode.inventory.cohorts import COHORT, REFUSALS
+    from goldnode.inventory.selection import put_right
+    from goldnode.node.report import verdict_table
+    from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
+    from goldnode.node.state.model import ABSENT, EARLIER, PRESENT
+    from goldnode.node.state.names import digest
+except ModuleNotFoundError as problem:  # Ansible of another Python environment
+    raise AnsibleError(
+        f"The Python environment of this Ansible ({sys.prefix}) lacks goldnode or a part of it: {problem}. Run the "
+        "ansible-playbook of the environment that goldnode is installed in, for instance .venv/bin/ansible-playbook."
+    ) from None
 
 FACT, BACK, LEFT = "goldnode_plan", "goldnode_rollback", "goldnode_left"
 FEW = 4  # hosts whose plans a person still reads
@@ -40,7 +48,7 @@ FEW = 4  # hosts whose plans a person still reads
 ENGINE = payload(content=False)
 
 
-def plain(value: Any) -> Any:
+def untagged(value: Any) -> Any:
     """The value without Ansible's tags, as JSON would carry it."""
     return json.loads(json.dumps(value))
 
@@ -59,11 +67,9 @@ def diffs(actions: list[dict[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def refused(refusals: list[dict[str, Any]]) -> str:
-    """Refusals for a person, a line for each."""
-    return "\n".join(
-        f"- [{refusal['code']}] {refusal['message']} {refusal['remedy']}".rstrip() for refusal in refusals
-    )
+def codes(refusals: list[dict[str, Any]]) -> str:
+    """Return the codes of refusals, each once."""
+    return ", ".join(dict.fromkeys(refusal["code"] for refusal in refusals))
 
 
 class ActionModule(ActionBase):
@@ -119,7 +125,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 f"goldnode_state: absent of host {name} takes goldnode away, which is no rollback. Use site.yml for that."
             )
-        fact = plain(task_vars.get("ansible_facts", {}).get(BACK) or {})
+        fact = untagged(task_vars.get("ansible_facts", {}).get(BACK) or {})
         if arguments["operation"] == "apply":
             if not fact:
                 raise AnsibleActionFail("A rollback needs its plan first. Run rollback.yml whole.")
@@ -127,7 +133,7 @@ class ActionModule(ActionBase):
             result.update(part=arguments["part"], rollback=fact)
         else:
             result = self.execute({}, task_vars, operation="plan", state=EARLIER, to=arguments["to"])
-            fact = plain(result.get("rollback") or {})
+            fact = untagged(result.get("rollback") or {})
             if not result.get("failed"):
                 result = self.planned(result, {}, task_vars, arguments["tolerate"])
                 result.setdefault("ansible_facts", {})[BACK] = fact
@@ -157,7 +163,7 @@ class ActionModule(ActionBase):
     def document(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Return the class document of the host: the variable that the vars plugin or -e sets, else by its groups."""
         name = task_vars.get("inventory_hostname")
-        found: dict[str, Any] = plain(task_vars.get("goldnode_node_class"))
+        found: dict[str, Any] = untagged(task_vars.get("goldnode_node_class"))
         if not found:
             groups = [group for group in task_vars.get("group_names", []) if group != "ungrouped"]
             try:
@@ -191,7 +197,7 @@ class ActionModule(ActionBase):
                 "class in the catalog",
                 remedy=put_right(groups, documents.names()),
             )
-        document, findings = documents.document(names[0]), documents.told(names[0])
+        document, findings = documents.document(names[0]), documents.remarks(names[0])
         # Files of the catalog with errors do not stop this class; the first of the run's processes names them.
         with contextlib.suppress(FileExistsError), (Path(C.DEFAULT_LOCAL_TMP) / "told-catalog").open("x"):
             for fault in documents.faults():
@@ -210,7 +216,7 @@ class ActionModule(ActionBase):
         process of the run that needs the result does.
         """
         if COHORT not in task_vars or REFUSALS in task_vars:
-            return list(plain(task_vars.get(REFUSALS) or []))
+            return list(untagged(task_vars.get(REFUSALS) or []))
         hosts = task_vars["hostvars"]
         try:
             found = once(
@@ -224,7 +230,7 @@ class ActionModule(ActionBase):
 
     def blocked(self, subject: str, refusals: list[dict[str, Any]], ask: str) -> dict[str, Any]:
         """The result for a host whose class, or whose cohort, must not reach a node."""
-        told = f"{subject} is blocked, and nothing was touched:\n{refused(refusals)}\n`goldnode check {ask}` tells more."
+        told = f"{subject} is blocked, and nothing was touched: {codes(refusals)}. `refusals` has the reasons, `goldnode check {ask}` all findings."
         return {"failed": True, "changed": False, "msg": told, "refusals": refusals}
 
     def option(self, task_vars: dict[str, Any], name: str, default: Any) -> Any:
@@ -278,11 +284,17 @@ class ActionModule(ActionBase):
         tolerate: Sequence[str] = (),
     ) -> dict[str, Any]:
         """The result of a plan that a node gave; with refusals that are not tolerated, a failed one that holds the plan as `refused_plan`."""
-        plan = plain(result.pop("plan"))
+        plan = untagged(result.pop("plan"))
         if any(refusal["code"] not in tolerate for refusal in plan["refusals"]):
-            result["refused_plan"], result["left"] = plan, self.left(plan, task_vars)
-            told = f"refused before anything was touched:\n{refused(plan['refusals'])}"
-            result.update(failed=True, msg=told, refusals=plan["refusals"])
+            if left_by := self.left(plan, task_vars):
+                result["left"] = left_by
+            if context.CLIARGS.get(
+                "tree"
+            ):  # `goldnode plan` reads the files of --tree; a person has no use for it
+                result["refused_plan"] = plan
+            # The refusals are part of the result, and of the report at the end: the message only counts them.
+            message = f"The node refused before anything was touched: {codes(plan['refusals'])}. `refusals` has the reasons."
+            result.update(failed=True, msg=message, refusals=plan["refusals"])
             return result
         result["ansible_facts"] = {FACT: plan, LEFT: self.left(plan, task_vars)}
         result["msg"] = summary(plan)
@@ -373,13 +385,36 @@ class ActionModule(ActionBase):
         )
         self._display.display("\n".join([head, *(f"  {text}" for text in summary(plan))]))
 
+    @contextlib.contextmanager
+    def progress(self, part: str, actions: list[dict[str, Any]], task_vars: dict[str, Any]) -> Iterator[None]:
+        """Show that a part is applied: of few hosts what each does, of a fleet one line per part."""
+        few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
+        if not few and not self._display.verbosity:
+            with (
+                contextlib.suppress(FileExistsError),
+                (Path(C.DEFAULT_LOCAL_TMP) / f"applying-{part}").open("x"),
+            ):
+                self._display.display(f"applying part {part}; -v shows the progress of each host")
+            yield
+            return
+        name = task_vars.get("inventory_hostname")
+        self._display.display(f"[{name}] {part}: {counted(actions)}")
+        if self.option(task_vars, "goldnode_root", ""):  # a directory has no progress file
+            yield
+            return
+        with followed(self, part, lambda text: self._display.display(f"[{name}]   {text}")):
+            yield
+
     def apply(
         self, document: dict[str, Any], part: str, task_vars: dict[str, Any], **back: str
     ) -> dict[str, Any]:
         """Apply a part of the plan that the node gave. A removal is one deed in an order of its own: the first role does all of it."""
-        plan = plain(task_vars.get("ansible_facts", {}).get(FACT) or task_vars.get(FACT) or {})
+        plan = untagged(task_vars.get("ansible_facts", {}).get(FACT) or task_vars.get(FACT) or {})
         if not plan:
-            raise AnsibleActionFail(f"Part {part} needs a plan. Run role node_class before it.")
+            raise AnsibleActionFail(
+                f"Part {part} cannot be applied, because this run has not asked the node for its plan. Run site.yml from its "
+                f"start, with --tags {part} for this part alone. In a playbook of your own, run role node_class first."
+            )
         actions = [action for action in plan["actions"] if action["part"] == part]
         told = [f"{action['kind']} {action['target']}: {action['reason']}" for action in actions]
         if not actions:
@@ -394,17 +429,18 @@ class ActionModule(ActionBase):
         self._lacks_program = bool(document) and any(
             action["target"] == PROGRAM for action in plan["actions"]
         )
-        result = self.execute(document, task_vars, operation="apply", part=part, **back)
-        done = plain(result.pop("done", []))
+        with self.progress(part, actions, task_vars):
+            result = self.execute(document, task_vars, operation="apply", part=part, **back)
+        done = untagged(result.pop("done", []))
         result["resources"] = runs.applied(done, part)
         if result.get("failed"):
             result["changed"] = any(row["changed"] for row in result["resources"])
             return result
-        result["ansible_facts"] = {FACT: plain(result.pop("plan"))}
+        result["ansible_facts"] = {FACT: untagged(result.pop("plan"))}
         result["diff"] = diffs(done)
         result["msg"] = [
             *(line(row) for row in done),
-            *plain(result.get("gate", [])),
+            *untagged(result.get("gate", [])),
         ]  # a removal judges nothing
         last = not result["ansible_facts"][FACT]["actions"]
         if last and "verdict" in result and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:

@@ -5,23 +5,34 @@ record.
 from __future__ import annotations
 
 import atexit
+import difflib
+import fnmatch
 import getpass
 import os
 import socket
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible import __version__ as ansible_version
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
 from ansible import context
+from ansible.errors import AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.callback import CallbackBase
 
-from goldnode.core.errors import GoldnodeError
-from goldnode.fleet import identity, runs
-from goldnode.inventory import cohorts
-from goldnode.inventory.variables import Strangers
+try:
+    from goldnode.core.errors import GoldnodeError
+    from goldnode.fleet import identity, runs
+    from goldnode.inventory import cohorts
+    from goldnode.inventory.variables import UnknownVariables
+except ModuleNotFoundError as problem:  # Ansible of another Python environment
+    raise AnsibleError(
+        f"The Python environment of this Ansible ({sys.prefix}) lacks goldnode or a part of it: {problem}. Run the "
+        "ansible-playbook of the environment that goldnode is installed in, for instance .venv/bin/ansible-playbook."
+    ) from None
 
 DOCUMENTATION = r"""
 name: goldnode_report
@@ -35,7 +46,8 @@ description:
   - Before the first play, hosts that the variable C(goldnode_cohort) puts together are held against each other, with those that the run is not
     for. What stands against a cohort refuses each of its hosts in this run, before it is contacted.
   - Variables that look like goldnode's and are none (C(goldnode_drian)) are told once, with the hosts that have them.
-  - A playbook for which the inventory holds no host at all ends with exit status 1. Ansible itself calls that a success.
+  - A playbook for which the inventory holds no host at all ends with exit status 1, and so does one of which C(--tags) or C(--start-at-task)
+    select no task. Ansible itself calls that a success.
 options:
   runs:
     description: Directory of the records, relative to the working directory. V(off) keeps none.
@@ -53,10 +65,11 @@ options:
 
 OURS = ("goldnode_state", "goldnode_drain")
 REBOOT = ("reboot", "ansible.builtin.reboot", "ansible.legacy.reboot")
+SPECIAL_TAGS = {"all", "always", "never", "tagged", "untagged"}
 
 
 class CallbackModule(CallbackBase):
-    """Pass events to :class:`goldnode.fleet.runs.Run`. An error in this plugin is an Ansible warning and
+    """Pass events to :class:`goldnode.fleet.runs.PlaybookRun`. An error in this plugin is an Ansible warning and
     never fails the run.
     """
 
@@ -73,9 +86,9 @@ class CallbackModule(CallbackBase):
         self.turn: set[str] = set()
         self.ours = self.told = False
         self.cohorts: list[str] | None = None
-        self.strangers = Strangers()
+        self.unknown = UnknownVariables()
         self.process = os.getpid()
-        self.run = runs.Run(check=bool(arguments.get("check")))
+        self.run = runs.PlaybookRun(check=bool(arguments.get("check")))
         self.run.about = {
             "playbook": self.playbook,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", self.started),
@@ -89,6 +102,7 @@ class CallbackModule(CallbackBase):
         }
         # A run that is interrupted has no end of its own.
         atexit.register(self._interrupted)
+        self._check_selection(playbook)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Every host that the play is for is accounted for, whether its turn comes or not."""
@@ -97,7 +111,53 @@ class CallbackModule(CallbackBase):
         self.turn = {host.name for host in self.hosts}
         self.empty = not inventory.hosts
         if self.cohorts is None:
-            self.cohorts = cohorts.hold(play, self.hosts, see=self.strangers.see)
+            try:
+                self.cohorts = cohorts.withhold_incompatible(play, self.hosts, see=self.unknown.add)
+            except AnsibleError as problem:
+                if "vault" not in str(problem).lower():
+                    raise
+                self._refuse(
+                    f"The inventory has encrypted variables: {problem} Give the password with --ask-vault-pass, "
+                    "--vault-password-file FILE, or ANSIBLE_VAULT_PASSWORD_FILE.",
+                    status=4,
+                )
+
+    def _check_selection(self, playbook: Any) -> None:
+        """Refuse options that would make a run of our plays do nothing, or fail in its middle."""
+        plays = [list(_tasks([*play.pre_tasks, *play.tasks])) for play in playbook.get_plays()]
+        ours = [tasks for tasks in plays if any(self._name(task) in OURS for task in tasks)]
+        self.selective = bool(ours)
+        if not ours:
+            return
+        self.known_tags = {str(tag) for tasks in plays for task in tasks for tag in task.tags} - SPECIAL_TAGS
+        for option in ("tags", "skip_tags"):
+            for tag in sorted(set(context.CLIARGS.get(option) or ()) - self.known_tags - SPECIAL_TAGS):
+                self._display.warning(
+                    f"--{option.replace('_', '-')} {tag} selects nothing in {self.playbook}. {self._tags_like(tag)}"
+                )
+        start = context.CLIARGS.get("start_at_task")
+        if not start:
+            return
+        found = [task for tasks in plays for task in tasks if _is_named(task, start)]
+        if not found:
+            self._refuse(f'No task of {self.playbook} is called "{start}". `--list-tasks` shows their names.')
+        for tasks in ours:
+            if any(_is_named(task, start) for task in tasks):
+                part = found[0].args.get("part")
+                self._refuse(
+                    f"{self.playbook} cannot start at a task: each part needs the plan that its first task asks the node for. "
+                    + (f"Use --tags {part}." if part in self.known_tags else "Select parts with --tags.")
+                )
+
+    def _tags_like(self, tag: str) -> str:
+        """Return the tags to use in place of `tag`, as a sentence."""
+        close = difflib.get_close_matches(tag, self.known_tags, n=3, cutoff=0.6)
+        return f"Use {' or '.join(close)}." if close else f"Tags: {', '.join(sorted(self.known_tags))}."
+
+    def _refuse(self, message: str, status: int = 1) -> None:
+        """End the run with an error."""
+        self._display.error(message)
+        raise SystemExit(status)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
         """No host in the whole inventory is a mistake, and Ansible has no setting that calls it one."""
@@ -116,6 +176,13 @@ class CallbackModule(CallbackBase):
             self.ours = True
             for name in self.turn:
                 self.run.host(name)
+
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        """Announce a reboot, for which Ansible waits in silence."""
+        if self.ours and self._name(task) in REBOOT and self.run.host(host.name).reboots(check=False):
+            variables = self.play.get_variable_manager().get_vars(play=self.play, host=host)
+            if boolean(variables.get("goldnode_reboot", False), strict=False):
+                self._display.display(f"[{host.name}] reboots; this may take minutes")
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """A task came through."""
@@ -153,12 +220,17 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """The end."""
         self._tell("finished")
+        tags = [tag for tag in context.CLIARGS.get("tags") or () if tag != "all"]
+        if self.selective and not self.ours and tags and self.turn and not stats.processed:
+            self._refuse(
+                f"Nothing was done: --tags {','.join(tags)} selects no task. Tags: {', '.join(sorted(self.known_tags))}."
+            )
 
     def _tell_findings(self) -> None:
         """Print the compatibility findings of the classes of this run, once each, before any host is
         contacted.
         """
-        for line in self.strangers.lines():
+        for line in self.unknown.lines():
             self._display.display(f"[WARNING]: {line}.", color=C.COLOR_WARN, stderr=True)
         manager, seen, told = self.play.get_variable_manager(), set(), set()
         for host in self.hosts:
@@ -213,13 +285,29 @@ class CallbackModule(CallbackBase):
         if place.lower() not in ("off", "none", "no", "false", ""):
             name = f"{time.strftime('%Y%m%dT%H%M%SZ', self.started)}-{Path(self.playbook).stem}"
             try:
-                path = runs.keep(
+                path = runs.store_run(
                     Path(place).expanduser(), name, self.run.to_json(), max(1, self.get_option("keep"))
                 )
                 lines.append(f"  record: {path}")
             except GoldnodeError as problem:
                 self._display.warning(str(problem))
         self._display.display("\n".join(lines))
+
+
+def _tasks(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield the tasks of blocks, those of statically imported roles included."""
+    for item in items:
+        if hasattr(item, "block"):
+            yield from _tasks([*item.block, *item.rescue, *item.always])
+        else:
+            yield item
+
+
+def _is_named(task: Any, pattern: str) -> bool:
+    """Return whether --start-at-task PATTERN means this task, as Ansible decides it."""
+    return any(
+        name and (name == pattern or fnmatch.fnmatch(name, pattern)) for name in (task.name, task.get_name())
+    )
 
 
 def words(found: Mapping[str, Any]) -> str:

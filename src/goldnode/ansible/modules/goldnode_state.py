@@ -170,6 +170,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pwd
 import stat
 import sys
 from pathlib import Path
@@ -226,6 +227,14 @@ def program(module: AnsibleModule) -> str | None:
     return str(path)
 
 
+def user() -> str:
+    """Return the name of the user that runs this; its number where the node has no name for it."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
 def main() -> None:
     """Hand the request to the program, and its answer back."""
     module = AnsibleModule(
@@ -252,6 +261,11 @@ def main() -> None:
         required_if=[("operation", "apply", ["part"]), ("state", "present", ["document"])],
         supports_check_mode=True,
     )
+    if os.geteuid() != 0 and not module.params["root"]:
+        module.fail_json(
+            msg=f"goldnode needs root on the node, and Ansible is user {user()} there. Set `ansible_become: true` in the "
+            "inventory, or run the command with --become (-b). With a password for sudo: --ask-become-pass (-K)."
+        )
     request = {
         name: module.params[name]
         for name in ("operation", "part", "state", "document", "lock_timeout", "to", "root", "sources")

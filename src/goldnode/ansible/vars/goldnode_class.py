@@ -82,5 +82,5 @@ class VarsModule(BaseVarsPlugin):
             return {}
         return {
             "goldnode_node_class": documents.document(name),
-            "goldnode_class_findings": documents.told(name),
+            "goldnode_class_findings": documents.remarks(name),
         }

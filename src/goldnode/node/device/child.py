@@ -4,10 +4,10 @@ caller.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
-from .. import quickjson as json
 from ..host import ENVIRONMENT, PROGRAM, Host, Json
 from ..process import Process
 from . import SCHEMA
@@ -54,7 +54,7 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
             return {"error": _end(process, limit)}
     finally:
         process.close()
-    status, out = process.status or 0, bytes(process.said[process.out])
+    status, out = process.status or 0, process.said[process.out]
     if status != 0:
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         last = (process.text(process.err).strip().splitlines() or ["it said nothing"])[-1]

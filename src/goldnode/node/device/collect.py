@@ -79,7 +79,7 @@ def unknown(what: str, value: int) -> Json:
     return {"fault": "unread", "text": f"{what} {value} is not known to this version"}
 
 
-class Gpu:
+class NvmlGpu:
     """One GPU: its handle, whether any call found it lost, and what parts share."""
 
     def __init__(self, handle: Any) -> None:
@@ -159,7 +159,7 @@ def bits(mask: int) -> List[str]:
 # -- parts. Each gives keys of docs/reference/capture.md's GPU.
 
 
-def identity(gpu: Gpu) -> Json:
+def identity(gpu: NvmlGpu) -> Json:
     pci = gpu.ask("nvmlDeviceGetPciInfo")
     found: Json = {"address": pci, "pci_id": pci, "subsystem_id": pci}
     if not is_fault(pci):
@@ -188,7 +188,7 @@ def identity(gpu: Gpu) -> Json:
     }
 
 
-def recovery(gpu: Gpu) -> Json:
+def recovery(gpu: NvmlGpu) -> Json:
     """The driver's own verdict; and the other values that are fields, in the same call."""
     wanted = [RECOVERY, LINK_COUNT, MEMORY_TEMPERATURE, *POLICY_FIELDS.values()]
     gpu.fields = dict(zip(wanted, gpu.batch(wanted)))
@@ -198,14 +198,14 @@ def recovery(gpu: Gpu) -> Json:
     return {"recovery_action": action}
 
 
-def modes(gpu: Gpu) -> Json:
+def modes(gpu: NvmlGpu) -> Json:
     compute = gpu.ask("nvmlDeviceGetComputeMode")
     if not is_fault(compute):
         compute = settings.COMPUTE_MODES.get(compute) or unknown("compute mode", compute)
     return {"persistence_mode": gpu.flag("nvmlDeviceGetPersistenceMode"), "compute_mode": compute}
 
 
-def memory(gpu: Gpu) -> Json:
+def memory(gpu: NvmlGpu) -> Json:
     whole, bar1 = gpu.ask("nvmlDeviceGetMemoryInfo"), gpu.ask("nvmlDeviceGetBAR1MemoryInfo")
     return {
         "memory": {
@@ -216,7 +216,7 @@ def memory(gpu: Gpu) -> Json:
     }
 
 
-def pcie(gpu: Gpu) -> Json:
+def pcie(gpu: NvmlGpu) -> Json:
     def ask(name: str) -> Any:
         return gpu.ask(f"nvmlDeviceGet{name}")
 
@@ -233,7 +233,7 @@ def pcie(gpu: Gpu) -> Json:
     }
 
 
-def load(gpu: Gpu) -> Json:
+def load(gpu: NvmlGpu) -> Json:
     state, rates = gpu.ask("nvmlDeviceGetPerformanceState"), gpu.ask("nvmlDeviceGetUtilizationRates")
     return {
         "pstate": state if is_fault(state) or state < 16 else unknown("performance state", state),
@@ -241,7 +241,7 @@ def load(gpu: Gpu) -> Json:
     }
 
 
-def ecc(gpu: Gpu) -> Json:
+def ecc(gpu: NvmlGpu) -> Json:
     mode = gpu.ask("nvmlDeviceGetEccMode")
     if is_fault(mode) and mode["rc"] in ABSENT:
         return {"ecc": mode}
@@ -277,7 +277,7 @@ def ecc(gpu: Gpu) -> Json:
     }
 
 
-def repairs(gpu: Gpu) -> Json:
+def repairs(gpu: NvmlGpu) -> Json:
     rows = gpu.ask("nvmlDeviceGetRemappedRows")
     if not is_fault(rows):
         banks = gpu.ask("nvmlDeviceGetRowRemapperHistogram")
@@ -308,7 +308,7 @@ def repairs(gpu: Gpu) -> Json:
     }
 
 
-def power(gpu: Gpu) -> Json:
+def power(gpu: NvmlGpu) -> Json:
     limits = gpu.ask("nvmlDeviceGetPowerManagementLimitConstraints")
     return {
         "power": {
@@ -322,7 +322,7 @@ def power(gpu: Gpu) -> Json:
     }
 
 
-def clocks(gpu: Gpu) -> Json:
+def clocks(gpu: NvmlGpu) -> Json:
     kinds = (("graphics_mhz", 0), ("sm_mhz", 1), ("memory_mhz", 2))
     calls = (("current", "ClockInfo"), ("max", "MaxClockInfo"), ("application", "ApplicationsClock"))
     return {
@@ -332,7 +332,7 @@ def clocks(gpu: Gpu) -> Json:
     }
 
 
-def throttle(gpu: Gpu) -> Json:
+def throttle(gpu: NvmlGpu) -> Json:
     mask = gpu.either(("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"))
     counters: Json = {}
     for name, policy in POLICIES.items():
@@ -344,7 +344,7 @@ def throttle(gpu: Gpu) -> Json:
     }
 
 
-def temperature(gpu: Gpu) -> Json:
+def temperature(gpu: NvmlGpu) -> Json:
     return {
         "temperature": {
             "gpu_c": gpu.either(("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), 0),
@@ -360,7 +360,7 @@ def temperature(gpu: Gpu) -> Json:
     }
 
 
-def mig(gpu: Gpu) -> Json:
+def mig(gpu: NvmlGpu) -> Json:
     mode = gpu.ask("nvmlDeviceGetMigMode")
     if is_fault(mode):
         return {"mig": mode}
@@ -373,7 +373,7 @@ def mig(gpu: Gpu) -> Json:
     return {"mig": {"current": bool(mode[0]), "pending": bool(mode[1]), "instances": there}}
 
 
-def nvlink(gpu: Gpu) -> Json:
+def nvlink(gpu: NvmlGpu) -> Json:
     """Return the NVLinks. Their count comes from an NVML field; older drivers are probed link by link."""
     count = gpu.fields[LINK_COUNT]
     if is_fault(count) and count["rc"] not in ABSENT:
@@ -400,7 +400,7 @@ def nvlink(gpu: Gpu) -> Json:
     return {"nvlink": {"links": links}}
 
 
-def fabric(gpu: Gpu) -> Json:
+def fabric(gpu: NvmlGpu) -> Json:
     found: Any = None
     for name, kind in (
         ("V", "c_nvmlGpuFabricInfo_v3_t"),
@@ -447,7 +447,7 @@ def fabric(gpu: Gpu) -> Json:
     return {"fabric": result}
 
 
-def processes(gpu: Gpu) -> Json:
+def processes(gpu: NvmlGpu) -> Json:
     calls = (
         "nvmlDeviceGetComputeRunningProcesses_v3",
         "nvmlDeviceGetComputeRunningProcesses_v2",
@@ -469,7 +469,7 @@ def processes(gpu: Gpu) -> Json:
     }
 
 
-def inforom(gpu: Gpu) -> Json:
+def inforom(gpu: NvmlGpu) -> Json:
     """Image, and whether its checksums are right."""
     valid = gpu.ask("nvmlDeviceValidateInforom")
     return {
@@ -484,9 +484,9 @@ def inforom(gpu: Gpu) -> Json:
     }
 
 
-def parts(with_settings: bool) -> List[Tuple[str, Callable[[Gpu], Json]]]:
+def parts(with_settings: bool) -> List[Tuple[str, Callable[[NvmlGpu], Json]]]:
     """Name and reader of each part, in the order of reading: what names a GPU and what its driver thinks of it first."""
-    found: List[Tuple[str, Callable[[Gpu], Json]]] = [
+    found: List[Tuple[str, Callable[[NvmlGpu], Json]]] = [
         ("identity", identity),
         ("recovery_action", recovery),
         ("modes", modes),
@@ -557,11 +557,13 @@ def stream(to: int, with_settings: bool) -> None:
     )
 
 
-def _one(index: int, wanted: List[Tuple[str, Callable[[Gpu], Json]]], say: Callable[[Json], None]) -> None:
+def _one(
+    index: int, wanted: List[Tuple[str, Callable[[NvmlGpu], Json]]], say: Callable[[Json], None]
+) -> None:
     """Every part of one GPU. A GPU that cannot be reached has the same fault in each."""
     say({"i": index, "next": "handle", "set": {}})
     try:
-        gpu = Gpu(nvml.nvmlDeviceGetHandleByIndex(index))
+        gpu = NvmlGpu(nvml.nvmlDeviceGetHandleByIndex(index))
     except nvml.NVMLError as problem:
         say({"i": index, "next": None, "set": {"lost": problem.value in LOST, "error": fault(problem.value)}})
         return
@@ -587,9 +589,15 @@ def _system(function: Callable[[], Any]) -> Any:
 
 
 def _rss() -> int:
-    """Highest resident size of this process in KiB."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as opened:
-        return next((int(line.split()[1]) for line in opened if line.startswith("VmHWM")), 0)
+    """Return the highest resident size of this process in KiB, or 0 without /proc, as in a bare chroot.
+
+    getrusage(2) would count the process that this one was started from.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as opened:
+            return next((int(line.split()[1]) for line in opened if line.startswith("VmHWM")), 0)
+    except OSError:
+        return 0
 
 
 def dumps(value: Any) -> str:

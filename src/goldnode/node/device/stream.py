@@ -7,13 +7,13 @@ abandoned: the kernel holds it in uninterruptible sleep, and that is the finding
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import time
+from contextlib import suppress
 
-from .. import quickjson as json
 from ..host import ENVIRONMENT, Host, Json
-from ..plain import suppress
 from ..process import Process
 from . import SCHEMA
 from .child import LIMIT, asking
@@ -184,7 +184,7 @@ def _ended(process: Process, err: bytes, left: float, host: Host) -> Optional[st
         return _kill(process, left, host)
     if status == 0:
         return None
-    err += bytes(process.said[process.err])  # the reason that it ended, if it printed one
+    err += process.said[process.err]  # the reason that it ended, if it printed one
     last = (err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:200]
     return f"the process that calls the GPU library ended {f'by signal {-status}' if status < 0 else f'with status {status}'}: {last}"
 

@@ -23,8 +23,8 @@ from .finding import (
     INPUT,
     MISMATCH,
     UNKNOWN,
-    Found,
     Line,
+    Suspect,
     get,
     gpus_of,
     line_of,
@@ -174,7 +174,7 @@ def _which(gpu: Json) -> str:
 
 def visible(sample: Json, document: Mapping[str, Any]) -> Line:
     """Compare the numbers of GPUs that are declared, on the bus, in /dev, and answering through the library."""
-    found: List[Found] = []
+    found: List[Suspect] = []
     gpus, error = gpus_of(sample), sample.get("gpu_error")
     driver = dict(rows_of(sample, "driver"))
     declared = get(document, "gpu", "count")
@@ -195,7 +195,7 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
         )
         text = f"loaded module and library are of different drivers ({said})"
         found.append(
-            Found(
+            Suspect(
                 text,
                 MISMATCH,
                 99,
@@ -206,7 +206,7 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
         absent = error["fault"] == "not_exposed" and not bus and not declared
         if not absent:
             found.append(
-                Found(
+                Suspect(
                     f"the GPU library cannot be used: {plain(str(error.get('text')), 160)}",
                     COMPUTE,
                     98,
@@ -228,7 +228,7 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
     said = ", ".join(f"{count} {name}" for name, count in numbers.items())
     if len(set(numbers.values())) > 1:
         found.append(
-            Found(
+            Suspect(
                 f"GPUs: {said}",
                 COMPUTE,
                 97,
@@ -240,7 +240,7 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
     for gpu in gpus:
         if gpu.get("lost") is True:
             found.append(
-                Found(
+                Suspect(
                     f"{_where(gpu)} is lost",
                     COMPUTE,
                     100,
@@ -251,7 +251,7 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
         if isinstance(state, str) and state in ("not_started", "in_progress"):
             text = f"{_where(gpu)}: the NVSwitch fabric is {state.replace('_', ' ')}, CUDA does not start"
             found.append(
-                Found(
+                Suspect(
                     text,
                     COMMUNICATION,
                     96,
@@ -287,7 +287,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
         action = gpu.get("recovery_action")
         if isinstance(action, str) and action != "none":
             found.append(
-                Found(f"{where}: the driver asks for {action.replace('_', ' ')}", COMPUTE, 94, query)
+                Suspect(f"{where}: the driver asks for {action.replace('_', ' ')}", COMPUTE, 94, query)
             )
         for keys, text in (
             (("remapped_rows", "failure"), "a memory row could not be remapped: it has to be replaced"),
@@ -300,7 +300,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
             (("unrepairable_memory",), "its memory cannot be repaired"),
         ):
             if get(gpu, *keys) is True:
-                found.append(Found(f"{where}: {text}", COMPUTE, 90, query))
+                found.append(Suspect(f"{where}: {text}", COMPUTE, 90, query))
         count = get(gpu, "ecc", "volatile", "uncorrected")
         for value, what in (
             (count, "memory errors"),
@@ -311,7 +311,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
                 unknown.append(f"{where}: its {what} could not be read")
         if _number(count) and count > 0:
             found.append(
-                Found(
+                Suspect(
                     f"{where}: {count} uncorrectable memory errors since the driver was loaded",
                     COMPUTE,
                     91,
@@ -321,7 +321,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
     for address, row in rows_of(second, "pci"):
         if get(row, "gone") is True:
             found.append(
-                Found(
+                Suspect(
                     f"{address} has gone from the bus",
                     COMPUTE,
                     93,
@@ -333,7 +333,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
             new = grown(get(first, "pci", address, "aer", kind), count)
             if kind == "fatal" and _number(count) and count > 0:
                 found.append(
-                    Found(
+                    Suspect(
                         f"{address}: {count} fatal PCIe errors since boot",
                         COMPUTE,
                         85,
@@ -342,7 +342,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
                 )
             elif new:
                 found.append(
-                    Found(
+                    Suspect(
                         f"{address}: {new} {kind} PCIe errors while it was watched",
                         COMPUTE,
                         70,
@@ -354,7 +354,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
         new = grown(get(before.get(str(gpu.get("address"))), "pcie", "replay"), get(gpu, "pcie", "replay"))
         if new:
             found.append(
-                Found(
+                Suspect(
                     f"{_where(gpu)}: {new} PCIe replays while it was watched",
                     COMPUTE,
                     65,
@@ -365,14 +365,14 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
     return line_of("errors", found, fine, unknown)
 
 
-def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], List[str], str]:
+def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], List[str], str]:
     """Judge the kernel log.
 
     Return the findings, log lines or sources that could not be judged, and the names of harmless lines (those
     that concern only the program that caused them).
     """
     section, table = sample.get("events"), document.get("xid")
-    found: List[Found] = []
+    found: List[Suspect] = []
     unknown: List[str] = []
     told: List[str] = []
     if not isinstance(section, dict) or is_fault(section) or is_fault(section.get("error")):
@@ -393,7 +393,7 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], Lis
             known_row = (table or {}).get(str(code)) if isinstance(table, dict) else None
             if row.get("fatal") is True:
                 found.append(
-                    Found(
+                    Suspect(
                         f"{name} (fatal)",
                         COMMUNICATION if kind == "sxid" else COMPUTE,
                         92,
@@ -406,13 +406,13 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], Lis
                 else:
                     text = f"{name}: {plain(str(known_row[2] or known_row[0]), 120)}"
                     found.append(
-                        Found(
+                        Suspect(
                             text, COMPUTE, 92 if known_row[1] == "drain" else 80, f"goldnode xid {word(code)}"
                         )
                     )
             elif isinstance(table, dict) and kind == "xid":
                 found.append(
-                    Found(
+                    Suspect(
                         f"{name}: a number that the table does not know", COMPUTE, 80, "dmesg | grep -i xid"
                     )
                 )
@@ -421,7 +421,7 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Found], Lis
         elif kind in LINES:
             bottleneck, weight, text = LINES[kind]
             found.append(
-                Found(
+                Suspect(
                     f"{text}{where}{times} since boot",
                     bottleneck,
                     weight,
@@ -447,7 +447,7 @@ def throttling(
     first: Optional[Json], second: Json, seconds: Optional[float], document: Mapping[str, Any]
 ) -> Line:
     """Judge how busy each GPU is, and how much of the interval heat, power or a setting throttled it."""
-    found: List[Found] = []
+    found: List[Suspect] = []
     gpus = gpus_of(second)
     before = _by_address(first)
     judged = 0
@@ -472,7 +472,7 @@ def throttling(
         for name, reason in SLOWDOWNS.items():
             if shares.get(name, 0.0) > SLOWED:
                 found.append(
-                    Found(
+                    Suspect(
                         f"{where}: slowed down by {reason} {_percent(shares[name])} of the time",
                         COMPUTE,
                         88,
@@ -483,7 +483,7 @@ def throttling(
         active = [str(name) for name in active] if isinstance(active, list) else []
         hot = [name for name in active if name in SLOWED_NOW]
         if hot and not any(shares.get(name, 0.0) > SLOWED for name in SLOWDOWNS):
-            found.append(Found(f"{where}: slowed down now ({', '.join(hot)})", COMPUTE, 86, look))
+            found.append(Suspect(f"{where}: slowed down now ({', '.join(hot)})", COMPUTE, 86, look))
         capped = shares.get("power", 0.0) > CAPPED
         if (
             capped
@@ -495,11 +495,11 @@ def throttling(
             text = (
                 f"{where}: held at {limit:.0f} W of {default:.0f} W {_percent(shares['power'])} of the time"
             )
-            found.append(Found(text, COMPUTE, 84, look))
+            found.append(Suspect(text, COMPUTE, 84, look))
         clock, top = get(gpu, "clocks", "current", "sm_mhz"), get(gpu, "clocks", "max", "sm_mhz")
         slow = _number(clock) and _number(top) and _number(use) and use >= BUSY and clock < SLOW_CLOCK * top
         if slow and not capped and not hot:
-            found.append(Found(f"{where}: busy at {clock} of {top} MHz", COMPUTE, 75, look))
+            found.append(Suspect(f"{where}: busy at {clock} of {top} MHz", COMPUTE, 75, look))
     if not gpus:
         return Line("load", UNKNOWN, "no GPU was read")
     uses = [value for value in (get(gpu, "utilization", "gpu") for gpu in gpus) if _number(value)]
@@ -544,7 +544,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     """Judge how long tasks waited for storage, memory and processors, and which tasks are blocked in the
     kernel.
     """
-    found: List[Found] = []
+    found: List[Suspect] = []
     unknown: List[str] = []
     parts: List[str] = []
     busy = _utilization(second)
@@ -576,7 +576,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             parts.append(f"{name} {_percent(share)}")
             if share > limit:
                 found.append(
-                    Found(
+                    Suspect(
                         f"{text} {_percent(share)} of the time",
                         INPUT,
                         weight - (0 if name == "io" else 4),
@@ -589,7 +589,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         parts.append(f"iowait {_percent(waited / total)}")
         if waited / total > IOWAIT and not found:
             found.append(
-                Found(
+                Suspect(
                     f"processors waited for storage {_percent(waited / total)} of the time",
                     INPUT,
                     weight - 2,
@@ -612,7 +612,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         )
         more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
         found.append(
-            Found(
+            Suspect(
                 f"blocked in the kernel: {names}{more}",
                 _blocked_kind(stuck),
                 74,
@@ -689,7 +689,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     This covers drops, errors and flaps of interfaces, errors and retransmissions of InfiniBand and RoCE
     ports, and NVLink errors.
     """
-    found: List[Found] = []
+    found: List[Suspect] = []
     unknown: List[str] = []
     network, ports = second.get("network"), second.get("infiniband")
     busy = _utilization(second)
@@ -707,7 +707,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         flaps = grown(get(earlier, "carrier_changes"), get(row, "carrier_changes"))
         if flaps:
             found.append(
-                Found(
+                Suspect(
                     f"{name}: its link went {flaps} times up or down while it was watched",
                     COMMUNICATION,
                     82,
@@ -728,7 +728,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             if pace > (DROPS if key.endswith("dropped") else 0):
                 kind = key.replace("rx_", "received ").replace("tx_", "sent ").replace("_", " ")
                 found.append(
-                    Found(
+                    Suspect(
                         f"{name}: {pace:.0f} packets a second {kind}"
                         if pace >= 1
                         else f"{name}: {new} packets {kind}",
@@ -740,7 +740,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     for name, row in rows_of(ports):
         if is_fault(row):
             found.append(
-                Found(
+                Suspect(
                     f"{name}: its firmware gave no answer ({plain(str(row.get('text')))})",
                     COMMUNICATION,
                     83,
@@ -765,7 +765,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     return line_of("network", found, fine, unknown)
 
 
-def _port(name: str, path: str, first: Any, port: Any, seconds: Optional[float], light: int) -> List[Found]:
+def _port(name: str, path: str, first: Any, port: Any, seconds: Optional[float], light: int) -> List[Suspect]:
     found = []
     look = (
         f"perfquery -x; grep -H . /sys/class/infiniband/{word(path.replace('/', '/ports/'))}/counters/*err*"
@@ -773,7 +773,7 @@ def _port(name: str, path: str, first: Any, port: Any, seconds: Optional[float],
     state, physical = get(port, "state"), get(port, "physical")
     if physical == "linkup" and isinstance(state, str) and state != "active":
         found.append(
-            Found(
+            Suspect(
                 f"{name}: the link is up and the port is {state}: no subnet manager?",
                 COMMUNICATION,
                 81,
@@ -782,7 +782,7 @@ def _port(name: str, path: str, first: Any, port: Any, seconds: Optional[float],
         )
     if get(first, "state") == "active" and isinstance(state, str) and state != "active":
         found.append(
-            Found(
+            Suspect(
                 f"{name} went from active to {state} while it was watched",
                 COMMUNICATION,
                 82,
@@ -797,11 +797,11 @@ def _port(name: str, path: str, first: Any, port: Any, seconds: Optional[float],
             new = grown(get(first, group, key), get(port, group, key))
             if new:
                 pace = f"{new / seconds:.0f} a second" if seconds else str(new)
-                found.append(Found(f"{name}: {key} grows by {pace}{text}", COMMUNICATION, weight, look))
+                found.append(Suspect(f"{name}: {key} grows by {pace}{text}", COMMUNICATION, weight, look))
     return found
 
 
-def _nvlinks(gpu: Json, first: Any) -> List[Found]:
+def _nvlinks(gpu: Json, first: Any) -> List[Suspect]:
     before, links = get(first, "nvlink", "links"), get(gpu, "nvlink", "links")
     earlier = {str(get(row, "link")): row for row in before} if isinstance(before, list) else {}
     found = []
@@ -809,7 +809,7 @@ def _nvlinks(gpu: Json, first: Any) -> List[Found]:
         number = str(get(row, "link"))
         if get(earlier.get(number), "active") is True and get(row, "active") is False:
             found.append(
-                Found(
+                Suspect(
                     f"{_where(gpu)}: NVLink {number} went down while it was watched",
                     COMMUNICATION,
                     87,
@@ -820,7 +820,7 @@ def _nvlinks(gpu: Json, first: Any) -> List[Found]:
             new = grown(get(earlier.get(number), "errors", key), get(row, "errors", key))
             if new:
                 found.append(
-                    Found(
+                    Suspect(
                         f"{_where(gpu)}: NVLink {number}: {new} {key.replace('_', ' ')} errors",
                         COMMUNICATION,
                         79,

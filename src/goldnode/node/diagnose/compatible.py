@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..host import Json
 from ..probe.machine import plain
 from ..probe.values import is_fault
-from .finding import COMMUNICATION, MISMATCH, OK, UNKNOWN, Found, Line, get, gpus_of, line_of, rows_of, word
+from .finding import COMMUNICATION, MISMATCH, OK, UNKNOWN, Line, Suspect, get, gpus_of, line_of, rows_of, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
             "processes could not be listed: "
             f"{plain(str(error.get('text') if isinstance(error, dict) else error), 120)}",
         )
-    found: List[Found] = []
+    found: List[Suspect] = []
     unknown: List[str] = []
     versions: Dict[str, List[str]] = {}
     rows = [row for row in rows if isinstance(row, dict)]
@@ -63,7 +63,7 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
     if len(versions) > 1:
         said = ", ".join(f"{version} in {names[0]}" for version, names in sorted(versions.items()))
         found.append(
-            Found(
+            Suspect(
                 f"processes use different NCCL versions: {said}",
                 MISMATCH,
                 58,
@@ -93,8 +93,8 @@ def version(text: Any) -> Tuple[int, ...]:
 
 def _driver(
     who: str, libraries: List[Json], sample: Json, document: Mapping[str, Any]
-) -> Tuple[List[Found], List[str]]:
-    found: List[Found] = []
+) -> Tuple[List[Suspect], List[str]]:
+    found: List[Suspect] = []
     driver = dict(rows_of(sample, "driver"))
     loaded = next(
         (driver[key] for key in ("loaded", "proc", "reported") if isinstance(driver.get(key), str)), None
@@ -116,7 +116,7 @@ def _driver(
                 if item.get("deleted")
                 else f"ls -l {word(item['path'])}; cat /proc/driver/nvidia/version"
             )
-            found.append(Found(text, MISMATCH, 95, after))
+            found.append(Suspect(text, MISMATCH, 95, after))
     runtimes = [(item.get("path"), item.get("version")) for item in libraries if item.get("name") == "cudart"]
     if not runtimes or forward:
         return found, []
@@ -130,7 +130,7 @@ def _driver(
             )
         elif verdict:
             found.append(
-                Found(
+                Suspect(
                     f"{who}: {path} {verdict}",
                     MISMATCH,
                     94,
@@ -177,15 +177,15 @@ def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
 # -- several copies, foreign search paths
 
 
-def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
-    found: List[Found] = []
+def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
+    found: List[Suspect] = []
     seen: Dict[str, Dict[str, str]] = {}
     for item in libraries:
         seen.setdefault(str(item.get("name")), {})[str(item.get("path"))] = str(item.get("version"))
         if item.get("deleted"):
             text = f"{who} still uses {item['path']}, which has been replaced under it"
             found.append(
-                Found(
+                Suspect(
                     text,
                     MISMATCH,
                     90 if item.get("name") in ("cuda", "nvidia-ml") else 62,
@@ -196,13 +196,13 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
     for name, paths in sorted(seen.items()):
         if len(paths) > 1:
             said = ", ".join(f"{path} ({text})" for path, text in sorted(paths.items()))
-            found.append(Found(f"{who} has {len(paths)} copies of lib{name}: {said}", MISMATCH, 76, maps))
+            found.append(Suspect(f"{who} has {len(paths)} copies of lib{name}: {said}", MISMATCH, 76, maps))
     search = [name for name in _told(row).get("LD_LIBRARY_PATH", "").split(":") if name]
     for folder in search:
         if "/stubs" in folder:
             text = f"{who}: LD_LIBRARY_PATH names {folder}, whose libraries are stubs for linking"
             found.append(
-                Found(
+                Suspect(
                     text,
                     MISMATCH,
                     77,
@@ -216,7 +216,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
             f"{who}: PyTorch was built with CUDA {row['torch']}, and libcudart "
             f"{'.'.join(map(str, runtime))} is mapped"
         )
-        found.append(Found(text, MISMATCH, 76, maps))
+        found.append(Suspect(text, MISMATCH, 76, maps))
     for folder in search:
         named = _cuda_folder(folder)
         if named and runtime and named[: len(runtime)] != runtime[: len(named)]:
@@ -224,12 +224,12 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Found]:
                 f"{who}: LD_LIBRARY_PATH names {folder}, and the program runs with CUDA "
                 f"{'.'.join(map(str, runtime[:2]))}"
             )
-            found.append(Found(text, MISMATCH, 60, maps))
+            found.append(Suspect(text, MISMATCH, 60, maps))
     gone = row.get("missing")
     for folder in gone if isinstance(gone, list) else ():
         if "cuda" in str(folder) or "nccl" in str(folder) or "nvidia" in str(folder):
             found.append(
-                Found(
+                Suspect(
                     f"{who}: LD_LIBRARY_PATH names {plain(str(folder), 200)}, which is not there",
                     MISMATCH,
                     52,
@@ -256,8 +256,8 @@ def _told(row: Json) -> Dict[str, str]:
     return {name: plain(str(value), 400) for name, value in rows_of(row, "environment")}
 
 
-def _networks(who: str, row: Json, sample: Json) -> List[Found]:
-    found: List[Found] = []
+def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
+    found: List[Suspect] = []
     told = _told(row)
     names, wanted = row.get("interfaces"), told.get("NCCL_SOCKET_IFNAME")
     if wanted and isinstance(names, list):
@@ -268,7 +268,7 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
                 f"{who}: NCCL_SOCKET_IFNAME={wanted} names no interface there is "
                 f"({', '.join(map(str, names[:6]))})"
             )
-            found.append(Found(text, COMMUNICATION, 89, look))
+            found.append(Suspect(text, COMMUNICATION, 89, look))
         elif row.get("same_network"):
             down = [
                 name
@@ -277,7 +277,7 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
             ]
             if down and len(down) == len(chosen):
                 found.append(
-                    Found(
+                    Suspect(
                         f"{who}: NCCL_SOCKET_IFNAME={wanted} names {', '.join(down)}, which is down",
                         COMMUNICATION,
                         89,
@@ -301,16 +301,16 @@ def _networks(who: str, row: Json, sample: Json) -> List[Found]:
                 f"{who}: NCCL_IB_HCA={wanted} names no device there is "
                 f"({', '.join(sorted(devices)[:6]) or 'there is none'})"
             )
-            found.append(Found(text, COMMUNICATION, 89, "ibdev2netdev; NCCL_DEBUG=INFO on the job"))
+            found.append(Suspect(text, COMMUNICATION, 89, "ibdev2netdev; NCCL_DEBUG=INFO on the job"))
         elif not any(selects(wanted, name, number) for name, number in active):
             found.append(
-                Found(
+                Suspect(
                     f"{who}: NCCL_IB_HCA={wanted} names no port that is active", COMMUNICATION, 89, "ibstat"
                 )
             )
     if told.get("NCCL_IB_DISABLE", "0") not in ("", "0") and active:
         text = f"{who}: NCCL_IB_DISABLE is set, and {active[0][0]} is there and active: NCCL goes over TCP"
-        found.append(Found(text, COMMUNICATION, 69, "NCCL_DEBUG=INFO on the job"))
+        found.append(Suspect(text, COMMUNICATION, 69, "NCCL_DEBUG=INFO on the job"))
     return found
 
 
@@ -334,7 +334,7 @@ def selects(wanted: str, name: str, port: Optional[str] = None) -> bool:
     return exclude
 
 
-def _devices(who: str, row: Json, sample: Json) -> List[Found]:
+def _devices(who: str, row: Json, sample: Json) -> List[Suspect]:
     wanted = _told(row).get("CUDA_VISIBLE_DEVICES")
     gpus = gpus_of(sample)
     if not wanted or not gpus:
@@ -349,4 +349,4 @@ def _devices(who: str, row: Json, sample: Json) -> List[Found]:
     if not wrong:
         return []
     text = f"{who}: CUDA_VISIBLE_DEVICES={wanted} names {', '.join(wrong[:3])}, which this node does not have"
-    return [Found(text, MISMATCH, 85, "nvidia-smi -L")]
+    return [Suspect(text, MISMATCH, 85, "nvidia-smi -L")]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from typing import NamedTuple
 
 from ..host import Json
-from ..plain import NamedTuple
 from ..probe.machine import plain
 from ..probe.values import is_fault
 
@@ -32,8 +32,8 @@ class Line(NamedTuple):
     next: Optional[str] = None
 
 
-class Found(NamedTuple):
-    """A fault: the fields of :class:`Line` that it sets."""
+class Suspect(NamedTuple):
+    """A suspected bottleneck: the fields of :class:`Line` that it sets."""
 
     text: str
     kind: str
@@ -74,7 +74,7 @@ def word(value: Any) -> str:
     return shlex.quote(plain(str(value), 240))
 
 
-def line_of(check: str, found: List[Found], fine: str, unknown: List[str]) -> Line:
+def line_of(check: str, found: List[Suspect], fine: str, unknown: List[str]) -> Line:
     """Return the line of a check.
 
     It lists the heaviest faults; without faults, the parts that could not be checked; without either, `fine`.

@@ -14,7 +14,7 @@ import stat
 import time
 
 from ..host import Json
-from ..probe import aside
+from ..probe import reader_process
 from ..probe.machine import plain
 from ..probe.values import Files, is_fault
 
@@ -49,12 +49,12 @@ def read(files: Files) -> Json:
 
     :func:`process` documents the shape of PROCESS.
     """
-    found = aside.ask([("scan", lambda: scan(files))], 2.0)["scan"]
+    found = reader_process.ask([("scan", lambda: scan(files))], 2.0)["scan"]
     if is_fault(found):
         return {"processes": [], "unseen": 0, "error": found}
     pids, unseen = found
     jobs = [(str(pid), _bind(files, pid)) for pid in pids[:MOST]]
-    rows = aside.ask(jobs, 6.0) if jobs else {}
+    rows = reader_process.ask(jobs, 6.0) if jobs else {}
     processes = [
         row if not is_fault(row) else {"pid": int(pid), "error": row}
         for pid, row in rows.items()

@@ -106,7 +106,15 @@ def load(name: str) -> Json:
             with open(name, "rb") as opened:
                 data = opened.read(MOST + 1)
     except OSError as problem:
-        raise NodeError(f"{name}: cannot be read ({problem.strerror}).") from None
+        raise NodeError(
+            f"{name}: cannot be read ({problem.strerror}). Correct the name, or who may read the file."
+        ) from None
+    if not data.strip():
+        raise NodeError(
+            f"{name}: is empty. Record it again with `goldnode-node capture`, or with `nvidia-smi -q -x`."
+        )
+    if data[:2] == b"\x1f\x8b":
+        raise NodeError(f"{name}: is compressed. Decompress it: `zcat {name} | goldnode check-node -`.")
     if len(data) > MOST:
         raise NodeError(
             f"{name}: larger than {MOST >> 20} MiB. Give one capture, or one output of `nvidia-smi -q -x`."

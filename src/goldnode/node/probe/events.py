@@ -10,6 +10,7 @@ one.
 from __future__ import annotations
 
 import errno
+import json
 import os
 
 from ..host import Json
@@ -45,7 +46,7 @@ def read(context: Context) -> Json:
     if context.container:
         found["error"] = not_exposed("a container shows the kernel log of its host")
         return {"events": found}
-    parser = logs.Parser(boot_id)
+    parser = logs.LogParser(boot_id)
     ring = ring_of(files.root + KMSG)
     if isinstance(ring, dict):
         if not (context.host.live and journal(context, parser, found, None)) and not files_of(
@@ -72,7 +73,7 @@ def read(context: Context) -> Json:
     return {"events": found}
 
 
-def feed(parser: logs.Parser, records: bytes, after: int = -1) -> None:
+def feed(parser: logs.LogParser, records: bytes, after: int = -1) -> None:
     """Records, one a line, into the parser: those that may hold an event, and those only whose number is above `after`."""
     for line in logs.candidates(records):
         if after >= 0:
@@ -156,8 +157,6 @@ def usec(records: bytes) -> Optional[int]:
 def last_capture(context: Context, boot_id: Optional[str], first: int) -> Tuple[List[Json], int]:
     """The events of this node's last capture and the number up to which they reach, if that is of this boot, whole, and leaves no gap before
     record `first`; else -1."""
-    from .. import quickjson as json
-
     data = context.files.data(CAPTURE, 32 << 20)
     try:
         events = json.loads(data)["events"] if isinstance(data, bytes) else None
@@ -184,7 +183,7 @@ def last_capture(context: Context, boot_id: Optional[str], first: int) -> Tuple[
         return [], -1
 
 
-def merge(parser: logs.Parser, kept: List[Json]) -> None:
+def merge(parser: logs.LogParser, kept: List[Json]) -> None:
     """Rows that an earlier capture had go before the new ones, and take up their counts."""
     rows: Dict[Tuple[Any, ...], Json] = {}
     for row in kept:
@@ -220,7 +219,7 @@ def key_of(row: Json) -> Tuple[Any, ...]:
     return (row.get("kind"), row.get("code"), row.get("address"), row.get("mig"), *more)
 
 
-def journal(context: Context, parser: logs.Parser, found: Json, until: Optional[int]) -> bool:
+def journal(context: Context, parser: logs.LogParser, found: Json, until: Optional[int]) -> bool:
     """Read this boot's kernel log from the journal, up to the time `until` (microseconds since boot). Return
     whether it was complete.
 
@@ -296,7 +295,7 @@ def monotonic(line: bytes) -> Optional[int]:
     return int(digits) if mark and digits.isdigit() else None
 
 
-def files_of(context: Context, parser: logs.Parser, found: Json) -> bool:
+def files_of(context: Context, parser: logs.LogParser, found: Json) -> bool:
     """Read the first existing log file: its last boot, or all of it if it does not show where a boot begins.
     Return whether there was one.
     """
@@ -334,7 +333,7 @@ def tail(path: str) -> Optional[bytes]:
 
 def parsed(text: str) -> Json:
     """Return section `events` of a given text (an attachment of a ticket), for the last boot in it."""
-    parser = logs.Parser()
+    parser = logs.LogParser()
     data = text.encode("utf-8", "replace")
     for line in logs.candidates(data):
         parser.line(line)

@@ -71,7 +71,8 @@ def read(context: Context) -> Json:
         "driver": driver(context.files, answer, [vendor_of(row) for row in cards.values()]),
         "devices": devices(context.files),
     }
-    if context.files.there(SIMULATOR):
+    # A simulator outside of its usual directory is recognized by the serial numbers that it gives.
+    if context.files.there(SIMULATOR) or any(str(row.get("serial")).startswith("SIMULATED") for row in found):
         sections["simulated"] = True
     return sections
 
@@ -178,7 +179,7 @@ def _others(context: Context, vendor: str, rows: Mapping[str, Any]) -> Tuple[Lis
     return found, error
 
 
-# -- the files of NVIDIA's kernel driver
+# -- files that the NVIDIA kernel driver shows
 
 
 def information(files: Files) -> Dict[str, Json]:

@@ -11,6 +11,9 @@ in tests/cases/logs.
 
 from __future__ import annotations
 
+import json
+from typing import NamedTuple
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
@@ -147,7 +150,24 @@ def unescape(text: str) -> str:
     return out.decode("utf-8", "replace")
 
 
-class Parser:
+class LogEvent(NamedTuple):
+    """Event that a line of the log reports. Lines with the same kind, code, address, MIG instance and `tell` share a row.
+
+    :param tell: another property that keeps two events apart.
+    :param weak: the line accompanies another one, and counts only without it.
+    """
+
+    kind: str
+    where: Optional[str] = None
+    code: Optional[int] = None
+    parameters: Optional[Row] = None
+    fatal: Optional[bool] = None
+    mig: Optional[str] = None
+    tell: Optional[str] = None
+    weak: bool = False
+
+
+class LogParser:
     """Parser of records, one by one. It stores one row per kind, code, address and other distinguishing
     values.
     """
@@ -202,8 +222,6 @@ class Parser:
 
     def entry(self, text: str) -> None:
         """An entry of the journal, as `journalctl -o json` prints it."""
-        from .. import quickjson as json
-
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
@@ -327,13 +345,13 @@ class Parser:
         if "fallen off the bus" in text:
             found = _re("gpu").match(text)
             where = address(found.group(1)) if found else self._gpu if self._gpu_age <= 3 else None
-            return self.note("bus_lost", text, where)
+            return self.note(text, LogEvent("bus_lost", where))
         if "API mismatch" in text:
             found = _re("mismatch").search(text)
             parameters = {
                 key: found.group(key) for key in ("name", "pid", "client") if found and found.group(key)
             }
-            self._mismatch = self.note("api_mismatch", text, None, parameters=_numbers(parameters))
+            self._mismatch = self.note(text, LogEvent("api_mismatch", None, parameters=_numbers(parameters)))
             return self._mismatch
         if self._mismatch is not None and "version" in text:
             for found in _re("versions").finditer(text):
@@ -350,14 +368,16 @@ class Parser:
                 where = address(found.group("address") or "")
                 # Two kernel functions report the same failure, one after the other.
                 return self.note(
-                    "init_failed",
                     text,
-                    where,
-                    parameters=parameters,
-                    weak=found.group("what") == "rm_init_adapter",
+                    LogEvent(
+                        "init_failed",
+                        where,
+                        parameters=parameters,
+                        weak=found.group("what") == "rm_init_adapter",
+                    ),
                 )
         if "probe routine failed" in text:
-            return self.note("probe_failed", text, None, parameters={"driver": "nvidia"}, weak=True)
+            return self.note(text, LogEvent("probe_failed", None, parameters={"driver": "nvidia"}, weak=True))
         return None
 
     def xid(self, text: str) -> Optional[Row]:
@@ -365,7 +385,7 @@ class Parser:
         found = _re("xid").match(text)
         if not found:
             # An unknown form is reported, never skipped.
-            return self.note("xid", text, None) if text[:11] == "NVRM: Xid (" else None
+            return self.note(text, LogEvent("xid", None)) if text[:11] == "NVRM: Xid (" else None
         code = int(found.group("code"))
         rest = found.group("rest") or ""
         parameters: Row = {}
@@ -401,13 +421,15 @@ class Parser:
             if links:
                 parameters["links"] = sorted({int(link) for link in links})
         row = self.note(
-            "xid",
             text,
-            address(found.group("address")),
-            code,
-            parameters,
-            fatal,
-            "/".join(filter(None, found.group("gi", "ci"))) or None,
+            LogEvent(
+                "xid",
+                address(found.group("address")),
+                code,
+                parameters,
+                fatal,
+                "/".join(filter(None, found.group("gi", "ci"))) or None,
+            ),
         )
         if code == 45 and row is not None:  # alone it means another thing than after another
             causes = row["parameters"].setdefault("caused_by", [])
@@ -423,19 +445,21 @@ class Parser:
         """`nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 …`; lines of data follow with the same code."""
         found = _re("sxid").match(text)
         if not found:
-            return self.note("sxid", text, None) if text[:15] == "nvidia-nvswitch" else None
+            return self.note(text, LogEvent("sxid", None)) if text[:15] == "nvidia-nvswitch" else None
         rest = found.group("rest") or ""
         fatal = False if rest[:9] == "Non-fatal" else True if rest[:5] == "Fatal" else None
         links = _re("link").findall(rest) if fatal is not None else []
         parameters: Row = {"links": sorted({int(link) for link in links})} if links else {}
         return self.note(
-            "sxid",
             text,
-            address(found.group("address")),
-            int(found.group("code")),
-            parameters,
-            fatal,
-            weak=fatal is None,
+            LogEvent(
+                "sxid",
+                address(found.group("address")),
+                int(found.group("code")),
+                parameters,
+                fatal,
+                weak=fatal is None,
+            ),
         )
 
     def aer(self, text: str) -> Optional[Row]:
@@ -466,7 +490,10 @@ class Parser:
         if bus and kind:
             parameters["type"] = clean(kind)[:40]
         return self.note(
-            "aer", text, address(where), None, parameters, severity == "fatal", tell=severity, weak=not bus
+            text,
+            LogEvent(
+                "aer", address(where), None, parameters, severity == "fatal", tell=severity, weak=not bus
+            ),
         )
 
     def probe(self, text: str) -> Optional[Row]:
@@ -476,11 +503,13 @@ class Parser:
             return None
         parameters = {"driver": driver, "status": int(found.group("rc"))}
         return self.note(
-            "probe_failed",
             text,
-            address(found.group("a1") or found.group("a2")),
-            parameters=parameters,
-            tell=driver,
+            LogEvent(
+                "probe_failed",
+                address(found.group("a1") or found.group("a2")),
+                parameters=parameters,
+                tell=driver,
+            ),
         )
 
     def limited(self, text: str) -> Optional[Row]:
@@ -493,14 +522,19 @@ class Parser:
             "link": clean(found.group("link")),
             "at": address(found.group("at")),
         }
-        return self.note("bandwidth_limited", text, address(device.group("address")), parameters=parameters)
+        return self.note(
+            text, LogEvent("bandwidth_limited", address(device.group("address")), parameters=parameters)
+        )
 
     def gone(self, text: str) -> Optional[Row]:
         device = _re("device").match(text)
         if not device or "inaccessible" not in text:
             return None
         return self.note(
-            "bus_lost", text, address(device.group("address")), parameters={"driver": device.group("driver")}
+            text,
+            LogEvent(
+                "bus_lost", address(device.group("address")), parameters={"driver": device.group("driver")}
+            ),
         )
 
     def amd(self, text: str) -> Optional[Row]:
@@ -508,7 +542,7 @@ class Parser:
         if not device or device.group("driver") != "amdgpu" or "Fatal error" not in text:
             return None
         return self.note(
-            "init_failed", text, address(device.group("address")), parameters={"driver": "amdgpu"}
+            text, LogEvent("init_failed", address(device.group("address")), parameters={"driver": "amdgpu"})
         )
 
     def storage(self, text: str) -> Optional[Row]:
@@ -516,7 +550,7 @@ class Parser:
         name = next(filter(None, found.groups()), "") if found else ""
         if not name or name[:2] in ("fd", "sr"):  # drives without a medium: errors of healthy machines
             return None
-        return self.note("io_error", text, None, parameters={"device": name}, tell=name)
+        return self.note(text, LogEvent("io_error", None, parameters={"device": name}, tell=name))
 
     def machine(self, text: str) -> Optional[Row]:
         found = _re("edac").match(text)
@@ -524,7 +558,8 @@ class Parser:
             severity = "uncorrected" if found.group("word") == "UE" else "corrected"
             parameters = {"controller": found.group("controller"), "severity": severity}
             return self.note(
-                "mce", text, None, None, parameters, severity == "uncorrected", tell="EDAC " + severity
+                text,
+                LogEvent("mce", None, None, parameters, severity == "uncorrected", tell="EDAC " + severity),
             )
         if not 0 <= text.find("[Hardware Error]: ") <= 8:  # after `mce: ` or a number
             return None
@@ -533,7 +568,8 @@ class Parser:
         if bank:  # MCi_STATUS: bit 61 is set where the error was not corrected (Intel SDM volume 3, machine-check architecture)
             severity = "uncorrected" if int(bank.group(1), 16) >> 61 & 1 else "corrected"
             return self.note(
-                "mce", text, None, None, {"severity": severity}, severity == "uncorrected", tell=severity
+                text,
+                LogEvent("mce", None, None, {"severity": severity}, severity == "uncorrected", tell=severity),
             )
         bad = (
             "event severity: fatal" in low
@@ -543,14 +579,16 @@ class Parser:
         )
         severity = "uncorrected" if bad else "corrected" if "correct" in low else "unknown"
         return self.note(
-            "mce",
             text,
-            None,
-            None,
-            {"severity": severity},
-            True if bad else None,
-            tell=severity,
-            weak=severity == "unknown",
+            LogEvent(
+                "mce",
+                None,
+                None,
+                {"severity": severity},
+                True if bad else None,
+                tell=severity,
+                weak=severity == "unknown",
+            ),
         )
 
     def down(self, text: str) -> Optional[Row]:
@@ -566,11 +604,13 @@ class Parser:
             else {"interface": clean(found.group("port") or "")[:40] or None}
         )
         return self.note(
-            "link_down",
             text,
-            address(found.group("address") or ""),
-            parameters=parameters,
-            tell=str(parameters),
+            LogEvent(
+                "link_down",
+                address(found.group("address") or ""),
+                parameters=parameters,
+                tell=str(parameters),
+            ),
         )
 
     def hung(self, text: str) -> Optional[Row]:
@@ -578,10 +618,12 @@ class Parser:
         if not found:
             return None
         return self.note(
-            "hung_task",
             text,
-            None,
-            parameters={"pid": int(found.group("pid")), "name": clean(found.group("name"))[:40]},
+            LogEvent(
+                "hung_task",
+                None,
+                parameters={"pid": int(found.group("pid")), "name": clean(found.group("name"))[:40]},
+            ),
         )
 
     def memory(self, text: str) -> Optional[Row]:
@@ -594,23 +636,13 @@ class Parser:
             "name": clean(found.group("name"))[:40],
             "cgroup": group,
         }
-        return self.note("oom", text, None, parameters=parameters, tell=str(group))
+        return self.note(text, LogEvent("oom", None, parameters=parameters, tell=str(group)))
 
     # -- rows
 
-    def note(
-        self,
-        kind: str,
-        text: str,
-        where: Optional[str],
-        code: Optional[int] = None,
-        parameters: Optional[Row] = None,
-        fatal: Optional[bool] = None,
-        mig: Optional[str] = None,
-        tell: Optional[str] = None,
-        weak: bool = False,
-    ) -> Optional[Row]:
-        """Count one line. `tell`: what else keeps two events apart; `weak`: a line that goes with another, and counts only without it."""
+    def note(self, text: str, event: LogEvent) -> Optional[Row]:
+        """Count one line."""
+        kind, where, code, parameters, fatal, mig, tell, weak = event
         self._weak = weak
         key = (kind, code, where, mig, tell)
         row = self.rows.get(key)
@@ -680,20 +712,20 @@ class Parser:
         return [{key: value for key, value in row.items() if key[:1] != "_"} for row in self.rows.values()]
 
 
-_OTHERS: Tuple[Tuple[str, Callable[[Parser, str], Optional[Row]]], ...] = (
-    ("probe ", Parser.probe),
-    ("available PCIe bandwidth, limited by", Parser.limited),
-    ("power state from D3cold", Parser.gone),
-    ("GPU init", Parser.amd),
-    ("blocked for more than", Parser.hung),
-    ("Killed process", Parser.memory),
-    ("EDAC ", Parser.machine),
-    ("[Hardware Error]", Parser.machine),
-    ("ink ", Parser.down),
-    ("rror", Parser.storage),
-    ("orruption", Parser.storage),
-    ("timeout, ", Parser.storage),
-    ("controller is down", Parser.storage),
+_OTHERS: Tuple[Tuple[str, Callable[[LogParser, str], Optional[Row]]], ...] = (
+    ("probe ", LogParser.probe),
+    ("available PCIe bandwidth, limited by", LogParser.limited),
+    ("power state from D3cold", LogParser.gone),
+    ("GPU init", LogParser.amd),
+    ("blocked for more than", LogParser.hung),
+    ("Killed process", LogParser.memory),
+    ("EDAC ", LogParser.machine),
+    ("[Hardware Error]", LogParser.machine),
+    ("ink ", LogParser.down),
+    ("rror", LogParser.storage),
+    ("orruption", LogParser.storage),
+    ("timeout, ", LogParser.storage),
+    ("controller is down", LogParser.storage),
 )
 
 
@@ -707,7 +739,7 @@ def parse(lines: Iterable[Union[bytes, str]], boot_id: Optional[str] = None) -> 
     :param lines: records of /dev/kmsg, journal entries in JSON, or lines of text; forms may be mixed.
     :param boot_id: which boot they are of, where that is known.
     """
-    parser = Parser(boot_id)
+    parser = LogParser(boot_id)
     for line in lines:
         parser.line(line)
     return parser.told()

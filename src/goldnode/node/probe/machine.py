@@ -4,6 +4,7 @@ observations are not read again.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
@@ -99,8 +100,6 @@ def image_id(files: Files) -> Any:
     """
     text = files.text("/etc/goldnode/image.json")
     if isinstance(text, str):
-        from .. import quickjson as json
-
         try:
             said = json.loads(text)
             name = said.get("image_id") or said.get("id") or said.get("digest")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from ..host import Json
-from . import aside
+from . import reader_process
 from .context import Context
 from .values import Files, is_fault, not_exposed, unread
 
@@ -76,7 +76,7 @@ def read(context: Context) -> Json:
     ]
     devices = files.names(IB)
     jobs += [(f"ib {name}", _bind(device, files, name)) for name in devices]
-    asked = aside.Asked(jobs)
+    asked = reader_process.Asked(jobs)
     network = {name: interface(files, name) for name in names}
     found = asked.finish()
     for name, row in network.items():
@@ -160,15 +160,15 @@ def firmware(name: str) -> Any:
     """Return the firmware version from the driver (ETHTOOL_GDRVINFO: struct ethtool_drvinfo, 196 bytes,
     fw_version at 68).
     """
-    import _socket  # socket itself imports what takes longer than all that is done here
     import array
     import fcntl
+    import socket
     import struct
 
     answer = array.array("B", struct.pack("I", GDRVINFO) + bytes(192))
     request = struct.pack("16sP16x", name.encode()[:15], answer.buffer_info()[0])
     try:
-        opened = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+        opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             fcntl.ioctl(opened.fileno(), SIOCETHTOOL, request)
         finally:

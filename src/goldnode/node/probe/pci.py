@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .context import Context
     from .values import Files
 
+    Functions = Dict[str, Tuple[str, str]]
+
 BUS = "/sys/bus/pci/devices"
 GPU_VENDORS = ("10de", "1002", "8086")
 # GT/s as sysfs writes them -> generation; generation -> Mb/s of one lane after encoding, as the kernel counts (PCIE_SPEED2MBS_ENC).
@@ -49,19 +51,26 @@ def read(context: Context) -> Json:
         return {"pci": not_exposed(f"no {BUS}")}
     health = context.document.get("health")
     inner = health.get("on_package") if isinstance(health, dict) else None
-    return sections(files, names, inner if isinstance(inner, list) else [])
+    known = context.seen.functions if context.seen is not None else {}
+    return sections(files, identities(files, names, known), inner if isinstance(inner, list) else [])
 
 
-def sections(files: Files, names: Sequence[str], inner: Sequence[str]) -> Json:
-    """The sections, of the functions with these addresses. `inner`: PCI ids of bridges in packages and on cards."""
-    ids: Dict[str, Tuple[str, str]] = {}
-    found: Json = {}
+def identities(files: Files, names: Sequence[str], known: Mapping[str, Tuple[str, str]]) -> Functions:
+    """Return the :func:`identity` of each function by address. Those in `known` are not read again."""
+    found: Functions = {}
     with Folder(files, BUS) as bus:
         for address in names:
             if is_address(address):
-                told = identity(bus, address)
-                if told is not None:
-                    ids[address] = told
+                own = known.get(address) or identity(bus, address)
+                if own is not None:
+                    found[address] = own
+    return found
+
+
+def sections(files: Files, ids: Functions, inner: Sequence[str]) -> Json:
+    """The sections, of these functions. `inner`: PCI ids of bridges in packages and on cards."""
+    found: Json = {}
+    with Folder(files, BUS) as bus:
         for address, own in ids.items():
             kind = _kind(*own)
             if kind is None:

@@ -11,7 +11,7 @@ import stat
 import time
 
 from ..host import Json
-from . import aside
+from . import reader_process
 from .context import Context
 from .network import pci_address
 from .values import Files, is_fault, not_exposed, unread
@@ -63,7 +63,7 @@ def read(context: Context) -> Json:
     jobs += [(f"smart {name}", _bind(smart, files, name)) for name in sorted(set(over.values()))]
     ordered = sorted(mounted, key=lambda name: (remote(mounted[name]["type"]), name))
     jobs += [(f"space {name}", _bind(space, files, name)) for name in ordered]
-    asked = aside.Asked(jobs)
+    asked = reader_process.Asked(jobs)
     disks, arrays = devices(files), raid(files)
     found = asked.finish()
     for name in disks:
@@ -79,7 +79,7 @@ def read(context: Context) -> Json:
     section: Json = {"devices": disks, "mounts": mounted, "raid": arrays}
     paths = named(context)
     if paths and not context.passive:
-        section["paths"] = aside.ask(
+        section["paths"] = reader_process.ask(
             [(name, _bind(speed, files, name)) for name in paths], 2 * len(paths) + 2.0, SECONDS + 1
         )
     return {"storage": section}

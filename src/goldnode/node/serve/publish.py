@@ -6,10 +6,10 @@ capture.
 
 from __future__ import annotations
 
+import json
 import os
 
 from .. import boot
-from .. import quickjson as json
 from ..host import boot_identity
 from ..verdict import current
 

@@ -1,6 +1,7 @@
 """Small programs for schedulers, in plain shell.
 
-They read the files of the last check, one key per line, so they work even if goldnode's program is broken.
+They read text files that the last check wrote (:data:`..verdict.current.STATUS`, :data:`..gate.MODE`,
+:data:`..gate.REASON`). So they work even if goldnode's program is broken, and in a pod without Python.
 integrations/ contains the same texts.
 """
 
@@ -20,22 +21,19 @@ SLURM = f"""#!/bin/sh
 run=${{GOLDNODE_RUN:-/run/goldnode}} state=${{GOLDNODE_STATE:-/var/lib/goldnode}}
 memory=$state/slurm-health limit={current.LIMIT}
 
-field() {{ sed -n "/^ \\"$1\\": /{{s/^ \\"$1\\": \\"*\\([^\\",]*\\)\\"*,*\\$/\\1/p;q}}" "$2" 2>/dev/null; }}
-
 read -r now rest </proc/uptime || exit 0
-at=$(field uptime "$run/verdict.json")
-late=
-case ${{at%%.*}} in
+at= late= mode=
+[ ! -r "$run/status" ] || read -r at rest <"$run/status"
+case $at in
 '' | *[!0-9]*) late="no verdict since this boot" ;;
 *)
-    age=$((${{now%%.*}} - ${{at%%.*}}))
+    age=$((${{now%%.*}} - at))
     if [ "$age" -lt -1 ]; then late="no verdict since this boot"; elif [ "$age" -gt "$limit" ]; then late="the last verdict is too old"; fi
     ;;
 esac
 [ -z "$late" ] && [ ! -e "$memory" ] && exit 0
 
-mode=$(field mode "$run/gate.json")
-[ -n "$mode" ] || mode=$(field mode "$state/gate.json")
+[ ! -r "$state/gate.mode" ] || read -r mode <"$state/gate.mode"
 [ "$mode" = drain ] || late=
 if [ -n "$late" ]; then
     [ -e "$memory" ] && exit 0
@@ -83,20 +81,21 @@ NPD = f"""#!/bin/sh
 # It reads files below GOLDNODE_RUN (/run/goldnode; in a pod, where the node's directory is mounted) and starts nothing that could hang.
 run=${{GOLDNODE_RUN:-/run/goldnode}} limit={current.LIMIT}
 
-field() {{ sed -n "/^ \\"$1\\": /{{s/^ \\"$1\\": \\"*\\([^\\",]*\\)\\"*,*\\$/\\1/p;q}}" "$2" 2>/dev/null; }}
 say() {{
     printf '%.80s\\n' "$(printf '%s' "$2" | tr -cd '\\40-\\176')"
     exit "$1"
 }}
 
 read -r now rest </proc/uptime || say 2 "goldnode: /proc/uptime cannot be read"
-[ -r "$run/verdict.json" ] || say 2 "goldnode: no verdict since this boot"
-at=$(field uptime "$run/verdict.json") code=$(field exit_code "$run/verdict.json")
-case ${{at%%.*}} in '' | *[!0-9]*) say 2 "goldnode: the verdict cannot be read" ;; esac
-age=$((${{now%%.*}} - ${{at%%.*}}))
+[ -r "$run/status" ] || say 2 "goldnode: no verdict since this boot"
+at= code= why=
+read -r at code rest <"$run/status"
+case $at in '' | *[!0-9]*) say 2 "goldnode: the verdict cannot be read" ;; esac
+age=$((${{now%%.*}} - at))
 [ "$age" -ge -1 ] || say 2 "goldnode: the last verdict is of another boot"
 [ "$age" -le "$limit" ] || say 2 "goldnode: the last verdict is ${{age}}s old, limit ${{limit}}s"
-why=$(sed -n '/^ "reasons": \\[$/{{n;s/^ *"//;s/",*$//;p;q}}' "$run/gate.json" 2>/dev/null)
+[ ! -r "$run/gate.reason" ] || read -r why <"$run/gate.reason"
+why=${{why#goldnode gate: }}
 case $code in
 0) say 0 "goldnode: healthy" ;;
 1) say 0 "goldnode: degraded" ;;

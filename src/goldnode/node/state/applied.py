@@ -13,12 +13,12 @@ the node had when it left that document. A row has these keys:
 
 from __future__ import annotations
 
+import json
+import re
 import time
+from typing import NamedTuple
 
-from .. import quickjson as json
 from ..host import Host, Json
-from ..later import re
-from ..plain import NamedTuple
 from .domains.program import CLASS, class_file
 from .model import Observed
 from .names import digest
@@ -46,7 +46,7 @@ class GoneError(Exception):
         self.code, self.message, self.remedy = code, message, remedy
 
 
-class Choice(NamedTuple):
+class RollbackTarget(NamedTuple):
     """The row to return to, the row in force, and whether the node has already returned there (`again`)."""
 
     to: Json
@@ -136,7 +136,7 @@ def kept(known: List[Json]) -> List[Json]:
     return stay if not good or good[-1] in stay else [good[-1], *stay[1:]]
 
 
-def earlier(known: List[Json], to: str = "") -> Choice:
+def earlier(known: List[Json], to: str = "") -> RollbackTarget:
     """Return the document that a node rolls back to. Pure.
 
     Without `to`, this is the newest document before the one in force that a check found good. If there is
@@ -166,10 +166,10 @@ def earlier(known: List[Json], to: str = "") -> Choice:
             )
             what = "is the beginning of several digests" if found else "is not kept on this node"
             raise GoneError("nothing-earlier", f"{to} {what}.", f"Kept are the locks: {have}.")
-        return Choice(found[-1], now, found[-1] is now)
+        return RollbackTarget(found[-1], now, found[-1] is now)
     # A second rollback must not undo the first one.
     if now["by"] == BY_ROLLBACK:
-        return Choice(now, now, True)
+        return RollbackTarget(now, now, True)
     before = known[:-1]
     found = [row for row in before if row["good"]] or [row for row in before if row["whole"]]
     if not found:
@@ -179,7 +179,7 @@ def earlier(known: List[Json], to: str = "") -> Choice:
             f"{short(now['lock_digest'])} ({now['stack']}), wholly brought.",
             "There is nothing to return to: change the stack or its lock, and run site.yml.",
         )
-    return Choice(found[-1], now, False)
+    return RollbackTarget(found[-1], now, False)
 
 
 def read(host: Host, row: Json) -> Json:

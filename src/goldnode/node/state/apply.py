@@ -13,11 +13,11 @@ import json
 import os
 import re
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from .. import slots
 from ..host import Host, Result, boot_identity
-from ..plain import asdict, replace
 from . import applied, deferred, history, shaping
 from . import record as records
 from .aptcall import APT, APT_TIME
@@ -576,29 +576,35 @@ class Applier:
 
 
 def teller(host: Host) -> Callable[[str], None]:
-    """Return a `say` that appends to /run/goldnode/progress, so that a person can follow a long run."""
+    """Return a `say` that appends to /run/goldnode/progress. Action plugins on the controller show its lines."""
 
     def say(text: str) -> None:
         here = host.path(PROGRESS)
-        here.parent.mkdir(parents=True, exist_ok=True)
-        with here.open("a", encoding="utf-8", errors="replace") as opened:
-            opened.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+        # A run must not fail because its progress cannot be shown.
+        with contextlib.suppress(OSError):
+            here.parent.mkdir(parents=True, exist_ok=True)
+            with here.open("a", encoding="utf-8", errors="replace") as opened:
+                opened.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     return say
 
 
 @contextlib.contextmanager
-def alone(host: Host, wait: float) -> Iterator[None]:
+def alone(host: Host, wait: float, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
     """Hold the node's apply lock. The kernel drops it when a run is killed, so there are no stale locks."""
     here = host.path(LOCK)
     here.parent.mkdir(parents=True, exist_ok=True)
     with here.open("a+") as opened:
         end = time.monotonic() + wait
+        waits = False
         while True:
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
+                if not waits and host.live:
+                    say(f"waiting up to {wait:.0f} s for another goldnode run on this node")
+                waits = True
                 if time.monotonic() > end:
                     opened.seek(0)
                     raise NodeError(
@@ -676,7 +682,9 @@ def apply(
         afterwards. The journal stays in these cases. It shows the next run that half-done changes are
         goldnode's own and that it may finish them.
     """
-    with alone(host, lock_timeout):
+    if host.live:
+        say(f"{part}: start")  # goldnode.ansible.follow shows the lines after it
+    with alone(host, lock_timeout, say):
         before = plan(host, document, payloads, lock_timeout=lock_timeout)
         if before.refusals:
             raise refusal_of(before)
@@ -700,7 +708,10 @@ def apply(
             # An image gets no history: the time of the build would make every build different.
             if done and host.live:
                 try:
-                    history.record(host, document, part, done, earlier, time.monotonic() - begun, error, by)
+                    seconds = time.monotonic() - begun
+                    history.record(
+                        host, document, history.AppliedPart(part, done, earlier, seconds, error, by)
+                    )
                 except OSError as problem:
                     say(f"no record of this run could be kept: {problem}")
         return done, before, after
@@ -716,7 +727,9 @@ def settle(
     applier.planned = list(before.part(part))
     if part != ABSENT:
         records.before_files(host, applier.planned)
-    for action in applier.planned:
+    for number, action in enumerate(applier.planned, 1):
+        if host.live:
+            applier.say(f"{part} {number}/{len(applier.planned)}: {action.kind} {action.target}")
         perform(applier, action, done)
         if action.reboot and host.live:
             marks = list(load_json(host, REBOOT_MARKS) or [])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .. import quickjson as json
+import json
+
 from ..host import Json
 
 TYPE_CHECKING = False

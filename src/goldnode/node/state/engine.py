@@ -6,10 +6,10 @@ Nodes, images, the boot check and the tests share this computation.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from .. import drained
 from ..host import Host
-from ..plain import replace
 from . import owners, preflight
 from .domains import (
     apt,

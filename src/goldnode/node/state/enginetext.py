@@ -6,8 +6,9 @@ goldnode needs. Pure functions.
 
 from __future__ import annotations
 
-from ..later import importlib, json, re
-from ..quickjson import loads
+import importlib
+import json
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -378,7 +379,7 @@ def read_cdi(text: str) -> Dict[str, Any]:
     specs (nvidia-ctk, the CDI libraries) put one key on each line.
     """
     try:
-        found = loads(text)
+        found = json.loads(text)
     except ValueError:
         return _read_cdi_lines(text)
     try:

@@ -8,8 +8,8 @@ or a node's os-release to
 
 from __future__ import annotations
 
-from ..later import re
-from ..plain import NamedTuple
+import re
+from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ class Family(NamedTuple):
     found: bool
 
 
+_EXTRA = "linux-modules-extra-{release}"
+# Package -> the first kernel without it: Ubuntu's 7.0 has all modules in linux-modules (facts/distros.yml, hwe24).
+_ENDED = {_EXTRA: 7}
+
 FAMILIES: Dict[str, Family] = {
     "debian": Family(
         kernel=("linux-image-{release}", "linux-headers-{release}"),
@@ -47,7 +51,7 @@ FAMILIES: Dict[str, Family] = {
             "linux-image-{release}",
             "linux-headers-{release}",
             "linux-modules-{release}",
-            "linux-modules-extra-{release}",
+            _EXTRA,
         ),
         fence=("linux-generic", "linux-image-generic", "linux-headers-generic", "linux-virtual"),
         archives={
@@ -81,7 +85,10 @@ def family(distribution: str) -> Family:
 
 def kernel_packages(distribution: str, release: str) -> List[str]:
     """Return the packages of kernel `release`, the image first and the headers second."""
-    return [name.format(release=release) for name in FAMILIES[distribution].kernel]
+    first = re.match(r"\d*", release)
+    series = int(first.group() or 0) if first else 0
+    names = FAMILIES[distribution].kernel
+    return [name.format(release=release) for name in names if series < _ENDED.get(name, series + 1)]
 
 
 def kernel_release(package: str) -> Optional[str]:

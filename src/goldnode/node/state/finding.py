@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..plain import dataclass, replace
+from dataclasses import dataclass, replace
+
 from .kinds import HARDWARE, kind
 from .model import Observed
 from .remedy import GPU_RESET, POLICY, SITE, Remedy

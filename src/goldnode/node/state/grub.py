@@ -12,8 +12,8 @@ are those of GRUB 2.06: ``normal/menu.c`` (``get_entry_number``, ``menuentry_eq`
 
 from __future__ import annotations
 
-from ..later import re
-from ..plain import NamedTuple
+import re
+from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class GrubError(ValueError):
     """A syntax error in ``grub.cfg`` or ``grubenv``; the text gives location and reason."""
 
 
-class Entry(NamedTuple):
+class GrubEntry(NamedTuple):
     """One bootable menu entry. Paths include submenus, in the format of GRUB_DEFAULT (``a>b``)."""
 
     release: Optional[str]  # from /vmlinuz-RELEASE on its `linux` line; None if there is no such file
@@ -85,7 +85,7 @@ class Entry(NamedTuple):
         return ">".join(index if _number(name) is not None else _escape(name) for name, index in pairs)
 
 
-class Choice(NamedTuple):
+class GrubChoice(NamedTuple):
     """The kernel that boots next, with `release` None if it is unknown.
 
     `via` is next_entry, saved_entry, default or first.
@@ -94,7 +94,7 @@ class Choice(NamedTuple):
     release: Optional[str]
     via: str
     wanted: Optional[str]  # the value of `default` that GRUB acts on; None: not set, or unknown
-    entry: Optional[Entry]
+    entry: Optional[GrubEntry]
     fallback: bool  # True: `wanted` is not in the menu, so GRUB takes the first entry
     reason: str
 
@@ -121,18 +121,18 @@ def environment(grubenv: bytes) -> Dict[str, str]:
     return values
 
 
-def entries(grub_cfg: str) -> List[Entry]:
+def entries(grub_cfg: str) -> List[GrubEntry]:
     """Return every menu entry in menu order, with the entries of submenus in place.
 
     Raises GrubError with the line number.
     """
-    found: List[Entry] = []
+    found: List[GrubEntry] = []
     for node in _Script(grub_cfg, {}, False, None).menu:
         node.flatten(found)
     return found
 
 
-def entry_for(grub_cfg: str, release: str) -> Optional[Entry]:
+def entry_for(grub_cfg: str, release: str) -> Optional[GrubEntry]:
     """Return the entry that boots `release` and is not a recovery entry, or None.
 
     GRUB's first "simple" entry always boots the newest kernel, so an entry whose id names
@@ -143,7 +143,7 @@ def entry_for(grub_cfg: str, release: str) -> Optional[Entry]:
     return named[0] if named else able[0] if able else None
 
 
-def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Choice:
+def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> GrubChoice:
     """Return the release that boots next if no one uses the menu, and the reason.
 
     `grubenv` holds the bytes of /boot/grub/grubenv, empty if the file does not exist. `custom` is the text of
@@ -157,18 +157,18 @@ def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Ch
     try:
         script = _Script(grub_cfg, values, bool(grubenv), custom)
     except RecursionError:
-        return Choice(None, "default", None, None, False, "grub.cfg nests too deep" + note)
+        return GrubChoice(None, "default", None, None, False, "grub.cfg nests too deep" + note)
     except GrubError as error:
-        return Choice(None, "default", None, None, False, str(error) + note)
+        return GrubChoice(None, "default", None, None, False, str(error) + note)
     wanted, via = script.env.get("default", ""), script.via
     if script.blind:
-        return Choice(None, via, wanted or None, None, False, script.blind + note)
+        return GrubChoice(None, via, wanted or None, None, False, script.blind + note)
     if wanted is None:
-        return Choice(
+        return GrubChoice(
             None, via, None, None, False, "the default depends on what only the boot itself can tell" + note
         )
     if not script.menu:
-        return Choice(None, via, wanted or None, None, False, "grub.cfg has no menu entry" + note)
+        return GrubChoice(None, via, wanted or None, None, False, "grub.cfg has no menu entry" + note)
     if not wanted:
         said = f"grubenv has no {via}" if via.endswith("_entry") else "grub.cfg sets no default"
         said += ": the first entry boots"
@@ -181,10 +181,10 @@ def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Ch
         said += ", which leads to no entry or to one that this file alone does not decide"
     elif entry.release is None:
         said += f': entry "{entry.title_path}" names no kernel release'
-    return Choice(entry.release if entry else None, via, wanted or None, entry, fallback, said + note)
+    return GrubChoice(entry.release if entry else None, via, wanted or None, entry, fallback, said + note)
 
 
-def _walk(menu: List["_Node"], wanted: str) -> Tuple[Optional[Entry], bool]:
+def _walk(menu: List["_Node"], wanted: str) -> Tuple[Optional[GrubEntry], bool]:
     """Return the entry that `wanted` selects, and whether GRUB had to fall back.
 
     Without an entry, the choice is undetermined or a submenu is empty.
@@ -267,10 +267,10 @@ class _Node:
 
     def __init__(self, title: str, name: str, certain: bool) -> None:
         self.title, self.id, self.certain = title, name, certain
-        self.entry: Optional[Entry] = None
+        self.entry: Optional[GrubEntry] = None
         self.menu: List[_Node] = []
 
-    def flatten(self, into: List[Entry]) -> None:
+    def flatten(self, into: List[GrubEntry]) -> None:
         if self.entry is not None:
             into.append(self.entry)
         for node in self.menu:
@@ -662,7 +662,7 @@ class _Script:
         joined = [">".join(parts) for parts in path]
         # Several `linux` lines may name different kernels; then the release is undetermined.
         release = releases.pop() if len(releases) == 1 else None
-        node.entry = Entry(release, joined[0], joined[1], joined[2], recovery, certain, tuple(line))
+        node.entry = GrubEntry(release, joined[0], joined[1], joined[2], recovery, certain, tuple(line))
 
     def test(self, words: List[Optional[str]]) -> Optional[bool]:
         """Evaluate ``[ … ]`` with three values. Unknown operands (files, numbers, parentheses) yield None."""

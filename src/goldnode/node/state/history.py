@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from dataclasses import dataclass
 
 from ..host import Host, boot_identity
 from .domains.program import CLASS
@@ -45,16 +46,19 @@ def earlier_lock(host: Host, digest: str) -> Optional[str]:
     return last.get("earlier_lock_digest") if earlier == digest else earlier
 
 
-def record(
-    host: Host,
-    document: Mapping[str, Any],
-    part: str,
-    done: List[Dict[str, Any]],
-    earlier: Optional[str],
-    seconds: float,
-    error: Optional[str],
-    by: str = "apply",
-) -> None:
+@dataclass(frozen=True)
+class AppliedPart:
+    """The outcome of one apply: its actions, the digest of the lock before it, its duration, and its error."""
+
+    part: str
+    done: List[Dict[str, Any]]
+    earlier: Optional[str]
+    seconds: float
+    error: Optional[str]
+    by: str = "apply"
+
+
+def record(host: Host, document: Mapping[str, Any], applied: AppliedPart) -> None:
     """Write one record and drop the oldest ones.
 
     File names are numbered, so that their order does not depend on the node's clock.
@@ -66,15 +70,15 @@ def record(
     entry = {
         "schema": SCHEMA,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
-        "seconds": round(seconds, 2),
-        "part": part,
-        "by": by,
+        "seconds": round(applied.seconds, 2),
+        "part": applied.part,
+        "by": applied.by,
         "class": document["class"],
         "class_digest": document["digest"],
         "lock_digest": document["lock"]["digest"],
-        "earlier_lock_digest": earlier,
+        "earlier_lock_digest": applied.earlier,
         "boot_identity": boot_identity(host),
-        "error": ends(error),
+        "error": ends(applied.error),
         "actions": [
             {
                 "kind": row["kind"],
@@ -83,10 +87,10 @@ def record(
                 "error": ends(row["error"]),
                 "seconds": row["seconds"],
             }
-            for row in done
+            for row in applied.done
         ],
     }
-    name = f"{HISTORY}/{number:06d}-{time.strftime('%Y%m%dT%H%M%SZ', now)}-{part}.json"
+    name = f"{HISTORY}/{number:06d}-{time.strftime('%Y%m%dT%H%M%SZ', now)}-{applied.part}.json"
     host.write(name, json.dumps(entry, indent=1, sort_keys=True).encode())
     for old in names[: max(0, len(names) + 1 - KEEP)]:
         host.remove(f"{HISTORY}/{old}")

@@ -16,8 +16,7 @@ import subprocess
 import tempfile
 import zlib
 from pathlib import Path
-
-from ..plain import NamedTuple
+from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

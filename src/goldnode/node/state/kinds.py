@@ -8,8 +8,9 @@ A finding may override severity, blast radius and remedy: few retired pages degr
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..host import like
-from ..plain import NamedTuple
 from .remedy import ACKNOWLEDGE, COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, Remedy
 
 TYPE_CHECKING = False
@@ -213,7 +214,7 @@ _ROWS: Tuple[Kind, ...] = (
     ),
     Kind(
         "gpu.board", HARDWARE, DRAIN, VISIT,
-        "the PCI subsystem id, which tells board variants of one device id apart, is one of the class",
+        "the PCI subsystem id, which distinguishes board variants of one device id, is one of the class",
         Remedy(
             "Compare `lspci -nnv -s SUBJECT` with the class: this is another board variant. Move the node to its class, or "
             "bless the board.",

@@ -18,9 +18,9 @@ from __future__ import annotations
 import os
 import re
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from ..boot import PLACES, VARIABLES, VENDOR
-from ..plain import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ HEADER, MAGIC, POINTER = 0x202, b"HdrS", 0x20E
 _COUNTER = re.compile(r"^(.+)\+(\d{1,9})(?:-(\d{1,9}))?(\.conf)$", re.IGNORECASE)
 
 
-class Entry(NamedTuple):
+class LoaderEntry(NamedTuple):
     """One type #1 entry.
 
     `id` is its file name without the counter. `left` and `done` count tries; without a
@@ -55,13 +55,13 @@ class Entry(NamedTuple):
         return self.left == 0
 
 
-class Choice(NamedTuple):
+class LoaderChoice(NamedTuple):
     """The entry that boots next, with `entry` None if it is unknown.
 
     `via` is LoaderEntryOneShot, LoaderEntryDefault, default or first.
     """
 
-    entry: Optional[Entry]
+    entry: Optional[LoaderEntry]
     via: str
     reason: str
 
@@ -97,10 +97,10 @@ def fields(text: str) -> Mapping[str, str]:
     return found
 
 
-def parse(name: str, text: str, bootable: bool = True) -> Entry:
+def parse(name: str, text: str, bootable: bool = True) -> LoaderEntry:
     """Return an entry from its file name and content."""
     ident, left, done = counter(name)
-    return Entry(name, ident, left, done, fields(text), bootable)
+    return LoaderEntry(name, ident, left, done, fields(text), bootable)
 
 
 # -- order
@@ -151,7 +151,7 @@ class _Newest:
         return isinstance(other, _Newest) and compare(self.text, other.text) == 0
 
 
-def ordered(entries: Sequence[Entry]) -> List[Entry]:
+def ordered(entries: Sequence[LoaderEntry]) -> List[LoaderEntry]:
     """Return entries in the order of systemd-boot's menu; it tries the first one first.
 
     Entries without tries left come last. Before them come those with a sort key, ordered by sort key, machine
@@ -159,7 +159,7 @@ def ordered(entries: Sequence[Entry]) -> List[Entry]:
     versions put used-up entries last by the same rule.
     """
 
-    def place(entry: Entry) -> Tuple[object, ...]:
+    def place(entry: LoaderEntry) -> Tuple[object, ...]:
         # The Specification orders entries with a sort key before those without one.
         key = entry.fields.get("sort-key")
         kept = (
@@ -174,10 +174,10 @@ def ordered(entries: Sequence[Entry]) -> List[Entry]:
 
 def choose(
     conf: Mapping[str, str],
-    entries: Sequence[Entry],
+    entries: Sequence[LoaderEntry],
     default: Optional[str] = None,
     once: Optional[str] = None,
-) -> Choice:
+) -> LoaderChoice:
     """Return the entry that boots next.
 
     `conf` holds the fields of loader.conf. `default` and `once` are LoaderEntryDefault and
@@ -188,7 +188,7 @@ def choose(
     wishes = [("LoaderEntryOneShot", once), ("LoaderEntryDefault", default)]
     config = conf.get("default")
     if config and config.startswith("@saved"):
-        return Choice(
+        return LoaderChoice(
             None, "default", "loader.conf leaves the choice to the last one made at the screen (@saved)"
         )
     for via, wish in (*wishes, ("default", config)):
@@ -197,14 +197,14 @@ def choose(
         # Match the file name (which contains the counter; used before version 256) or the id.
         for entry in menu:
             if any(fnmatchcase(name.lower(), wish.lower()) for name in (entry.file, entry.id)):
-                return Choice(entry, via, f"{via} is {wish}: entry {entry.file}")
+                return LoaderChoice(entry, via, f"{via} is {wish}: entry {entry.file}")
         # systemd-boot gives names in auto-… to entries that it adds itself; they are not type #1 entries.
         if via != "default" and wish.lower().startswith("auto-"):
-            return Choice(None, via, f"{via} is {wish}, which is no entry of a kernel")
+            return LoaderChoice(None, via, f"{via} is {wish}, which is no entry of a kernel")
     if not menu:
-        return Choice(None, "first", "there is no entry with a kernel")
+        return LoaderChoice(None, "first", "there is no entry with a kernel")
     said = f"loader.conf's default {config} is no entry: " if config else ""
-    return Choice(menu[0], "first", f"{said}the first entry {menu[0].file}")
+    return LoaderChoice(menu[0], "first", f"{said}the first entry {menu[0].file}")
 
 
 # -- reading
@@ -224,7 +224,7 @@ def partition(host: Host) -> Optional[str]:
     return next((place for place in PLACES if host.is_dir(f"{place}/loader/entries")), None)
 
 
-def entries(host: Host, place: str) -> List[Entry]:
+def entries(host: Host, place: str) -> List[LoaderEntry]:
     """Return every type #1 entry of an ESP."""
     found = []
     for name in host.glob(f"{place}/loader/entries", "*"):
@@ -236,7 +236,7 @@ def entries(host: Host, place: str) -> List[Entry]:
     return found
 
 
-def next_boot(host: Host, place: str) -> Choice:
+def next_boot(host: Host, place: str) -> LoaderChoice:
     """Return the entry that systemd-boot starts next from an ESP."""
     conf = fields(host.text(f"{place}/loader/loader.conf") or "")
     return choose(
@@ -244,7 +244,7 @@ def next_boot(host: Host, place: str) -> Choice:
     )
 
 
-def release(host: Host, place: str, entry: Entry) -> Optional[str]:
+def release(host: Host, place: str, entry: LoaderEntry) -> Optional[str]:
     """Return the kernel release of an entry, or None.
 
     Read it from the header of the kernel image (x86), otherwise from the entry's

@@ -5,7 +5,7 @@ All of it is plain data. A plan can be printed, compared with a case file, sent 
 
 from __future__ import annotations
 
-from ..plain import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -176,6 +176,7 @@ class Observed:
     * boot: {loader, release, reason, entry, cmdline, via}.
     * loaded: module -> version of the module that the kernel has loaded.
     * gpus: [{address, id, driver}].
+    * functions: address -> (id, class) of all functions on the PCI bus. The capture uses them.
     * holders: [{pid, command, unit, container}].
     * space: path -> free bytes. filesystems: path -> device number.
     * compiler: {kernel, installed}, version texts.
@@ -211,6 +212,7 @@ class Observed:
     boot: Dict[str, Optional[str]] = field(default_factory=dict)
     loaded: Dict[str, str] = field(default_factory=dict)
     gpus: Optional[List[Dict[str, Optional[str]]]] = None
+    functions: Dict[str, Tuple[str, str]] = field(default_factory=dict)
     holders: List[Dict[str, Any]] = field(default_factory=list)
     lock_holder: Optional[str] = None
     runfile: Optional[str] = None

@@ -12,7 +12,8 @@ A remedy follows from the current, the pending and the declared mode. Sources:
 
 from __future__ import annotations
 
-from ..plain import NamedTuple
+from typing import NamedTuple
+
 from .remedy import PERSON, POLICY, REBOOT, Remedy
 
 TYPE_CHECKING = False

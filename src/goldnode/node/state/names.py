@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..hashes import sha256
+from hashlib import sha256
+
 from ..host import like
 
 TYPE_CHECKING = False

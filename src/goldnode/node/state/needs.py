@@ -5,8 +5,9 @@ Compares names only; apt checks versions.
 
 from __future__ import annotations
 
+import re
+
 from ..host import Host, Json
-from ..later import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

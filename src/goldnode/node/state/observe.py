@@ -6,15 +6,17 @@ Reads in few batches and changes nothing. Every path lies under the host's root.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import struct
+from contextlib import suppress
 
 from .. import openpgp
-from .. import quickjson as json
 from ..boot import PLACES
 from ..host import Host, Json, boot_identity, is_container
-from ..later import re
-from ..plain import suppress
+from ..probe import pci
+from ..probe.values import Files
 from . import owed, owners
 from .family import builds_modules
 from .model import NodeError, Observed
@@ -23,7 +25,7 @@ from .needs import relations, unneeded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Mapping, Optional
+    from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 
 # Every file that goldnode writes matches one of these patterns. It does not own anything
@@ -149,7 +151,8 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
                 seen.loaded[module] = (host.text(f"/sys/module/{module}/version") or "").strip()
     # A simulator's PCI tree belongs to the container. Without one, the container shows the bus of its host.
     if own or (host.live and host.exists(SIMULATED_BUS)):
-        seen.gpus = gpus(host)
+        seen.functions = functions(host)
+        seen.gpus = gpus(host, seen.functions)
     if driver.get("library"):
         seen.library = library(host, driver["library"])
     return seen
@@ -571,41 +574,25 @@ def systemd_boot_choice(host: Host, place: str, release: str) -> Dict[str, Optio
     }
 
 
-def gpus(host: Host) -> List[Dict[str, Optional[str]]]:
+def functions(host: Host) -> Dict[str, Tuple[str, str]]:
+    """Return the PCI id and the class of each function on the PCI bus, by address."""
+    files = Files(host.root)
+    return pci.identities(files, files.names(pci.BUS), {})
+
+
+def gpus(host: Host, functions: Mapping[str, Tuple[str, str]]) -> List[Dict[str, Optional[str]]]:
     """Return all GPUs on the PCI bus, independent of the class.
 
     These are NVIDIA's display functions (class 03) and processing accelerators of any vendor (class 12).
     Display functions of other vendors are ignored: a server's own console is one.
     """
     found: List[Dict[str, Optional[str]]] = []
-    place = os.path.join(host.root, "sys/bus/pci/devices")
-    for address in sorted(os.listdir(place)) if os.path.isdir(place) else ():
-        # A server has hundreds of PCI functions. For most of them, reading the class alone is enough.
-        kind = _attribute(f"{place}/{address}/class")[2:4]
-        vendor = _attribute(f"{place}/{address}/vendor")[2:] if kind in ("03", "12") else ""
-        if kind == "12" or (vendor == "10de" and kind == "03"):
-            driver = f"{place}/{address}/driver"
+    for address, (name, kind) in functions.items():
+        if kind[:2] == "12" or (name[:4] == "10de" and kind[:2] == "03"):
+            driver = host.located(f"{pci.BUS}/{address}/driver")
             bound = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None
-            found.append(
-                {
-                    "address": address,
-                    "id": f"{vendor}:{_attribute(f'{place}/{address}/device')[2:]}",
-                    "driver": bound,
-                }
-            )
+            found.append({"address": address, "id": name, "driver": bound})
     return found
-
-
-def _attribute(name: str) -> str:
-    # os.open instead of open(): there are hundreds of attributes, and its overhead exceeds the read itself.
-    try:
-        handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # the device has been removed in the meantime
-        return ""
-    try:
-        return os.read(handle, 4096).decode("ascii", "replace").strip()
-    finally:
-        os.close(handle)
 
 
 def gpu_holders(host: Host) -> List[Json]:

@@ -5,7 +5,9 @@ All of them are collected, so that one run reports everything that must be fixed
 
 from __future__ import annotations
 
-from ..later import re
+import re
+
+from . import gpumodel
 from .domains import apt
 from .domains.packages import broken_packages
 from .model import Action, Note, Observed, Refusal
@@ -54,6 +56,8 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
         )
     gpu = document.get("gpu")
     # A class with simulated GPUs is checked only if the simulator provides the bus.
+    if gpu and gpumodel.is_auto(gpu):
+        return found + _auto(document, seen)
     if seen.gpus is not None and (seen.simulated or not document["simulated"]):
         model = f"a {gpu['model']} ({', '.join(gpu['pci_ids'])})" if gpu else "in a class without a GPU"
         foreign = [
@@ -84,9 +88,57 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
     return found
 
 
+def _auto(document: Document, seen: Observed) -> List[Refusal]:
+    """Refuse the GPUs of a node whose class takes any model that fits its stack."""
+    if seen.gpus is None:
+        return []
+    gpu, found = document["gpu"], []
+    rows = gpumodel.on_bus(gpu, seen.gpus)
+    for row in rows:
+        why = gpumodel.unfit(gpu, row["id"])
+        if why:
+            found.append(
+                Refusal(
+                    "wrong-gpu",
+                    f"GPU {row['address']} ({row['id']}) does not fit class {document['class']}: {why}.",
+                    "Use a class with another stack (`goldnode classes` lists them).",
+                )
+            )
+    unknown = gpumodel.names(gpu, [str(row["id"]) for row in rows])[1]
+    if unknown and gpumodel.unknown_blocks(document):
+        found.append(
+            Refusal(
+                "unknown-gpu",
+                f"The facts have no GPU model with the PCI id {', '.join(unknown)}, and class {document['class']} "
+                "blocks what is unknown.",
+                "Add the model to the facts with its source, or accept the unknown in the class (`compat.unknown`).",
+            )
+        )
+    if len(rows) != gpu["count"]:
+        found.append(
+            Refusal(
+                "gpu-count",
+                f"The PCI bus shows {len(rows)} GPUs of {gpu['vendor'].upper()}; class {document['class']} has "
+                f"{gpu['count']}.",
+                "Correct `count` in the class, or check `lspci` for a GPU that is missing.",
+            )
+        )
+    return found
+
+
 def notes(document: Document, seen: Observed) -> List[Note]:
     """Return notes on declared settings that cannot be checked here."""
     found = []
+    if document.get("gpu") and seen.gpus is not None and gpumodel.is_auto(document["gpu"]):
+        ids = [str(row["id"]) for row in gpumodel.on_bus(document["gpu"], seen.gpus)]
+        unknown = gpumodel.names(document["gpu"], ids)[1]
+        if unknown:
+            found.append(
+                Note(
+                    "gpu.model",
+                    f"the facts have no model with the PCI id {', '.join(unknown)}: unknown whether the stack fits it",
+                )
+            )
     if document.get("gpu") and seen.gpus is None:
         found.append(
             Note(
@@ -107,7 +159,7 @@ def notes(document: Document, seen: Observed) -> List[Note]:
     return found
 
 
-# Sections of a class's `baseline` that the verdict checks (verdict/hardware.py, links.py, hostside.py).
+# Sections of a class's `baseline` that the verdict checks (verdict/hardware.py, links.py, host_rules.py).
 _JUDGED = ("gpu", "cpu", "memory", "network", "infiniband", "storage", "modules", "services")
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 
 from ..host import Host, Json
-from ..plain import replace
 from . import applied
 from .domains import apt
 from .engine import look, plan

@@ -20,9 +20,9 @@ initramfs-tools is supported.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 
-from .. import quickjson as json
 from ..host import Host
 from . import initramfs
 from .names import in_family

@@ -7,7 +7,8 @@ so a failed boot falls back to it.
 
 from __future__ import annotations
 
-from .. import quickjson as json
+import json
+
 from ..host import Host, boot_identity
 from .finding import FINE
 from .model import NodeError

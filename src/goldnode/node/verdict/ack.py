@@ -42,7 +42,7 @@ def arguments(parser: Any) -> None:
     )
     parser.add_argument("--by", required=True, metavar="WHO", help="who acknowledges; recorded")
     parser.add_argument(
-        "--reason", required=True, metavar="TEXT", help="what was done, or why it is no fault; recorded"
+        "--reason", required=True, metavar="TEXT", help="action taken, or why it is not a fault; recorded"
     )
 
 

@@ -4,12 +4,14 @@ not be read never counts as good.
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
+from typing import NamedTuple
 
 from .. import boot, probe
 from ..host import Host, Json
-from ..plain import NamedTuple, replace
-from ..state import owners
+from ..state import gpumodel, owners
 from ..state.domains import apt, policy, program
 from ..state.domains import driver as driver_domain
 from ..state.engine import DOMAINS, judge, look
@@ -188,8 +190,6 @@ def keep(host: Host, checked: Checked) -> None:
     if checked.memory is not None:
         deltas.save(host, checked.memory, checked.fault)
     if checked.capture is not None:
-        from .. import quickjson as json
-
         host.write(probe.CAPTURE, json.dumps(checked.capture, separators=(",", ":")).encode(), 0o600)
 
 
@@ -384,22 +384,13 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
         elsewhere = place(seen) or ("the class declares simulated GPUs" if document["simulated"] else None)
         if seen.simulated and seen.gpus is not None:  # a simulator's bus, which is this node's own
             elsewhere = None
-        ids = sorted({str(item["id"]) for item in seen.gpus or []})
-        foreign = [item for item in ids if item not in gpu["pci_ids"]]
-        found.append(
-            judge_item(
-                "gpu.ids",
-                f"{gpu['model']} only",
-                f"{gpu['model']} only" if not foreign else ", ".join(foreign),
-                Remedy("Move the node to the class of its GPUs.", PERSON),
-                elsewhere,
-            )
-        )
-        count = f"{len(seen.gpus or [])}"
+        rows = gpumodel.on_bus(gpu, seen.gpus)
+        found.append(_models(document, sorted({str(item["id"]) for item in rows}), elsewhere))
+        count = f"{len(rows)}"
         driver = {"nvidia": "nvidia", "amd": "amdgpu"}.get(gpu["vendor"], "a driver")
         unbound = [
             f"{item['address']} ({item['driver'] or 'no driver'})"
-            for item in seen.gpus or []
+            for item in rows
             if item["driver"] != driver
         ]
         found.append(
@@ -423,6 +414,27 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             )
         )
     return found
+
+
+def _models(document: Mapping[str, Any], ids: List[str], elsewhere: Optional[str]) -> Finding:
+    """Return whether the GPUs with these PCI ids are those of the class."""
+    gpu, move = document["gpu"], Remedy("Move the node to the class of its GPUs.", PERSON)
+    if not gpumodel.is_auto(gpu):
+        expected = f"{gpu['model']} only"
+        foreign = [item for item in ids if item not in gpu["pci_ids"]]
+        return judge_item("gpu.ids", expected, ", ".join(foreign) or expected, move, elsewhere)
+    expected = "models that fit the stack"
+    bad = [f"{item}: {gpumodel.unfit(gpu, item)}" for item in ids if gpumodel.unfit(gpu, item)]
+    known, unknown = gpumodel.names(gpu, ids)
+    if elsewhere or bad:
+        return judge_item("gpu.ids", expected, "; ".join(bad), move, elsewhere)
+    if unknown and not gpumodel.unknown_accepted(document):
+        remedy = Remedy(
+            "Add the model to the facts with its source, or accept the unknown in the class (`compat.unknown: accept`).",
+            PERSON,
+        )
+        return Finding("gpu.ids", UNREAD, expected, f"not in the facts: {', '.join(unknown)}", remedy)
+    return Finding("gpu.ids", MATCH, expected, ", ".join([*known, *unknown]) or "no GPU")
 
 
 def _kernel(document: Mapping[str, Any], seen: Observed) -> List[Finding]:

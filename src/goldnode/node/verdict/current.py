@@ -7,10 +7,10 @@ long as the start of Python.
 
 from __future__ import annotations
 
+import json
 import sys
 
 from .. import boot
-from ..quickjson import loads as loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "goldnode.verdict/1"
 VERDICT = "/run/goldnode/verdict.json"
+# The verdict for shell programs: one line, "UPTIME EXIT_CODE STATUS CLASS".
+STATUS = "/run/goldnode/status"
 CLASS = "/etc/goldnode/class.json"
 PERIOD = 300  # seconds between two passive checks (goldnode-watch.timer)
 LIMIT = 3 * PERIOD  # two checks may be missed or late; after the third the node's state is unknown
@@ -85,8 +87,6 @@ def answer(form: str, quiet: bool, root: str = "/") -> int:
     """Print the verdict that holds now and return its exit code (`check --cached`). Without one, print why and return 3."""
     verdict, why = load(root)
     if why is not None:
-        import json
-
         remedy = "Run `goldnode-node check`, and see `systemctl status goldnode-watch.timer`."
         if form == "json":
             print(
@@ -124,6 +124,6 @@ def _json(root: str, name: str) -> Any:
     """The value in a JSON file: None when there is no file, the text itself (which is no verdict) when it is torn."""
     text = _text(root, name)
     try:
-        return loads(text) if text else None
+        return json.loads(text) if text else None
     except ValueError:
         return text

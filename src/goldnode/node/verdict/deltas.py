@@ -9,11 +9,11 @@ another machine, from the future) is renamed to `sanity.json.bad` and reported u
 
 from __future__ import annotations
 
+import json
 import os
+from typing import NamedTuple
 
-from .. import quickjson as json
 from ..host import Host
-from ..plain import NamedTuple
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MISMATCH, UNREAD, Finding
 from ..state.kinds import NODE, NOTHING

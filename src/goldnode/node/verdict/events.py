@@ -20,10 +20,11 @@ The rules, each with its source:
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import NamedTuple
 
 from ..boot import seconds
 from ..host import like
-from ..plain import NamedTuple, replace
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
 from ..state.kinds import GPU, NODE, NOTHING, PROCESS, VISIT
@@ -640,21 +641,21 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
     return found
 
 
-def _told_row(
+def _of_row(
     row: Json,
     name: str,
-    outcome: str,
-    severity: str,
     text: str,
-    remedy: Optional[Remedy],
-    blast: str,
+    remedy: Optional[Remedy] = None,
+    blast: str = NOTHING,
+    severity: str = DEGRADED,
     subject: Any = None,
 ) -> Finding:
+    """Return the finding of one row of the log: a mismatch if there is a remedy, otherwise a match."""
     where = _text(subject if subject is not None else row.get("address"))
     times = f", {_count(row)} times" if _count(row) > 1 else ""
     return Finding(
         name,
-        outcome,
+        MISMATCH if remedy else MATCH,
         "none",
         text + times,
         remedy,
@@ -678,15 +679,13 @@ def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Findin
     if client and module:
         text = f"{parameters.get('name') or 'a program'} came with version {client}, the module is {module}"
     if known(loaded) and loaded == library == module and client not in (None, library):
-        return _told_row(
-            row, "driver.api_mismatch", MATCH, DEGRADED, text + "; the node's own library fits", None, NOTHING
-        )
+        return _of_row(row, "driver.api_mismatch", text + "; the node's own library fits")
     remedy = Remedy(
         "Make module and libraries one version (site.yml) and load the module again, or restart the node.",
         SITE,
         REBOOT,
     )
-    return _told_row(row, "driver.api_mismatch", MISMATCH, DEGRADED, text, remedy, NODE)
+    return _of_row(row, "driver.api_mismatch", text, remedy, NODE)
 
 
 def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -698,31 +697,25 @@ def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding
         + (f" ({_parameters(row)['status']})" if _parameters(row).get("status") else ""),
     )
     if driver not in ("nvidia", "amdgpu", "xe", "i915", "nvidia-nvswitch"):
-        return _told_row(
-            row,
-            name,
-            MISMATCH,
-            DEGRADED,
-            text,
-            Remedy("Look at the device with `lspci -vv`; restart the node.", REBOOT),
-            NODE,
+        return _of_row(
+            row, name, text, Remedy("Look at the device with `lspci -vv`; restart the node.", REBOOT), NODE
         )
     if _works(capture, row.get("address")):
         if kind == "probe_failed":
-            return _told_row(row, name, MATCH, DEGRADED, text + ", and it answers now", None, NOTHING)
+            return _of_row(row, name, text + ", and it answers now")
         remedy = Remedy(
             f"It answers now. Where it comes back: restart the node, and look at power and firmware. {ACK}",
             REBOOT,
             REPAIR,
             ACKNOWLEDGE,
         )
-        return _told_row(row, name, MISMATCH, DEGRADED, text, remedy, NODE)
+        return _of_row(row, name, text, remedy, NODE)
     remedy = Remedy(
         "Restart the node; where it stays so, look at power, firmware and the driver's version (`nvidia-bug-report.sh`).",
         REBOOT,
         REPAIR,
     )
-    return _told_row(row, name, MISMATCH, DRAIN, text, remedy, NODE)
+    return _of_row(row, name, text, remedy, NODE, severity=DRAIN)
 
 
 def _works(capture: Mapping[str, Any], where: Any) -> bool:
@@ -753,18 +746,10 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
             else 1.0
         )
         if isinstance(most, (int, float)) and _count(row) / minutes > most:
-            return _told_row(
-                row,
-                "pcie.aer",
-                MISMATCH,
-                DEGRADED,
-                f"{text}, {_count(row) / minutes:.0f} a minute",
-                remedy,
-                NODE,
-            )
-        return _told_row(row, "pcie.aer", MATCH, DEGRADED, text, None, NOTHING)
+            return _of_row(row, "pcie.aer", f"{text}, {_count(row) / minutes:.0f} a minute", remedy, NODE)
+        return _of_row(row, "pcie.aer", text)
     fatal = row.get("fatal") is True and row.get("address") in _gpu_path(capture)
-    return _told_row(row, "pcie.aer", MISMATCH, DRAIN if fatal else DEGRADED, text, remedy, NODE)
+    return _of_row(row, "pcie.aer", text, remedy, NODE, severity=DRAIN if fatal else DEGRADED)
 
 
 def _gpu_path(capture: Mapping[str, Any]) -> List[str]:
@@ -799,9 +784,7 @@ def _io_error(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
         REPAIR,
         ACKNOWLEDGE,
     )
-    return _told_row(
-        row, "storage.io_error", MISMATCH, DEGRADED, "errors of reading or writing", remedy, VISIT, device
-    )
+    return _of_row(row, "storage.io_error", "errors of reading or writing", remedy, VISIT, subject=device)
 
 
 def _mce(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -812,19 +795,16 @@ def _mce(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
             "Drain the node; have the memory module or the CPU that the line names replaced (`ras-mc-ctl --errors`).",
             REPAIR,
         )
-        return _told_row(
+        return _of_row(
             row,
             "machine.mce",
-            MISMATCH,
-            DRAIN,
             "a hardware error that was not corrected",
             remedy,
             VISIT,
-            subject,
+            severity=DRAIN,
+            subject=subject,
         )
-    return _told_row(
-        row, "machine.mce", MATCH, DEGRADED, f"hardware errors: {severity}", None, NOTHING, subject
-    )
+    return _of_row(row, "machine.mce", f"hardware errors: {severity}", subject=subject)
 
 
 def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -832,19 +812,8 @@ def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     slot = _parameters(row).get("slot")
     if slot is not None:
         remedy = Remedy("Restart the node; where the device stays away, have it looked at.", REBOOT, REPAIR)
-        return _told_row(
-            row, "pcie.slot_down", MISMATCH, DEGRADED, f"the link of slot {slot} went down", remedy, NODE
-        )
-    return _told_row(
-        row,
-        "net.link_down",
-        MATCH,
-        DEGRADED,
-        "the link went down",
-        None,
-        NOTHING,
-        _parameters(row).get("interface"),
-    )
+        return _of_row(row, "pcie.slot_down", f"the link of slot {slot} went down", remedy, NODE)
+    return _of_row(row, "net.link_down", "the link went down", subject=_parameters(row).get("interface"))
 
 
 def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -863,24 +832,15 @@ def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
             "Look at what it waits for with `goldnode-node diagnose`: storage, network file systems, or a driver that hangs.",
             PERSON,
         )
-        return _told_row(row, "kernel.hung_task", MISMATCH, DEGRADED, text, remedy, PROCESS)
-    return _told_row(row, "kernel.hung_task", MATCH, DEGRADED, text, None, NOTHING)
+        return _of_row(row, "kernel.hung_task", text, remedy, PROCESS)
+    return _of_row(row, "kernel.hung_task", text)
 
 
 def _oom(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """A job that took more than there is; the kernel has ended it, and the node goes on."""
     where = "its own limit" if _parameters(row).get("cgroup") else "the node's memory"
     text = f"{', '.join(str(n) for n in _parameters(row).get('names') or ['a process'])} ended at {where}"
-    return _told_row(
-        row,
-        "memory.oom",
-        MATCH,
-        DEGRADED,
-        text,
-        None,
-        NOTHING,
-        "jobs" if _parameters(row).get("cgroup") else "node",
-    )
+    return _of_row(row, "memory.oom", text, subject="jobs" if _parameters(row).get("cgroup") else "node")
 
 
 _KINDS = {

@@ -5,6 +5,7 @@ domain.
 from __future__ import annotations
 
 from ..probe.values import is_fault
+from ..state import gpumodel
 from ..state.domains import policy
 from ..state.finding import NOT_EXPOSED, UNREAD
 from ..state.kinds import GPU, NODE, NOTHING, PROCESS, RESET, RMA, SILENT_LIBRARY, VISIT
@@ -149,7 +150,7 @@ def visible(node: Node) -> Answer:
         for address, row in node.pci.items()
         if isinstance(row, dict)
         and row.get("kind") == "gpu"
-        and row.get("pci_id") in as_list(node.declared.get("pci_ids"))
+        and gpumodel.own(node.declared, row.get("pci_id"))
     }
     if on_bus:
         counts["PCI bus"] = len(on_bus)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..plain import NamedTuple
+from typing import NamedTuple
+
 from ..probe.values import is_fault
 from ..state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD
 from ..state.kinds import KINDS, Kind

@@ -7,7 +7,8 @@ one model have differently is a finding, and so is one that no program can work 
 
 from __future__ import annotations
 
-from ..plain import replace
+from dataclasses import replace
+
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MATCH, MISMATCH, NOT_EXPOSED, Finding
 from ..state.kinds import DEGRADED, NOTHING
@@ -68,7 +69,7 @@ def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Find
     return found
 
 
-class Setting:
+class GpuSetting:
     """One setting: id of its findings, path in a GPU of the capture, value as text, and its own fault if any.
 
     `elsewhere`: a difference is a finding of the table of rules (`gpu.modes`), and only a match is one here.
@@ -139,31 +140,31 @@ def _pending(path: str, name: str) -> Callable[[Mapping[str, Any], Any], Optiona
 
 
 RULES = (
-    Setting("policy.persistence_mode", "persistence_mode", _on),
-    Setting("policy.compute_mode", "compute_mode", str, _prohibited, COMPUTE),
-    Setting("policy.power_limit_watts", "power.limit_w", _watts, _power, RANGE),
-    Setting(
+    GpuSetting("policy.persistence_mode", "persistence_mode", _on),
+    GpuSetting("policy.compute_mode", "compute_mode", str, _prohibited, COMPUTE),
+    GpuSetting("policy.power_limit_watts", "power.limit_w", _watts, _power, RANGE),
+    GpuSetting(
         "policy.clocks.graphics_mhz",
         "clocks.application.graphics_mhz",
         _mhz,
         _at_most("clocks.max.graphics_mhz"),
         RANGE,
     ),
-    Setting(
+    GpuSetting(
         "policy.clocks.memory_mhz",
         "clocks.application.memory_mhz",
         _mhz,
         _at_most("clocks.max.memory_mhz"),
         RANGE,
     ),
-    Setting("gpu.max_clocks", "clocks.max.sm_mhz", _mhz),
-    Setting("gpu.bar1", "memory.bar1_mib", _mib),
-    Setting("policy.ecc", "ecc.current", _on, _pending("ecc.pending", "ECC"), elsewhere=True),
-    Setting("policy.mig", "mig.current", _on, _pending("mig.pending", "MIG"), elsewhere=True),
+    GpuSetting("gpu.max_clocks", "clocks.max.sm_mhz", _mhz),
+    GpuSetting("gpu.bar1", "memory.bar1_mib", _mib),
+    GpuSetting("policy.ecc", "ecc.current", _on, _pending("ecc.pending", "ECC"), elsewhere=True),
+    GpuSetting("policy.mig", "mig.current", _on, _pending("mig.pending", "MIG"), elsewhere=True),
 )
 
 
-def _rows(gpus: Gpus, rule: Setting) -> List[Finding]:
+def _rows(gpus: Gpus, rule: GpuSetting) -> List[Finding]:
     """Return the findings about one setting: one match for all GPUs, or one mismatch for each that differs."""
     values = [
         (gpu, value)

@@ -8,8 +8,9 @@ finding counts again and names the expired suppression.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..host import like
-from ..plain import replace
 from ..state.finding import MISMATCH, NOT_EXPOSED, SUPPRESSED, Finding
 from .rules import as_list, plain
 

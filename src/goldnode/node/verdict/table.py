@@ -12,7 +12,7 @@ from ..probe.values import is_fault
 from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
 from ..state.kinds import NOTHING
 from ..state.remedy import PERSON, Remedy
-from . import hardware, hostside, links, rules
+from . import hardware, host_rules, links, rules
 from .rules import Node, Rule, Said, plain
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 # Each of these modules enters its rules into the table when it is imported.
-MODULES = (hardware, hostside, links)
+MODULES = (hardware, host_rules, links)
 TABLE: Tuple[Rule, ...] = tuple(rules.TABLE)
 # The remedies of what could not be read and of what there is no way to read, unless the rule has a better one.
 SILENT = {

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
+from typing import NamedTuple
 
 from .. import boot, probe
 from ..host import Host, Json
-from ..plain import NamedTuple, replace
 from ..probe.values import is_fault
 from ..state.domains import policy
 from ..state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
@@ -56,7 +57,7 @@ NO_GPU = Remedy(
 )
 
 
-class Found(NamedTuple):
+class KnownGpus(NamedTuple):
     """The GPUs of a capture: vendor, models by PCI id, and their number."""
 
     vendor: Optional[str]
@@ -217,7 +218,7 @@ def why(text: str) -> str:
     return "other"
 
 
-def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: Found) -> Json:
+def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownGpus) -> Json:
     """Return GPUs by model and the platform, as texts."""
     rows = [row for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
     ids = [str(row.get("pci_id")) for row in rows if row.get("vendor") == found.vendor]
@@ -231,9 +232,8 @@ def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: Found)
     identity, system = rules.as_map(capture.get("identity")), rules.as_map(capture.get("os"))
     virtual = identity.get("virtual")
     place = [f"{system['id']} {system.get('version') or ''}".strip()] if system.get("id") else []
-    place += (
-        [f"kernel {rules.fetch(system, 'kernel.running')}"] if rules.fetch(system, "kernel.running") else []
-    )
+    running = rules.fetch(system, "kernel.running")
+    place += [f"kernel {running}"] if isinstance(running, str) and running else []
     place += ["a container"] if identity.get("container") else []
     place += [f"virtual machine ({virtual})"] if isinstance(virtual, str) and virtual != "none" else []
     return {
@@ -250,7 +250,7 @@ def _no_gpu(capture: Mapping[str, Any]) -> Finding:
     return Finding("check", UNREAD, "a GPU that can be judged", text, NO_GPU, blast=NODE)
 
 
-def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> Found:
+def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> KnownGpus:
     """Return the GPUs that the PCI bus shows, or else those that the library lists."""
     listed = [row for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
     on_bus = [
@@ -269,11 +269,11 @@ def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> Found:
                 if row.get("vendor") == vendor and row.get("pci_id") not in known
             ]
             unknown = names or [name for name in ids if name not in known]
-            return Found(vendor, known, len(ids), list(dict.fromkeys(unknown)))
-    return Found(None, {}, 0, [])
+            return KnownGpus(vendor, known, len(ids), list(dict.fromkeys(unknown)))
+    return KnownGpus(None, {}, 0, [])
 
 
-def implied(capture: Mapping[str, Any], facts: Mapping[str, Any], found: Found) -> Json:
+def implied(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownGpus) -> Json:
     """Return the parts of a class document that follow from the hardware itself, for the rules."""
     names = list(dict.fromkeys(name for row in found.models.values() for name in row))
     ids = [name for name in facts["models"] if facts["models"][name]["vendor"] == found.vendor]
@@ -320,7 +320,7 @@ def _joined(capture: Mapping[str, Any]) -> bool:
 
 
 def advice(
-    capture: Mapping[str, Any], facts: Mapping[str, Any], found: Found, driver: List[Finding]
+    capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownGpus, driver: List[Finding]
 ) -> List[str]:
     """Return what is wrong with the driver by the facts, and what the facts lack. It does not change the exit
     code: that is about the health of the node, and a security bulletin makes no GPU ill.
@@ -338,7 +338,7 @@ def advice(
     return texts
 
 
-def undeclared(capture: Mapping[str, Any], found: Found) -> List[Json]:
+def undeclared(capture: Mapping[str, Any], found: KnownGpus) -> List[Json]:
     """Return what a class would declare, each with the value found: {item, found}."""
     rows: List[Tuple[str, Any]] = []
     system = rules.as_map(capture.get("os"))

@@ -78,7 +78,7 @@ QUICK = {
 
 
 @dataclass(frozen=True)
-class Release:
+class LabRelease:
     """An operating system release a node can run; `os_release`: what it says instead of what it is, for a system that cannot be had here."""
 
     name: str
@@ -103,23 +103,23 @@ VERSION_CODENAME=noble
 VARIANT="goldnode stand-in"
 """
 
-RELEASES: Mapping[str, Release] = {
-    "debian12": Release("debian12", "bookworm"),
-    "debian13": Release("debian13", "trixie"),
-    "ubuntu2404-standin": Release("ubuntu2404-standin", "trixie", UBUNTU_STANDIN),
+RELEASES: Mapping[str, LabRelease] = {
+    "debian12": LabRelease("debian12", "bookworm"),
+    "debian13": LabRelease("debian13", "trixie"),
+    "ubuntu2404-standin": LabRelease("ubuntu2404-standin", "trixie", UBUNTU_STANDIN),
 }
 FLAVOURS = ("bare", CCACHE, "warm")
 
 
-class ImageError(GoldnodeError):
+class LabImageError(GoldnodeError):
     """A node image could not be made, or does not exist."""
 
 
 @dataclass(frozen=True)
-class Recipe:
+class LabRecipe:
     """All a base image is made from; `reference` is its name in the engine."""
 
-    release: Release
+    release: LabRelease
     flavour: str
     sources: tuple[str, ...]
     packages: tuple[str, ...]
@@ -132,13 +132,13 @@ class Recipe:
         return f"{REPOSITORY}/{self.release.name}-{self.flavour}:{digest[:12]}"
 
 
-def recipe(os_name: str, flavour: str, site: Site | None = None, extra: Sequence[str] = ()) -> Recipe:
+def recipe(os_name: str, flavour: str, site: Site | None = None, extra: Sequence[str] = ()) -> LabRecipe:
     """Return the recipe of `os_name` (of RELEASES) in `flavour` (of FLAVOURS) from the site's Debian archive, with `extra` packages.
 
     Raises ImageError on an unknown name, SiteError where no Debian archive is known.
     """
     if os_name not in RELEASES or flavour not in FLAVOURS:
-        raise ImageError(
+        raise LabImageError(
             f'there is no node image "{os_name}" in flavour "{flavour}"',
             remedy=f"use one of {', '.join(RELEASES)} in {', '.join(FLAVOURS)}",
         )
@@ -162,7 +162,7 @@ def recipe(os_name: str, flavour: str, site: Site | None = None, extra: Sequence
             f"Types: deb\nURIs: {url}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n"
             for url, suite in suites
         )
-    return Recipe(
+    return LabRecipe(
         release=release,
         flavour=flavour,
         sources=tuple(f"deb [signed-by={KEYRING}] {url} {suite} main" for url, suite in suites),
@@ -211,7 +211,7 @@ def snapshot_reference(key: object) -> str:
     return f"{REPOSITORY}/snapshot:{digest[:16]}"
 
 
-def _make(client: DockerClient, wanted: Recipe) -> None:
+def _make(client: DockerClient, wanted: LabRecipe) -> None:
     repository, tag = wanted.reference.rsplit(":", 1)
     with tempfile.TemporaryDirectory(prefix="goldnode-image-") as directory:
         overlay, rootfs = Path(directory, "overlay.tar"), Path(directory, "rootfs.tar")
@@ -233,13 +233,13 @@ def _make(client: DockerClient, wanted: Recipe) -> None:
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except FileNotFoundError as error:
-            raise ImageError(
+            raise LabImageError(
                 "mmdebstrap is not installed, and no node image was named",
-                remedy="apt-get install mmdebstrap, or name an image with --image",
+                remedy="install it: apt-get install mmdebstrap, or name an image with --image",
             ) from error
         if done.returncode != 0:
             tail = "\n  ".join(done.stderr.strip().splitlines()[-8:])
-            raise ImageError(
+            raise LabImageError(
                 f"mmdebstrap failed:\n  {tail}\n",
                 remedy="check the network and the archive address (goldnode-site.yml, or this machine's apt sources)",
             )
@@ -247,7 +247,7 @@ def _make(client: DockerClient, wanted: Recipe) -> None:
             str(rootfs), repository=repository, tag=tag, changes=[f"LABEL {LABEL}=base"]
         )
     if not exists(client, wanted.reference):
-        raise ImageError(
+        raise LabImageError(
             f"the engine did not keep the image {wanted.reference}", remedy="look at the engine's log"
         )
 

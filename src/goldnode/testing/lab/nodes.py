@@ -73,7 +73,7 @@ class NodeSpec:
 
 
 @dataclass(frozen=True)
-class Result:
+class LabResult:
     """Result of a command on a node. The output is text and includes standard error."""
 
     rc: int
@@ -98,7 +98,7 @@ def unframed(data: bytes) -> bytes:
     return bytes(output)
 
 
-class Node:
+class LabNode:
     """One node; a thin handle on its container."""
 
     def __init__(self, container: Container, key: Path) -> None:
@@ -120,7 +120,7 @@ class Node:
         self.container.reload()
         return str(self.container.status)
 
-    def run(self, *command: str, check: bool = True, env: dict[str, str] | None = None) -> Result:
+    def run(self, *command: str, check: bool = True, env: dict[str, str] | None = None) -> LabResult:
         """Run `command` as root through the engine, not through ssh. Raises LabError on failure where `check`."""
         api = cast(
             DockerClient, self.container.client
@@ -144,12 +144,12 @@ class Node:
                     remedy="see the engine's log",
                 )
             time.sleep(0.05)
-        result = Result(int(status), output.decode("utf-8", "replace"))
+        result = LabResult(int(status), output.decode("utf-8", "replace"))
         if check and result.rc != 0:
             raise LabError(f"{' '.join(command)} on {self.name} ended with {result.rc}:\n{result.output}\n")
         return result
 
-    def shell(self, script: str, *, check: bool = True, env: dict[str, str] | None = None) -> Result:
+    def shell(self, script: str, *, check: bool = True, env: dict[str, str] | None = None) -> LabResult:
         """Run a shell script on the node, stopping at its first failing command; see `run`."""
         return self.run("sh", "-ec", script, check=check, env=env)
 
@@ -238,7 +238,7 @@ class Node:
         self.container.remove(force=True, v=True)
 
 
-class Server:
+class LabServer:
     """A web server in the lab's network that serves one directory of this machine, read-only, and counts requests."""
 
     def __init__(self, container: Container, network: str) -> None:
@@ -297,12 +297,12 @@ class Lab:
 
     # Existing nodes
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[LabNode]:
         """Return the lab's nodes, running or not, by name."""
         found = self._containers(f"{LABEL}.node")
-        return sorted((Node(container, self.key) for container in found), key=lambda node: node.name)
+        return sorted((LabNode(container, self.key) for container in found), key=lambda node: node.name)
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> LabNode:
         """Return the node called `name`. Raises LabError with the nearest name."""
         nodes = {node.name: node for node in self.nodes()}
         if name not in nodes:
@@ -315,7 +315,7 @@ class Lab:
 
     # Making it
 
-    def up(self, specs: Sequence[NodeSpec]) -> list[Node]:
+    def up(self, specs: Sequence[NodeSpec]) -> list[LabNode]:
         """Bring up the nodes of `specs` and write the inventory of all nodes of the lab; return the nodes of `specs`.
 
         A node that exists with another image than asked is an error: it may hold work. Raises LabError, ImageError.
@@ -323,7 +323,7 @@ class Lab:
         known = {node.name: node for node in self.nodes()}
         self._network()
         self._key_pair()
-        fresh: list[Node] = []
+        fresh: list[LabNode] = []
         for spec in specs:
             image = spec.image or images.ensure(self.client, spec.os, spec.flavour, say=self.say)
             node = known.get(spec.name)
@@ -369,20 +369,20 @@ class Lab:
         }
         ports = "".join(f"Host {node.name}\n    Port {node.port}\n" for node in self.nodes())
         self.inventory.mkdir(parents=True, exist_ok=True)
-        _keep(self.inventory / "hosts.yml", yaml.safe_dump(document, sort_keys=False))
-        _keep(self.directory / "ssh_config", f"{ports}{_SSH_CONFIG}    IdentityFile {self.key}\n")
+        _write_if_changed(self.inventory / "hosts.yml", yaml.safe_dump(document, sort_keys=False))
+        _write_if_changed(self.directory / "ssh_config", f"{ports}{_SSH_CONFIG}    IdentityFile {self.key}\n")
         return self.inventory
 
     def serve(
         self, directory: Path, name: str = "archive", *, image: str | None = None, keep: bool = False
-    ) -> Server:
+    ) -> LabServer:
         """Serve `directory` to the nodes on port 80, under the host name `name`; an earlier server of it is replaced.
 
         `image` is any image with python3; the default is debian12's warm one. `keep`: one that runs stays, and so does its address.
         """
         for found in self._containers(f"{LABEL}.server={name}") if keep else ():
             if found.status == "running":
-                return Server(found, self.network_name)
+                return LabServer(found, self.network_name)
         for container in self._containers(f"{LABEL}.server={name}"):
             container.remove(force=True, v=True)
         self._network()
@@ -398,7 +398,7 @@ class Lab:
             init=True,
         )
         self._alias(container, name)
-        server = Server(container, self.network_name)
+        server = LabServer(container, self.network_name)
         deadline = time.monotonic() + 20
         host = server.url.removeprefix("http://")
         while time.monotonic() < deadline:
@@ -410,7 +410,7 @@ class Lab:
             remedy=f"see: docker logs {container.name}; the engine must run on this machine",
         )
 
-    def server(self, name: str = "archive") -> Server:
+    def server(self, name: str = "archive") -> LabServer:
         """Return the running web server `name`. Raises LabError if there is no such server."""
         found = self._containers(f"{LABEL}.server={name}")
         if not found:
@@ -418,7 +418,7 @@ class Lab:
                 f'lab {self.name} has no web server "{name}"',
                 remedy="start it with goldnode.testing.lab serve",
             )
-        return Server(found[0], self.network_name)
+        return LabServer(found[0], self.network_name)
 
     def down(self, *, with_images: bool = False) -> list[str]:
         """Remove everything the lab made: containers, network, directory. Return what was removed, in words.
@@ -474,7 +474,7 @@ class Lab:
                 check=True,
             )
 
-    def _create(self, spec: NodeSpec, image: str) -> Node:
+    def _create(self, spec: NodeSpec, image: str) -> LabNode:
         if not NAME.match(spec.name):
             raise LabError(
                 f'"{spec.name}" is no name for a node', remedy="use lower-case letters, digits and dashes"
@@ -500,7 +500,7 @@ class Lab:
                     raise
             else:
                 container.reload()
-                return Node(container, self.key)
+                return LabNode(container, self.key)
         raise AssertionError("unreachable: the loop returns or raises")
 
     def _options(self, spec: NodeSpec, port: int) -> dict[str, Any]:
@@ -559,7 +559,7 @@ def labs(client: DockerClient) -> dict[str, list[str]]:
     return {name: sorted(rows) for name, rows in sorted(found.items())}
 
 
-def status(nodes: Iterable[Node]) -> str:
+def status(nodes: Iterable[LabNode]) -> str:
     """Return the state of `nodes` as JSON: name → group, image, port, state."""
     rows = {n.name: {"group": n.group, "image": n.image, "port": n.port, "state": n.state} for n in nodes}
     return json.dumps(rows, indent=2)
@@ -571,7 +571,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _keep(path: Path, text: str) -> None:
+def _write_if_changed(path: Path, text: str) -> None:
     """Write `text` unless the file already has it, so an unchanged inventory keeps its time stamp."""
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from goldnode.testing.testinfra.readers import Gpus, Modules, Numa, Pci
+    from goldnode.testing.testinfra.readers import Gpus, ModulesReader, NumaReader, Pci
 
 
 def _of(host: Any) -> Any:
@@ -37,16 +37,16 @@ def goldnode_pci(host: Any) -> Pci:
 
 
 @pytest.fixture(scope="module")
-def goldnode_numa(host: Any) -> Numa:
+def goldnode_numa(host: Any) -> NumaReader:
     """The NUMA nodes of the host, and what is on which: see :class:`readers.Numa`."""
-    found: Numa = _of(host).numa
+    found: NumaReader = _of(host).numa
     return found
 
 
 @pytest.fixture(scope="module")
-def goldnode_modules(host: Any) -> Modules:
+def goldnode_modules(host: Any) -> ModulesReader:
     """The kernel modules of the host that are loaded: see :class:`readers.Modules`."""
-    found: Modules = _of(host).modules
+    found: ModulesReader = _of(host).modules
     return found
 
 

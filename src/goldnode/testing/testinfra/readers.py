@@ -125,7 +125,7 @@ class Pci:
         return min(shown, key=lambda hop: 2**hop.gen * hop.width)
 
 
-class Numa:
+class NumaReader:
     """NUMA nodes: `nodes` {number: {cpus, distance}}, and :meth:`of`."""
 
     def __init__(self, nodes: Mapping[str, Any], pci: Pci) -> None:
@@ -138,7 +138,7 @@ class Numa:
         return found
 
 
-class Modules:
+class ModulesReader:
     """Loaded kernel modules: ``"nvidia_uvm" in modules``; ``modules["nvidia"]`` is its version, or None
     without one.
     """
@@ -208,12 +208,12 @@ class Reading:
         return Pci(self.sysfs["pci"])
 
     @functools.cached_property
-    def numa(self) -> Numa:
-        return Numa(self.sysfs["nodes"], self.pci)
+    def numa(self) -> NumaReader:
+        return NumaReader(self.sysfs["nodes"], self.pci)
 
     @functools.cached_property
-    def modules(self) -> Modules:
-        return Modules(self.sysfs["modules"])
+    def modules(self) -> ModulesReader:
+        return ModulesReader(self.sysfs["modules"])
 
     @functools.cached_property
     def gpus(self) -> Gpus:

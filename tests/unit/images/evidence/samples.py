@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, canonical
-from goldnode.oci.model import Built, Image
+from goldnode.oci.model import Built, ImageSpec
 
-IMAGE = Image(
+IMAGE = ImageSpec(
     "cuda-12.4.1-runtime-debian12", "cuda", "12.4.1", "runtime", "debian12", "cuda-12.4.1-base-debian12"
 )
 

@@ -14,7 +14,7 @@ from tests.unit.images.evidence.samples import base_files, image
 from goldnode.cli import main
 from goldnode.images.imagelock import ImageLock, intent_digest, write_lock
 from goldnode.images.matrix import load_matrix
-from goldnode.images.store import Store, open_store
+from goldnode.images.store import ImageStore, open_store
 from goldnode.oci.model import Built
 
 MATRIX = """\
@@ -37,7 +37,7 @@ BASE, RUNTIME = "cpu-1-base-debian12", "cpu-1-runtime-debian12"
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageStore:
     """A store with two built images, their matrix and locks, and a site file that names a key."""
     monkeypatch.setenv("GOLDNODE_MATRIX", str(tmp_path / "matrix.yml"))
     monkeypatch.setenv("GOLDNODE_IMAGES", str(tmp_path / "store"))
@@ -80,7 +80,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(main, ["images", *words], catch_exceptions=False)
 
 
-def test_evidence_then_verify_then_diff(site: Store) -> None:
+def test_evidence_then_verify_then_diff(site: ImageStore) -> None:
     done = run("evidence")
     assert done.exit_code == 0, done.output
     assert done.output.count("signature") == 2
@@ -102,7 +102,7 @@ def test_evidence_then_verify_then_diff(site: Store) -> None:
     }
 
 
-def test_provenance_names_the_parent(site: Store) -> None:
+def test_provenance_names_the_parent(site: ImageStore) -> None:
     from goldnode import evidence
     from goldnode.evidence.signatures import payload_of
     from goldnode.evidence.verify import documents
@@ -116,7 +116,7 @@ def test_provenance_names_the_parent(site: Store) -> None:
     assert {f"urn:goldnode:image-lock:{BASE}", f"urn:goldnode:image-lock:{RUNTIME}"} <= digests.keys()
 
 
-def test_what_does_not_verify_is_exit_1(site: Store, tmp_path: Path) -> None:
+def test_what_does_not_verify_is_exit_1(site: ImageStore, tmp_path: Path) -> None:
     assert run("verify", BASE).exit_code == 1
     run("evidence", BASE)
     assert run("verify", BASE).exit_code == 0
@@ -131,7 +131,7 @@ def test_what_does_not_verify_is_exit_1(site: Store, tmp_path: Path) -> None:
     assert "no public key was named" in unknown.output
 
 
-def test_export_gives_other_programs_what_they_verify(site: Store, tmp_path: Path) -> None:
+def test_export_gives_other_programs_what_they_verify(site: ImageStore, tmp_path: Path) -> None:
     run("evidence", BASE)
     (digest,) = (row.digest for row in site.built().values() if row.image == BASE)
     site.layout.attach(digest, "application/vnd.example.Note", b"one")
@@ -154,14 +154,14 @@ def test_export_gives_other_programs_what_they_verify(site: Store, tmp_path: Pat
     )
 
 
-def test_without_a_key_it_is_said(site: Store, tmp_path: Path) -> None:
+def test_without_a_key_it_is_said(site: ImageStore, tmp_path: Path) -> None:
     (tmp_path / "site.yml").write_text("")
     done = run("evidence", BASE)
     assert done.exit_code == 0
     assert "Nothing was signed" in done.output
 
 
-def test_a_database_of_the_site_and_of_the_command_line(site: Store, tmp_path: Path) -> None:
+def test_a_database_of_the_site_and_of_the_command_line(site: ImageStore, tmp_path: Path) -> None:
     records = {"glibc": {"CVE-1": {"releases": {"bookworm": {"status": "open", "urgency": "high"}}}}}
     (tmp_path / "tracker.json").write_text(json.dumps(records))
     (tmp_path / "site.yml").write_text("images: {vulnerabilities: ['debian=tracker.json@2026-11-20']}\n")
@@ -170,7 +170,7 @@ def test_a_database_of_the_site_and_of_the_command_line(site: Store, tmp_path: P
     assert "debian of 2026-11-21 (given)" in done.output
 
 
-def test_faults_are_one_line_and_exit_2(site: Store, tmp_path: Path) -> None:
+def test_faults_are_one_line_and_exit_2(site: ImageStore, tmp_path: Path) -> None:
     for words, says in (
         (["evidence", "cpu-1-base-debian13"], "debian12"),
         (["evidence", BASE, "--database", "x=y"], "names no vulnerability database"),

@@ -23,10 +23,10 @@ from tests.unit.images.evidence.samples import (
 )
 
 from goldnode.core.errors import ImageError
-from goldnode.evidence import elf as elf_module
 from goldnode.evidence import layers, licences
 from goldnode.evidence.contents import Contents, contents
 from goldnode.evidence.layers import snapshot
+from goldnode.inspect import elf as elf_module
 from goldnode.oci.layout import Layout, OciImage
 
 

@@ -12,7 +12,7 @@ from tests.unit.images.evidence.samples import IMAGE, LOCKS, built, sample
 
 from goldnode.core.errors import ImageError
 from goldnode.evidence import sbom
-from goldnode.evidence.contents import Deb
+from goldnode.evidence.contents import InstalledDeb
 from goldnode.evidence.provenance import provenance
 from goldnode.evidence.write import examine
 from goldnode.oci.layout import Layout, canonical
@@ -50,7 +50,9 @@ def test_cyclonedx_is_valid_and_the_same_each_time(layout: Layout, tmp_path: Pat
 
 def test_what_goldnode_made_is_not_called_debians(layout: Layout) -> None:
     _, there = examine(layout, sample(layout), LOCKS)
-    made = Deb("goldnode-driver-from-host", "1+520", "all", "goldnode-driver-from-host", "1+520", made=True)
+    made = InstalledDeb(
+        "goldnode-driver-from-host", "1+520", "all", "goldnode-driver-from-host", "1+520", made=True
+    )
     assert sbom.purl(made, there) == "pkg:deb/goldnode/goldnode-driver-from-host@1%2B520?arch=all"
 
 

@@ -15,7 +15,7 @@ from goldnode import evidence
 from goldnode.core.errors import ImageError, SigningKeyError
 from goldnode.evidence import signatures
 from goldnode.evidence.verify import documents, sign, verify
-from goldnode.evidence.write import Options, write
+from goldnode.evidence.write import ImageEvidenceOptions, write
 from goldnode.oci.layout import Layout, canonical
 
 ALGORITHMS = {
@@ -49,7 +49,7 @@ def states(layout: Layout, digest: str, public: Path) -> dict[str, str]:
 
 def write_all(layout: Layout, digest: str, secret: Path | None, **more: object) -> list[str]:
     signer = signatures.load_signer(secret) if secret is not None else None
-    rows = write(layout, IMAGE, built(digest), LOCKS, Options(signer=signer, **more))  # type: ignore[arg-type]
+    rows = write(layout, IMAGE, built(digest), LOCKS, ImageEvidenceOptions(signer=signer, **more))  # type: ignore[arg-type]
     return [row.state for row in rows]
 
 

@@ -12,14 +12,14 @@ from tests.unit.images.evidence.samples import IMAGE, LOCKS, built, sample
 from goldnode import evidence
 from goldnode.core.errors import ImageError
 from goldnode.evidence.verify import documents
-from goldnode.evidence.write import Options, write
+from goldnode.evidence.write import ImageEvidenceOptions, write
 from goldnode.oci.layout import Layout, OciImage, canonical
 
 
 def test_all_of_them_and_nothing_of_this_machine(layout: Layout, tmp_path: Path) -> None:
     digest = sample(layout)
-    rows = write(layout, IMAGE, built(digest), LOCKS, Options(cache=tmp_path / "cache"))
-    assert [row.type for row in rows] == [
+    rows = write(layout, IMAGE, built(digest), LOCKS, ImageEvidenceOptions(cache=tmp_path / "cache"))
+    assert [row.kind for row in rows] == [
         evidence.CYCLONEDX,
         evidence.SPDX,
         evidence.PROVENANCE,
@@ -33,7 +33,7 @@ def test_all_of_them_and_nothing_of_this_machine(layout: Layout, tmp_path: Path)
         assert row.data == canonical(json.loads(row.data))
     other = Layout(tmp_path / "other")
     sample(other)
-    write(other, IMAGE, built(digest), LOCKS, Options())
+    write(other, IMAGE, built(digest), LOCKS, ImageEvidenceOptions())
     assert [row.artefact for row in documents(other, digest)] == [
         row.artefact for row in documents(layout, digest)
     ]
@@ -43,7 +43,7 @@ def test_a_second_run_reads_nothing_and_an_other_one_replaces(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest, old = sample(layout), sample(layout, "bbbbbbbbbbbb", User="1")
-    options = Options(cache=tmp_path / "cache")
+    options = ImageEvidenceOptions(cache=tmp_path / "cache")
     first = write(layout, IMAGE, built(digest), LOCKS, options)
     foreign = layout.attach(digest, evidence.PROVENANCE, canonical({"predicateType": "urn:else"}))
     write(layout, IMAGE, built(digest), LOCKS, options)
@@ -51,12 +51,12 @@ def test_a_second_run_reads_nothing_and_an_other_one_replaces(
         patch.setattr(OciImage, "layer", None)
         patch.setattr("goldnode.evidence.write.examine", None)
         again = write(layout, IMAGE, built(digest), LOCKS, options)
-    assert [(row.type, row.line) for row in again] == [(row.type, row.line) for row in first]
+    assert [(row.kind, row.line) for row in again] == [(row.kind, row.line) for row in first]
     assert {row.state for row in again} == {"kept"}
     rows = write(
         layout, IMAGE, built(digest), LOCKS, replace(options, builder="urn:site:builder", against=old)
     )
-    assert {row.type for row in rows if row.state == "written"} == {evidence.PROVENANCE, evidence.DIFF}
+    assert {row.kind for row in rows if row.state == "written"} == {evidence.PROVENANCE, evidence.DIFF}
     attached = documents(layout, digest)
     assert (
         len([row for row in attached if row.type == evidence.PROVENANCE]) == 2
@@ -68,7 +68,7 @@ def test_a_second_run_reads_nothing_and_an_other_one_replaces(
     rows = write(
         layout, IMAGE, built(digest), LOCKS, replace(options, builder="urn:site:builder", against=old)
     )
-    assert [row.type for row in rows if row.state == "written"] == [evidence.SPDX]
+    assert [row.kind for row in rows if row.state == "written"] == [evidence.SPDX]
 
 
 def test_a_lock_that_moved_since_the_build(layout: Layout) -> None:
@@ -77,7 +77,7 @@ def test_a_lock_that_moved_since_the_build(layout: Layout) -> None:
     with pytest.raises(
         ImageError, match=r"was built from lock sha256:c+…, and its lock is another one now"
     ) as caught:
-        write(layout, IMAGE, built(digest), moved, Options())
+        write(layout, IMAGE, built(digest), moved, ImageEvidenceOptions())
     assert "goldnode images build" in str(caught.value)
     assert documents(layout, digest) == []
 
@@ -86,5 +86,5 @@ def test_an_invalid_sbom_is_not_attached(layout: Layout, monkeypatch: pytest.Mon
     digest = sample(layout)
     monkeypatch.setattr("goldnode.evidence.sbom.cyclonedx", lambda *_: b'{"bomFormat":"CycloneDX"}')
     with pytest.raises(ImageError, match="no valid CycloneDX"):
-        write(layout, IMAGE, built(digest), LOCKS, Options())
+        write(layout, IMAGE, built(digest), LOCKS, ImageEvidenceOptions())
     assert documents(layout, digest) == []

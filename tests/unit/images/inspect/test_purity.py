@@ -11,7 +11,7 @@ from tests.unit.images.inspect.things import NVIDIA, cudart, debs, elf, installe
 
 from goldnode.core.errors import ImageError
 from goldnode.inspect import policy
-from goldnode.inspect.policy import Finding, Inspection
+from goldnode.inspect.policy import Inspection, PurityFinding
 from goldnode.inspect.scan import View, scan_directory
 
 TODAY = dt.date(2026, 11, 22)
@@ -74,7 +74,7 @@ def inspect(
     return policy.inspect(view(folder, *parts, environment=environment), RULES, backend, today=TODAY)
 
 
-def only(found: Inspection, severity: str = "refuse") -> Finding:
+def only(found: Inspection, severity: str = "refuse") -> PurityFinding:
     rows = [row for row in found.findings if row.severity == severity]
     assert len(rows) == 1, rows
     return rows[0]

@@ -13,9 +13,9 @@ from tests.unit.images.inspect.things import cudart, debs, elf, image, installed
 
 from goldnode.channels.history import line_of
 from goldnode.inspect import targets, truth
-from goldnode.inspect.truth import Claim, Locked, Truth
+from goldnode.inspect.truth import Claim, LockedContents, Truth
 from goldnode.oci.layout import Layout
-from goldnode.oci.model import Image
+from goldnode.oci.model import ImageSpec
 
 PYTHON = {"usr/bin/python3": elf(needed=["libc.so.6"])}
 CUDA = "usr/local/cuda-12.4/targets/x86_64-linux/lib"
@@ -38,7 +38,7 @@ def check(
     *files: Mapping[str, bytes],
     labels: dict[str, str] | None = None,
     environment: dict[str, str] | None = None,
-    lock: Locked | None = None,
+    lock: LockedContents | None = None,
 ) -> Truth:
     layout = Layout(folder)
     image(layout, ref, files, labels=labels, environment=environment)
@@ -245,7 +245,7 @@ def test_packages_against_the_lock(tmp_path: Path) -> None:
     ]
     wheels = {"nvidia-cuda-runtime-cu12": "12.4.127", "some.wheel": "1.0"}
     labels = {"io.goldnode.lock": "sha256:1"}
-    lock = Locked("sha256:1", {"libc6": "2.36-10", "gone": "1"}, wheels)
+    lock = LockedContents("sha256:1", {"libc6": "2.36-10", "gone": "1"}, wheels)
     found = check(tmp_path / "a", TAG, *files, labels=labels, lock=lock)
     assert (
         claims(found)["debs"].got
@@ -253,7 +253,7 @@ def test_packages_against_the_lock(tmp_path: Path) -> None:
     )
     assert claims(found)["wheels"].result == "ok"
     assert not found.passed
-    moved = check(tmp_path / "b", TAG, *files, labels=labels, lock=Locked("sha256:9", {}, {}))
+    moved = check(tmp_path / "b", TAG, *files, labels=labels, lock=LockedContents("sha256:9", {}, {}))
     assert claims(moved)["packages"].result == "not_verified"
 
 
@@ -296,17 +296,17 @@ BUILDS = (
 )  # fmt: skip
 
 
-def images() -> Iterator[tuple[Image, str]]:
+def images() -> Iterator[tuple[ImageSpec, str]]:
     """10,000 images and build ids: all that the matrix can name, each with ids that look like an OS, a word or a number, and with random ones."""
     chosen = random.Random(15)  # noqa: S311 - no secret
     names = list(itertools.product(("cuda", "rocm", "oneapi", "cpu"), VERSIONS, FLAVOURS, SYSTEMS))
     for number in range(10_000):
         backend, version, flavour, os = names[number % len(names)]
         build = BUILDS[number // len(names)] if number < 4 * len(names) else f"{chosen.getrandbits(48):012x}"
-        yield Image(f"{backend}-{version}-{flavour}-{os}", backend, version, flavour, os), build
+        yield ImageSpec(f"{backend}-{version}-{flavour}-{os}", backend, version, flavour, os), build
 
 
-def labels_of(row: Image, build: str) -> dict[str, str]:
+def labels_of(row: ImageSpec, build: str) -> dict[str, str]:
     said = {
         "backend": row.backend,
         "runtime": row.version,
@@ -321,7 +321,7 @@ def test_every_name_is_read_as_it_was_made() -> None:
     wrong: dict[str, list[str]] = {}
     for row, build in images():
         tag, labels = row.immutable_tag(build), labels_of(row, build)
-        other = labels_of(Image("cpu-1-base-debian9", "cpu", "1", "base", "debian9"), "0" * 12)
+        other = labels_of(ImageSpec("cpu-1-base-debian9", "cpu", "1", "base", "debian9"), "0" * 12)
         for kind, found, want in (
             ("tag", truth.named(f"{row.backend}:{tag}"), build),
             ("of a registry", truth.named(f"registry.example:5000/team/{row.backend}:{tag}"), build),
@@ -340,7 +340,7 @@ def test_every_name_is_read_as_it_was_made() -> None:
 
 
 def test_an_os_that_no_pattern_knows_is_read_from_the_labels() -> None:
-    row = Image("cuda-12.4.1-base-sid", "cuda", "12.4.1", "base", "sid")
+    row = ImageSpec("cuda-12.4.1-base-sid", "cuda", "12.4.1", "base", "sid")
     assert truth.named("cuda:12.4.1-base-sid-e12345678901") is None
     assert truth.named("cuda:12.4.1-base-sid-e12345678901", labels_of(row, "e12345678901")) == (
         row,

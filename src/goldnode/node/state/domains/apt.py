@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+
 from ...host import like
-from ...later import base64
 from ..model import Observed, Refusal
 from ..names import in_family, printable
 from .files import Wanted

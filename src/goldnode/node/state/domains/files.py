@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...plain import dataclass
+from dataclasses import dataclass
+
 from .. import owners
 from ..model import IMAGE, Action, Observed
 

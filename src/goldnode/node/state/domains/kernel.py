@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...later import shlex
+import shlex
+
 from ..model import BOOT, Action, Note, Observed
 from .files import Wanted
 
@@ -73,7 +74,7 @@ def hook(document: Document, part: str) -> List[Wanted]:
 
 
 def drop_in(entry: str) -> str:
-    """Return the GRUB drop-in that makes `entry` (see `Entry.selector`) the default."""
+    """Return the GRUB drop-in that makes `entry` (see `GrubEntry.selector`) the default."""
     return f'# goldnode: the kernel of the node class is the default of every boot\nGRUB_DEFAULT="{entry}"\n'
 
 

@@ -10,9 +10,9 @@ other one is replaced, and is then rebuilt.
 from __future__ import annotations
 
 import os
+import re
 
 from ...host import Host, Json
-from ...later import re
 from ..finding import Finding, judge_item, place
 from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...later import re
+import re
+
 from ..debversion import compare
 from ..family import kernel_release
 from ..model import BOOT, IMAGE, PARTS, Action, Observed

@@ -15,12 +15,13 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from ...device.child import ask
 from ...host import PROGRAM, Host, Json, boot_identity
-from ...plain import NamedTuple
 from .. import modes
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, place
+from ..gpumodel import AUTO
 from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import SIMULATOR, load_json
 from ..remedy import PERSON, POLICY, REBOOT, Remedy
@@ -886,6 +887,8 @@ def _overrides(document: Document, seen: Observed) -> List[Finding]:
         row["model"]
         for row in models
         if not any(fits(row, gpu) for gpu in seen.gpu_settings.get("gpus", {}).values())
+        # A class that takes any model has overrides for models that most of its nodes do not have.
+        and document["gpu"]["model"] != AUTO
     ]
     expected = f"a GPU for each of {', '.join(row['model'] for row in models)}"
     if not idle:

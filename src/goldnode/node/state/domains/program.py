@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ... import quickjson as json
-from ...hashes import sha256
+import json
+from hashlib import sha256
+
 from ...host import PROGRAM as PROGRAM
-from ...lines import by_lines
+from ...json_lines import by_lines
 from ..model import IMAGE, Action, Observed
 from .files import Wanted
 

@@ -29,12 +29,12 @@ Merges the configuration, and verifies it by asking the engine.
 from __future__ import annotations
 
 import os
+import re
 import time
+from contextlib import suppress
 
 from ... import gate
 from ...host import Host
-from ...later import re
-from ...plain import suppress
 from .. import dockerd
 from .. import enginetext as text_of
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place

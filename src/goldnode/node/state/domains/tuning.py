@@ -8,9 +8,11 @@ settings are neither read nor set.
 
 from __future__ import annotations
 
+import re
+import shlex
+from typing import NamedTuple
+
 from ...host import Host, Json
-from ...later import re, shlex
-from ...plain import NamedTuple
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
@@ -393,7 +395,7 @@ def raises(wanted: Mapping[str, Any], seen: Observed) -> Optional[str]:
 # -- live values
 
 
-class Setting(NamedTuple):
+class HostSetting(NamedTuple):
     """One live value: the wanted value, the current one, and the files that set it.
 
     If the value does not exist, `got` is None and `absent` gives the reason. `got` is
@@ -409,7 +411,7 @@ class Setting(NamedTuple):
     remedy: Remedy = Remedy("Run site.yml, or `goldnode-node policy apply` on the node.", POLICY)
 
 
-def settings(document: Document, seen: Observed) -> List[Setting]:
+def settings(document: Document, seen: Observed) -> List[HostSetting]:
     """Return the live values that the class declares and that are visible here. Pure."""
     wanted, live = policy(document), seen.tuning
     found = []
@@ -420,11 +422,11 @@ def settings(document: Document, seen: Observed) -> List[Setting]:
             f"{CPUS}/{cpu}/cpufreq/scaling_governor" for cpu in sorted(other, key=lambda cpu: int(cpu[3:]))
         )
         absent = "the CPUs show no cpufreq: firmware or hypervisor keeps it"
-        found.append(Setting("governor", want, _governors(want, cpus, other), files, absent))
+        found.append(HostSetting("governor", want, _governors(want, cpus, other), files, absent))
     if "transparent_hugepages" in wanted and "transparent_hugepages" in live:
         absent = "this kernel has no transparent huge pages"
         found.append(
-            Setting(
+            HostSetting(
                 "transparent_hugepages",
                 wanted["transparent_hugepages"],
                 live["transparent_hugepages"],
@@ -438,7 +440,9 @@ def settings(document: Document, seen: Observed) -> List[Setting]:
         if isinstance(got, str) and got.isdigit():
             got = str(int(got) & 1)
         want = "1" if wanted["numa_balancing"] else "0"
-        found.append(Setting("numa_balancing", want, got, (BALANCING,), "this kernel has no NUMA balancing"))
+        found.append(
+            HostSetting("numa_balancing", want, got, (BALANCING,), "this kernel has no NUMA balancing")
+        )
     for size, count in wanted.get("hugepages", {}).items():
         if f"hugepages.{size}" in live:
             name = f"hugepages.{size}"
@@ -448,7 +452,7 @@ def settings(document: Document, seen: Observed) -> List[Setting]:
                 Remedy("Reboot the node: only then is its memory in one piece.", REBOOT),
             )
             found.append(
-                Setting(
+                HostSetting(
                     name, str(count), live[name], files, absent, MISMATCH if count else NOT_EXPOSED, remedy
                 )
             )
@@ -457,7 +461,7 @@ def settings(document: Document, seen: Observed) -> List[Setting]:
         if name in live:
             absent = f"there is no interface {interface}"
             found.append(
-                Setting(
+                HostSetting(
                     name,
                     str(values["mtu"]),
                     live[name],
@@ -479,7 +483,7 @@ def _governors(want: str, cpus: Mapping[str, Any], other: Mapping[str, Any]) -> 
     return f"{', '.join(values)} on {len(other)} of {len(cpus)} CPUs" if other else want
 
 
-def _short(setting: Setting, seen: Observed) -> bool:
+def _short(setting: HostSetting, seen: Observed) -> bool:
     """Return whether this boot was asked for this value already and could only provide the current one."""
     tried = seen.tuning.get("tried", {}).get(setting.name)
     return bool(tried) and (tried["want"], tried["got"]) == (setting.want, setting.got)
@@ -884,7 +888,7 @@ def _declared(wanted: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
         yield f"network.{interface}.mtu", str(values["mtu"])
 
 
-def _judged(item: str, setting: Setting) -> Finding:
+def _judged(item: str, setting: HostSetting) -> Finding:
     if isinstance(setting.got, dict):
         error = str(setting.got["error"])
         return Finding(

@@ -124,23 +124,23 @@ DeviceAllow=/dev/kmsg r
 WantedBy=multi-user.target
 """
 
-# Parses the last verdict line by line: the check writes one key per line.
+# Reads text files of the last check and of the gate, without starting a program for each login.
 MOTD_TEXT = f"""#!/bin/sh
 # goldnode: one line at login when this node is not healthy
-verdict={current.VERDICT} state={gate.STATE}
-field() {{ sed -n "s/^ \\"$1\\": \\"*\\([^\\",]*\\)\\"*,*\\$/\\1/p" "$verdict"; }}
+file={current.STATUS}
 tell() {{ echo "goldnode: $*. See: {PROGRAM} check"; exit 0; }}
 [ ! -s {TOLD} ] || echo "goldnode: $(cat {TOLD})"
-[ -r "$verdict" ] || tell "this node has not been checked since it booted"
+[ -r "$file" ] || tell "this node has not been checked since it booted"
 read now rest </proc/uptime
-at=$(field uptime)
-[ $((${{now%%.*}} - ${{at%%.*}})) -le {current.LIMIT} ] 2>/dev/null || \
+read at code status class <"$file"
+case $at in '' | *[!0-9]*) tell "the last verdict cannot be read" ;; esac
+[ $((${{now%%.*}} - at)) -le {current.LIMIT} ] || \
 tell "the last verdict is too old, nothing watches this node"
-if grep -q '^ "open": false' "$state" 2>/dev/null; then
-    tell "the gate is closed: $(sed 's/^goldnode gate: //' {gate.REASON} 2>/dev/null)"
+if [ ! -e {gate.PASS} ] && [ -s {gate.REASON} ]; then
+    read why <{gate.REASON}
+    tell "the gate is closed: ${{why#goldnode gate: }}"
 fi
-status=$(field status)
-[ "$status" = healthy ] || tell "class $(field class), verdict: $status (exit code $(field exit_code))"
+[ "$status" = healthy ] || tell "class $class, verdict: $status (exit code $code)"
 """
 
 

@@ -37,7 +37,7 @@ ELSEWHERE_RUN = {
 WITHOUT_FORMAT = ("capture", "watch-log", "serve")
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """An argument parser that reports wrong usage as an error: argparse exits with 2, which would mean `drain`."""
 
     def error(self, message: str) -> NoReturn:
@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 class UsageError(Exception):
     """A command line that is wrong."""
 
-    def __init__(self, parser: Parser, message: str) -> None:
+    def __init__(self, parser: CommandParser, message: str) -> None:
         super().__init__(message)
         self.parser = parser
 
@@ -72,15 +72,15 @@ def parse(given: List[str]) -> Any:
         raise SystemExit(UNKNOWN) from None
 
 
-def parser(given: Sequence[str]) -> Parser:
+def parser(given: Sequence[str]) -> CommandParser:
     """Return the parser. Of a command in a module of its own it has the options only if `given` begins with the command."""
-    found = Parser(
+    found = CommandParser(
         prog="goldnode-node",
         description="Check this node against its node class.",
         epilog="goldnode-node --version prints the digest of this program, as `goldnode --version` does.",
     )
     commands = found.add_subparsers(
-        dest="command", required=True, parser_class=Parser, metavar="COMMAND", title="commands"
+        dest="command", required=True, parser_class=CommandParser, metavar="COMMAND", title="commands"
     )
     for name, text, epilog in (
         ("check", "Judge the state of the node.", CHECK),

@@ -13,7 +13,7 @@ from tests.unit.lock.mirrors import Setting, tree
 
 from goldnode.catalog.load import Catalog
 from goldnode.core.errors import GoldnodeError
-from goldnode.lock import upkeep
+from goldnode.lock import maintenance
 from goldnode.lock.model import LockedPackage, write_lock
 from goldnode.lock.publication import Publication
 
@@ -374,7 +374,7 @@ def test_reports_as_json(setting: Setting, tmp_path: Path) -> None:
 def test_needed_names_who_needs_it(setting: Setting, published: Publication) -> None:
     _, catalog, site = setting.place.load()
     assert isinstance(catalog, Catalog)
-    keep = upkeep.needed(setting.mirror, catalog, site)
+    keep = maintenance.needed(setting.mirror, catalog, site)
     assert set(keep.locks) == {setting.lock.digest}
     assert keep.publications == {("small", published.id): "current for stack small"}
     assert set(keep.hashes) == published.hashes

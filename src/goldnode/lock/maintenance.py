@@ -20,7 +20,7 @@ from goldnode.core.errors import MirrorError
 from goldnode.core.files import sha256_of, sync
 from goldnode.core.site import Site
 from goldnode.lock.archives import archive_address
-from goldnode.lock.fetch import Fault, Fetcher, Progress, Wanted, address
+from goldnode.lock.fetch import Fetcher, FetchFault, FetchProgress, FileToFetch, address
 from goldnode.lock.mirror import Mirror
 from goldnode.lock.model import load_lock
 from goldnode.lock.publication import (
@@ -41,14 +41,17 @@ GRACE_DAYS = 30
 
 _NAME = re.compile(r"^[0-9a-f]{64}$")
 
-Kind = Literal["store", "publication", "signature"]
+DamageKind = Literal["store", "publication", "signature"]
 
 
 @dataclass(frozen=True)
-class Damage:
-    """One thing that is not what it should be. `sha256` names the file of the store that a repair would have to bring back."""
+class MirrorDamage:
+    """One damaged or unexpected file of a mirror.
 
-    kind: Kind
+    `sha256` is the file of the store that a repair would have to fetch.
+    """
+
+    kind: DamageKind
     path: Path
     message: str
     sha256: str | None = None
@@ -60,21 +63,23 @@ class Damage:
 # Verifying
 
 
-def verify(mirror: Mirror, public: bytes, stacks: Iterable[str] | None = None) -> list[Damage]:
-    """Hold every file of the store against its name, and every publication (of `stacks`, default: of all) against its signature by one
-    of the `public` keys, its indexes and its record. Returns what is wrong, in order.
+def verify(mirror: Mirror, public: bytes, stacks: Iterable[str] | None = None) -> list[MirrorDamage]:
+    """Validate the files of the store by hash, and publications by signature, indexes and record.
+
+    `stacks` selects publications; default: all. A signature must be of one of the `public` keys. Return the
+    damage in order.
     """
     chosen = None if stacks is None else set(stacks)
     places = [
         place for place in publications(mirror.directory) if chosen is None or place.parent.name in chosen
     ]
-    found: list[Damage] = []
+    found: list[MirrorDamage] = []
     records: list[Publication] = []
     for place in places:
         try:
             records.append(Publication.read(place))
         except MirrorError as problem:
-            found.append(Damage("publication", place / RECORD, problem.message))
+            found.append(MirrorDamage("publication", place / RECORD, problem.message))
     named = None if chosen is None else {sha for record in records for sha in record.hashes}
     found += _store(mirror, named)
     for record in records:
@@ -82,20 +87,20 @@ def verify(mirror: Mirror, public: bytes, stacks: Iterable[str] | None = None) -
     for stack in sorted((mirror.directory / "stacks").glob("*")):
         link = stack / CURRENT  # not looked for by its name, which does not find a link that leads nowhere
         if (chosen is None or stack.name in chosen) and link.is_symlink() and not (link / RECORD).is_file():
-            found.append(Damage("publication", link, "leads to no publication"))
+            found.append(MirrorDamage("publication", link, "leads to no publication"))
     return sorted(found, key=lambda damage: (str(damage.path), damage.message))
 
 
-def _store(mirror: Mirror, only: set[str] | None) -> Iterator[Damage]:
+def _store(mirror: Mirror, only: set[str] | None) -> Iterator[MirrorDamage]:
     files = sorted(path for path in mirror.store.glob("*/*") if only is None or path.name in only)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for path, digest in zip(files, pool.map(_digest, files), strict=True):
             if not _NAME.match(path.name) or path.parent.name != path.name[:2]:
-                yield Damage("store", path, "is no file of a mirror's store")
+                yield MirrorDamage("store", path, "is no file of a mirror's store")
             elif digest is None:
-                yield Damage("store", path, "cannot be read", path.name)
+                yield MirrorDamage("store", path, "cannot be read", path.name)
             elif digest != path.name:
-                yield Damage("store", path, f"has SHA-256 {digest}, its name says another", path.name)
+                yield MirrorDamage("store", path, f"has SHA-256 {digest}, its name says another", path.name)
 
 
 def _digest(path: Path) -> str | None:
@@ -105,44 +110,44 @@ def _digest(path: Path) -> str | None:
         return None
 
 
-def _publication(mirror: Mirror, record: Publication, public: bytes) -> Iterator[Damage]:
+def _publication(mirror: Mirror, record: Publication, public: bytes) -> Iterator[MirrorDamage]:
     place = record.directory
     if record.id != place.name or publication_id(record.hashes) != place.name:
-        yield Damage(
+        yield MirrorDamage(
             "publication", place / RECORD, "names other packages than the directory's name stands for"
         )
     signed = place / f"dists/{SUITE}/InRelease"
     if not signed.is_file():
-        yield Damage("signature", signed, "is not there")
+        yield MirrorDamage("signature", signed, "is not there")
         return
     good, text = check_signature(signed, public)
     if good is None:
-        yield Damage("signature", signed, text)
+        yield MirrorDamage("signature", signed, text)
     elif good != record.fingerprint:
-        yield Damage("signature", signed, f"is signed by {good}, the record says {record.fingerprint}")
+        yield MirrorDamage("signature", signed, f"is signed by {good}, the record says {record.fingerprint}")
     else:
         yield from _indexes(place, text, record)
     for row in record.packages:
         file, kept = place / row["pool"], mirror.path(row["sha256"])
         if not kept.is_file():
-            yield Damage(
+            yield MirrorDamage(
                 "store",
                 kept,
                 f"is not there; {row['name']} {row['version']} of stack {record.stack} needs it",
                 row["sha256"],
             )
         if not file.is_file():
-            yield Damage("publication", file, "is not there", row["sha256"])
+            yield MirrorDamage("publication", file, "is not there", row["sha256"])
         elif not (kept.is_file() and file.samefile(kept)) and _digest(file) != row["sha256"]:
-            yield Damage(
+            yield MirrorDamage(
                 "publication", file, f"has other bytes than {row['name']} {row['version']}", row["sha256"]
             )
 
 
-def _indexes(place: Path, release: str, record: Publication) -> Iterator[Damage]:
+def _indexes(place: Path, release: str, record: Publication) -> Iterator[MirrorDamage]:
     base = place / f"dists/{SUITE}"
     for file, why in wrong_indexes(place, release):
-        yield Damage("publication", file, why)
+        yield MirrorDamage("publication", file, why)
     offered: dict[str, tuple[str, str]] = {}
     for file in base.glob(f"{COMPONENT}/*/Packages"):
         for stanza in file.read_text(encoding="utf-8").split("\n\n"):
@@ -152,20 +157,20 @@ def _indexes(place: Path, release: str, record: Publication) -> Iterator[Damage]
     if {
         sha: (row["name"], row["pool"]) for sha, row in ((row["sha256"], row) for row in record.packages)
     } != offered:
-        yield Damage(
+        yield MirrorDamage(
             "publication", base / COMPONENT, "the indexes offer other packages than the record names"
         )
 
 
 def repair(
     mirror: Mirror,
-    damages: Iterable[Damage],
+    damages: Iterable[MirrorDamage],
     site: Site,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     *,
     catalog: Catalog,
     pause: float = 1.0,
-) -> tuple[list[Damage], list[Fault]]:
+) -> tuple[list[MirrorDamage], list[FetchFault]]:
     """Fetch damaged and missing files of the store again and link them into the publications.
 
     Return the damages that fetching does not fix (indexes and signatures: publish again), and the files that
@@ -183,7 +188,7 @@ def repair(
             rows |= {row["sha256"]: {**row, "stack": records[-1].stack} for row in records[-1].packages}
         broken = {damage.sha256 for damage in damages if damage.sha256 is not None}
         left = [damage for damage in damages if damage.sha256 is None]
-        wanted: list[Wanted] = []
+        wanted: list[FileToFetch] = []
         for sha256 in sorted(broken):
             row = rows.get(sha256)
             if row is None:  # nothing that is published names it: it can go
@@ -191,7 +196,9 @@ def repair(
             elif _digest(mirror.path(sha256)) != sha256:
                 base = archive_address(row["stack"], row["archive"], catalog, site)
                 url = address(base, row["path"])
-                wanted.append(Wanted(sha256, row["size"], url, row["name"], row["version"], row["archive"]))
+                wanted.append(
+                    FileToFetch(sha256, row["size"], url, row["name"], row["version"], row["archive"])
+                )
         faults = Fetcher(mirror.partial, mirror.keep, progress=progress, pause=pause).fetch(wanted)
         for record in records:
             for row in record.packages:
@@ -210,7 +217,7 @@ def repair(
 
 
 @dataclass
-class Needed:
+class NeededFiles:
     """Content that must stay, each with its owner. `locks` are digests, `hashes` files, `publications`
     (stack, ID).
     """
@@ -221,22 +228,26 @@ class Needed:
 
 
 @dataclass(frozen=True)
-class Collected:
-    """One thing that goes, or would: a publication, a file of the store, or what is left of a cut-off fetch. `size` in bytes is what
-    its going frees."""
+class CollectedFile:
+    """One thing that is removed, or would be.
+
+    It is a publication, a file of the store, or the rest of an interrupted fetch. `size` is the number of bytes that this frees.
+    """
 
     path: Path
     size: int
     why: str
 
 
-def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] = ()) -> Needed:
-    """Gather everything that still needs a file: locks (of the catalog, the site, $GOLDNODE_LOCKS), rows of `STACK.modules.yml`, channels,
-    what is current for a stack of the catalog, and the locks that `nodes` (records of runs, or of nodes) name.
+def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] = ()) -> NeededFiles:
+    """Return everything that still needs a file.
 
-    Raises GoldnodeError for anything that cannot be read: what is not known is not thrown away.
+    That is: locks (of the catalog, the site, $GOLDNODE_LOCKS), rows of `STACK.modules.yml`, channels, the
+    current publications of the catalog's stacks, and locks in `nodes` (records of runs, or of nodes).
+
+    Raises GoldnodeError for anything unreadable, because its files must stay.
     """
-    found = Needed()
+    found = NeededFiles()
     places = dict.fromkeys(
         [
             *site.lock_directories(),
@@ -276,7 +287,7 @@ def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] =
 
 
 def node_records(paths: Iterable[Path]) -> list[Path]:
-    """The JSON files among `paths`; of a directory, those in it. Raises MirrorError for one that is not there."""
+    """Return the JSON files in `paths`, which may be directories. Raises MirrorError for a missing one."""
     found: list[Path] = []
     for path in paths:
         if not path.exists():
@@ -310,7 +321,10 @@ def _hashes(value: Any) -> Iterator[str]:
 
 
 def _digests(value: Any) -> Iterator[str]:
-    """Every digest of a lock that a record names: `lock_digest`, `earlier_lock_digest`, and a class document's {lock: {digest}}."""
+    """Yield all digests of locks in a record.
+
+    Their keys are `lock_digest`, `earlier_lock_digest`, and {lock: {digest}} of a class document.
+    """
     if isinstance(value, Mapping):
         for key, item in value.items():
             if key.endswith("lock_digest") and isinstance(item, str):
@@ -326,21 +340,23 @@ def _digests(value: Any) -> Iterator[str]:
 
 def collect(
     mirror: Mirror,
-    keep: Needed,
+    keep: NeededFiles,
     *,
     days: float = GRACE_DAYS,
     dry_run: bool = False,
     now: dt.datetime | None = None,
-) -> tuple[list[Collected], dict[Path, str]]:
-    """Take away publications that nothing in `keep` needs and that are older than `days`, then files that no publication and no lock
-    names any more and that are as old. Returns what went (or would), and for each publication that stays, why.
+) -> tuple[list[CollectedFile], dict[Path, str]]:
+    """Remove publications and files older than `days` that nothing in `keep` needs.
 
-    A publication whose record cannot be read stays, with the files it may name: nothing of the store goes then.
+    A file goes if no publication and no lock names it. Return what was removed (or would
+    be), and the reason for each publication that stays.
+
+    If the record of a publication is unreadable, it stays and no file of the store is removed.
     """
     now = now or dt.datetime.now(dt.UTC)
     edge = now - dt.timedelta(days=days)
     stays: dict[Path, str] = {}
-    gone: list[Collected] = []
+    gone: list[CollectedFile] = []
     used: dict[str, str] = dict(keep.hashes)
     unsure = False
     leaving: list[Publication] = []
@@ -368,7 +384,7 @@ def collect(
                 if path.is_file() and path.stat().st_nlink == 1
             )
             gone.append(
-                Collected(
+                CollectedFile(
                     record.directory, own, f"published {record.published}; no lock, channel or node needs it"
                 )
             )
@@ -377,7 +393,7 @@ def collect(
                 told = path.stat()
                 if path.name in used or dt.datetime.fromtimestamp(told.st_mtime, dt.UTC) > edge:
                     continue
-                gone.append(Collected(path, told.st_size, "nothing that stays names it"))
+                gone.append(CollectedFile(path, told.st_size, "nothing that stays names it"))
         if not dry_run:
             for item in gone:
                 if item.path.is_dir():

@@ -19,7 +19,7 @@ from urllib3 import exceptions as http
 from goldnode.core.errors import LockError
 from goldnode.lock.transport import masked
 
-Kind = Literal[
+UnreachableKind = Literal[
     "dns",
     "refused",
     "timeout",
@@ -48,7 +48,7 @@ _CHANGED = (
 )
 
 # Kind -> cause and remedy. {host}, {root} (scheme and host), {archive}, {variable}, {proxy} are filled in.
-TABLE: dict[Kind, tuple[str, str]] = {
+TABLE: dict[UnreachableKind, tuple[str, str]] = {
     "dns": ("DNS does not know the name {host}", f"{_PROXY}, or {_MIRROR}"),
     "refused": ("{host} refuses the connection", f"check the address and a firewall; {_PROXY}, or {_MIRROR}"),
     "timeout": ("{host} does not answer in time", f"{_PROXY}, or {_MIRROR}"),
@@ -105,7 +105,7 @@ TABLE: dict[Kind, tuple[str, str]] = {
 }
 
 # Messages of apt 2.6 and 3.0, with gpgv and sqv. The first pattern that occurs decides.
-_APT: tuple[tuple[str, Kind], ...] = (
+_APT: tuple[tuple[str, UnreachableKind], ...] = (
     (r"SHA1 is not considered secure|is not bound|uses weak algorithm", "weak-key"),
     (r"EXPKEYSIG|KEYEXPIRED|certificate (?:is|has) expired.*sqv|Expired on|key .* is expired", "expired-key"),
     (r"REVKEYSIG|is revoked|was revoked", "revoked-key"),
@@ -125,12 +125,12 @@ _APT: tuple[tuple[str, Kind], ...] = (
 
 
 @dataclass(frozen=True)
-class Trouble:
+class UnreachableArchive:
     """One address that cannot be used: archive, address, kind and the original message."""
 
     archive: str
     url: str
-    kind: Kind
+    kind: UnreachableKind
     detail: str
 
     def error(self, proxy: str, others: Sequence[str] = (), raised: type[LockError] = LockError) -> LockError:
@@ -144,7 +144,7 @@ class Trouble:
             "variable": "https_proxy" if scheme == "https" else "http_proxy",
             "proxy": proxy or "of this machine",
         }
-        cause, remedy = (text.format(**words) for text in TABLE[self.kind])
+        cause, remedy = (text.format(**words) for text in TABLE[self._of_proxy(proxy)])
         if self.kind == "missing" and scheme not in ("http", "https"):
             cause = "nothing is at its address"
         through = f" through the proxy {proxy}" if proxy else " without a proxy"
@@ -154,8 +154,14 @@ class Trouble:
         tried = f"tried {masked(self.url)}{through}: {masked(self.detail)}"
         return raised(f'archive "{self.archive}" cannot be used: {cause} ({tried}){more}', remedy=remedy)
 
+    def _of_proxy(self, proxy: str) -> UnreachableKind:
+        """Return the kind, which is "proxy" if the message of a failed connection names the proxy."""
+        host = urlsplit(proxy).hostname
+        about_it = self.kind in ("dns", "refused", "timeout") and host and host in self.detail
+        return "proxy" if about_it else self.kind
 
-def kind_of(problem: BaseException) -> Kind:
+
+def kind_of(problem: BaseException) -> UnreachableKind:
     """Return the kind of a failed fetch (urllib3, ssl, socket)."""
     chain: list[BaseException] = []
     at: BaseException | None = problem
@@ -169,7 +175,7 @@ def kind_of(problem: BaseException) -> Kind:
     return "other"
 
 
-_EXCEPTIONS: tuple[tuple[tuple[type[BaseException], ...], Kind], ...] = (
+_EXCEPTIONS: tuple[tuple[tuple[type[BaseException], ...], UnreachableKind], ...] = (
     ((http.ProxyError,), "proxy"),
     ((http.NameResolutionError, socket.gaierror), "dns"),
     ((http.SSLError, ssl.SSLError), "tls"),
@@ -178,7 +184,7 @@ _EXCEPTIONS: tuple[tuple[tuple[type[BaseException], ...], Kind], ...] = (
 )
 
 
-def kind_of_status(status: int) -> Kind | None:
+def kind_of_status(status: int) -> UnreachableKind | None:
     """Return the kind of an HTTP status, or None for a good one."""
     if status == 407:
         return "proxy"
@@ -189,14 +195,14 @@ def kind_of_status(status: int) -> Kind | None:
     return None if status == 200 else "other"
 
 
-def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Trouble]:
+def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[UnreachableArchive]:
     """Return the troubles in apt's messages, one per archive: the most specific one.
 
     `addresses` are (archive, address). Messages that name none of them are left out.
     """
     known = sorted(addresses, key=lambda row: -len(row[1]))
     order = [kind for _, kind in _APT]
-    found: dict[str, Trouble] = {}
+    found: dict[str, UnreachableArchive] = {}
     for line in re.sub(r"\n\s+", " ", text).splitlines():
         if not line.startswith(("E:", "W:", "Err:")):
             continue
@@ -204,12 +210,12 @@ def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Troubl
         owners = [(name, url) for name, url in known if url.rstrip("/") in plain]
         if not owners:
             continue
-        kind: Kind = next((kind for pattern, kind in _APT if re.search(pattern, line)), "other")
+        kind: UnreachableKind = next((kind for pattern, kind in _APT if re.search(pattern, line)), "other")
         for name, url in [row for row in owners if row[1] == owners[0][1]]:
             before = found.get(name)
             if before is None or _rank(kind, order) < _rank(before.kind, order):
                 detail = re.sub(r"\s+", " ", line.partition(": ")[2])
-                found[name] = Trouble(name, url, kind, detail)
+                found[name] = UnreachableArchive(name, url, kind, detail)
     return list(found.values())
 
 
@@ -224,5 +230,5 @@ def apt_error(
     return first.error(proxy(first.url), [row.archive for row in troubles[1:]])
 
 
-def _rank(kind: Kind, order: Sequence[Kind]) -> int:
+def _rank(kind: UnreachableKind, order: Sequence[UnreachableKind]) -> int:
     return order.index(kind) if kind in order else len(order)

@@ -14,29 +14,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from goldnode.catalog.load import Entry
+from goldnode.catalog.load import CatalogEntry
 from goldnode.catalog.models import Kernel, Stack
 from goldnode.compat import rules
 from goldnode.core.errors import FactsError, UnsolvableError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
-from goldnode.lock.builds import KernelBuild, known_builds, results_directory
+from goldnode.lock.builds import KnownBuild, known_builds, results_directory
 from goldnode.lock.diff import is_security
 from goldnode.lock.model import Lock, LockedPackage
-from goldnode.lock.resolve import Archives, KernelOffer
+from goldnode.lock.resolve import KernelOffer, StackArchives
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.family import kernel_release
 
-State = Literal["moved", "current", "held-back"]
+SecurityUpdateState = Literal["moved", "current", "held-back"]
 
 
 @dataclass(frozen=True)
-class Pair:
+class KernelDriverPair:
     """A kernel with a driver (None: the module comes with the kernel), and whether the one builds on the other."""
 
     kernel: str
     driver: str | None
-    build: KernelBuild
+    build: KnownBuild
 
     def data(self) -> dict[str, Any]:
         """Return the pair as plain data."""
@@ -52,8 +52,8 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Pending:
-    """A security update of a held package, which this lane does not move."""
+class PendingUpdate:
+    """A security update of a held package, which `--security` does not move."""
 
     package: LockedPackage
     version: str
@@ -61,7 +61,7 @@ class Pending:
 
 
 @dataclass(frozen=True)
-class Lane:
+class SecurityUpdate:
     """Result of a kernel update. `newest` is the newest kernel of the security archives, `passed` the newer
     pairs that were not taken.
 
@@ -70,12 +70,12 @@ class Lane:
     known to build.
     """
 
-    state: State
+    state: SecurityUpdateState
     lock: Lock
     newest: KernelOffer | None
-    taken: Pair | None
-    passed: tuple[Pair, ...]
-    pending: tuple[Pending, ...]
+    taken: KernelDriverPair | None
+    passed: tuple[KernelDriverPair, ...]
+    pending: tuple[PendingUpdate, ...]
     free: int
     notes: tuple[str, ...]
 
@@ -140,21 +140,21 @@ class Lane:
         return [*found, *(f"note: {note}" for note in self.notes)]
 
 
-def security(
-    stack: Entry[Stack],
+def security_update(
+    stack: CatalogEntry[Stack],
     lock: Lock,
-    archives: Archives,
+    archives: StackArchives,
     site: Site,
     today: dt.date,
     *,
     allow_unknown: bool = False,
-) -> Lane:
+) -> SecurityUpdate:
     """Move kernel and driver of `lock` to the newest pair of the security archives that is known to build;
     everything else stays.
 
     The driver moves only if the newer kernel needs a newer version of its branch. If the stack names its
     kernel exactly, nothing moves, and the newer kernels are reported with the known outcomes of their builds.
-    Raises LockError as `Archives.resolve` does.
+    Raises LockError as `StackArchives.resolve` does.
     """
     notes, exact = [], stack.item.kernel.release
     guarded = _guarded(lock)
@@ -163,7 +163,7 @@ def security(
             f"none of the archives {', '.join(sorted(guarded))} is one of security updates, so all of them count"
         )
     newest, newer = newer_kernels(stack, lock, archives)
-    passed: list[Pair] = []
+    passed: list[KernelDriverPair] = []
     result, taken = lock, None
     for pair in _pairs(stack.item, lock, newer, archives, site):
         if exact is not None:
@@ -176,7 +176,7 @@ def security(
             try:
                 made = archives.resolve(today, keep=lock, kernel=pair.kernel, driver=pair.driver)
             except UnsolvableError as error:
-                passed.append(Pair(pair.kernel, pair.driver, KernelBuild("ok", error.message)))
+                passed.append(KernelDriverPair(pair.kernel, pair.driver, KnownBuild("ok", error.message)))
                 continue
             result, taken = made.lock, pair
             notes += [made.relaxed] if made.relaxed else []
@@ -195,7 +195,7 @@ def security(
             notes.append(
                 f"{where}: name a newer `release`, or write `series` and `flavour` instead, and lock again"
             )
-    state: State = (
+    state: SecurityUpdateState = (
         "current"
         if not newer
         else "moved"
@@ -207,19 +207,19 @@ def security(
     for item in result.packages:
         if item.name in updates and item.part != "kernel":
             if item.set == "stack":
-                pending.append(Pending(item, *updates[item.name]))
+                pending.append(PendingUpdate(item, *updates[item.name]))
             else:
                 free += 1
     notes += _bulletins(stack.item, result)
-    return Lane(state, result, newest, taken, tuple(passed), tuple(pending), free, tuple(notes))
+    return SecurityUpdate(state, result, newest, taken, tuple(passed), tuple(pending), free, tuple(notes))
 
 
 def newer_kernels(
-    stack: Entry[Stack], lock: Lock, archives: Archives
+    stack: CatalogEntry[Stack], lock: Lock, archives: StackArchives
 ) -> tuple[KernelOffer | None, list[KernelOffer]]:
-    """Return the newest kernel of the security archives, and all that are newer than the locked one, newest first.
+    """Return the newest kernel of the security archives, and all newer than the locked one, newest first.
 
-    They are of the locked kernel's series and flavour, also where the stack names its kernel exactly.
+    They are of the locked kernel's series and flavour, even if the stack names an exact kernel.
     """
     exact = stack.item.kernel.release
     found = re.match(r"\d+\.\d+", exact) if exact is not None else None
@@ -235,30 +235,30 @@ def newer_kernels(
 
 
 def _guarded(lock: Lock) -> set[str]:
-    """The archives of security updates, or all where the stack has none of those."""
+    """Return the archives of security updates, or all archives if the stack has none of those."""
     return {item.id for item in lock.archives if is_security(item)} or {item.id for item in lock.archives}
 
 
 def _pairs(
-    stack: Stack, lock: Lock, kernels: list[KernelOffer], archives: Archives, site: Site
-) -> Iterator[Pair]:
+    stack: Stack, lock: Lock, kernels: list[KernelOffer], archives: StackArchives, site: Site
+) -> Iterator[KernelDriverPair]:
     """Every kernel, newest first, with the locked driver and then the newer ones of its branch."""
     driver, results = stack.driver, results_directory(site)
     others = [module for module in stack.modules if module.package is not None and module.dkms is not None]
     untried = (
-        KernelBuild(
+        KnownBuild(
             "unknown", f"whether {', '.join(module.name for module in others)} builds there was not tried"
         )
         if others
         else None
     )
     if driver is None or driver.dkms is None or lock.driver_version is None:
-        inside = KernelBuild(
+        inside = KnownBuild(
             "ok",
             "the GPU's module comes with the kernel" if driver is not None else "the stack has no GPU driver",
         )
         for kernel in kernels:
-            yield Pair(kernel.release, None, untried or inside)
+            yield KernelDriverPair(kernel.release, None, untried or inside)
         return
     offered = archives.drivers()
     drivers = [version for version in (lock.driver_version,) if version in offered]
@@ -268,7 +268,7 @@ def _pairs(
             build = known_builds(kernel.release, kernel.version, version, driver, results=results)
             if build.outcome == "ok" and untried is not None:
                 build = untried
-            yield Pair(kernel.release, version, build)
+            yield KernelDriverPair(kernel.release, version, build)
 
 
 def _bulletins(stack: Stack, lock: Lock) -> list[str]:

@@ -5,7 +5,7 @@ With an indent, the standard encoder cannot use its compiled part and is ten tim
 
 from __future__ import annotations
 
-from .quickjson import dumps
+from json import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 def by_lines(document: Mapping[str, Any], *, ordered: bool = False) -> str:
     """Return a JSON object as text, without a trailing newline.
-
-    Each key begins its line, after one space: the shell scripts of the integrations rely on that.
 
     :param ordered: sort keys, at every depth.
     """

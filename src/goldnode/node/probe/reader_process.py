@@ -9,12 +9,12 @@ open, so nothing waits for an abandoned one.
 
 from __future__ import annotations
 
+import json
 import os
 import select
+import signal
 import time
 
-from .. import quickjson as json
-from ..process import signal
 from .values import unread
 
 TYPE_CHECKING = False

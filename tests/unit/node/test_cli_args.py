@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from tests import documents
 
-from goldnode.node import program, words
+from goldnode.node import cli_args, program
 from goldnode.node.verdict import current
 
-NAMES = ("check", "plan", "apply", "policy", *words.ELSEWHERE_RUN)
+NAMES = ("check", "plan", "apply", "policy", *cli_args.ELSEWHERE_RUN)
 
 
 def command(name: str) -> argparse.ArgumentParser:
     (choices,) = (
         action.choices
-        for action in words.parser([name])._actions
+        for action in cli_args.parser([name])._actions
         if isinstance(action, argparse._SubParsersAction)
     )
     found = dict(choices or {})[name]
@@ -38,7 +38,7 @@ def test_help(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert action.help, action.option_strings
     text = found.format_help()
     assert max(map(len, text.splitlines())) <= 100
-    assert ("--format {text,json}" in text) is (name not in words.WITHOUT_FORMAT)
+    assert ("--format {text,json}" in text) is (name not in cli_args.WITHOUT_FORMAT)
     assert "--json" not in text
 
 
@@ -57,7 +57,7 @@ def test_help(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_format_without_argparse(given: list[str], form: str | None, rest: list[str]) -> None:
     assert current.split(given) == (form, rest)
     if form is not None:
-        assert words.parse(given).format == form
+        assert cli_args.parse(given).format == form
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,313 @@
+"""Rules about Python wheels: their tags, and what they require of each other.
+
+The facts are metadata that pip's resolver reads too (`Requires-Dist`, wheel tags), as recorded on one day.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, Workload
+from goldnode.compat.rules_workload import framework_python
+from goldnode.facts import wheels
+from goldnode.facts.workload import closest, key, public
+from goldnode.facts.workload import torch as torch_build
+
+PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
+# Pins that framework-libraries judges.
+_JUDGED = re.compile(r"nvidia-(?:cudnn|nccl)-cu\d\d")
+_FRAMEWORKS = ("torch", "tensorflow", "jax")
+
+
+@dataclass(frozen=True)
+class _Demand:
+    """A requirement, and the chain of packages that leads to it."""
+
+    requirement: Requirement
+    owner: str
+    chain: str
+
+    @property
+    def name(self) -> str:
+        return canonicalize_name(self.requirement.name)
+
+    @property
+    def exact(self) -> str | None:
+        """The only version that satisfies it, or None: ``==2.5.1``, or ``<=0.5,>=0.5``."""
+        versions = {
+            item.version for item in self.requirement.specifier if item.operator in ("==", "<=", ">=")
+        }
+        signs = {item.operator for item in self.requirement.specifier}
+        only = signs in ({"=="}, {"<=", ">="}) and len(versions) == 1
+        version = versions.pop() if only else None
+        return version if version is not None and not version.endswith(".*") else None
+
+
+@dataclass
+class _Closure:
+    """The pins of a workload with those that they imply, and all demands between them."""
+
+    machine: str
+    python: str | None
+    pinned: dict[str, str]
+    implied: dict[str, tuple[str, str]] = field(default_factory=dict)
+    demands: list[_Demand] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+
+@cache
+def _parsed(text: str) -> Requirement:
+    return Requirement(text)
+
+
+def _machine(host: CompatHost | None) -> str:
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(host.architecture if host else "amd64", "x86_64")
+
+
+def _applies(requirement: Requirement, closure: _Closure, extras: Iterable[str]) -> bool:
+    """Return whether the marker holds; for an unknown Python, whether it holds for every one of them."""
+    marker = requirement.marker
+    if marker is None:
+        return True
+
+    def holds(python: str, extra: str) -> bool:
+        return marker.evaluate(
+            {
+                "os_name": "posix",
+                "sys_platform": "linux",
+                "platform_system": "Linux",
+                "platform_machine": closure.machine,
+                "python_version": python,
+                "python_full_version": f"{python}.0",
+                "implementation_name": "cpython",
+                "platform_python_implementation": "CPython",
+                "extra": extra,
+            }
+        )
+
+    pythons = (closure.python,) if closure.python else PYTHONS
+    return any(all(holds(python, extra) for python in pythons) for extra in ("", *extras))
+
+
+def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
+    python = None if workload.python is None else ".".join(map(str, key(workload.python)[:2]))
+    found = _Closure(_machine(host), python, dict(workload.pins))
+    queue = [
+        (name, version, tuple(workload.extras.get(name, ())), f"{name} {version}")
+        for name, version in found.pinned.items()
+    ]
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    while queue:
+        name, version, extras, chain = queue.pop(0)
+        release = wheels.packages().get(name, {}).get(_public(name, version))
+        if (name, extras) in seen or release is None:
+            continue
+        seen.add((name, extras))
+        if release.requires is None:
+            found.unread.append(chain)
+            continue
+        for text in release.requires:
+            demand = _Demand(_parsed(text), name, chain)
+            if not _applies(demand.requirement, found, extras) or _of_another_build(
+                name, version, demand.name
+            ):
+                continue
+            found.demands.append(demand)
+            wanted = found.pinned.get(demand.name) or demand.exact
+            if wanted is None:
+                continue
+            if demand.name not in found.pinned:
+                found.implied.setdefault(demand.name, (wanted, chain))
+            more = tuple(sorted(demand.requirement.extras))
+            queue.append((demand.name, wanted, more, f"{demand.name} {wanted} (required by {chain})"))
+    return found
+
+
+def _public(name: str, version: str) -> str:
+    """Return the version as the facts have it; three numbers for frameworks."""
+    rows = wheels.packages().get(name, {})
+    plain = version.partition("+")[0]
+    return plain if plain in rows else public(plain)
+
+
+def _of_another_build(name: str, version: str, target: str) -> bool:
+    """Return whether a requirement is that of the index's own build of torch, and another build is pinned."""
+    build = torch_build(version) if name == "torch" and "+" in version else None
+    usual = torch_build(version.partition("+")[0]) if build is not None else None
+    other = build is not None and usual is not None and build.build != usual.build
+    return other and target.startswith(("nvidia-", "cuda-"))
+
+
+def _finding(
+    rule: str, severity: CompatSeverity, workload: Workload, name: str, message: str, remedy: str | None
+) -> CompatFinding:
+    rows = wheels.packages().get(name, {})
+    sources = next(iter(rows.values())).origins if rows else ()
+    place = workload.pin_places.get(name, workload.place)
+    recorded = f"wheel metadata as recorded on {wheels.recorded()}"
+    return CompatFinding(rule, severity, workload.subject, message, sources, remedy, place, recorded)
+
+
+def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
+    """Check the pins of a workload against what the pinned wheels require, through exact pins of their own."""
+    if workload is None or not workload.pins:
+        return
+    rule = "wheel-requires"
+    for name, version in workload.pins.items():
+        yield from _not_recorded(workload, name, version)
+    closure = _closure(host, workload)
+    told: set[tuple[str, str]] = set()
+    for demand in closure.demands:
+        name = demand.name
+        pinned = closure.pinned.get(name)
+        have, by = (pinned, None) if pinned is not None else closure.implied.get(name, (None, None))
+        if have is None or demand.requirement.specifier.contains(have, prereleases=True):
+            continue
+        if _judged_elsewhere(demand, closure) or (demand.owner, name) in told:
+            continue
+        told.add((demand.owner, name))
+        who = "the requirements pin" if by is None else f"{by} requires"
+        message = f"{demand.chain} requires {name}{demand.requirement.specifier}, and {who} {have}"
+        remedy = f"pin {name}{demand.requirement.specifier}, or a release of {demand.owner} that takes {have}"
+        yield _finding(rule, "block", workload, demand.owner, message, remedy)
+    demanded = {demand.name for demand in closure.demands}
+    for name, version in workload.pins.items():
+        # cuDNN and NCCL have tables of their own.
+        if name not in wheels.packages() and name not in demanded and not _JUDGED.fullmatch(name):
+            message = (
+                f"no release that is pinned with {name} {version} requires it, and nothing recorded says whether it "
+                f"has a wheel for {closure.machine}"
+            )
+            yield _finding(rule, "unknown", workload, name, message, _RESOLVE)
+    for chain in closure.unread:
+        name = chain.split(" ")[0]
+        message = f"what {chain} requires was not recorded, so that its pins are not judged against it"
+        yield _finding(rule, "unknown", workload, name, message, _RESOLVE)
+
+
+_RESOLVE = "run `pip install --dry-run -r FILE` on one node of the class"
+
+
+def _not_recorded(workload: Workload, name: str, version: str) -> Iterator[CompatFinding]:
+    known = wheels.packages().get(name)
+    if known is None or _public(name, version) in known or name in workload.frameworks:
+        return  # framework-version reports frameworks
+    near = closest(version, known)
+    message = f"{name} {version} is not among the releases whose wheel metadata was recorded"
+    remedy = f"use {name} {near}, the nearest that is known" if near else _RESOLVE
+    yield _finding("wheel-requires", "unknown", workload, name, message, remedy)
+
+
+def _judged_elsewhere(demand: _Demand, closure: _Closure) -> bool:
+    """Return whether framework-libraries reports this demand."""
+    if demand.owner == "torch" and "vllm" in closure.pinned and _JUDGED.fullmatch(demand.name):
+        return True
+    if demand.owner not in closure.pinned:
+        return False
+    if demand.owner == "vllm" and demand.name == "torch":
+        return True
+    return demand.owner in _FRAMEWORKS and _JUDGED.fullmatch(demand.name) is not None
+
+
+def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
+    """Check that a wheel of each pinned package exists for the machine and the Python."""
+    if workload is None:
+        return
+    rule, machine = "wheel-tags", _machine(host)
+    pins = workload.pins if workload.kind == "requirements" else workload.frameworks
+    python = None if workload.python is None else ".".join(map(str, key(workload.python)[:2]))
+    judged = {finding.message.split(" ")[0] for finding in framework_python(host, workload)}
+    fitting = set(PYTHONS)
+    limits: list[str] = []
+    for name, version in pins.items():
+        release = wheels.packages().get(name, {}).get(_public(name, version))
+        if release is None or "+" in version:
+            continue  # wheel-requires or framework-version reports this; other builds are on other indexes
+        called = f"{name} {version}"
+        if not release.wheels:
+            message = (
+                f"{called} has no wheel: pip builds it from source, against the torch and CUDA that it finds"
+            )
+            yield _finding(
+                rule, "unknown", workload, name, message, "build a wheel of it once, and pin that file"
+            )
+            continue
+        tags = release.tags(machine)
+        if not tags:
+            message = f"{called} has no wheel for {machine}, only for {' and '.join(release.wheels)}"
+            yield _finding(
+                rule, "block", workload, name, message, f"use a release that has one for {machine}"
+            )
+            continue
+        served = {item for item in PYTHONS if release.has_wheel(machine, item) and _allows(release, item)}
+        if python is None:
+            if name in workload.pins and served != set(PYTHONS):
+                fitting &= served
+                limits.append(called)
+        elif python not in served and name not in judged:
+            message = (
+                f"{called} has {_spans(served)} on {machine}, and the workload has Python {workload.python}"
+            )
+            yield _finding(rule, "block", workload, name, message, _other_python(served))
+    if limits:
+        yield _common_python(workload, limits, fitting)
+
+
+def _common_python(workload: Workload, limits: list[str], fitting: set[str]) -> CompatFinding:
+    name = limits[0].split(" ")[0]
+    if not fitting:
+        message = f"no Python has wheels of all of {', '.join(limits)}"
+        return _finding("wheel-tags", "block", workload, name, message, "use releases of one time")
+    message = (
+        f"the Python that installs it is not known; {', '.join(limits)} {'have' if len(limits) > 1 else 'has'} "
+        f"{_spans(fitting)}"
+    )
+    return _finding("wheel-tags", "warn", workload, name, message, _other_python(fitting))
+
+
+def _allows(release: wheels.WheelRelease, python: str) -> bool:
+    if release.requires_python is None:
+        return True
+    return _parsed(f"x{release.requires_python}").specifier.contains(f"{python}.99", prereleases=True)
+
+
+def _ordered(pythons: Iterable[str]) -> list[str]:
+    return sorted(pythons, key=key)
+
+
+def _spans(pythons: Iterable[str]) -> str:
+    found = _ordered(pythons)
+    if not found:
+        return "no wheel for a Python 3.8 to 3.15"
+    return f"wheels for Python {found[0]}" + (f" to {found[-1]}" if len(found) > 1 else "")
+
+
+def _other_python(pythons: Iterable[str]) -> str:
+    found = _ordered(pythons)
+    return f"use Python {found[-1]}" if found else "use another release"
+
+
+RULES: tuple[CompatRule, ...] = (
+    CompatRule(
+        "wheel-requires",
+        "Pinned wheels require each other's versions",
+        "The Requires-Dist of each pinned wheel is compared with the other pins, and with the pins that exact "
+        "requirements imply: vllm pins torch, torch pins nvidia-cudnn. Two that disagree cannot be installed "
+        "together. Markers are evaluated for Linux and the machine of the class. Facts: wheels.yml.",
+        wheel_requires,
+    ),
+    CompatRule(
+        "wheel-tags",
+        "Pinned packages have a wheel for the Python and the machine",
+        "The tags of the wheels of each pinned release name Pythons and machines. A release without wheels is "
+        "built from source. Where the Python is not known, the Pythons that fit all pins are reported. Facts: "
+        "wheels.yml.",
+        wheel_tags,
+    ),
+)

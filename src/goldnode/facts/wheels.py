@@ -1,0 +1,92 @@
+"""Typed access to wheels.yml: the Python wheels that use the GPU, their tags and what they require of each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from goldnode.facts.host import Origin, load, origins
+
+FILE = "wheels.yml"
+
+
+@dataclass(frozen=True)
+class WheelRelease:
+    """One release of a package.
+
+    `wheels` are the Python tags by machine; empty if pip builds the release from source. `requires` are
+    requirements (PEP 508) on packages that use the GPU; None if its metadata was not read.
+    """
+
+    name: str
+    version: str
+    requires_python: str | None
+    wheels: Mapping[str, tuple[str, ...]]
+    requires: tuple[str, ...] | None
+
+    def tags(self, machine: str) -> tuple[str, ...]:
+        """Return the Python tags of the wheels for `machine` ("x86_64"): cp311, cp38+ (stable ABI), py3."""
+        return (*self.wheels.get(machine, ()), *self.wheels.get("any", ()))
+
+    def has_wheel(self, machine: str, python: str) -> bool:
+        """Return whether a wheel exists for `machine` and `python` ("3.11")."""
+        wanted = int(python.split(".")[1])
+        return any(_serves(tag, wanted) for tag in self.tags(machine))
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The sources."""
+        return origins(FILE, _sources()[self.name])
+
+
+def _serves(tag: str, minor: int) -> bool:
+    found = re.fullmatch(r"cp3(\d+)(\+?)", tag)
+    if found is None:
+        return tag == "py3"
+    return minor >= int(found.group(1)) if found.group(2) else minor == int(found.group(1))
+
+
+@cache
+def packages() -> dict[str, dict[str, WheelRelease]]:
+    """Return the recorded releases by package and version, oldest first."""
+    found: dict[str, dict[str, WheelRelease]] = {}
+    for row in load(FILE)["packages"]:
+        found[row["name"]] = {
+            item["version"]: WheelRelease(
+                name=row["name"],
+                version=item["version"],
+                requires_python=item["python"],
+                wheels={
+                    machine: tuple(tags.split())
+                    for machines, tags in item["wheels"].items()
+                    for machine in machines.split()
+                },
+                requires=None if item["requires"] is None else tuple(item["requires"]),
+            )
+            for item in row["releases"]
+        }
+    return found
+
+
+@cache
+def _sources() -> dict[str, str | list[str]]:
+    return {row["name"]: row["source"] for row in load(FILE)["packages"]}
+
+
+def recorded() -> str:
+    """Return the day on which the metadata was read."""
+    return str(load(FILE)["meta"]["compiled"])
+
+
+@cache
+def _required() -> frozenset[str]:
+    """Return the packages that recorded releases require."""
+    texts = (text for row in packages().values() for item in row.values() for text in item.requires or ())
+    return frozenset(re.split(r"[^a-z0-9-]", text, maxsplit=1)[0] for text in texts)
+
+
+def covers(name: str) -> bool:
+    """Return whether a pin of `name` can be judged: it is recorded, or a recorded release requires it."""
+    return name in packages() or name in _required()

@@ -1,0 +1,67 @@
+"""The imports of a check, which are a large part of its time, and the command line that it reads without argparse."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from goldnode.node import cli_args, program
+
+SOURCE = Path(program.__file__).parents[2]
+
+
+def test_a_check_begins_without_what_it_does_not_need(tmp_path: Path) -> None:
+    """Each of these costs a check 3 to 20 ms of processor time."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from goldnode.node import program; from goldnode.node.state import engine\n"
+        f"host = program.Host({str(tmp_path)!r}); host.write('/etc/x', b'x'); assert host.glob('/etc', '?') == ['/etc/x']\n"
+        "assert host.text('/etc/x') == 'x' and host.exists('/etc') and program.plain(['check', '--passive'])\n"
+        "print(*sys.modules)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+
+    slow = {
+        "argparse",
+        "calendar",
+        "difflib",
+        "pathlib",
+        "platform",
+        "shutil",
+        "tempfile",
+        "urllib.parse",
+    }
+    assert not slow & set(said)
+    assert not {
+        f"goldnode.node.state.{name}" for name in ("applied", "apply", "record", "removal", "rollback")
+    } & set(said)
+
+
+def test_a_check_with_flags_alone_is_understood_as_argparse_does() -> None:
+    flags = ["--format=json", "--json", "--quiet", "--no-write", "--no-gate", "--passive", "--cached"]
+    for size in range(len(flags) + 1):
+        for chosen in itertools.combinations(flags, size):
+            given = ["check", *chosen, *chosen[:1]]
+            assert vars(program.plain(given)) == vars(cli_args.parse(given))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        ["plan"],
+        ["--json"],
+        ["check", "--class", "x"],
+        ["check", "--root", "/x"],
+        ["check", "--from=x"],
+        ["check", "--pass"],
+        ["check", "x"],
+    ],
+)
+def test_anything_else_is_left_to_argparse(given: list[str]) -> None:
+    assert program.plain(given) is None

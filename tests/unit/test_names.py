@@ -1,0 +1,60 @@
+"""One name, one meaning: the name of a public class occurs in one file of the package (docs/style.md)."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "src" / "goldnode"
+
+# A program of its own. Its bytes are part of every container image, so a new name would change all digests.
+SMOKE = "images/smoke/runner/"
+
+# Class name -> why several files may define it.
+SHARED = {
+    "ActionModule": "Ansible loads an action plugin by this name",
+}
+
+
+def classes(files: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the files that define each public class, from pairs of file name and source."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, text in files:
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(name)
+    return found
+
+
+def repeated(found: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the classes that more than one file defines."""
+    return {name: files for name, files in sorted(found.items()) if len(files) > 1}
+
+
+def package() -> dict[str, list[str]]:
+    """Return the files of the package that define each public class, without the smoke runner."""
+    files = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
+    return classes(
+        (name, path.read_text(encoding="utf-8")) for name, path in files.items() if not name.startswith(SMOKE)
+    )
+
+
+def test_class_name_has_one_meaning() -> None:
+    twice = {name: files for name, files in repeated(package()).items() if name not in SHARED}
+    assert not twice, (
+        f"class names in several files: {twice}. Put the domain in front (KernelFinding, ImageChannel), "
+        "or add the name to SHARED with the reason"
+    )
+
+
+def test_every_exception_is_still_needed() -> None:
+    assert set(SHARED) <= set(repeated(package())), "remove the names that one file defines now"
+
+
+def test_second_class_of_a_name_is_found() -> None:
+    found = classes(
+        [("a.py", "class Row: ...\nclass _Own: ..."), ("b.py", "class Row: ...\nclass _Own: ...")]
+    )
+    assert repeated(found) == {"Row": ["a.py", "b.py"]}
