@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from goldnode.catalog import models
+from goldnode.classdoc import exceptions
 from goldnode.compat import rules
 from goldnode.compat.model import StackWaiver
 from goldnode.core.errors import FactsError, WorkloadError, nearest
+from goldnode.core.site import Site, acceptance
 from goldnode.facts import health
 from goldnode.facts import host as facts
 from goldnode.node.state import kinds
@@ -266,12 +268,18 @@ def _check_workloads(entry: CatalogEntry[models.NodeClass]) -> None:
             )
 
 
-def check_use(entry: CatalogEntry[models.NodeClass], catalog: Catalog, on: dt.date | None = None) -> None:
+def check_use(
+    entry: CatalogEntry[models.NodeClass],
+    catalog: Catalog,
+    on: dt.date | None = None,
+    site: Site | None = None,
+) -> None:
     """Refuse a class that must not be used on day `on` (default today).
 
     Its stack is past its end of life without a valid waiver, or it accepts findings of an unknown rule or
     past their expiry. Simulated classes need no waiver: they demonstrate goldnode, and no workload depends on
-    their stack. Raises CatalogError.
+    their stack. An exception of `site` lets a class use its stack too. Raises CatalogError, and SiteError for an
+    exception that has expired.
     """
     today = on or dt.datetime.now(tz=dt.UTC).date()
     stack_entry = catalog.stacks[entry.item.stack]
@@ -285,16 +293,25 @@ def check_use(entry: CatalogEntry[models.NodeClass], catalog: Catalog, on: dt.da
     found = rules.support(
         stack.stack, stack.end_of_life.date, stack.end_of_life.source, waiver, entry.name, today
     )
+    if site is not None:
+        exceptions.check_exceptions(site, entry.name, stack.stack, today)
+        accepted = [row.rule for row in exceptions.in_force(site, entry.name, stack.stack, today)]
+        if "end-of-life" in accepted:
+            return
     if found is None or found.state == "waived" or entry.item.simulated:
         return
+    paste = acceptance("end-of-life", f"class {entry.name}")
     if found.state == "expired":
         raise stack_entry.error(
-            f'{found.message}; class "{entry.name}" uses it', "waiver", "expires", remedy=found.remedy
+            f'{found.message}; class "{entry.name}" uses it',
+            "waiver",
+            "expires",
+            remedy=f"{found.remedy}, or {paste}",
         )
     raise entry.error(
         found.message,
         "stack",
-        remedy=found.remedy + (f" in {stack_entry.file}" if found.state == "ended" else ""),
+        remedy=f"{found.remedy}, or {paste}",
     )
 
 
@@ -319,7 +336,7 @@ def check_accepted(entry: CatalogEntry[models.NodeClass], stack: Path, on: dt.da
     """Refuse invalid acceptances of a class. Raises CatalogError.
 
     An acceptance is invalid if its rule does not exist, or if it expired before day `on`. A class cannot
-    accept an end of life: only its stack (file `stack`) can waive it.
+    accept an end of life: the site file does, or the stack (file `stack`) waives it.
     """
     if not entry.item.compat.accept:
         return
@@ -337,11 +354,13 @@ def check_accepted(entry: CatalogEntry[models.NodeClass], stack: Path, on: dt.da
             )
         if item.rule == "end-of-life":
             raise entry.error(
-                "an end of life is not accepted by a class, but waived by the stack, for all that use it "
-                "to see",
+                "an end of life is not accepted by a class, but by the site, or waived by the stack for all that use it",
                 *where,
                 "rule",
-                remedy=f"record a waiver with reason, owner and expiry in {stack}",
+                remedy=(
+                    f"{acceptance('end-of-life', f'class {entry.name}')}, or record a waiver with reason, owner and "
+                    f"expiry in {stack}"
+                ),
             )
         if item.expires < on:
             raise entry.error(

@@ -15,7 +15,7 @@ from typing import Any
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog, CatalogEntry
-from goldnode.classdoc import checks
+from goldnode.classdoc import checks, exceptions
 from goldnode.classdoc.gpu_facts import by_pci_id, health_facts, shared_facts
 from goldnode.classdoc.hosts import host_of_class
 from goldnode.compat import rules
@@ -59,7 +59,7 @@ def class_document(
     """
     entry = catalog.node_class(name)
     item = entry.item
-    checks.check_use(entry, catalog, on)
+    checks.check_use(entry, catalog, on, site)
     stack_entry = catalog.stacks[item.stack]
     stack = stack_entry.item
     lock = (
@@ -86,7 +86,7 @@ def class_document(
             "exercised": stack.exercised,
             "end_of_life": stack.end_of_life.date.isoformat(),
             "limits": stack.limits,
-            "waiver": _waiver(stack.waiver, name),
+            "waiver": _waiver(stack.waiver, name) or _excepted(site, name, stack.stack, on),
         },
         "lock": {"digest": lock.digest, "resolved": lock.resolved},
         "gpu": gpus,
@@ -138,6 +138,11 @@ def class_document(
         # Decisions of the class's owner are part of the class, so they are stored on each of its nodes.
     ):
         document["compat"] = item.compat.model_dump(mode="json", exclude_none=True)
+    today = on or dt.datetime.now(tz=dt.UTC).date()
+    if accepted := exceptions.in_force(site, name, stack.stack, today):
+        document["exceptions"] = [
+            row.model_dump(mode="json", exclude_none=True, by_alias=True) for row in accepted
+        ]
     if item.serve is not None:
         document["serve"] = item.serve.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     if site.gate is not None:
@@ -228,6 +233,15 @@ def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
     if waiver is None or (waiver.classes and name not in waiver.classes):
         return None
     return {"reason": waiver.reason, "owner": waiver.owner, "expires": waiver.expires.isoformat()}
+
+
+def _excepted(site: Site, name: str, stack: str, on: dt.date | None) -> dict[str, str] | None:
+    """Return the site's exception for the end of life of the stack in the form of a waiver."""
+    today = on or dt.datetime.now(tz=dt.UTC).date()
+    for row in exceptions.in_force(site, name, stack, today):
+        if row.rule == "end-of-life":
+            return {"reason": row.reason, "owner": row.owner, "expires": row.expires.isoformat()}
+    return None
 
 
 def _built(stack: CatalogEntry[models.Stack], lock: Lock, site: Site) -> BuiltModules | None:

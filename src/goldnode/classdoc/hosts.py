@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog, CatalogEntry
-from goldnode.classdoc import checks
+from goldnode.classdoc import checks, exceptions
 from goldnode.compat import rules
 from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, DeclaredAt, StackWaiver, Workload
 from goldnode.core.errors import FactsError, LockError, NoLockError
@@ -44,7 +44,8 @@ def host_of_class(
         "accept": tuple(
             Acceptance(each.rule, each.reason, each.owner, each.expires, each.subject)
             for each in item.compat.accept
-        ),
+        )
+        + exceptions.acceptances(site, name, item.stack, on or dt.datetime.now(tz=dt.UTC).date()),
         "cmdline": tuple(item.policy.host.cmdline) or None,
         "features": _features(item, catalog.stacks[item.stack].item),
     }
@@ -92,6 +93,7 @@ def findings_of_class(
     entry = catalog.node_class(name)
     if host.on is not None:
         checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
+        exceptions.check_exceptions(site, name, entry.item.stack, host.on)
     return check(host, workloads_of_class(entry, host.architecture))
 
 
@@ -127,7 +129,10 @@ def host_of_stack(
 ) -> CompatHost:
     """Return the host of stack `name` alone, without GPUs. See `host_of_class`."""
     entry = catalog.stack(name)
-    part = _ClassPart(f"stack {name}", DeclaredAt(entry.file, entry.source.line(("stack",))))
+    accept = exceptions.acceptances(site, None, name, on or dt.datetime.now(tz=dt.UTC).date())
+    part = _ClassPart(
+        f"stack {name}", DeclaredAt(entry.file, entry.source.line(("stack",))), more={"accept": accept}
+    )
     return _host(part, entry, site, lock, on)
 
 

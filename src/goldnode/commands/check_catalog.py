@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from goldnode.catalog.load import Catalog
-from goldnode.classdoc import checks
+from goldnode.classdoc import checks, exceptions
 from goldnode.classdoc.load import load_catalog
+from goldnode.compat.model import CompatFinding
 from goldnode.core import yamlsource
 from goldnode.core.errors import GoldnodeError, LockError, SiteError, nearest
 from goldnode.core.site import Site, check_archives, load_site
@@ -75,9 +77,13 @@ def check() -> CatalogReport:
     # Everything below needs the locks and would repeat this error.
     if not found.attempt(site.lock_directories):
         return found
+    today = dt.datetime.now(tz=dt.UTC).date()
+    judged: list[tuple[str, str, CompatFinding]] = []
+    found.wrong += list(exceptions.exception_faults(site, catalog, today))
     for name, entry in sorted(catalog.classes.items()):
         try:
             for finding in findings_of_class(name, catalog, site):
+                judged.append((name, entry.item.stack, finding))
                 if finding.fatal:
                     found.wrong.append(error(finding))
                 elif finding.accepted is None:
@@ -89,9 +95,11 @@ def check() -> CatalogReport:
             if unlocked is not None:
                 found.unlocked.append((name, entry.item.stack, unlocked))
         except GoldnodeError as problem:
-            found.wrong.append(problem)
+            if str(problem) not in map(str, found.wrong):
+                found.wrong.append(problem)
         found.told += [f"not checked: class {name}: {sentence}" for sentence in checks.not_checked(entry)]
         found.told += [f"warn: class {name}: {sentence}" for sentence in checks.past_suppressions(entry)]
+    found.told += [f"warn: {sentence}" for sentence in exceptions.unmatched(site, judged, today)]
     for _, stack in sorted(catalog.stacks.items()):
         try:
             find_lock(stack, site)

@@ -15,7 +15,7 @@ from typing import Any
 
 from goldnode.catalog.load import Catalog
 from goldnode.catalog.models import AUTO
-from goldnode.classdoc import checks
+from goldnode.classdoc import checks, exceptions
 from goldnode.classdoc.hosts import host_of_class, host_of_stack, workloads_of_class
 from goldnode.classdoc.load import load_catalog
 from goldnode.compat import known_bad, rules_host
@@ -95,6 +95,7 @@ def compatibility_report(
         entry = catalog.node_class(name)
         if host.on is not None:
             checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
+            exceptions.check_exceptions(site, name, entry.item.stack, host.on)
         seen[name] = (host, [*workloads_of_class(entry, host.architecture), *given(host.architecture)])
     everything = [
         *seen.values(),

@@ -14,6 +14,7 @@ from goldnode.compat import rules_host
 from goldnode.compat.check import registry
 from goldnode.compat.model import CompatFinding, CompatRule, DeclaredAt
 from goldnode.core.errors import CatalogError, GoldnodeError
+from goldnode.core.site import acceptance, exception_entry
 from goldnode.facts import host as facts
 
 SCHEMA = "goldnode.check/1"
@@ -121,6 +122,12 @@ def _finding(item: CompatFinding, subject: str, base: Path | None) -> list[str]:
         lines += _wrapped(" " * 11 + f"accepted ({item.severity}): ", item.accepted, " " * 13)
     if item.remedy:
         lines += _wrapped(" " * 11 + "instead: ", item.remedy, " " * 13)
+    if _may_be_accepted(item):
+        lines += [
+            f"{' ' * 11}or accept it, in goldnode-site.yml:",
+            f"{' ' * 13}exceptions:",
+            f"{' ' * 13}  - {exception_entry(item.rule, item.subject)}",
+        ]
     if item.sources:
         lines += _wrapped(" " * 11 + "source: ", "; ".join(_origins(item.sources)), " " * 13)
     if item.doubt:
@@ -196,10 +203,28 @@ def brief(finding: CompatFinding) -> str:
     return f"[{told['code']}] {told['message']} {told['remedy']}".rstrip()
 
 
+# Rules about support and known faults, which the owner of a node may accept for a time. The others are about what
+# cannot work.
+_ACCEPTABLE = ("end-of-life", "known-bad", "os-support", "security-floor", "toolkit-floor")
+
+
+def _remedy(finding: CompatFinding) -> str | None:
+    """Return the remedy of a finding, with the way to accept it where that is a decision of the owner."""
+    if not _may_be_accepted(finding):
+        return finding.remedy
+    paste = acceptance(finding.rule, finding.subject)
+    return f"{finding.remedy}, or {paste}" if finding.remedy else paste
+
+
+def _may_be_accepted(finding: CompatFinding) -> bool:
+    return finding.fatal and finding.rule in _ACCEPTABLE
+
+
 def refusal(finding: CompatFinding) -> dict[str, str]:
     """Return a finding of a class in the form of a plan's refusals: complete sentences."""
     about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
-    remedy = _sentence(finding.remedy[:1].upper() + finding.remedy[1:]) if finding.remedy else ""
+    remedy = _remedy(finding) or ""
+    remedy = _sentence(remedy[:1].upper() + remedy[1:]) if remedy else ""
     return {
         "code": finding.rule,
         "subject": finding.subject,
@@ -213,7 +238,10 @@ def error(finding: CompatFinding) -> CatalogError:
     about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
     place = finding.place or DeclaredAt(Path())
     return CatalogError(
-        f"{about}{finding.message} [{finding.rule}]", file=place.file, line=place.line, remedy=finding.remedy
+        f"{about}{finding.message} [{finding.rule}]",
+        file=place.file,
+        line=place.line,
+        remedy=_remedy(finding),
     )
 
 

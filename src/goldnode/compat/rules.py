@@ -132,7 +132,7 @@ def support(
         return Support(
             "ended",
             f"{said} and has no waiver",
-            "choose a supported stack, or record a waiver with reason, owner and expiry",
+            "choose a supported stack",
         )
     if waiver.classes and node_class not in waiver.classes:
         message = f"{said}, and its waiver is for {', '.join(waiver.classes)} only"

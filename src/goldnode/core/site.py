@@ -7,6 +7,7 @@ every value has its default.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from goldnode.core import yamlsource
 from goldnode.core.data import lock_places
@@ -146,6 +147,67 @@ class SiteImages(BaseModel):
     )
 
 
+class SiteException(BaseModel):
+    """A compatibility finding that this site accepts for a class or a stack, until a day."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    rule: str = Field(
+        description="Id of the rule, for instance end-of-life; `goldnode check --list-rules` lists them."
+    )
+    class_: str | None = Field(
+        default=None, alias="class", description="Class for which it is accepted; null: all of the stack."
+    )
+    stack: str | None = Field(
+        default=None, description="Stack for which it is accepted; null: that of the class."
+    )
+    subject: str | None = Field(
+        default=None,
+        description="What the finding is about, for instance an image; null: whatever it is about.",
+    )
+    owner: str = Field(min_length=1, description="Who has accepted it.")
+    reason: str = Field(min_length=1, description="Why it is accepted.")
+    expires: dt.date = Field(description="The last day on which it is accepted.")
+
+    @model_validator(mode="after")
+    def _filled(self) -> SiteException:
+        if self.class_ is None and self.stack is None:
+            raise ValueError("an exception needs `class` or `stack` | name the one that it is for")
+        for key, placeholder in EXCEPTION_PLACEHOLDERS.items():
+            if getattr(self, key) == placeholder:
+                raise ValueError(f'"{key}" is still the placeholder {placeholder} | fill it in')
+        return self
+
+    def concerns(self, node_class: str | None, stack: str) -> bool:
+        """Return whether it is for this class (None: the stack alone) with this stack."""
+        return self.class_ in (None, node_class) and self.stack in (None, stack)
+
+
+# What an error message writes where a person has to fill in a value.
+EXCEPTION_PLACEHOLDERS = {"owner": "NAME", "reason": "REASON"}
+
+
+_EXCEPTION_DAYS = 90
+
+
+def acceptance(rule: str, subject: str) -> str:
+    """Return how to accept a finding in the site file: an instruction with the entry to paste.
+
+    :param subject: as in a finding: "class l4", "image X on class l4" or "stack debian12_r535".
+    """
+    return f"accept it: add to `exceptions` of goldnode-site.yml: - {exception_entry(rule, subject)}"
+
+
+def exception_entry(rule: str, subject: str) -> str:
+    """Return the entry of `exceptions` for a finding, as YAML on one line. Owner and reason are to be filled in."""
+    about, _, owner = subject.rpartition(" on ")
+    kind, _, name = owner.partition(" ")
+    until = dt.datetime.now(tz=dt.UTC).date() + dt.timedelta(days=_EXCEPTION_DAYS)
+    rows = {"rule": rule, kind: name, **({"subject": f'"{about.partition(" ")[2]}"'} if about else {})}
+    rows |= {**EXCEPTION_PLACEHOLDERS, "expires": f'"{until}"'}
+    return "{" + ", ".join(f"{key}: {value}" for key, value in rows.items()) + "}"
+
+
 class Site(BaseModel):
     """A parsed site configuration; `file` is None without a site file."""
 
@@ -192,6 +254,10 @@ class Site(BaseModel):
     )
     images: SiteImages = Field(
         default_factory=SiteImages, description="Keys and databases for container images and disk images."
+    )
+    exceptions: tuple[SiteException, ...] = Field(
+        default=(),
+        description="Compatibility findings that the site accepts: an end of life, a security floor, a known bad row.",
     )
     file: Path | None = Field(default=None, exclude=True, json_schema_extra={"x-internal": True})
 

@@ -182,4 +182,7 @@ class ClassDocument(Part):
         None, description="Xid or SXid -> action, effect on the node, name"
     )
     compat: dict[str, Any] | None = None
+    exceptions: list[dict[str, Any]] | None = Field(
+        None, description="findings that the site accepts for this class: see `exceptions` of the site file"
+    )
     serve: dict[str, Any] | None = None

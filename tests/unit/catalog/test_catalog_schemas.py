@@ -57,6 +57,7 @@ def test_site_schema_has_no_inner_keys() -> None:
         "catalog",
         "gate",
         "images",
+        "exceptions",
         "indexes",
         "locks",
         "mirror",

@@ -16,7 +16,7 @@ from goldnode.catalog.load import Catalog, builtin_catalog
 from goldnode.classdoc.compile import class_document, document_digest
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import LockError, SigningKeyError
-from goldnode.core.site import Site, SiteArchive, SiteGate, SiteMirror
+from goldnode.core.site import Site, SiteArchive, SiteException, SiteGate, SiteMirror
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, load_lock
 from goldnode.lock.publication import Publication, place
 from goldnode.node import openpgp
@@ -177,6 +177,18 @@ def test_what_a_class_accepts_is_in_its_document(tmp_path: Path) -> None:
         "accept": [row],
     }
     assert "compat" not in document(tmp_path / "silent")
+
+
+def test_what_a_site_accepts_is_in_the_documents_it_concerns(tmp_path: Path) -> None:
+    row = {"rule": "end-of-life", "class": "a100", "owner": "ada", "reason": "moves", "expires": "2026-12-31"}
+    ours = SITE.model_copy(update={"exceptions": (SiteException.model_validate(row),)})
+    found = document(tmp_path / "with", site=ours, stack=STACK.replace("2028-06-30", "2026-10-31"))
+    assert found["exceptions"] == [row]
+    assert found["stack"]["waiver"] == {"owner": "ada", "reason": "moves", "expires": "2026-12-31"}
+    other = SITE.model_copy(update={"exceptions": (SiteException.model_validate(row | {"class": "b"}),)})
+    without = document(tmp_path / "without", site=other)
+    assert "exceptions" not in without
+    assert without["digest"] == document(tmp_path / "none")["digest"]
 
 
 def test_same_inputs_same_bytes(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ REFUSED = [
     ("below-580", "security-floor", R580 | {"driver": "580.173.02"}, "block", ("is below 580.178.04", "bulletin 5861")),
     ("unfixed", "security-floor", R535, "warn", ("no version of driver branch 535", "580 (580.178.04)")),
     ("newer-than-bulletins", "security-floor", {"branch": "620"}, "unknown", ("newer than all that were read",)),
-    ("ended", "end-of-life", R535 | EOL, "block", ("since 2026-06-30", "has no waiver", "record a waiver")),
+    ("ended", "end-of-life", R535 | EOL, "block", ("since 2026-06-30", "has no waiver", "choose a supported stack")),
     ("waiver-foreign", "end-of-life", R535 | EOL | {"waiver": dataclasses.replace(WAIVER, classes=("other",))},
      "block", ("for other only",)),
     ("waiver-expired", "end-of-life", R535 | EOL | {"waiver": WAIVER, "on": dt.date(2027, 1, 2)},

@@ -1,0 +1,102 @@
+"""Exceptions of the site file: compatibility findings that a site accepts, by rule, owner, reason and last day."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+
+from goldnode.catalog.load import Catalog
+from goldnode.compat.model import Acceptance, CompatFinding
+from goldnode.core import yamlsource
+from goldnode.core.errors import SiteError, nearest
+from goldnode.core.site import Site, SiteException
+
+
+def in_force(site: Site, node_class: str | None, stack: str, on: dt.date) -> list[SiteException]:
+    """Return the exceptions for a class with its stack (None: the stack alone) that hold on day `on`."""
+    return [row for row in site.exceptions if row.concerns(node_class, stack) and row.expires >= on]
+
+
+def acceptances(site: Site, node_class: str | None, stack: str, on: dt.date) -> tuple[Acceptance, ...]:
+    """Return the exceptions that hold on day `on` as acceptances of the compatibility check."""
+    return tuple(
+        Acceptance(row.rule, row.reason, row.owner, row.expires, row.subject)
+        for row in in_force(site, node_class, stack, on)
+    )
+
+
+def check_exceptions(site: Site, node_class: str | None, stack: str, on: dt.date) -> None:
+    """Refuse an exception for this class or stack whose rule does not exist, or that has expired. Raises SiteError."""
+    for index, row in enumerate(site.exceptions):
+        if row.concerns(node_class, stack):
+            _check(site, index, row, on)
+
+
+def _check(site: Site, index: int, row: SiteException, on: dt.date) -> None:
+    from goldnode.compat.check import registry  # loads all rules; few sites need it
+
+    known = registry()
+    if row.rule not in known:
+        raise _error(
+            site,
+            index,
+            "rule",
+            f'there is no rule "{row.rule}" whose findings could be accepted',
+            nearest(row.rule, known) or "see `goldnode check --list-rules`",
+        )
+    if row.expires < on:
+        raise _error(
+            site,
+            index,
+            "expires",
+            f'the exception of {row.owner} for rule "{row.rule}" ({row.reason}) expired on {row.expires}',
+            f"fix what it was for, or have {row.owner} renew it",
+        )
+
+
+def exception_faults(site: Site, catalog: Catalog, on: dt.date) -> Iterator[SiteError]:
+    """Yield the errors of all exceptions: unknown rules, classes and stacks, and those that have expired."""
+    for index, row in enumerate(site.exceptions):
+        for kind, name, known in (
+            ("class", row.class_, catalog.class_names()),
+            ("stack", row.stack, list(catalog.stacks)),
+        ):
+            if name is not None and name not in known and (kind, name) not in catalog.broken:
+                yield _error(
+                    site,
+                    index,
+                    kind,
+                    f'{kind} "{name}" of an exception is not in the catalog',
+                    nearest(name, known),
+                )
+        try:
+            _check(site, index, row, on)
+        except SiteError as error:
+            yield error
+
+
+def unmatched(site: Site, found: Iterable[tuple[str, str, CompatFinding]], on: dt.date) -> Iterator[str]:
+    """Yield a sentence for each exception in force that no finding matches.
+
+    :param found: the findings about all classes, as (class, stack, finding).
+    """
+    rows = list(found)
+    for index, row in enumerate(site.exceptions):
+        matches = any(
+            row.rule == finding.rule
+            and row.concerns(name, stack)
+            and (row.subject is None or row.subject in (finding.subject, *finding.subject.split(" ")))
+            for name, stack, finding in rows
+        )
+        if not matches and row.expires >= on:
+            error = _error(
+                site, index, "rule", f'the exception for rule "{row.rule}" matches no finding', "take it out"
+            )
+            yield str(error)
+
+
+def _error(site: Site, index: int, key: str, message: str, remedy: str) -> SiteError:
+    line = None
+    if site.file is not None:
+        line = yamlsource.read(site.file, error=SiteError).line(("exceptions", index, key))
+    return SiteError(message, file=site.file, line=line, remedy=remedy)
