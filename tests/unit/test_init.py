@@ -76,9 +76,11 @@ def test_defaults_are_those_of_this_machine(desk: Path) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_answer_that_cannot_be_used_is_asked_again(desk: Path) -> None:
-    result = run("init", "site", answers="gpu01 gpu02\nL44\n2 x L4\nubuntu2404_r58\nubuntu2404_r580\n")
+    result = run(
+        "init", "site", answers="gpu01 gpu02\nH100-SXM5-80\n2 x L4\nubuntu2404_r58\nubuntu2404_r580\n"
+    )
     assert result.exit_code == 0, result.output
-    assert 'GPU model "L44" is not in the facts. Use "L4".' in result.output
+    assert 'GPU model "H100-SXM5-80" is not in the facts. Use "H100-SXM5-80GB".' in result.output
     assert 'stack "ubuntu2404_r58" is not in the catalog. Use "ubuntu2404_r580".' in result.output
     assert inventory(desk / "site") == "l4_2:\n  hosts:\n    gpu01:\n    gpu02:\n"
     assert "ansible-playbook" in result.stdout.partition("Next:\n")[2]

@@ -110,26 +110,28 @@ class SigningKeyError(GoldnodeError):
 
 _SHOWN = 12  # valid names that an error lists if no name is near
 _CANDIDATES = 3
+_MISSPELT = 0.87  # the share of equal letters from which a name is a misspelt one
 
 
 def candidates(name: str, known: Iterable[str]) -> list[str]:
     """Return the known names that are near `name`, the best first: at most three, often one, possibly none.
 
-    A name that differs only in case and separators is the only candidate. Names of which one begins with the
-    other come next (`h100_sxm5` for `h100_sxm5_80gb`), and then names with nearly the same letters.
+    A name that differs only in case and separators is the only candidate. Misspelt names come next, with all but a
+    few of their letters, then names of which one begins with the other (`h100_sxm5` for `h100_sxm5_80gb`),
+    and then names with similar letters.
     """
     choices = sorted(set(known))
     words = _words(name)
     equal = [choice for choice in choices if _words(choice) == words]
     if equal:
         return equal[:_CANDIDATES]
-    begun = [choice for choice in choices if begins(name, choice)]
-    if begun:
-        alike = [choice for choice in begun if len(_words(choice)) == len(words)]
-        return sorted(alike or begun, key=lambda choice: abs(len(choice) - len(name)))[:_CANDIDATES]
     folded = {choice.casefold(): choice for choice in reversed(choices)}
     close = difflib.get_close_matches(name.casefold(), list(folded), n=_CANDIDATES, cutoff=0.6)
     best = difflib.SequenceMatcher(None, close[0], name.casefold()).ratio() if close else 0
+    begun = [choice for choice in choices if begins(name, choice)]
+    if begun and best < _MISSPELT:
+        alike = [choice for choice in begun if len(_words(choice)) == len(words)]
+        return sorted(alike or begun, key=lambda choice: abs(len(choice) - len(name)))[:_CANDIDATES]
     # Further ones only if they are as near as the best: a worse one is noise.
     return [
         folded[item]
