@@ -217,7 +217,7 @@ class ClassDocuments:
 
 
 def _parts(name: str) -> list[str]:
-    return [part for part in os.environ.get(name, "").split(os.pathsep) if part]
+    return [str(Path(part).expanduser()) for part in os.environ.get(name, "").split(os.pathsep) if part]
 
 
 class Compiler:

@@ -14,7 +14,7 @@ from goldnode.compat import rules_host
 from goldnode.compat.check import registry
 from goldnode.compat.model import CompatFinding, CompatRule, DeclaredAt
 from goldnode.core.errors import CatalogError, GoldnodeError
-from goldnode.core.site import acceptance, exception_entry
+from goldnode.core.site import acceptance, exception_entry, file_to_edit
 from goldnode.facts import host as facts
 
 SCHEMA = "goldnode.check/1"
@@ -124,7 +124,7 @@ def _finding(item: CompatFinding, subject: str, base: Path | None) -> list[str]:
         lines += _wrapped(" " * 11 + "instead: ", item.remedy, " " * 13)
     if _may_be_accepted(item):
         lines += [
-            f"{' ' * 11}or accept it, in goldnode-site.yml:",
+            f"{' ' * 11}or accept it, in {file_to_edit()}:",
             f"{' ' * 13}exceptions:",
             f"{' ' * 13}  - {exception_entry(item.rule, item.subject)}",
         ]

@@ -195,7 +195,15 @@ def acceptance(rule: str, subject: str) -> str:
 
     :param subject: as in a finding: "class l4", "image X on class l4" or "stack debian12_r535".
     """
-    return f"accept it: add to `exceptions` of goldnode-site.yml: - {exception_entry(rule, subject)}"
+    return f"accept it: add to `exceptions` of {file_to_edit()}: - {exception_entry(rule, subject)}"
+
+
+def file_to_edit() -> Path:
+    """Return the site file in force, or the one to create: a second file would replace the first."""
+    try:
+        return find_site() or SITE_FILES[0]
+    except SiteError:
+        return SITE_FILES[0]
 
 
 def exception_entry(rule: str, subject: str) -> str:
@@ -229,8 +237,8 @@ class Site(BaseModel):
     catalog: str | None = Field(
         default=None,
         description=(
-            "Directory with the site's own `stacks/`, `platforms/`, `classes/` or `archives.yml`, read beside "
-            "goldnode's own; relative to the site file."
+            "Directory with the site's own `stacks/`, `platforms/`, `classes/`, `facts/` or `archives.yml`, read "
+            "beside goldnode's own; relative to the site file."
         ),
     )
     locks: str | None = Field(

@@ -187,7 +187,7 @@ def site_folders() -> tuple[str, ...]:
     """Return the folders `facts` of the catalogs of $GOLDNODE_CATALOG and the site file, whose rows are added."""
     named = os.environ.get("GOLDNODE_SITE")
     states = []
-    for file in (named,) if named else _SITE_FILES:
+    for file in (os.path.expanduser(named),) if named else _SITE_FILES:  # noqa: PTH111 - as below
         try:
             state = os.stat(file)  # noqa: PTH116 - called for each lookup of a fact
         except OSError:

@@ -56,6 +56,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("package/facts", "catalog", "locks", "keys", "more", "apt", "inventory"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "hosts").write_text("one")
+    (tmp_path / "more/facts").mkdir()
     (tmp_path / "site.yml").write_text("archives: {}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "more"))
@@ -95,6 +96,7 @@ CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "a file of the catalog": lambda world, _: (world / "catalog/hosts").write_text("two"),
     "a new file of the catalog": lambda world, _: (world / "catalog/new.yml").write_text(""),
     "a catalog of the user's": lambda world, _: (world / "more/hosts").unlink(),
+    "facts of a catalog of the user's": lambda world, _: (world / "more/facts/gpus.yml").write_text("two"),
     "the site file": lambda world, _: (world / "site.yml").write_text("archives: {x: {}}"),
     "a site file that is found first": lambda world, _: (world / "goldnode-site.yml").write_text(""),
     "a key": lambda world, _: (world / "keys/hosts").write_text("two"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,39 @@ def test_an_accepted_finding_stays_in_the_report(tmp_path: Path) -> None:
     assert ended.fatal
     text = report.text(report.CompatReport([("class a100", None)], [ended]))
     assert f"exceptions:\n{' ' * 15}- {exception_entry('end-of-life', 'class a100')}" in text
+
+
+@pytest.mark.parametrize("name", [None, "goldnode-site.yml", "elsewhere.yml"])
+def test_the_block_of_the_report_works_when_it_is_pasted_into_the_file_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GOLDNODE_SITE", raising=False)
+    if name is not None:
+        (tmp_path / name).write_text("archives: {}\n", encoding="utf-8")
+    if name == "elsewhere.yml":
+        monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / name))
+    catalog = load_catalog([write(tmp_path / "catalog", FILES)])
+    today = dt.datetime.now(tz=dt.UTC).date()
+    stack = catalog.stack("r580")
+    ended = stack.item.end_of_life.model_copy(update={"date": today - dt.timedelta(days=1)})
+    catalog.stacks["r580"] = dataclasses.replace(
+        stack, item=stack.item.model_copy(update={"end_of_life": ended})
+    )
+
+    def findings() -> list[CompatFinding]:
+        found = findings_of_class("a100", catalog, load_site())
+        return [item for item in found if item.rule == "end-of-life"]
+
+    text = report.text(report.CompatReport([("class a100", None)], findings()))
+    said = re.search(r"accept it, in (\S+):\n((?: {13}(?:exceptions:|  - .*)\n)+)", text)
+    assert said is not None, text
+    block = textwrap.dedent(said[2]).replace("NAME", "ada").replace("REASON", "moves in March")
+    with (tmp_path / said[1]).open("a", encoding="utf-8") as file:
+        file.write(block)
+    assert Path(said[1]).name == (name or "goldnode-site.yml")
+    (after,) = findings()
+    assert (after.fatal, str(after.accepted).partition(" (")[0]) == (False, "moves in March")
 
 
 def test_the_entry_for_an_image_names_the_image() -> None:

@@ -10,9 +10,11 @@ from tests.unit.catalog.test_accept_reject import FILES, write
 
 from goldnode.classdoc.compile import declaration
 from goldnode.classdoc.gpu_facts import health_facts
+from goldnode.classdoc.hosts import findings_of_class
 from goldnode.classdoc.load import load_catalog
 from goldnode.commands.check_catalog import check
 from goldnode.core.errors import CatalogError, FactsError
+from goldnode.core.site import Site
 from goldnode.facts import audit
 from goldnode.facts import host as facts
 
@@ -85,6 +87,40 @@ def test_the_document_of_a_class_has_the_model_of_its_catalog(
         "pci_ids": ["10de:9999"],
     }
     assert found["health"]["gpu"]["memory_mib"] == [97871]
+
+
+@pytest.mark.parametrize("named_by", ["GOLDNODE_CATALOG", "goldnode-site.yml", "~/here.yml"])
+def test_a_catalog_with_facts_alone_is_a_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:
+    own = write(tmp_path / "ours", {"facts/gpus.yml": GPUS})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("GOLDNODE_SITE", "GOLDNODE_CATALOG"):
+        monkeypatch.delenv(name, raising=False)
+    if named_by == "GOLDNODE_CATALOG":
+        monkeypatch.setenv(named_by, str(own))
+    else:
+        write(tmp_path, {named_by.removeprefix("~/"): "catalog: ours\n"})
+    if named_by.startswith("~"):
+        monkeypatch.setenv("GOLDNODE_SITE", named_by)
+    assert own in load_catalog().directories
+    assert facts.site_folders() == (str(own / "facts"),)
+    assert facts.gpu("X900-PCIE-96GB").pci_ids == ("10de:9999",)
+    (own / "facts").rename(own / "fact")
+    with pytest.raises(CatalogError, match='(?i)call it "facts"'):
+        load_catalog()
+
+
+def test_a_class_of_a_catalogs_model_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = "class: mine\nbackend: cuda\nstack: r580\ngpu: {model: X900-PCIE-96GB, count: 8}\n"
+    own = write(tmp_path, {**FILES, "classes/mine.yml": mine, "facts/gpus.yml": GPUS.replace("535", "590")})
+    monkeypatch.setenv("GOLDNODE_CATALOG", str(own))
+    (found,) = [
+        item for item in findings_of_class("mine", load_catalog([own]), Site()) if item.rule == "gpu-driver"
+    ]
+    assert (found.severity, found.fatal) == ("block", True), found
+    assert f"{own}/facts/gpus.yml" in str(found.sources[0])
 
 
 @pytest.mark.parametrize(
