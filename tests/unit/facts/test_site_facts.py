@@ -108,7 +108,7 @@ def test_a_catalog_with_facts_alone_is_a_catalog(
     assert facts.site_folders() == (str(own / "facts"),)
     assert facts.gpu("X900-PCIE-96GB").pci_ids == ("10de:9999",)
     (own / "facts").rename(own / "fact")
-    with pytest.raises(CatalogError, match='(?i)call it "facts"'):
+    with pytest.raises(CatalogError, match=r'(?i)call it "facts"'):
         load_catalog()
 
 
