@@ -129,7 +129,7 @@ def test_adopt_looks_at_a_node_and_changes_nothing(small: tuple[LabNode, Site, P
     assert 'backend "cuda" needs `gpu`' in done.stderr
     absent = goldnode("adopt", "nobody", "-i", str(hosts), site=site)
     assert absent.returncode == 2
-    assert "nobody cannot be looked at" in absent.stderr
+    assert "nobody cannot be surveyed" in absent.stderr
 
 
 def test_the_reboot_happens_where_allowed_between_drain_and_return(

@@ -28,6 +28,7 @@ REMEDIES: Dict[int, str] = {
     errno.EACCES: "Run the command as root.",
     errno.EPERM: "Run the command as root.",
     errno.EPIPE: "Whatever read the output ended first: have it read all of it, or write it to a file.",
+    errno.EIO: "See dmesg for the device or disk that failed.",
     errno.ENOMEM: "Free some memory, then run the command again.",
     errno.EMFILE: "Raise the limit of open files (`ulimit -n`), then run the command again.",
     errno.ENFILE: (

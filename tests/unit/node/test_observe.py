@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from goldnode.node import fault
 from goldnode.node.host import Host, like
 from goldnode.node.state import grub, observe
 from goldnode.node.state.domains import kernel, units
@@ -169,3 +170,53 @@ def test_a_database_with_updates_or_of_another_form_is_dpkg_s_to_read(tmp_path: 
     )
     assert observe.status(host) is None
     assert observe.packages(host)["held"]["version"] == "2:4"
+
+
+GPU = "0000:10:00.0"
+
+
+def bus(root: Path) -> Path:
+    """A PCI bus with a GPU and a bridge."""
+    place = root / "sys/bus/pci/devices"
+    for address, ids in (
+        (GPU, ("0x10de", "0x2330", "0x030200")),
+        ("0000:0f:00.0", ("0x8086", "0x352a", "0x060400")),
+    ):
+        (place / address).mkdir(parents=True)
+        for name, text in zip(("vendor", "device", "class"), ids, strict=True):
+            (place / address / name).write_text(f"{text}\n")
+    return place
+
+
+@pytest.mark.parametrize("name", ["vendor", "device", "class"])
+@pytest.mark.parametrize("damage", ["absent", "nonsense", "unreadable"])
+@pytest.mark.parametrize("address", [GPU, "0000:0f:00.0"])
+def test_a_function_that_cannot_be_read_is_not_left_out(
+    tmp_path: Path, address: str, damage: str, name: str
+) -> None:
+    file = bus(tmp_path) / address / name
+    assert len(observe.gpus(Host(str(tmp_path)), observe.functions(Host(str(tmp_path))))) == 1
+    file.unlink()
+    if damage == "nonsense":
+        file.write_text("\n")
+    elif damage == "unreadable":
+        file.mkdir()  # open succeeds and read does not, for root too
+    with pytest.raises(OSError, match="cannot be read") as raised:
+        observe.functions(Host(str(tmp_path)))
+    what, remedy = fault.explained(raised.value)
+    assert what == f"{file.parent}: its PCI id and class cannot be read"
+    assert "dmesg" in remedy
+
+
+def test_a_function_that_goes_while_the_bus_is_read_is_not_on_it(tmp_path: Path) -> None:
+    (bus(tmp_path) / "0000:11:00.0").symlink_to("../../../devices/gone")
+    assert set(observe.functions(Host(str(tmp_path)))) == {GPU, "0000:0f:00.0"}
+
+
+def test_a_bus_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
+    assert observe.functions(Host(str(tmp_path))) == {}
+    place = tmp_path / "sys/bus/pci/devices"
+    place.parent.mkdir(parents=True)
+    place.symlink_to("devices")  # a loop
+    with pytest.raises(OSError, match="levels of symbolic links"):
+        observe.functions(Host(str(tmp_path)))

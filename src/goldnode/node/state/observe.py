@@ -5,6 +5,7 @@ Reads in few batches and changes nothing. Every path lies under the host's root.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -575,9 +576,22 @@ def systemd_boot_choice(host: Host, place: str, release: str) -> Dict[str, Optio
 
 
 def functions(host: Host) -> Dict[str, Tuple[str, str]]:
-    """Return the PCI id and the class of each function on the PCI bus, by address."""
+    """Return the PCI id and the class of each function on the PCI bus, by address.
+
+    Raises OSError if the bus, or a function that is still on it, cannot be read: a GPU may be left out.
+    """
     files = Files(host.root)
-    return pci.identities(files, files.names(pci.BUS), {})
+    try:
+        names = sorted(os.listdir(files.root + pci.BUS))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    found = pci.identities(files, names, {})
+    for address in names:
+        place = f"{files.root}{pci.BUS}/{address}"
+        # A function that has been removed in the meantime is not on the bus.
+        if address not in found and pci.is_address(address) and os.path.isdir(place):
+            raise OSError(errno.EIO, "its PCI id and class cannot be read", place)
+    return found
 
 
 def gpus(host: Host, functions: Mapping[str, Tuple[str, str]]) -> List[Dict[str, Optional[str]]]:
