@@ -107,7 +107,7 @@ def test_a_full_disk_is_told_before_anything_is_made(site: Site, fetched: Path, 
     [
         pytest.param(["l4"], 'stack "debian12_r580" has no lock', id="no-lock-of-the-stack"),
         pytest.param(["cpu_onyl"], 'Use "cpu_only"', id="no-such-class"),
-        pytest.param([CLASS, "--format", "qcow"], 'Use "qcow2"', id="no-such-format"),
+        pytest.param([CLASS, "--image-format", "qcow"], 'Use "qcow2"', id="no-such-format"),
     ],
 )
 def test_what_cannot_be_built_is_refused_at_once(site: Site, arguments: list[str], says: str) -> None:

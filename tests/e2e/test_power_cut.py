@@ -192,6 +192,7 @@ def finished(machine: Machine, console: str, releases: tuple[str, ...]) -> None:
     assert [(row["release"], row["whole"]) for row in rows] == [(older, True), (newer, True)]
 
 
+@pytest.mark.long
 def test_after_a_power_cut_it_boots_and_the_next_run_goes_on(base: disk.Base, tmp_path: Path) -> None:
     """The power goes while the initramfs is written. The disk is looked at as it is while the kernel is unpacked and while GRUB is configured."""
     older, newer = base.releases
