@@ -211,7 +211,7 @@ STEPS = [
     ("dpkg while it removes", "pkill -KILL -f 'dpk[g] .*--remove'"),
     ("a maintainer script", "pkill -KILL -f '/info/.*[.](prer[m]|postr[m])'"),
 ]
-# Where the run itself ends, and where dpkg does. Each takes more than a minute; the others run with --all.
+# Each takes more than a minute; the others run with --all.
 DEFAULT = ("dpkg while it removes",)
 
 
