@@ -37,7 +37,7 @@ variant() {
 variant demo_clocks 's/graphics_mhz: 1410/graphics_mhz: 1411/'
 export GOLDNODE_CATALOG=$here/.goldnode/demo/catalog
 said=$(ansible-playbook -i .goldnode/demo/inventory site.yml -e "$accept" 2>&1) && fail "the clock was not refused"
-grep -m 1 '^- \[policy-clocks\]' <<<"$said" || fail "the clock was not refused: $said"
+grep -m 1 '\[policy-clocks\]' <<<"$said" || fail "the clock was not refused: $said"
 rm "$overlay/demo_clocks.yml"
 
 stage "The gate: what a bad verdict does is the class's choice"

@@ -93,8 +93,10 @@ class Cluster:
     def grow_old(self) -> None:
         """As if no check had been made for longer than a verdict holds."""
         verdict = json.loads(self.node.read(current.VERDICT))
+        uptime = int(verdict["uptime"] - current.LIMIT - 60)
         self.node.shell(
-            f'sed -i \'s/^ "uptime": .*/ "uptime": {verdict["uptime"] - current.LIMIT - 60},/\' {current.VERDICT}'
+            f'sed -i \'s/^ "uptime": .*/ "uptime": {uptime},/\' {current.VERDICT};'
+            f" sed -i 's/^[0-9]*/{uptime}/' {current.STATUS}"
         )
 
     def by_hand(self, *change: str) -> None:

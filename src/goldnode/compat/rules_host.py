@@ -1103,7 +1103,8 @@ def lock_integrity(host: CompatHost | None, workload: Workload | None = None) ->
     if host is None or fault is None:
         return
     place = DeclaredAt(Path(fault.file), fault.line) if fault.file is not None else host.at("stack")
-    message = f"the lock of stack {host.stack} cannot be used: {fault.message}"
+    where = "" if fault.file is None else f"{fault.file}{'' if fault.line is None else f':{fault.line}'}: "
+    message = f"the lock of stack {host.stack} cannot be used: {where}{fault.message}"
     yield CompatFinding("lock-integrity", "block", host.subject, message, (), fault.remedy, place)
 
 
