@@ -172,7 +172,7 @@ class Fetcher:
             raise LockError(
                 f"{size / 1e6:.0f} MB are to be fetched, and {free / 1e6:.0f} MB are free",
                 file=self.partial,
-                remedy="free space there, or name a directory on another file system",
+                remedy="make room there, or name a directory on another file system",
             )
 
     def _one(self, item: FileToFetch) -> FetchFault | None:
