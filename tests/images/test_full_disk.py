@@ -101,7 +101,8 @@ def test_a_build_on_a_full_disk_says_so_and_goes_on_when_there_is_room(store: Pa
     *small, whole = steps(store, [20, 100, 3000], *command, "--engine", "buildah", BASE)
     for attempt in small:
         assert attempt["code"] == 2, attempt
-        assert re.search(r"the disk is full|No space left on device|MB are free", attempt["err"]), attempt["err"]
+        full = r"the disk is full|No space left on device|MB are free"
+        assert re.search(full, attempt["err"]), attempt["err"]
         assert "Make room" in attempt["err"], attempt["err"]
         assert "Traceback" not in attempt["err"], attempt["err"]
         assert (attempt["names"], attempt["built"], attempt["mounts"]) == ([], [], []), attempt
