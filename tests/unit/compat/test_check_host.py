@@ -123,7 +123,7 @@ REFUSED = [
     ("geforce-open-535", "geforce-open", {"gpu": "GeForce-RTX-4090", "branch": "535", "driver": "535.309.01", "flavour": "open"}, "block",
      ("alpha quality", "proprietary modules, or a branch after 535")),
     ("edited-lock", "lock-integrity", R580 | {"unlocked": "x", "lock_fault": EditedLockError("it was edited", file="s.lock.yml", remedy="r")},
-     "block", ("cannot be used: it was edited", "| r")),
+     "block", ("cannot be used: s.lock.yml: it was edited", "| r")),
     ("no-lock", "no-lock", R580 | {"driver": None, "unlocked": "it has no lock"}, "unknown", ("it has no lock", "goldnode lock s")),
 ]  # fmt: skip
 
