@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from goldnode.commands.output import OFFLINE_INDEXES, WAIT, emit, out_directory, reports, say
+from goldnode.commands.output import OFFLINE_INDEXES, WAIT, emit, grouped, out_directory, reports, say
+
+if TYPE_CHECKING:
+    from goldnode.lock.pairbuild import PairRequest
 
 
 @click.group(no_args_is_help=True)
@@ -66,6 +73,63 @@ def build(stack: str, base: Path | None, offline: bool, out: Path | None, wait: 
         say("Nodes still build their own modules: set `modules: prebuilt` in the site file.")
 
 
+@dataclass(frozen=True)
+class _Packages:
+    """The options of `goldnode modules matrix` for packages of archives."""
+
+    packages: bool
+    suites: tuple[str, ...]
+    drivers: tuple[str, ...]
+    jobs: int
+    again: bool
+    plan: bool
+    facts: Path | None
+
+
+_PACKAGES = grouped(
+    "packages",
+    _Packages,
+    click.option(
+        "--packages",
+        is_flag=True,
+        help="Build all driver packages of the archives on all their kernels, instead of the drivers of stacks.",
+    ),
+    click.option(
+        "--suite",
+        "suites",
+        multiple=True,
+        metavar="ARCHIVE/SUITE",
+        show_default="those of the catalog's stacks",
+        help="With --packages: read this suite, for instance debian/trixie-backports. Repeatable.",
+    ),
+    click.option(
+        "--driver",
+        "drivers",
+        multiple=True,
+        metavar="GLOB",
+        show_default="all",
+        help="With --packages: build these driver packages (NAME or NAME=VERSION), in this order. Repeatable.",
+    ),
+    click.option(
+        "--jobs",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="With --packages: builds at a time.",
+    ),
+    click.option(
+        "--again", is_flag=True, help="With --packages: build pairs that were measured before, too."
+    ),
+    click.option("--plan", is_flag=True, help="With --packages: list the pairs and build none."),
+    click.option(
+        "--facts",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="With --packages: add all records to this facts file, for instance CATALOG/facts/module_builds.yml.",
+    ),
+)
+
+
 @modules.command()
 @click.argument("stacks", nargs=-1, metavar="[STACK]...")
 @click.option(
@@ -73,17 +137,18 @@ def build(stack: str, base: Path | None, offline: bool, out: Path | None, wait: 
     "kernels",
     multiple=True,
     metavar="RELEASE",
-    show_default="the locked kernel",
-    help="Build for this kernel release. Repeatable.",
+    show_default="the locked kernel; with --packages all",
+    help="Build for this kernel release; with --packages a glob. Repeatable.",
 )
 @click.option(
     "--flavour",
     "flavours",
     multiple=True,
     type=click.Choice(["open", "proprietary"]),
-    show_default="that of the stack",
+    show_default="that of the stack; with --packages both",
     help="Build this flavour of the driver's modules. Repeatable.",
 )
+@_PACKAGES
 @reports("module-matrix", "markdown")
 @_ON
 @OFFLINE_INDEXES
@@ -91,6 +156,7 @@ def matrix(
     stacks: tuple[str, ...],
     kernels: tuple[str, ...],
     flavours: tuple[str, ...],
+    packages: _Packages,
     form: str,
     base: Path | None,
     offline: bool,
@@ -99,6 +165,10 @@ def matrix(
 
     Without STACK, all stacks are used that have a lock and build a module. Combinations that do not build are
     listed with the compiler's error. Cached results are used where the inputs are the same.
+
+    With --packages, the driver packages of archives are built on the kernels of archives, each pair in a clean root
+    of the kernel's release. Each pair has one record. A run that is stopped continues where it was when it is
+    started again.
     """
     from dataclasses import asdict
 
@@ -108,6 +178,11 @@ def matrix(
     from goldnode.lock.builder import Base
 
     catalog, site = load_catalog(), load_site()
+    if packages.packages:
+        if stacks or base is not None:
+            raise click.UsageError("--packages goes with neither STACK nor --on")
+        _measure(packages, _request(packages, kernels, flavours, offline), form)
+        return
     chosen = [catalog.stack(name) for name in dict.fromkeys(stacks)] or modulebuild.locked(catalog, site)
     root = Base.read(base) if base is not None else None
     results = modulebuild.build_combinations(
@@ -120,3 +195,52 @@ def matrix(
         click.echo(modulebuild.markdown(results), nl=False)
     else:
         emit(form, {"results": [asdict(item) for item in results]}, lambda: modulebuild.table(results))
+
+
+def _request(
+    packages: _Packages, kernels: tuple[str, ...], flavours: tuple[str, ...], offline: bool
+) -> PairRequest:
+    from goldnode.lock.pairbuild import PairRequest
+    from goldnode.lock.pairs import PairSelection, PairSuite
+
+    return PairRequest(
+        [PairSuite.parse(text) for text in packages.suites],
+        PairSelection(packages.drivers, kernels, flavours),
+        packages.jobs,
+        offline,
+        packages.again,
+    )
+
+
+def _measure(packages: _Packages, request: PairRequest, form: str) -> None:
+    """Run `goldnode modules matrix --packages`."""
+    from goldnode.classdoc.load import load_catalog
+    from goldnode.core.site import load_site
+    from goldnode.lock import pairbuild
+    from goldnode.lock.builder import needs_tools
+
+    if not packages.plan:
+        needs_tools(base=False)  # before anything is downloaded or built
+    plan = pairbuild.plan_pairs(request, load_catalog(), load_site(), pairbuild.architecture())
+    say(f"{len(plan.chosen)} pairs, {len(plan.chosen) - len(plan.open)} of them measured before")
+    run = pairbuild.PairRun()
+    if not packages.plan:
+        builder = pairbuild.OverlayBuilder(plan.archives, jobs=request.jobs, say=say)
+        stop = threading.Event()
+
+        def end(*_: object) -> None:
+            stop.set()
+            builder.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, end)
+        run = pairbuild.measure(plan.open, builder, plan.records, jobs=request.jobs, say=say, stop=stop)
+    if packages.facts is not None:
+        say(f"{packages.facts}: {pairbuild.write_facts(plan.records, packages.facts)} records")
+    rows = pairbuild.report(plan, run)
+    if form == "markdown":
+        click.echo(pairbuild.report_markdown(rows), nl=False)
+    else:
+        emit(form, {"pairs": rows, "stopped": run.stopped}, lambda: pairbuild.report_text(rows))
+    if run.stopped:
+        say("Stopped. The same command continues with the next pair.")

@@ -25,7 +25,9 @@ from goldnode.compat.model import (
 )
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
+from goldnode.facts import module_builds
 from goldnode.facts.host import GpuModel, Origin, numbers
+from goldnode.facts.module_builds import ModuleBuildFact
 
 
 def _branch(host: CompatHost) -> facts.Branch | None:
@@ -258,6 +260,21 @@ def kernel_driver(host: CompatHost | None, workload: Workload | None = None) -> 
     if kernel is None or driver is None:
         return
     flavour = host.flavour or "proprietary"
+    measured = _measured(host, flavour)
+    if measured is not None:
+        if measured.outcome != "builds":
+            message = f"the driver's module does not build: {measured.reason}"
+            remedy = _measured_to_build(host, measured) or _builds(host, kernel[0], driver, flavour)
+            yield CompatFinding(
+                "kernel-driver",
+                "block",
+                host.subject,
+                message,
+                measured.origins,
+                remedy,
+                host.at("kernel", "driver"),
+            )
+        return
     version, exact = kernel
     # If only the series is known, try both its first and a hypothetical latest update.
     built = facts.kernel_build(version, driver, flavour, host.driver_package)
@@ -295,10 +312,10 @@ def kernel_driver(host: CompatHost | None, workload: Workload | None = None) -> 
             built.origins,
             _builds(host, version, driver, flavour),
             host.at("kernel", "driver"),
-            built.doubt,
+            "; ".join(filter(None, (built.doubt, _unmeasured(host, flavour)))) or None,
         )
     elif built.outcome == "unknown":
-        message = f"{built.reason}"
+        message = "; ".join(filter(None, (built.reason, _unmeasured(host, flavour))))
         yield CompatFinding(
             "kernel-driver",
             "unknown",
@@ -308,6 +325,47 @@ def kernel_driver(host: CompatHost | None, workload: Workload | None = None) -> 
             _builds(host, version, driver, flavour),
             host.at("kernel", "driver"),
         )
+
+
+def _measured(host: CompatHost, flavour: facts.ModuleFlavour) -> ModuleBuildFact | None:
+    """Return the measured build of a locked driver package on the locked kernel, if there is one."""
+    if host.driver_package is None or host.kernel is None:
+        return None
+    return module_builds.measured(
+        host.driver_package, flavour, host.kernel, host.kernel_version, host.architecture
+    )
+
+
+def _unmeasured(host: CompatHost, flavour: facts.ModuleFlavour) -> str | None:
+    """Return how to measure the build of a locked pair; None if the pair is not known exactly."""
+    if host.driver_package is None or host.kernel is None:
+        return None
+    return (
+        "the pair was not measured; `goldnode modules matrix --packages --driver "
+        f"'*={host.driver_package}' --flavour {flavour} --kernel {host.kernel}` builds it"
+    )
+
+
+def _measured_to_build(host: CompatHost, failed: ModuleBuildFact) -> str:
+    """Return the nearest measured pairs that build, as a remedy: an older kernel, another package."""
+    rows = [
+        row for row in module_builds.builds() if row.outcome == "builds" and row.flavour == failed.flavour
+    ]
+    rows = [row for row in rows if row.architecture == failed.architecture]
+    wanted = numbers(failed.kernel_version)
+    older = [
+        row
+        for row in rows
+        if row.version == failed.version and row.os == failed.os and numbers(row.kernel_version) < wanted
+    ]
+    others = [f"{row.package} {row.version}" for row in rows if row.kernel == failed.kernel]
+    said = []
+    if older:
+        newest = max(older, key=lambda row: numbers(row.kernel_version))
+        said.append(f"use kernel {newest.kernel}, on which this package was measured to build")
+    if others:
+        said.append(f"use {', '.join(sorted(set(others))[:4])}, measured to build on {failed.kernel}")
+    return ", or ".join(said)
 
 
 _ANY_UPDATE = 9999  # a stable update later than any in the table
@@ -345,7 +403,7 @@ def _builds(host: CompatHost, kernel: str, driver: str, flavour: facts.ModuleFla
         said.append(f"use driver {', '.join(others)}: known to build on {kernel}")
     return (
         ", or ".join(said)
-        or "build it in a clean root first (goldnode modules build), and keep what came of it"
+        or "build it in a clean root first, and add the result to the site's facts: `goldnode modules matrix --packages`"
     )
 
 

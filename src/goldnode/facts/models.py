@@ -1171,7 +1171,31 @@ class RocmFile(FactsFile):
 
 
 # The model of each file.
+class MeasuredBuild(FactsRow):
+    """One build of a driver package's modules for one kernel package, as `goldnode modules matrix --packages` records it."""
+
+    package: str
+    version: str  # of the driver package, the distribution's revision included
+    driver: str  # upstream version
+    flavour: Literal["open", "proprietary"]
+    kernel: str  # release, as `uname -r` shows it
+    kernel_version: str  # of the kernel's package
+    architecture: str
+    os: str  # codename of the release whose compiler built it
+    outcome: Literal["builds", "fails", "excluded"]  # excluded: the package's dkms.conf rules this kernel out
+    compiler: str
+    line: str | None = None  # the first error line
+    seconds: float
+    date: str
+    source: Keys
+
+
+class ModuleBuildsFile(FactsFile):
+    builds: list[MeasuredBuild]
+
+
 FILES: dict[str, type[FactsFile]] = {
+    "module_builds.yml": ModuleBuildsFile,
     "health.yml": HealthFile,
     "pci_bridges.yml": PciBridgesFile,
     "performance.yml": PerformanceFile,

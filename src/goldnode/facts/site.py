@@ -17,6 +17,7 @@ from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError, nearest
 from goldnode.core.yamlsource import YamlSource
 from goldnode.facts.models import FILES, FactsFile
+from goldnode.facts.module_builds import key_of
 
 Data = dict[str, Any]
 
@@ -30,6 +31,7 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "gpus.yml": {"nvidia": _sku, "amd": _sku, "intel": _sku},
     "health.yml": {"memory_sets": _sku},
     "known_bad.yml": {"known_bad": lambda row: str(row["id"])},
+    "module_builds.yml": {"builds": lambda row: " ".join(key_of(row))},
     "performance.yml": {"dense_peaks": lambda row: ", ".join(sorted(row["skus"]))},
 }
 
@@ -93,6 +95,8 @@ def merged(own: Data, source: YamlSource) -> Data:
             same = known.get(key(row))
             if same is None:
                 rows.append(row)
+            elif section == "builds" and row["outcome"] == rows[same]["outcome"]:
+                continue  # a later goldnode has measured what the site had, and found the same
             elif key(row) in overrides:
                 unused.discard(key(row))
                 rows[same] = row

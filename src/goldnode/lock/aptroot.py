@@ -150,6 +150,11 @@ class AptRoot:
             number += stanza.count(b"\n") + 1
         shutil.copyfile(status, self.directory / "status")
 
+    def accept_expired(self) -> None:
+        """Accept indexes past their Valid-Until, for readers to whom age is no danger. Signatures are still verified."""
+        with (self.directory / "apt.conf").open("a", encoding="utf-8") as conf:
+            conf.write('Acquire::Check-Valid-Until "false";\n')
+
     def update(self) -> None:
         """Bring the indexes up to date. Raises LockError when any source fails."""
         progress.step("reading the package indexes")

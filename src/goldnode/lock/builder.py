@@ -35,7 +35,7 @@ from goldnode.catalog.models import Kernel, Stack
 from goldnode.core.errors import ModulesError, nearest
 from goldnode.core.files import cache_directory, sha256_of
 from goldnode.core.site import Site
-from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
+from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import DependencyGraph, _records, _resolve, apt_sources
 from goldnode.node.state.family import kernel_packages
@@ -48,7 +48,7 @@ BUILD_TIME = 5400
 
 Say = Callable[[str], None]
 
-_OUT_OF = re.compile(
+OUT_OF = re.compile(
     r"No space left on device|Cannot allocate memory|Killed signal terminated|virtual memory exhausted|Disk quota exceeded"
 )
 
@@ -304,12 +304,12 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
         if graph.source(name) == graph.source(headers) and name not in carry
     }
     unpacked = sorted({*kernel, *sources})
-    tools = _closure(
+    tools = closure(
         graph, [*(need for name in kernel for need in graph.needs(name)), "dkms"], {*carry, *unpacked}
     )
     essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
-    installed = _closure(graph, [*tools, *essential], {*carry, *unpacked})
-    stay = _closure(
+    installed = closure(graph, [*tools, *essential], {*carry, *unpacked})
+    stay = closure(
         graph,
         [name for name in asked if name not in (headers, *sources)],
         {headers, *sources},
@@ -334,7 +334,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
     )
 
 
-def _closure(graph: DependencyGraph, start: Iterable[str], without: Iterable[str]) -> list[str]:
+def closure(graph: DependencyGraph, start: Iterable[str], without: Iterable[str]) -> list[str]:
     """Everything reached from `start` over what needs what, never through a package of `without`."""
     left_out, found = set(without), set()
     pending = [name for name in start if name in graph and name not in left_out]
@@ -352,25 +352,35 @@ def _closure(graph: DependencyGraph, start: Iterable[str], without: Iterable[str
 def fetch(
     inputs: ModuleBuildInputs,
     names: Iterable[str],
-    stack: CatalogEntry[Stack],
-    catalog: Catalog,
-    site: Site,
+    sources: Sequence[AptSource],
     stores: Sequence[Callable[[str], Path | None]],
     *,
     cache: Path | None = None,
 ) -> dict[str, Path]:
-    """Return one file per package, from one of the `stores` (sha256 → file or None) or downloaded by apt.
+    """Return one file for each of `names`, packages of `inputs`. See `fetch_packages`."""
+    wanted = [inputs.packages[name] for name in names]
+    return fetch_packages(wanted, sources, inputs.architecture, stores, cache=cache)
+
+
+def fetch_packages(
+    wanted: Iterable[Download],
+    sources: Sequence[AptSource],
+    architecture: str,
+    stores: Sequence[Callable[[str], Path | None]] = (),
+    *,
+    cache: Path | None = None,
+) -> dict[str, Path]:
+    """Return one file per package name, from one of the `stores` (sha256 → file or None) or downloaded by apt.
 
     All are hashed.
 
-    Raises LockError if a download fails, ModulesError for a file with other bytes than locked.
+    Raises LockError if a download fails, ModulesError for a file with other bytes than the index or lock has.
     """
     place = (cache or cache_directory()) / "debs"
     place.mkdir(parents=True, exist_ok=True)
     found: dict[str, Path] = {}
     missing = []
-    for name in names:
-        item = inputs.packages[name]
+    for item in wanted:
         known = [
             place / f"{item.sha256}.deb",
             *(path for store in stores if (path := store(item.sha256)) is not None),
@@ -384,12 +394,12 @@ def fetch(
             None,
         )
         if right is not None:
-            found[name] = right
+            found[item.name] = right
         else:
             missing.append(item)
     if missing:
         with (
-            apt_root(apt_sources(stack, catalog, site), inputs.architecture, cache) as root,
+            apt_root(sources, architecture, cache) as root,
             tempfile.TemporaryDirectory(dir=place) as into,
         ):
             root.pin({item.name: item.version for item in missing})
@@ -409,15 +419,25 @@ def fetch(
 # -- the root
 
 
+# Program of a build -> package of Debian's family that has it.
+_TOOLS = {
+    "unshare": "util-linux",
+    "tar": "tar",
+    "dpkg-deb": "dpkg",
+    "modinfo": "kmod",
+    "mmdebstrap": "mmdebstrap",
+}
+
+
 def needs_tools(base: bool) -> None:
-    """Raise ModulesError without root, or if a program of the build is missing; with a `base`, no root is made."""
+    """Raise ModulesError without root, or if programs of the build are missing; with a `base`, no root is made."""
     _root()
-    for program in ("unshare",) if base else ("mmdebstrap", "unshare"):
-        if shutil.which(program) is None:
-            raise ModulesError(
-                f"{program} is not on this machine",
-                remedy="install it: apt-get install mmdebstrap util-linux",
-            )
+    missing = [name for name in _TOOLS if not (base and name == "mmdebstrap") and shutil.which(name) is None]
+    if missing:
+        raise ModulesError(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine; nothing was built",
+            remedy=f"install: apt-get install {' '.join(dict.fromkeys(_TOOLS[name] for name in missing))}",
+        )
 
 
 def make_root(
@@ -554,15 +574,15 @@ def _sweep(kept: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-_SCRIPT = """\
+DKMS_SCRIPT = """\
 set -e
 dkms add -m {name} -v {version} >>/build.log 2>&1 || true
-if dkms {verb} -m {name} -v {version} -k {release} >>/build.log 2>&1; then exit 0; else status=$?; fi
+if dkms {verb} {options} -m {name} -v {version} -k {release} >>/build.log 2>&1; then exit 0; else status=$?; fi
 cat /var/lib/dkms/{name}/{version}/build/make.log >>/make.log 2>/dev/null || true
 exit $status
 """
 
-_NAMES = """\
+DKMS_NAMES = """\
 kernelver={release}; arch=$(uname -m); cd /usr/src/{name}-{version}; . ./dkms.conf >/dev/null 2>&1
 for index in ${{!BUILT_MODULE_NAME[@]}}; do echo "${{DEST_MODULE_NAME[$index]:-${{BUILT_MODULE_NAME[$index]}}}}"; done
 [ ${{#BUILT_MODULE_NAME[@]}} -gt 0 ] || echo "$PACKAGE_NAME"
@@ -590,18 +610,18 @@ def _build(
     for tree in inputs.trees:
         version = _source_version(root, tree)
         where = {"name": tree.name, "version": version, "release": inputs.release}
-        named = _inside(root, ["/bin/bash", "-c", _NAMES.format(**where)], inputs)
+        named = _inside(root, ["/bin/bash", "-c", DKMS_NAMES.format(**where)], inputs)
         expected += named.stdout.split()
         say(f"building {tree.name} {version} for {inputs.release}; this takes minutes")
         verb = "build" if len(inputs.trees) == 1 else "install"
-        done = _inside(root, ["/bin/sh", "-c", _SCRIPT.format(verb=verb, **where)], inputs)
+        done = _inside(root, ["/bin/sh", "-c", DKMS_SCRIPT.format(verb=verb, options="", **where)], inputs)
         built = sorted(root.glob(f"var/lib/dkms/{tree.name}/{version}/{inputs.release}/*/module/*.ko*"))
         for path in built:
             name = re.sub(r"\.ko(\.\w+)?$", ".ko", path.name)
             (out / "modules" / name).write_bytes(decompressed(path.read_bytes(), path.suffix))
         if done.returncode or not built:
             error = (
-                _first_error(root)
+                first_error(read_log(root))
                 or f"dkms ends with status {done.returncode} and names no reason: {_tail(done.stdout + done.stderr)}"
             )
             break
@@ -611,7 +631,7 @@ def _build(
         for name in ("build.log", "make.log")
         if (root / name).exists()
     )
-    shortage = _OUT_OF.search(log)
+    shortage = OUT_OF.search(log)
     if shortage and error:
         raise ModulesError(
             f"the build was cut off: {shortage.group(0)}",
@@ -644,10 +664,13 @@ def _build(
     )
 
 
-# A /dev of its own with the few devices that a build reads: a base root may have none.
+# A /dev of its own with the few devices that a build reads: a base root may have none. $1: overlay's options, or "".
 _ENTER = """\
 set -e
 hostname builder
+[ -z "$1" ] || mount -t overlay -o "$1" overlay "$0"
+shift
+mount -t proc proc "$0/proc"
 mount -t tmpfs -o mode=0755 tmpfs "$0/dev"
 for device in null zero full random urandom; do
     : >"$0/dev/$device"
@@ -658,33 +681,36 @@ exec chroot "$0" "$@"
 """
 
 
-def _inside(
-    root: Path, command: Sequence[str], inputs: ModuleBuildInputs
-) -> subprocess.CompletedProcess[str]:
-    """Run a command in the root, without network, with its own mounts and host name. No process outlives it."""
-    environment = {
+def entering(root: Path, command: Sequence[str], overlay: str = "") -> list[str]:
+    """Return the command line that runs `command` in `root`, without network, with its own mounts and host name.
+
+    `overlay`: options of an overlay to mount on `root` first. No process outlives the command.
+    """
+    spaces = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
+    return [*_WITHOUT_NETWORK, *spaces, "sh", "-c", _ENTER, str(root), overlay, *command]
+
+
+def build_environment(epoch: int) -> dict[str, str]:
+    """Return the environment of a build: the same on every machine."""
+    return {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",
         "LC_ALL": "C.UTF-8",
-        "SOURCE_DATE_EPOCH": str(inputs.epoch),
-        "KBUILD_BUILD_TIMESTAMP": f"@{inputs.epoch}",
+        "SOURCE_DATE_EPOCH": str(epoch),
+        "KBUILD_BUILD_TIMESTAMP": f"@{epoch}",
         "KBUILD_BUILD_USER": "goldnode",
         "KBUILD_BUILD_HOST": "builder",
     }
-    spaces = [
-        *_WITHOUT_NETWORK,
-        "--uts",
-        "--ipc",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        f"--mount-proc={root / 'proc'}",
-    ]
-    inner = ["sh", "-c", _ENTER, str(root), *command]
+
+
+def _inside(
+    root: Path, command: Sequence[str], inputs: ModuleBuildInputs
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in the root."""
     try:
         return subprocess.run(
-            [*spaces, *inner],
-            env=environment,
+            entering(root, command),
+            env=build_environment(inputs.epoch),
             capture_output=True,
             text=True,
             check=False,
@@ -741,24 +767,34 @@ def _source_version(root: Path, tree: Tree) -> str:
     return fits[0]
 
 
-def _first_error(root: Path) -> str | None:
-    """Return the first error line of compiler, linker or modpost; otherwise make's own."""
-    text = "".join(
+_ERRORS = (
+    re.compile(r"^.*?(?:fatal )?error: .*$", re.MULTILINE),
+    re.compile(r"^ERROR: .*$", re.MULTILINE),
+    re.compile(r"^.*undefined reference.*$", re.MULTILINE),
+    re.compile(r"^make.*\*\*\* .*$", re.MULTILINE),
+    re.compile(r"^Error! .*$", re.MULTILINE),
+)
+
+
+def first_error(log: str) -> str | None:
+    """Return the first error line of compiler, linker or modpost in a log; otherwise make's or DKMS's own.
+
+    The line has no path of the build directory in front. None: the log has no such line.
+    """
+    for pattern in _ERRORS:
+        found = pattern.search(log)
+        if found:
+            return re.sub(r"^/var/lib/dkms/[^/]+/[^/]+/build/", "", found.group(0).strip())
+    return None
+
+
+def read_log(root: Path) -> str:
+    """Return what DKMS and make wrote in `root`, make's part first."""
+    return "".join(
         (root / name).read_text(encoding="utf-8", errors="replace")
         for name in ("make.log", "build.log")
         if (root / name).exists()
     )
-    for pattern in (
-        r"^.*?(?:fatal )?error: .*$",
-        r"^ERROR: .*$",
-        r"^.*undefined reference.*$",
-        r"^make.*\*\*\* .*$",
-        r"^Error! .*$",
-    ):
-        found = re.search(pattern, text, re.MULTILINE)
-        if found:
-            return re.sub(r"^/var/lib/dkms/[^/]+/[^/]+/build/", "", found.group(0).strip())
-    return None
 
 
 def _tail(text: str) -> str:

@@ -13,6 +13,7 @@ from goldnode.core.errors import LockError
 from goldnode.core.files import cache_directory
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
+from goldnode.facts import module_builds
 from goldnode.facts.host import ModuleFlavour
 
 
@@ -41,16 +42,17 @@ def known_build(
     version `kernel_version`.
 
     The newest result of `goldnode modules` in directory `results` decides: one JSON object per file with
-    `kernel` (release), `driver_version` (upstream), `flavour`, `ok`, `error` (the compiler's line of a
+    `kernel` (release), `driver` (upstream version), `flavour`, `ok`, `line` (the compiler's line of a
     failure) and `built` (time; empty if nothing could be compiled, and then it decides nothing). Without a
-    result the table of the facts decides. It is about upstream's sources: a distribution's patched package
-    may build where the table has `fails`. Raises LockError for an unreadable result.
+    result the measured builds of the facts decide, where all packages of this version agree; then the table of
+    the facts. That is about upstream's sources: a distribution's patched package may build where the table has
+    `fails`. Raises LockError for an unreadable result.
     """
     asked = (kernel, driver, flavour)
     found = [
         (str(row["built"]), path.name, row)
         for path, row in _results(results)
-        if (row.get("kernel"), row.get("driver_version"), row.get("flavour")) == asked
+        if (row.get("kernel"), row.get("driver"), row.get("flavour")) == asked
         and isinstance(row.get("ok"), bool)
         and row.get("built")
     ]
@@ -61,8 +63,13 @@ def known_build(
         if row["ok"]:
             return KnownBuild("ok", f"{what} was built", None, source)
         return KnownBuild(
-            "fails", f"{what} does not build", str(row["error"]) if row.get("error") else None, source
+            "fails", f"{what} does not build", str(row["line"]) if row.get("line") else None, source
         )
+    measured = module_builds.measured_upstream(driver, flavour, kernel)
+    if measured is not None:
+        outcome: Literal["ok", "fails"] = "ok" if measured.outcome == "builds" else "fails"
+        sources = "; ".join(str(origin) for origin in measured.origins)
+        return KnownBuild(outcome, measured.reason, measured.line, sources)
     # Debian 12 names its kernels 6.1.0-N for every stable update, so the package's version decides.
     known = facts.kernel_build(kernel_version, driver, flavour)
     return KnownBuild(known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins))

@@ -36,6 +36,7 @@ from goldnode.lock.builds import results_directory
 from goldnode.lock.mirror import Mirror, site_signer
 from goldnode.lock.model import Lock, LockedPackage, find_lock
 from goldnode.lock.modules import ARCHIVE, BuilderPackage, BuiltModules, write_modules
+from goldnode.lock.resolve import apt_sources
 
 
 @dataclass(frozen=True)
@@ -296,7 +297,7 @@ def _built(
         )
     needs_tools(base is not None)  # before anything is downloaded
     names = {*inputs.unpacked, *inputs.installed, *inputs.kernel}
-    files = fetch(inputs, sorted(names), stack, request.catalog, site, stores)
+    files = fetch(inputs, sorted(names), apt_sources(stack, request.catalog, site), stores)
     root = base.tar if base is not None else make_root(inputs, files, stack.item.os.codename, say=say)
     result, directory = build(inputs, files, root, say=say)
     return inputs, files, result, directory

@@ -326,7 +326,7 @@ def test_faults(tmp_path: Path, change: dict[str, bytes | None], why: str) -> No
 )
 def test_the_compilers_own_first_line(tmp_path: Path, log: str, line: str | None) -> None:
     (tmp_path / "make.log").write_text(log)
-    assert builder._first_error(tmp_path) == line
+    assert builder.first_error(builder.read_log(tmp_path)) == line
 
 
 # -- what is a result

@@ -53,7 +53,7 @@ def built(place: Place, kernel: str, ok: bool, line: str | None = None, driver: 
     """A result of `goldnode modules`."""
     directory = place.root / "mirror/modules/results"
     directory.mkdir(parents=True, exist_ok=True)
-    row = {"kernel": kernel, "driver_version": driver, "flavour": "proprietary", "ok": ok, "error": line}
+    row = {"kernel": kernel, "driver": driver, "flavour": "proprietary", "ok": ok, "line": line}
     number = len(list(directory.iterdir()))
     row["built"] = f"2026-11-21T00:00:{number:02}Z"
     (directory / f"{'f' if number == 0 else 'a'}{number}.json").write_text(json.dumps(row))
@@ -352,7 +352,7 @@ def test_a_result_decides_before_the_facts(tmp_path: Path) -> None:
     asked = ("6.12.117+deb13-amd64", "6.12.117-1", "550.163.01", "open")
     told = known_build(*asked)  # type: ignore[arg-type]
     assert (told.outcome, told.line) == ("fails", None)
-    row = {"kernel": asked[0], "driver_version": asked[2], "flavour": "open", "ok": True, "built": ""}
+    row = {"kernel": asked[0], "driver": asked[2], "flavour": "open", "ok": True, "built": ""}
     (tmp_path / "one.json").write_text(json.dumps(row))
     assert known_build(*asked, results=tmp_path).outcome == "fails", "nothing was built"  # type: ignore[arg-type]
     row["built"] = "2026-11-21T00:00:00Z"

@@ -1,0 +1,619 @@
+"""Measure pairs of driver package and kernel: one build and one record for each, in a clean root.
+
+The root is an overlay of three directories: a builder root of the kernel's release, the kernel's headers, the
+driver's source. A record is one file, written at once, so that a run that was killed continues where it was. A
+build that ended for a fault of the machine, or for want of a program, has no record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pydantic import ValidationError
+
+from goldnode.catalog.load import Catalog
+from goldnode.core import yamlsource
+from goldnode.core.errors import FactsError, LockError, ModulesError
+from goldnode.core.files import cache_directory, replace_file
+from goldnode.core.site import Site
+from goldnode.facts import host as facts
+from goldnode.facts import module_builds
+from goldnode.facts.models import MeasuredBuild
+from goldnode.lock.builder import (
+    BUILD_TIME,
+    DKMS_NAMES,
+    DKMS_SCRIPT,
+    OUT_OF,
+    ModuleBuildInputs,
+    Say,
+    build_environment,
+    entering,
+    fetch,
+    fetch_packages,
+    first_error,
+    make_root,
+    read_log,
+)
+from goldnode.lock.builds import results_directory
+from goldnode.lock.model import find_lock
+from goldnode.lock.pairs import (
+    ModulePair,
+    PairArchives,
+    PairDriver,
+    PairKernel,
+    PairSelection,
+    PairSuite,
+    compiler_of,
+    pairs,
+    suites_of,
+)
+
+_LOG = 200_000  # characters of a log that are kept: its end, and its first error is in the record
+_LINE = 400  # characters of an error line
+
+_NO_PROGRAM = re.compile(
+    r"^.*\b(?:sh|bash|env|make)(?:\[\d+\])?: .*(?:command not found|: not found|: Permission denied)$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class PairOutcome:
+    """What came of a build: the exit status of DKMS, its log, and the modules that should be and are there."""
+
+    status: int
+    log: str
+    expected: Sequence[str] = ()
+    modules: Collection[str] = ()
+    compiler: str = "unknown"
+    seconds: float = 0.0
+    exclusive: str = ""  # what dkms.conf demands of a kernel
+
+
+@dataclass(frozen=True)
+class PairVerdict:
+    """The outcome in one word, with the first error line. `machine`: the build says nothing about the pair."""
+
+    outcome: Literal["builds", "fails", "excluded", "machine"]
+    line: str | None = None
+
+
+class PairBuilder(Protocol):
+    """Builds pairs. `prepare` is called in order before `build`; builds may run at the same time."""
+
+    def prepare(self, pair: ModulePair) -> None:
+        """Fetch what the build needs. Raises LockError if the archives cannot give it."""
+
+    def build(self, pair: ModulePair) -> PairOutcome:
+        """Build a pair. Raises ModulesError if the machine is at fault."""
+
+    def stop(self) -> None:
+        """End the builds that run."""
+
+
+def judge(outcome: PairOutcome) -> PairVerdict:
+    """Judge a build by its exit status, its log and its modules."""
+    log = outcome.log
+    if outcome.status == 0:
+        missing = [name for name in outcome.expected if name not in outcome.modules]
+        if not missing and outcome.modules:
+            return PairVerdict("builds")
+        return PairVerdict("fails", f"dkms.conf names {', '.join(missing)}, which the build did not give")
+    shortage = OUT_OF.search(log)
+    if shortage:
+        return PairVerdict("machine", shortage.group(0))
+    if "BUILD_EXCLUSIVE directive" in log:
+        return PairVerdict("excluded", _shown(f"dkms.conf: {outcome.exclusive or 'BUILD_EXCLUSIVE'}"))
+    line = first_error(log)
+    program = _NO_PROGRAM.search(log)
+    if program and (line is None or program.start() < log.find(line)):
+        return PairVerdict("machine", _shown(program.group(0)))
+    if line is None:
+        return PairVerdict("machine", f"dkms ended with status {outcome.status} and named no reason")
+    return PairVerdict("fails", _shown(line))
+
+
+def _shown(line: str) -> str:
+    """Return a line without paths of the build directory, quotes of a locale and control characters."""
+    text = re.sub(r"/var/lib/dkms/[^/\s]+/[^/\s]+/build/", "", line)
+    text = re.sub(r"\x1b\[[0-9;]*[mK]", "", text)
+    text = "".join(char if char.isprintable() else " " for char in text).strip()
+    return text if len(text) <= _LINE else f"{text[: _LINE - 1]}…"
+
+
+# -- records
+
+
+@dataclass(frozen=True)
+class PairRecords:
+    """The records of a directory: KEY.json, and KEY.log.xz with the end of the build's log."""
+
+    directory: Path
+
+    def read(self) -> dict[tuple[str, ...], MeasuredBuild]:
+        """Return all records by key. Raises ModulesError for one that cannot be read."""
+        found = {}
+        for path in sorted(self.directory.glob("*.json")) if self.directory.is_dir() else ():
+            try:
+                record = MeasuredBuild.model_validate_json(path.read_bytes())
+            except (OSError, ValidationError) as error:
+                raise ModulesError(
+                    f"this record of a build cannot be read: {str(error).splitlines()[0]}",
+                    file=path,
+                    remedy="remove it: the pair is built again",
+                ) from error
+            found[key_of(record)] = record
+        return found
+
+    def write(self, pair: ModulePair, record: MeasuredBuild, log: str) -> None:
+        """Write one record, the log first, so that a record is always whole."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        _replace(self.directory / f"{pair.file}.log.xz", lzma.compress(log[-_LOG:].encode(errors="replace")))
+        _replace(self.directory / f"{pair.file}.json", (record.model_dump_json(indent=1) + "\n").encode())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def key_of(record: MeasuredBuild) -> tuple[str, ...]:
+    """Return what identifies a record: the fields of `ModulePair.key`."""
+    return (
+        record.package,
+        record.version,
+        record.flavour,
+        record.kernel,
+        record.kernel_version,
+        record.architecture,
+    )
+
+
+# -- the run
+
+
+@dataclass
+class PairRun:
+    """What a run did: records it wrote, pairs that gave none with the reason, and pairs it did not come to."""
+
+    written: list[MeasuredBuild] = field(default_factory=list)
+    without: list[tuple[ModulePair, str]] = field(default_factory=list)
+    stopped: bool = False
+
+
+def measure(
+    wanted: Sequence[ModulePair],
+    builder: PairBuilder,
+    records: PairRecords,
+    *,
+    jobs: int = 1,
+    say: Say,
+    stop: threading.Event | None = None,
+) -> PairRun:
+    """Build the pairs, `jobs` at a time, and write a record for each. `stop` ends the run; its builds give no record."""
+    run, halted, free = PairRun(), stop or threading.Event(), threading.Semaphore(jobs)
+    guard, done = threading.Lock(), 0
+
+    def one(pair: ModulePair) -> None:
+        nonlocal done
+        try:
+            outcome = builder.build(pair)
+            verdict = judge(outcome)
+            if halted.is_set() and verdict.outcome != "builds":
+                return
+            with guard:
+                done += 1
+                _note(run, records, pair, outcome, verdict)
+                say(f"[{done}/{len(wanted)}] {pair}: {_told(verdict)} ({outcome.seconds:.0f} s)")
+        except (ModulesError, LockError) as problem:
+            with guard:
+                run.without.append((pair, problem.message))
+                say(f"{pair}: no result: {problem.message}")
+        finally:
+            free.release()
+
+    futures: list[Future[None]] = []
+    with ThreadPoolExecutor(jobs) as pool:
+        for pair in wanted:
+            while not free.acquire(timeout=0.5):
+                if halted.is_set():
+                    break
+            if halted.is_set():
+                run.stopped = True
+                break
+            try:
+                builder.prepare(pair)
+            except (LockError, ModulesError) as problem:
+                free.release()
+                with guard:
+                    run.without.append((pair, problem.message))
+                    say(f"{pair}: no result: {problem.message}")
+                continue
+            futures.append(pool.submit(one, pair))
+    for future in futures:
+        future.result()
+    run.stopped = run.stopped or halted.is_set()
+    return run
+
+
+def _note(
+    run: PairRun, records: PairRecords, pair: ModulePair, outcome: PairOutcome, verdict: PairVerdict
+) -> None:
+    if verdict.outcome == "machine":
+        run.without.append((pair, verdict.line or "the machine is at fault"))
+        return
+    driver, kernel = pair.driver, pair.kernel
+    record = MeasuredBuild(
+        package=driver.package,
+        version=driver.version,
+        driver=driver.upstream,
+        flavour=driver.flavour,
+        kernel=kernel.release,
+        kernel_version=kernel.version,
+        architecture=pair.architecture,
+        os=kernel.codename,
+        outcome=verdict.outcome,
+        compiler=outcome.compiler,
+        line=verdict.line,
+        seconds=round(outcome.seconds, 1),
+        date=dt.datetime.now(tz=dt.UTC).date().isoformat(),
+        source=module_builds.OWN,
+    )
+    records.write(pair, record, outcome.log)
+    run.written.append(record)
+
+
+def _told(verdict: PairVerdict) -> str:
+    return f"{verdict.outcome}{f': {verdict.line}' if verdict.line else ''}"
+
+
+# -- the builder
+
+
+class OverlayBuilder:
+    """Builds in overlays of unpacked packages, below a directory of the cache."""
+
+    def __init__(self, archives: PairArchives, *, jobs: int, say: Say, cache: Path | None = None) -> None:
+        """Raise nothing: `needs_tools` is called before."""
+        self.archives, self.say = archives, say
+        self._each = max(1, (os.cpu_count() or 1) // jobs)
+        self._cache = cache or cache_directory()
+        self._place = self._cache / "pairs"
+        self._layers: dict[tuple[str, ...], Path] = {}
+        self._compilers: dict[str, str] = {}
+        self._running: set[subprocess.Popen[str]] = set()
+        self._guard = threading.Lock()
+        self._place.mkdir(parents=True, exist_ok=True)
+        for path in self._place.glob("work-*"):  # of runs that were killed
+            if not Path(f"/proc/{path.name.split('-')[1]}").exists():
+                shutil.rmtree(path, ignore_errors=True)
+
+    def prepare(self, pair: ModulePair) -> None:
+        """Fetch and unpack root, kernel and driver, each once."""
+        self._kernel(pair.kernel)
+        self._driver(pair.driver, pair.kernel)
+
+    def build(self, pair: ModulePair) -> PairOutcome:
+        """Run DKMS in an overlay of the pair's layers."""
+        layers = [*self._kernel(pair.kernel), self._driver(pair.driver, pair.kernel)]
+        with tempfile.TemporaryDirectory(
+            prefix=f"work-{os.getpid()}-", dir=self._place, ignore_cleanup_errors=True
+        ) as name:
+            work = Path(name)
+            for part in ("root", "upper", "work"):
+                (work / part).mkdir()
+            lower = ":".join(str(layer) for layer in reversed(layers))
+            overlay = f"lowerdir={lower},upperdir={work / 'upper'},workdir={work / 'work'}"
+            tree, version = _tree(layers[-1], pair.driver)
+            where = {"name": tree, "version": version, "release": pair.kernel.release}
+            script = DKMS_SCRIPT.format(verb="build", options=f"-j {self._each}", **where)
+            epoch = 1_600_000_000
+            began = time.monotonic()
+            named = self._run(
+                entering(work / "root", ["/bin/bash", "-c", DKMS_NAMES.format(**where)], overlay), epoch
+            )
+            done = self._run(entering(work / "root", ["/bin/sh", "-c", script], overlay), epoch)
+            seconds = time.monotonic() - began
+            built = (work / "upper").glob(
+                f"var/lib/dkms/{tree}/{version}/{pair.kernel.release}/*/module/*.ko*"
+            )
+            return PairOutcome(
+                done.returncode,
+                read_log(work / "upper") or done.stderr,
+                named.stdout.split(),
+                {re.sub(r"\.ko(\.\w+)?$", "", path.name) for path in built},
+                self._compilers[pair.kernel.release],
+                seconds,
+                _exclusive(layers[-1]),
+            )
+
+    def stop(self) -> None:
+        """Kill the builds that run; their processes end with them."""
+        with self._guard:
+            for process in self._running:
+                process.kill()
+
+    def _run(self, command: Sequence[str], epoch: int) -> subprocess.CompletedProcess[str]:
+        process = subprocess.Popen(
+            command,
+            env=build_environment(epoch),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with self._guard:
+            self._running.add(process)
+        try:
+            out, err = process.communicate(timeout=BUILD_TIME)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            process.communicate()
+            raise ModulesError(
+                f"the build did not end within {BUILD_TIME // 60} minutes",
+                remedy="run it on a machine that is not busy",
+            ) from error
+        finally:
+            with self._guard:
+                self._running.discard(process)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def _kernel(self, kernel: PairKernel) -> list[Path]:
+        """Return the layers below a driver: the builder root of the kernel's release, and its headers."""
+        key = (kernel.release, kernel.version)
+        if (*key, "headers") not in self._layers:
+            inputs = self.archives.kernel_inputs(kernel)
+            sources = self.archives.sources(kernel.codename)
+            names = sorted({*inputs.unpacked, *inputs.installed})
+            files = fetch(inputs, names, sources, (), cache=self._cache)
+            tar = make_root(inputs, files, kernel.codename, say=self.say, cache=self._cache)
+            root = self._unpacked(tar.stem, lambda place: _untar(tar, place))
+            self._compilers[kernel.release] = compiler_of(inputs)
+            self._layers[(*key, "root")] = root
+            self._layers[(*key, "headers")] = self._headers(inputs, files, root)
+        return [self._layers[(*key, "root")], self._layers[(*key, "headers")]]
+
+    def _headers(self, inputs: ModuleBuildInputs, files: Mapping[str, Path], root: Path) -> Path:
+        hashes = [inputs.packages[name].sha256 for name in inputs.unpacked]
+        name = hashlib.sha256("".join([root.name, *hashes]).encode()).hexdigest()[:32]
+        return self._unpacked(
+            name, lambda place: _unpack([files[item] for item in inputs.unpacked], place, root)
+        )
+
+    def _driver(self, driver: PairDriver, kernel: PairKernel) -> Path:
+        root = self._kernel(kernel)[0]
+        key = (driver.download.sha256, root.name)
+        if key not in self._layers:
+            sources = self.archives.sources(driver.codename)
+            files = fetch_packages([driver.download], sources, self.archives.architecture, cache=self._cache)
+            name = hashlib.sha256("".join(key).encode()).hexdigest()[:32]
+            self._layers[key] = self._unpacked(
+                name, lambda place: _unpack([files[driver.package]], place, root)
+            )
+        return self._layers[key]
+
+    def _unpacked(self, name: str, fill: Callable[[Path], None]) -> Path:
+        """Return a directory of the cache, filled once."""
+        target = self._place / name
+        if not target.is_dir():
+            with tempfile.TemporaryDirectory(prefix=f"work-{os.getpid()}-", dir=self._place) as work:
+                place = Path(work) / "layer"
+                place.mkdir()
+                fill(place)
+                with contextlib.suppress(FileExistsError):
+                    place.rename(target)
+        return target
+
+
+def _untar(tar: Path, place: Path) -> None:
+    _checked(
+        ["tar", "-C", str(place), "--numeric-owner", "-xf", str(tar)], "the builder root cannot be unpacked"
+    )
+
+
+def _unpack(files: Sequence[Path], place: Path, root: Path) -> None:
+    """Unpack packages into a layer above `root`, whose links /lib -> usr/lib and the like hold in the layer too."""
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        if (root / name).is_symlink():
+            target = (root / name).readlink()
+            (place / target).mkdir(parents=True, exist_ok=True)
+            (place / name).symlink_to(target)
+    for file in files:
+        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(file)], stdout=subprocess.PIPE) as package:
+            _checked(
+                ["tar", "-C", str(place), "--keep-directory-symlink", "-x"],
+                f"{file.name} cannot be unpacked",
+                package,
+            )
+
+
+def _checked(command: list[str], fault: str, source: subprocess.Popen[bytes] | None = None) -> None:
+    stdin = source.stdout if source is not None else subprocess.DEVNULL
+    done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ModulesError(
+            f"{fault}: {done.stderr.strip()[-300:]}",
+            remedy="free space on the disk of the cache, and run again",
+        )
+
+
+def _tree(layer: Path, driver: PairDriver) -> tuple[str, str]:
+    """Return name and version of the DKMS source in a driver's layer. Raises ModulesError if it has none."""
+    for path in sorted(layer.glob("usr/src/*/dkms.conf")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found = dict(re.findall(r'^PACKAGE_(NAME|VERSION)="?([^"\s$]+)"?', text, re.MULTILINE))
+        name = found.get("NAME", path.parent.name.rpartition("-")[0])
+        return name, found.get("VERSION", path.parent.name.removeprefix(f"{name}-"))
+    raise ModulesError(
+        f"{driver.name} has no DKMS source in /usr/src",
+        remedy="leave it out: name other packages with --driver",
+    )
+
+
+def _exclusive(layer: Path) -> str:
+    """Return the lines of dkms.conf that rule kernels out."""
+    lines = [
+        line
+        for path in layer.glob("usr/src/*/dkms.conf")
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.startswith("BUILD_EXCLUSIVE_")
+    ]
+    return "; ".join(lines)
+
+
+# -- what `goldnode modules matrix --packages` does
+
+
+@dataclass(frozen=True)
+class PairRequest:
+    """What to measure: suites (none: those of the catalog's stacks), pairs, and how many builds at a time."""
+
+    suites: Sequence[PairSuite]
+    selection: PairSelection
+    jobs: int = 1
+    offline: bool = False
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """The chosen pairs in order, those of them to build, and the records that are there."""
+
+    archives: PairArchives
+    chosen: Sequence[ModulePair]
+    open: Sequence[ModulePair]
+    records: PairRecords
+
+
+def plan_pairs(asked: PairRequest, catalog: Catalog, site: Site, architecture: str) -> PairPlan:
+    """Return the pairs to measure. Those with a record or a fact are left out, unless `again`."""
+    suites = list(asked.suites) or suites_of(catalog)
+    archives = PairArchives(suites, catalog, site, architecture, offline=asked.offline)
+    drivers, kernels = archives.offered()
+    chosen = pairs(asked.selection, drivers, kernels, architecture, _of_stacks(catalog, site))
+    records = PairRecords(results_directory(site) / "pairs")
+    known = (
+        set()
+        if asked.again
+        else {*records.read(), *module_builds.keys(facts.load(module_builds.FILE)["builds"])}
+    )
+    return PairPlan(archives, chosen, [pair for pair in chosen if pair.key not in known], records)
+
+
+def _of_stacks(catalog: Catalog, site: Site) -> list[tuple[str, str, str]]:
+    """Return driver package, its version and the kernel release of every stack with a lock."""
+    found = []
+    for _, stack in sorted(catalog.stacks.items()):
+        driver = stack.item.driver
+        if driver is None or driver.dkms is None:
+            continue
+        with contextlib.suppress(LockError):  # no lock, no pair; commands that use the lock report it
+            lock = find_lock(stack, site)[0]
+            found += [
+                (item.name, item.version, lock.kernel_release)
+                for item in lock.packages
+                if item.name == driver.dkms.package
+            ]
+    return found
+
+
+def write_facts(records: PairRecords, target: Path) -> int:
+    """Write the records as a facts file, and return the number of rows.
+
+    The rows of an existing file stay, unless a record replaces them. Rows that goldnode's own facts have are left
+    out of any other file.
+    """
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    if target.exists():
+        rows = {
+            module_builds.key_of(row): row for row in yamlsource.read(target, error=FactsError).data["builds"]
+        }
+    rows |= {key: record.model_dump() for key, record in records.read().items()}
+    own = target.resolve() == (facts.FACTS / module_builds.FILE).resolve()
+    if not own:
+        known = module_builds.keys(facts.own_file(module_builds.FILE)["builds"])
+        rows = {key: row for key, row in rows.items() if key not in known}
+    day = max(
+        (str(row["date"]) for row in rows.values()), default=dt.datetime.now(tz=dt.UTC).date().isoformat()
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(
+        target,
+        module_builds.file_text(
+            list(rows.values()), day, module_builds.OWN if own else module_builds.SITE
+        ).encode(),
+    )
+    return len(rows)
+
+
+def architecture() -> str:
+    """Return this machine's architecture as dpkg names it: modules are built for it alone."""
+    try:
+        done = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ModulesError(
+            f"dpkg does not name this machine's architecture: {error}",
+            remedy="run on Debian or one of its family",
+        ) from error
+    return done.stdout.strip()
+
+
+def report(plan: PairPlan, run: PairRun) -> list[dict[str, str]]:
+    """Return one row for each chosen pair: package, version, kernel, outcome, and the reason or first error line."""
+    records = {
+        **{module_builds.key_of(row): row for row in facts.load(module_builds.FILE)["builds"]},
+        **{key: record.model_dump() for key, record in plan.records.read().items()},
+    }
+    without = {pair.key: why for pair, why in run.without}
+    rows = []
+    for pair in plan.chosen:
+        record = records.get(pair.key, {})
+        rows.append(
+            {
+                "package": pair.driver.package,
+                "version": pair.driver.version,
+                "kernel": pair.kernel.release,
+                "outcome": str(
+                    record.get("outcome") or ("no result" if pair.key in without else "not measured")
+                ),
+                "why": str(record.get("line") or without.get(pair.key, "")),
+            }
+        )
+    return rows
+
+
+def report_markdown(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the rows of `report` as a table in Markdown."""
+    head = ["package", "version", "kernel", "outcome", "why"]
+    body = [[row[name].replace("|", "\\|") for name in head] for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in [head, *body]]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]]) + "\n"
+
+
+def report_text(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the rows of `report` for a terminal, each reason on a line of its own."""
+    head = ["package", "version", "kernel", "outcome"]
+    widths = [max(len(name), *(len(row[name]) for row in rows)) if rows else len(name) for name in head]
+    lines = ["  ".join(name.ljust(width) for name, width in zip(head, widths, strict=True)).rstrip()]
+    for row in rows:
+        lines.append(
+            "  ".join(row[name].ljust(width) for name, width in zip(head, widths, strict=True)).rstrip()
+        )
+        lines += [f"    {row['why']}"] if row["why"] else []
+    return "\n".join(lines) + "\n"

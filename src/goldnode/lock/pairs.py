@@ -1,0 +1,350 @@
+"""Pairs of driver package and kernel package that archives offer: what `goldnode modules matrix --packages` builds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from goldnode.catalog.load import Catalog
+from goldnode.catalog.models import OperatingSystem
+from goldnode.core.errors import ModulesError, nearest
+from goldnode.core.site import Site
+from goldnode.facts import host as facts
+from goldnode.facts.host import ModuleFlavour
+from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
+from goldnode.lock.archives import ArchivePlaces, KeyAccess
+from goldnode.lock.builder import ModuleBuildInputs, closure
+from goldnode.lock.resolve import DependencyGraph, _names, _records, archive_sources, upstream_part
+from goldnode.node.state.family import kernel_packages
+
+# Packages with a DKMS source of NVIDIA's driver in /usr/src. nvidia-fs-dkms and the like are no driver.
+_DRIVER = re.compile(r"nvidia-(?:[a-z0-9]+-)*?kernel-(?:open-)?dkms|nvidia-dkms-\d[a-z0-9-]*")
+_HEADERS = re.compile(r"linux-headers-(\d+\.\d.*)")
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class PairSuite:
+    """A suite of an archive of the catalog: `debian/trixie-backports`."""
+
+    archive: str
+    suite: str
+
+    @classmethod
+    def parse(cls, text: str) -> PairSuite:
+        """Read ARCHIVE/SUITE. Raises ModulesError."""
+        archive, slash, suite = text.partition("/")
+        if not (archive and slash and suite):
+            raise ModulesError(
+                f'"{text}" names no suite of an archive',
+                remedy="write ARCHIVE/SUITE, for instance debian/trixie-backports",
+            )
+        return cls(archive, suite)
+
+    @property
+    def codename(self) -> str:
+        """The release whose compiler builds the kernels of this suite. Experimental is an addition to sid."""
+        return {"experimental": "sid"}.get(self.suite, self.suite.partition("-")[0])
+
+
+@dataclass(frozen=True)
+class PairDriver:
+    """A driver package with a DKMS source, and the archives that have it."""
+
+    package: str
+    version: str
+    flavour: ModuleFlavour
+    codename: str
+    download: Download
+
+    @property
+    def upstream(self) -> str:
+        """The upstream version of the driver."""
+        return upstream_part(self.version)
+
+    @property
+    def name(self) -> str:
+        """PACKAGE=VERSION, as apt writes it."""
+        return f"{self.package}={self.version}"
+
+
+@dataclass(frozen=True)
+class PairKernel:
+    """A kernel: its release, the version of its headers package, and the release of the OS that has it."""
+
+    release: str
+    version: str
+    codename: str
+
+
+@dataclass(frozen=True)
+class ModulePair:
+    """One build: a driver package for a kernel package."""
+
+    driver: PairDriver
+    kernel: PairKernel
+    architecture: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What identifies the build: driver package and version, flavour, kernel and its version, architecture."""
+        driver, kernel = self.driver, self.kernel
+        return (
+            driver.package,
+            driver.version,
+            driver.flavour,
+            kernel.release,
+            kernel.version,
+            self.architecture,
+        )
+
+    @property
+    def file(self) -> str:
+        """The name of the record, without its suffix."""
+        return re.sub(r"[^\w.+~@-]", "%", "_".join(self.key))
+
+    def __str__(self) -> str:
+        return f"{self.driver.package} {self.driver.version} on {self.kernel.release}"
+
+
+class PairArchives:
+    """The archives of several OS releases, each with an apt of its own."""
+
+    def __init__(
+        self,
+        suites: Sequence[PairSuite],
+        catalog: Catalog,
+        site: Site,
+        architecture: str,
+        *,
+        offline: bool = False,
+    ) -> None:
+        """Raise ModulesError for an unknown archive, SigningKeyError and SiteError as `archive_sources` does."""
+        self.architecture = architecture
+        self._sources: dict[str, list[AptSource]] = {}
+        for codename in dict.fromkeys(suite.codename for suite in suites):
+            own = [suite for suite in suites if suite.codename == codename]
+            self._sources[codename] = _sources(own, _system(codename, architecture), catalog, site)
+        self._offline = offline
+
+    def sources(self, codename: str) -> list[AptSource]:
+        """Return the sources of one release."""
+        return self._sources[codename]
+
+    def offered(self) -> tuple[list[PairDriver], list[PairKernel]]:
+        """Return the driver and kernel packages of all releases, in the order of the suites, the newest first."""
+        drivers: dict[tuple[str, str], PairDriver] = {}
+        kernels: dict[tuple[str, str], PairKernel] = {}
+        for codename, sources in self._sources.items():
+            with apt_root(sources, self.architecture) as root:
+                root.accept_expired()  # a record names the versions it measured, however old they are
+                root.refresh(self._offline)
+                names = root.names()
+                found = root.show(
+                    name for name in names if _DRIVER.fullmatch(name) or _HEADERS.fullmatch(name)
+                )
+            for stanza in found:
+                name, version = stanza["Package"], stanza["Version"]
+                if _DRIVER.fullmatch(name):
+                    drivers.setdefault((name, version), _driver(stanza, codename))
+                elif (release := _release(stanza)) is not None:
+                    kernels.setdefault((release, version), PairKernel(release, version, codename))
+        return list(drivers.values()), list(kernels.values())
+
+    def kernel_inputs(self, kernel: PairKernel) -> ModuleBuildInputs:
+        """Return what a build for `kernel` needs besides a driver: headers, compiler, DKMS.
+
+        Raises LockError with apt's line if apt cannot install them.
+        """
+        system = _system(kernel.codename, self.architecture)
+        _, headers, *_more = kernel_packages(system.id, kernel.release)
+        with apt_root(self._sources[kernel.codename], self.architecture) as root:
+            root.refresh(offline=True)
+            root.pin(_beside(root, headers, kernel.version))
+            downloads = root.resolve([f"{headers}={kernel.version}", "dkms", "?essential"])
+            stanzas = _records(root, downloads)
+        return _kernel_inputs(kernel, headers, self.architecture, downloads, stanzas)
+
+
+def _system(codename: str, architecture: str) -> OperatingSystem:
+    row = next(
+        (row for row in facts.load("distros.yml")["distributions"] if row.get("codename") == codename), None
+    )
+    found = re.match(r"([a-z]+)(.*)", str(row["id"])) if row is not None else None
+    kind, number = (found.group(1), found.group(2)) if found else ("debian", codename)
+    version = f"{number[:2]}.{number[2:]}" if kind == "ubuntu" else number
+    return OperatingSystem.model_validate(
+        {"id": kind, "version": version, "codename": codename, "architecture": architecture}
+    )
+
+
+def _sources(
+    suites: Sequence[PairSuite], system: OperatingSystem, catalog: Catalog, site: Site
+) -> list[AptSource]:
+    for suite in suites:
+        if suite.archive not in catalog.archives:
+            raise ModulesError(
+                f'archive "{suite.archive}" is not in the catalog',
+                remedy=nearest(suite.archive, catalog.archives),
+            )
+    places = ArchivePlaces(catalog, site, system, KeyAccess(site.lock_directories()))
+    known = {item.id: item for item in archive_sources([suite.archive for suite in suites], places)}
+    found = []
+    for suite in suites:
+        source = known[suite.archive]
+        flat = source.suite.endswith("/")
+        found.append(
+            replace(source, id=f"{suite.archive}-{suite.suite}", suite=source.suite if flat else suite.suite)
+        )
+    return found
+
+
+def _driver(stanza: Stanza, codename: str) -> PairDriver:
+    name, version = stanza["Package"], stanza["Version"]
+    file = f"{name}_{version.replace(':', '%3a')}_{stanza['Architecture']}.deb"
+    flavour: ModuleFlavour = "open" if "open" in name.split("-") else "proprietary"
+    download = Download(name, version, "", int(stanza["Size"]), stanza["SHA256"], file)
+    return PairDriver(name, version, flavour, codename, download)
+
+
+def _release(stanza: Stanza) -> str | None:
+    """Return the kernel release of a headers package; None for parts of one and for metapackages."""
+    found = _HEADERS.fullmatch(stanza["Package"])
+    needs = _names(stanza.get("Depends", ""))
+    if found is None or not any(need.startswith(("linux-kbuild-", "linux-headers-")) for need in needs):
+        return None
+    # A metapackage needs headers only: those of a release.
+    part = any(need.startswith("linux-headers-") and _HEADERS.fullmatch(need) for need in needs)
+    return found.group(1) if part and len(needs) > 1 else None
+
+
+def _beside(root: AptRoot, headers: str, version: str) -> dict[str, str]:
+    """Return the versions of the headers and of the kernel's other packages, also of suites that apt avoids by itself."""
+    pins = {headers: version}
+    pending = [headers]
+    while pending:
+        stanzas = [item for item in root.show([pending[0]]) if item["Version"] == pins[pending[0]]]
+        pending.pop(0)
+        needs = [need for item in stanzas[:1] for need in _names(item.get("Depends", ""))]
+        for need in needs:
+            if need.startswith("linux-") and need not in pins:
+                offered = [item["Version"] for item in root.show([need])]  # the newest first
+                if offered:
+                    pins[need] = version if version in offered else offered[0]
+                    pending.append(need)
+    return pins
+
+
+def _kernel_inputs(
+    kernel: PairKernel,
+    headers: str,
+    architecture: str,
+    downloads: Sequence[Download],
+    stanzas: Mapping[str, Stanza],
+) -> ModuleBuildInputs:
+    graph = DependencyGraph(stanzas)
+    images = {name for name in stanzas if name.startswith(("linux-image-", "linux-modules-"))}
+    parts = {
+        name
+        for name in graph.reached([headers])
+        if graph.source(name) == graph.source(headers) and name not in images
+    }
+    parts |= {name for name in graph.needs(headers) if name.startswith(("linux-kbuild-", "linux-headers-"))}
+    tools = closure(graph, [*(need for name in parts for need in graph.needs(name)), "dkms"], images | parts)
+    essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
+    return ModuleBuildInputs(
+        stack="",
+        release=kernel.release,
+        kernel=(),
+        architecture=architecture,
+        flavour=None,
+        driver_version=None,
+        module=None,
+        trees=(),
+        packages={download.name: download for download in downloads},
+        stanzas=stanzas,
+        installed=tuple(closure(graph, [*tools, *essential], images | parts)),
+        unpacked=tuple(sorted(parts)),
+        tools=tuple(tools),
+        replaces=(),
+    )
+
+
+def compiler_of(inputs: ModuleBuildInputs) -> str:
+    """Return the compiler that the headers demand, with its version."""
+    graph = DependencyGraph(inputs.stanzas)
+    near = closure(graph, [need for name in inputs.unpacked for need in graph.needs(name)], {"dkms"})
+    for name in (*near, *inputs.installed):
+        found = re.fullmatch(r"(gcc-\d+)(?:-for-host|-[a-z0-9-]+-linux-gnu)?", name)
+        if found:
+            return f"{found.group(1)} {inputs.packages[name].version}"
+    return "unknown"
+
+
+@dataclass(frozen=True)
+class PairSelection:
+    """Which pairs to build: globs of driver packages (NAME or NAME=VERSION), kernel releases, and flavours.
+
+    Empty: all.
+    """
+
+    drivers: Sequence[str] = ()
+    kernels: Sequence[str] = ()
+    flavours: Sequence[str] = ()
+
+
+def pairs(
+    asked: PairSelection,
+    drivers: Sequence[PairDriver],
+    kernels: Sequence[PairKernel],
+    architecture: str,
+    first: Iterable[tuple[str, str, str]] = (),
+) -> list[ModulePair]:
+    """Return the chosen pairs in the order in which to build them.
+
+    First the `first` (driver package, its version, kernel release), those of stacks. Then kernel by kernel, kernels and drivers
+    each in the order of the globs that name them. Raises ModulesError for a glob that names nothing.
+    """
+    some_drivers = _chosen(asked.drivers, {item.name: item for item in drivers}, "driver package")
+    named = {f"{item.release}={item.version}": item for item in kernels}
+    some_kernels = _chosen(asked.kernels, named, "kernel")
+    found = [
+        ModulePair(driver, kernel, architecture)
+        for kernel in some_kernels
+        for driver in some_drivers
+        if not asked.flavours or driver.flavour in asked.flavours
+    ]
+    own = set(first)
+    return sorted(
+        found, key=lambda pair: (pair.driver.package, pair.driver.version, pair.kernel.release) not in own
+    )
+
+
+def _chosen(globs: Sequence[str], named: Mapping[str, _Item], kind: str) -> list[_Item]:
+    chosen: dict[str, _Item] = {}
+    for glob in globs or ["*"]:
+        hits = {
+            name: item
+            for name, item in named.items()
+            if fnmatchcase(name, glob) or fnmatchcase(name.partition("=")[0], glob)
+        }
+        if not hits:
+            offered = sorted({name.partition("=")[0] for name in named})
+            raise ModulesError(f'no {kind} is named "{glob}"', remedy=nearest(glob, offered))
+        chosen |= {name: item for name, item in hits.items() if name not in chosen}
+    return list(chosen.values())
+
+
+def suites_of(catalog: Catalog) -> list[PairSuite]:
+    """Return the suites of the archives of all stacks, for the OS release of each."""
+    found: dict[PairSuite, None] = {}
+    for _, stack in sorted(catalog.stacks.items()):
+        for name in stack.item.archives:
+            archive, codename = catalog.archives[name].item, stack.item.os.codename
+            suite = archive.suite.format(codename=codename)
+            found.setdefault(PairSuite(name, codename if suite.endswith("/") else suite))
+    return list(found)
