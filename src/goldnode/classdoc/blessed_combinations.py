@@ -24,6 +24,7 @@ from goldnode.compat.model import CompatFinding, CompatHost, Workload
 from goldnode.core.errors import FactsError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
+from goldnode.facts import module_builds
 from goldnode.facts import workload as software
 
 NONE = "-"
@@ -92,7 +93,7 @@ def blessed_combinations(catalog: Catalog, site: Site) -> BlessedCombinations:
             "Stack",
             "Components that are installed and updated together, with the versions of the lock. A stack "
             "without a lock shows its declaration.",
-            ("OS", "Kernel", "Driver", "Containers", "Support ends", "Security", "Tried out"),
+            ("OS", "Kernel", "Driver", "Module build", "Containers", "Support ends", "Security", "Tried out"),
             stacks,
         ),
         CombinationTable(
@@ -117,6 +118,7 @@ def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> Combination
         + ("" if stack.os.architecture == "amd64" else f", {stack.os.architecture}"),
         "Kernel": _kernel(host),
         "Driver": _driver(stack, host),
+        "Module build": _module_build(stack, host),
         "Containers": _containers(stack, host),
         "Support ends": _support(stack, day),
         "Security": _security(host),
@@ -143,6 +145,22 @@ def _driver(stack: models.Stack, host: CompatHost) -> str:
         return f"amdgpu {host.amdgpu}" if host.amdgpu else "amdgpu of the kernel"
     flavour = f", {stack.driver.flavour} modules" if stack.driver.flavour else ""
     return f"NVIDIA {host.driver or host.branch + '.x' if host.branch else ''}{flavour}"
+
+
+def _module_build(stack: models.Stack, host: CompatHost) -> str:
+    """Return whether the locked driver package was measured to build on the locked kernel."""
+    if stack.driver is None or stack.driver.dkms is None:
+        return NONE
+    if host.driver_package is None or host.kernel is None:
+        return "not locked"
+    found = module_builds.measured(
+        host.driver_package,
+        host.flavour or "proprietary",
+        host.kernel,
+        host.kernel_version,
+        host.architecture,
+    )
+    return f"{found.outcome}, measured on {found.date}" if found is not None else "not measured"
 
 
 def _containers(stack: models.Stack, host: CompatHost) -> str:

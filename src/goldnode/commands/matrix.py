@@ -18,12 +18,18 @@ from goldnode.commands.output import document, reports
     show_default="print it",
     help="File to write.",
 )
-def matrix(form: str, out: Path | None) -> None:
+@click.option(
+    "--modules", is_flag=True, help="Show the measured builds of driver packages on kernels instead."
+)
+def matrix(form: str, out: Path | None, modules: bool) -> None:
     """Show the compatibility matrix of all stacks and classes.
 
     The day of reference is the date of the compatibility facts, so the same catalog, locks and facts give the
     same matrix.
     """
+    if modules:
+        _write(_modules(form), out)
+        return
     from dataclasses import asdict
 
     from goldnode.classdoc import blessed_combinations as tables
@@ -36,6 +42,23 @@ def matrix(form: str, out: Path | None) -> None:
         shown = document("matrix", content) + "\n"
     else:
         shown = {"text": tables.text, "markdown": tables.markdown, "html": tables.html}[form](found)
+    _write(shown, out)
+
+
+def _modules(form: str) -> str:
+    from dataclasses import asdict
+
+    from goldnode.facts import build_table, module_builds
+
+    found = module_builds.builds()
+    if form == "html":
+        raise click.UsageError("--modules has no --format html; use markdown")
+    if form == "json":
+        return document("matrix", {"modules": [asdict(one) for one in found]}) + "\n"
+    return {"text": build_table.text, "markdown": build_table.markdown}[form](found)
+
+
+def _write(shown: str, out: Path | None) -> None:
     if out is None:
         click.echo(shown, nl=False)
         return
