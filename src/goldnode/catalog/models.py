@@ -403,6 +403,13 @@ class Stack(Strict):
         )
     )
     archives: list[str] = Field(min_length=1, description="Archive ids of archives.yml.")
+    from_archives: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description=(
+            "Archives of a second release, such as backports: id -> the packages (globs) that come from there, "
+            "and nothing else does. `archives` names them too."
+        ),
+    )
     kernel: Kernel = Field(description="Which kernel: `series` with `flavour`, or one exact `release`.")
     driver: Driver | None = Field(description="The GPU driver; null for machines without a GPU.")
     runtime: Runtime | None = Field(
@@ -431,6 +438,17 @@ class Stack(Strict):
     waiver: Waiver | None = Field(
         default=None, description="Permission to use the stack past its end of life; null: none."
     )
+
+    @model_validator(mode="after")
+    def _second_release(self) -> Stack:
+        for name in self.from_archives:
+            if name not in self.archives:
+                raise ValueError(f"`from_archives` names {name}, which `archives` lacks | add it there")
+        if set(self.from_archives) >= set(self.archives):
+            raise ValueError(
+                "`from_archives` leaves no archive for all other packages | name one in `archives`"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_vendor(self) -> Stack:

@@ -477,8 +477,10 @@ def archive_url(site: Site, archive: str, public: str | None = None) -> str:
     entry = site.archives.get(archive)
     if entry is not None and entry.url is not None:
         return entry.url.rstrip("/")
-    own = any(archive in family.archives for family in FAMILIES.values() if family.found)
-    url = (_machine_archives().get(archive) if own else None) or public
+    beside = archive.removesuffix("-backports")  # backports are at the address of their release
+    own = any(beside in family.archives for family in FAMILIES.values() if family.found)
+    machine = _machine_archives() if own else {}
+    url = machine.get(archive) or machine.get(beside) or public
     if url is not None:
         return site.redirected(url).rstrip("/")
     why = "this machine's own apt uses no such archive" if own else "the catalog has no public address of it"

@@ -40,6 +40,7 @@ class AptSource:
     components: tuple[str, ...]
     keyring: bytes
     fingerprints: tuple[str, ...]
+    only: tuple[str, ...] = ()  # globs of the packages that may come from it; empty: all
 
     def text(self, keyring: Path) -> str:
         """Return the deb822 source."""
@@ -47,6 +48,18 @@ class AptSource:
         if self.components:
             lines.append(f"Components: {' '.join(self.components)}")
         return "\n".join([*lines, f"Signed-By: {keyring}", ""])
+
+    def preferences(self) -> str:
+        """Return the preferences that let nothing but `only` come from this source."""
+        if not self.only:
+            return ""
+        blocks = [("*", -10), *((name, 990) for name in self.only)]
+        # Archives differ in which of the two their suite is named after.
+        return "".join(
+            f"Package: {name}\nPin: release {key}={self.suite}\nPin-Priority: {priority}\n\n"
+            for name, priority in blocks
+            for key in ("n", "a")
+        )
 
     def offers(self, origin: str) -> bool:
         """Return whether `origin` is this source.
@@ -104,6 +117,7 @@ class AptRoot:
             (directory / f"etc/sources.list.d/{source.id}.sources").write_text(
                 source.text(keyring), encoding="utf-8"
             )
+            (directory / f"etc/preferences.d/{source.id}").write_text(source.preferences(), encoding="utf-8")
         (directory / "status").write_text("", encoding="utf-8")
         settings = {
             "Dir::State": directory,

@@ -31,6 +31,7 @@ _HEADER = "# Written by `goldnode lock {stack}`. Not to be edited: run it again.
 _INTENT: dict[str, Any] = {
     "os": True,
     "archives": True,
+    "from_archives": True,
     "kernel": True,
     "packages": True,
     "options": {"__all__": {"packages", "archives", "follows"}},
@@ -165,7 +166,11 @@ def intent_digest(stack: Stack) -> str:
     ]  # the driver's own modules ask apt for nothing
     # What a stack does not ask for leaves no trace, so that a lock made before the question existed stays good.
     return digest_of(
-        {key: value for key, value in asked.items() if key not in ("runtime", "modules", "options") or value}
+        {
+            key: value
+            for key, value in asked.items()
+            if key not in ("runtime", "modules", "options", "from_archives") or value
+        }
     )
 
 

@@ -233,7 +233,7 @@ def open_archives(
         stack.item.os,
         KeyAccess(key_stores(stack, site), cache, offline, complete=True),
     )
-    sources = archive_sources(archives_of(stack.item, options), places)
+    sources = archive_sources(archives_of(stack.item, options), places, stack.item.from_archives)
     with apt_root(sources, stack.item.os.architecture, cache) as root:
         if status is not None:
             root.use_status(status)
@@ -284,11 +284,13 @@ def apt_sources(stack: CatalogEntry[Stack], catalog: Catalog, site: Site) -> lis
     """
     names = archives_of(stack.item, wanted_options(stack, catalog))
     places = ArchivePlaces(catalog, site, stack.item.os, KeyAccess(key_stores(stack, site)))
-    return archive_sources(names, places)
+    return archive_sources(names, places, stack.item.from_archives)
 
 
-def archive_sources(names: Sequence[str], places: ArchivePlaces) -> list[AptSource]:
-    """Return the archives `names` of an OS release for apt; see `apt_sources`."""
+def archive_sources(
+    names: Sequence[str], places: ArchivePlaces, only: Mapping[str, Sequence[str]] | None = None
+) -> list[AptSource]:
+    """Return the archives `names` of an OS release for apt; see `apt_sources`. `only`: globs of packages by archive."""
     found = []
     for name in names:
         archive = places.catalog.archives[name].item
@@ -301,6 +303,7 @@ def archive_sources(names: Sequence[str], places: ArchivePlaces) -> list[AptSour
                 components=tuple(archive.components),
                 keyring=key,
                 fingerprints=tuple(fingerprints),
+                only=tuple((only or {}).get(name, ())),
             )
         )
     return found
@@ -449,7 +452,7 @@ def _resolve(
                     "size": download.size,
                     "path": path,
                     "archive": archive,
-                    "set": "stack" if download.name in members else "base",
+                    "set": "stack" if download.name in members or archive in item.from_archives else "base",
                     "part": part(download.name),
                     "requested": download.name in requested,
                     "why": reasons.get(download.name, "chosen by apt"),
