@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol
 from pydantic import ValidationError
 
 from goldnode.catalog.load import Catalog
-from goldnode.core import yamlsource
+from goldnode.core import progress, yamlsource
 from goldnode.core.errors import FactsError, LockError, ModulesError
 from goldnode.core.files import cache_directory, replace_file
 from goldnode.core.site import Site
@@ -245,6 +245,7 @@ def measure(
                     run.without.append((pair, problem.message))
                     say(f"{pair}: no result: {problem.message}")
                 continue
+            progress.step(f"building {pair}")
             futures.append(pool.submit(one, pair))
     for future in futures:
         future.result()

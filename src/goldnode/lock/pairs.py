@@ -248,12 +248,13 @@ def _kernel_inputs(
 ) -> ModuleBuildInputs:
     graph = DependencyGraph(stanzas)
     images = {name for name in stanzas if name.startswith(("linux-image-", "linux-modules-"))}
-    parts = {
-        name
-        for name in graph.reached([headers])
-        if graph.source(name) == graph.source(headers) and name not in images
-    }
-    parts |= {name for name in graph.needs(headers) if name.startswith(("linux-kbuild-", "linux-headers-"))}
+    parts, pending = {headers}, [headers]
+    while pending:
+        for name in graph.needs(pending.pop()):
+            own = graph.source(name) == graph.source(headers)
+            if (own or name.startswith("linux-kbuild-")) and name not in images | parts:
+                parts.add(name)
+                pending.append(name)
     tools = closure(graph, [*(need for name in parts for need in graph.needs(name)), "dkms"], images | parts)
     essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
     return ModuleBuildInputs(

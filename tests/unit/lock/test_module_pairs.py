@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.lock import archive as shapes
+from tests.unit.lock.archive import Archive
+from tests.unit.lock.conftest import Place
 
 from goldnode.cli import main
 from goldnode.core.errors import LockError, ModulesError
@@ -22,11 +26,13 @@ from goldnode.lock.builder import first_error
 from goldnode.lock.pairbuild import PairOutcome, PairRecords, PairRun, judge, measure
 from goldnode.lock.pairs import (
     ModulePair,
+    PairArchives,
     PairDriver,
     PairKernel,
     PairSelection,
     PairSuite,
     _release,
+    compiler_of,
     pairs,
 )
 
@@ -317,3 +323,90 @@ def test_the_committed_file_is_what_the_command_writes() -> None:
     day = str(data["meta"]["compiled"])
     assert module_builds.file_text(data["builds"], day, module_builds.OWN) == file.read_text(encoding="utf-8")
     assert len(module_builds.keys(data["builds"])) == len(data["builds"]), "a pair is measured once"
+
+
+# -- archives
+
+
+def test_archives_offer_drivers_and_kernels_and_what_a_kernel_needs(place: Place, near: Archive) -> None:
+    shapes.kernel(near, "6.1.0-50-rt-amd64", "6.1.176-1")
+    near.add("linux-headers-amd64", "6.1.176-1", depends="linux-headers-6.1.0-50-amd64")
+    near.add("nvidia-open-kernel-dkms", "535.261.03-1", depends="dkms")
+    near.add("nvidia-fs-dkms", "2.17-1", depends="dkms")
+    near.add("gcc-12", "12.2.0-14", depends="libc6")
+    near.valid_until = "Sat, 21 Nov 2020 00:00:00 UTC"
+    near.publish()
+    _, catalog, site = place.load()
+    archives = PairArchives([PairSuite("near", "bookworm")], catalog, site, "amd64")
+    drivers, kernels = archives.offered()
+    assert sorted((item.name, item.flavour) for item in drivers) == [
+        ("nvidia-kernel-dkms=535.261.03-1", "proprietary"),
+        ("nvidia-open-kernel-dkms=535.261.03-1", "open"),
+    ]
+    assert {item.release for item in kernels} == {"6.1.0-50-amd64", "6.1.0-50-rt-amd64"}
+    plain = next(item for item in kernels if item.release == "6.1.0-50-amd64")
+    inputs = archives.kernel_inputs(plain)
+    assert set(inputs.unpacked) == {
+        "linux-headers-6.1.0-50-amd64",
+        "linux-headers-6.1.0-50-common",
+        "linux-kbuild-6.1",
+    }
+    assert {"dkms", "gcc", "libc6"} <= set(inputs.installed)
+    assert not any(name.startswith("linux-image") for name in inputs.installed)
+
+
+def test_an_unknown_archive_is_refused_by_name(place: Place, near: Archive) -> None:
+    _, catalog, site = place.load()
+    with pytest.raises(ModulesError, match='archive "neer" is not in the catalog'):
+        PairArchives([PairSuite("neer", "bookworm")], catalog, site, "amd64")
+
+
+@pytest.mark.parametrize(
+    ("headers", "packages", "compiler"),
+    [
+        ("gcc-14, linux-kbuild-x", {"gcc-14": "14.2.0-19", "gcc-12": "12.2.0-14"}, "gcc-14 14.2.0-19"),
+        (
+            "gcc-14-for-host, linux-kbuild-x",
+            {"gcc-14-for-host": "14.2.0-19", "gcc-12": "12"},
+            "gcc-14 14.2.0-19",
+        ),
+        ("linux-kbuild-x", {}, "unknown"),
+    ],
+)
+def test_the_compiler_is_the_one_that_the_headers_demand(
+    headers: str, packages: dict[str, str], compiler: str
+) -> None:
+    stanzas = {"linux-headers-x": {"Package": "linux-headers-x", "Depends": headers}}
+    stanzas |= {name: {"Package": name} for name in packages}
+    downloads = {name: Download(name, version, "", 1, "0" * 64) for name, version in packages.items()}
+    inputs = builder.ModuleBuildInputs(
+        "", "x", (), "amd64", None, None, None, (), downloads, stanzas,
+        installed=tuple(packages), unpacked=("linux-headers-x",), tools=(), replaces=(),
+    )  # fmt: skip
+    assert compiler_of(inputs) == compiler
+
+
+def test_a_layer_follows_the_links_of_the_root_and_names_its_dkms_source(tmp_path: Path) -> None:
+    root, layer, tree = tmp_path / "root", tmp_path / "layer", tmp_path / "deb"
+    (root / "usr/lib").mkdir(parents=True)
+    (root / "lib").symlink_to("usr/lib")
+    (tree / "DEBIAN").mkdir(parents=True)
+    (tree / "DEBIAN/control").write_text(
+        "Package: nvidia-kernel-dkms\nVersion: 1.2-3\nArchitecture: all\nMaintainer: t <t@example.org>\nDescription: t\n"
+    )
+    (tree / "lib/modules/6.1").mkdir(parents=True)
+    (tree / "lib/modules/6.1/build").symlink_to("/usr/src/headers")
+    (tree / "usr/src/nvidia-current-1.2").mkdir(parents=True)
+    (tree / "usr/src/nvidia-current-1.2/dkms.conf").write_text(
+        'PACKAGE_NAME="nvidia-current"\nPACKAGE_VERSION="1.2"\nBUILD_EXCLUSIVE_CONFIG="!CONFIG_PREEMPT_RT"\n'
+    )
+    file = tmp_path / "one.deb"
+    subprocess.run(["dpkg-deb", "--build", "-Znone", str(tree), str(file)], check=True, capture_output=True)
+    layer.mkdir()
+    pairbuild._unpack([file], layer, root)
+    assert (layer / "lib").readlink() == Path("usr/lib")
+    assert (layer / "usr/lib/modules/6.1/build").is_symlink()
+    assert pairbuild._tree(layer, driver()) == ("nvidia-current", "1.2")
+    assert pairbuild._exclusive(layer) == 'BUILD_EXCLUSIVE_CONFIG="!CONFIG_PREEMPT_RT"'
+    with pytest.raises(ModulesError, match="has no DKMS source in /usr/src"):
+        pairbuild._tree(root, driver())
