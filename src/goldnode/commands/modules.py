@@ -100,7 +100,7 @@ _PACKAGES = grouped(
         multiple=True,
         metavar="ARCHIVE/SUITE",
         show_default="those of the catalog's stacks",
-        help="With --packages: read this suite, for instance debian/trixie-backports. Repeatable.",
+        help="With --packages: read this suite, for instance debian/sid. Repeatable.",
     ),
     click.option(
         "--driver",
@@ -113,6 +113,7 @@ _PACKAGES = grouped(
     click.option(
         "--jobs",
         type=click.IntRange(1),
+        metavar="N",
         default=1,
         show_default=True,
         help="With --packages: builds at a time.",

@@ -22,8 +22,8 @@ from goldnode.catalog.models import AUTO
 from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
-from goldnode.facts import module_builds, site
-from goldnode.facts.models import FILES
+from goldnode.facts import site
+from goldnode.facts.models import FILES, module_build_key
 from goldnode.node.state.debversion import compare
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ def _twice(folder: _Folder) -> None:
             ("kernel_build", "observed_builds"),
             lambda row: (row["kernel"], row["driver"], row["flavour"]),
         ),
-        ("module_builds.yml", ("builds",), module_builds.key_of),
+        ("module_builds.yml", ("builds",), module_build_key),
         ("security.yml", ("floor_per_branch",), lambda row: row["branch"]),
         ("security.yml", ("bulletins",), lambda row: row["bulletin"]),
         ("known_bad.yml", ("known_bad",), lambda row: row["id"]),

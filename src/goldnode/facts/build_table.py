@@ -19,7 +19,7 @@ _PAGE = """\
 Driver packages whose modules goldnode has built on kernel packages, each pair in a clean root of the kernel's release: {builds} build,
 {fails} fail, {excluded} are excluded by the package itself. A pair that is not listed (`-`) was not measured. A class whose locked pair fails or is
 excluded is refused, and a check of an unmeasured pair names the command that builds it.
-[Add your own runs](../how-to/modules.md#measure-all-driver-packages), for instance of NVIDIA's archive.
+[Add your own runs](../how-to/modules.md#measure-all-driver-packages), for instance with packages from NVIDIA.
 """
 
 
@@ -40,9 +40,7 @@ def markdown(found: Sequence[ModuleBuildFact]) -> str:
         "DKMS builds no module where the package's `dkms.conf` rules the kernel out.",
         "",
     ]
-    lines += [f"- {_what(one)}: `{one.line}`" for one in _ordered(found) if one.outcome == "excluded"] or [
-        "- None."
-    ]
+    lines += _excluded([one for one in _ordered(found) if one.outcome == "excluded"]) or ["- None."]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -60,6 +58,17 @@ def _release(codename: str, found: Sequence[ModuleBuildFact]) -> list[str]:
         for package, version in names
     ]
     return [*lines, ""]
+
+
+def _excluded(found: Sequence[ModuleBuildFact]) -> list[str]:
+    """Return one line for each demand of a dkms.conf: the same one excludes many pairs."""
+    lines = []
+    for line in dict.fromkeys(one.line for one in found):
+        own = [one for one in found if one.line == line]
+        kernels = ", ".join(dict.fromkeys(one.kernel for one in own))
+        packages = ", ".join(dict.fromkeys(f"{one.package} {one.version}" for one in own))
+        lines.append(f"- `{line}` excludes {kernels}: {packages}")
+    return lines
 
 
 def _package_order(name: tuple[str, str]) -> tuple[Any, ...]:

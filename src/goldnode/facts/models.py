@@ -6,7 +6,8 @@ that no source was found, never "not supported". Versions and dates are text. A 
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -1188,6 +1189,12 @@ class MeasuredBuild(FactsRow):
     seconds: float
     date: str
     source: Keys
+
+
+def module_build_key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what identifies a measured build: driver package and version, flavour, kernel and its version, architecture."""
+    names = ("package", "version", "flavour", "kernel", "kernel_version", "architecture")
+    return tuple(str(row[name]) for name in names)
 
 
 class ModuleBuildsFile(FactsFile):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -121,16 +121,3 @@ def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _flow(row: Mapping[str, Any]) -> str:
     """Return a row as JSON, which YAML reads; values that are null are left out."""
     return json.dumps({key: value for key, value in row.items() if value is not None}, ensure_ascii=False)
-
-
-def keys(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, ...]]:
-    """Return what identifies each row: package, version, flavour, kernel, kernel's version, architecture."""
-    return {key_of(row) for row in rows}
-
-
-KEY = ("package", "version", "flavour", "kernel", "kernel_version", "architecture")
-
-
-def key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what identifies a row."""
-    return tuple(str(row[name]) for name in KEY)

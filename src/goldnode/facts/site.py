@@ -16,8 +16,7 @@ from pydantic import create_model
 from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError, nearest
 from goldnode.core.yamlsource import YamlSource
-from goldnode.facts.models import FILES, FactsFile
-from goldnode.facts.module_builds import key_of
+from goldnode.facts.models import FILES, FactsFile, module_build_key
 
 Data = dict[str, Any]
 
@@ -31,7 +30,7 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "gpus.yml": {"nvidia": _sku, "amd": _sku, "intel": _sku},
     "health.yml": {"memory_sets": _sku},
     "known_bad.yml": {"known_bad": lambda row: str(row["id"])},
-    "module_builds.yml": {"builds": lambda row: " ".join(key_of(row))},
+    "module_builds.yml": {"builds": lambda row: " ".join(module_build_key(row))},
     "performance.yml": {"dense_peaks": lambda row: ", ".join(sorted(row["skus"]))},
 }
 

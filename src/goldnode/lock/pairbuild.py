@@ -33,7 +33,7 @@ from goldnode.core.files import cache_directory, replace_file
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.facts import module_builds
-from goldnode.facts.models import MeasuredBuild
+from goldnode.facts.models import MeasuredBuild, module_build_key
 from goldnode.lock.builder import (
     BUILD_TIME,
     DKMS_NAMES,
@@ -157,7 +157,7 @@ class PairRecords:
                     file=path,
                     remedy="remove it: the pair is built again",
                 ) from error
-            found[key_of(record)] = record
+            found[module_build_key(record.model_dump())] = record
         return found
 
     def write(self, pair: ModulePair, record: MeasuredBuild, log: str) -> None:
@@ -171,18 +171,6 @@ def _replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_bytes(data)
     temporary.replace(path)
-
-
-def key_of(record: MeasuredBuild) -> tuple[str, ...]:
-    """Return what identifies a record: the fields of `ModulePair.key`."""
-    return (
-        record.package,
-        record.version,
-        record.flavour,
-        record.kernel,
-        record.kernel_version,
-        record.architecture,
-    )
 
 
 # -- the run
@@ -470,10 +458,10 @@ def _tree(layer: Path, driver: PairDriver) -> tuple[str, str]:
 def _exclusive(layer: Path) -> str:
     """Return the lines of dkms.conf that rule kernels out."""
     lines = [
-        line
+        line.strip()
         for path in layer.glob("usr/src/*/dkms.conf")
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
-        if line.startswith("BUILD_EXCLUSIVE_")
+        if re.match(r"[^#]*(?:BUILD_EXCLUSIVE_|build_exclude)", line)
     ]
     return "; ".join(lines)
 
@@ -512,7 +500,7 @@ def plan_pairs(asked: PairRequest, catalog: Catalog, site: Site, architecture: s
     known = (
         set()
         if asked.again
-        else {*records.read(), *module_builds.keys(facts.load(module_builds.FILE)["builds"])}
+        else {*records.read(), *map(module_build_key, facts.load(module_builds.FILE)["builds"])}
     )
     return PairPlan(archives, chosen, [pair for pair in chosen if pair.key not in known], records)
 
@@ -543,12 +531,12 @@ def write_facts(records: PairRecords, target: Path) -> int:
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     if target.exists():
         rows = {
-            module_builds.key_of(row): row for row in yamlsource.read(target, error=FactsError).data["builds"]
+            module_build_key(row): row for row in yamlsource.read(target, error=FactsError).data["builds"]
         }
     rows |= {key: record.model_dump() for key, record in records.read().items()}
     own = target.resolve() == (facts.FACTS / module_builds.FILE).resolve()
     if not own:
-        known = module_builds.keys(facts.own_file(module_builds.FILE)["builds"])
+        known = set(map(module_build_key, facts.own_file(module_builds.FILE)["builds"]))
         rows = {key: row for key, row in rows.items() if key not in known}
     day = max(
         (str(row["date"]) for row in rows.values()), default=dt.datetime.now(tz=dt.UTC).date().isoformat()
@@ -578,7 +566,7 @@ def architecture() -> str:
 def report(plan: PairPlan, run: PairRun) -> list[dict[str, str]]:
     """Return one row for each chosen pair: package, version, kernel, outcome, and the reason or first error line."""
     records = {
-        **{module_builds.key_of(row): row for row in facts.load(module_builds.FILE)["builds"]},
+        **{module_build_key(row): row for row in facts.load(module_builds.FILE)["builds"]},
         **{key: record.model_dump() for key, record in plan.records.read().items()},
     }
     without = {pair.key: why for pair, why in run.without}
