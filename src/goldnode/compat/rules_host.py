@@ -264,7 +264,11 @@ def kernel_driver(host: CompatHost | None, workload: Workload | None = None) -> 
     if measured is not None:
         if measured.outcome != "builds":
             message = f"the driver's module does not build: {measured.reason}"
-            remedy = _measured_to_build(host, measured) or _builds(host, kernel[0], driver, flavour)
+            remedy = _measured_to_build(host, measured) or (
+                "use a kernel that the package's dkms.conf admits"
+                if measured.outcome == "excluded"
+                else _builds(host, kernel[0], driver, flavour)
+            )
             yield CompatFinding(
                 "kernel-driver",
                 "block",

@@ -57,7 +57,7 @@ class ModuleBuildFact:
         if self.outcome == "builds":
             return f"{what} builds {how}"
         if self.outcome == "excluded":
-            return f"{what} is not built: the package rules this kernel out ({self.line}; measured on {self.date})"
+            return f"{what} is excluded by the package ({self.line}; measured on {self.date})"
         return f"{what} does not build {how}: {self.line}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ ROWS = [
     row("6.12.199+deb13-amd64", "builds"),
     row("6.12.200+deb13-amd64", "builds", "535.309.01-10"),
     row("6.12.200+deb13-rt-amd64", "excluded", line='dkms.conf: BUILD_EXCLUSIVE_CONFIG="!CONFIG_PREEMPT_RT"'),
+    row("6.12.200+deb13-rt-amd64", "excluded", "535.309.01-11", "dkms.conf: x"),
     # The table of NVIDIA's sources has it that this one fails.
     row("7.0.3+deb13-amd64", "builds", "535.274.02-9"),
 ]
@@ -86,6 +88,34 @@ def test_a_failing_pair_is_refused_with_the_compilers_line_and_the_nearest_pair_
 def test_an_excluded_kernel_is_refused_with_what_the_package_demands() -> None:
     (finding,) = found("6.12.200+deb13-rt-amd64", "535.309.01-9")
     assert (finding.severity, "BUILD_EXCLUSIVE_CONFIG" in finding.message) == ("block", True)
+    assert finding.remedy == "use kernel 6.12.199+deb13-amd64, on which this package was measured to build"
+    (other,) = found("6.12.200+deb13-rt-amd64", "535.309.01-11")
+    assert other.remedy == "use a kernel that the package's dkms.conf admits"
+
+
+def test_committed_measurements_refuse_debian_13s_open_modules_and_its_realtime_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GOLDNODE_CATALOG")
+    host = CompatHost(
+        "stack s",
+        vendor="nvidia",
+        branch="550",
+        driver="550.163.01",
+        kernel_version="6.12.117",
+        driver_package="550.163.01-2",
+    )
+    for flavour, kernel, line in (
+        (
+            "open",
+            "6.12.117+deb13-amd64",
+            "nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'",
+        ),
+        ("proprietary", "6.12.117+deb13-rt-amd64", "!CONFIG_PREEMPT_RT"),
+    ):
+        asked = dataclasses.replace(host, flavour=flavour, kernel=kernel)  # type: ignore[arg-type]
+        (finding,) = [one for one in check.check(asked) if one.rule == "kernel-driver"]
+        assert (finding.severity, line in finding.message) == ("block", True)
 
 
 def test_a_pair_that_was_measured_to_build_is_no_finding_even_where_the_table_has_a_failure() -> None:
