@@ -44,7 +44,7 @@ ROWS = [
     row("6.12.199+deb13-amd64", "builds"),
     row("6.12.200+deb13-amd64", "builds", "535.309.01-10"),
     row("6.12.200+deb13-rt-amd64", "excluded", line='dkms.conf: BUILD_EXCLUSIVE_CONFIG="!CONFIG_PREEMPT_RT"'),
-    row("6.12.200+deb13-rt-amd64", "excluded", "535.309.01-11", "dkms.conf: x"),
+    row("6.12.200+deb13-rt-amd64", "excluded", "535.309.01-11", "dkms.conf: BUILD_EXCLUSIVE_KERNEL=x"),
     # The table of NVIDIA's sources has it that this one fails.
     row("7.0.3+deb13-amd64", "builds", "535.274.02-9"),
 ]
