@@ -21,6 +21,7 @@ from goldnode.catalog.load import Catalog
 from goldnode.classdoc.hosts import host_of_class, host_of_stack, release_numbers
 from goldnode.compat.check import check
 from goldnode.compat.model import CompatFinding, CompatHost, Workload
+from goldnode.compat.rules_host import unmeasured
 from goldnode.core.errors import FactsError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
@@ -28,6 +29,7 @@ from goldnode.facts import module_builds
 from goldnode.facts import workload as software
 
 NONE = "-"
+NOT_MEASURED = "not measured"
 _WORDS = {"block": "blocked", "unknown": "not known", "warn": "with limits", "ok": "fits"}
 _EXERCISED = {
     "debian-archive": "on Debian's own archive",
@@ -124,7 +126,11 @@ def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> Combination
         "Security": _security(host),
         "Tried out": _EXERCISED[stack.exercised],
     }
-    return CombinationRow(name, cells, _heaviest(found), _notes(found), tuple(stack.limits))
+    notes = _notes(found)
+    how = unmeasured(host, host.flavour or "proprietary")
+    if cells["Module build"] == NOT_MEASURED and how is not None:
+        notes = (*notes, CombinationNote(None, f"Module build: {how}"))
+    return CombinationRow(name, cells, _heaviest(found), notes, tuple(stack.limits))
 
 
 def _kernel(host: CompatHost) -> str:
@@ -160,7 +166,7 @@ def _module_build(stack: models.Stack, host: CompatHost) -> str:
         host.kernel_version,
         host.architecture,
     )
-    return f"{found.outcome}, measured on {found.date}" if found is not None else "not measured"
+    return f"{found.outcome}, measured on {found.date}" if found is not None else NOT_MEASURED
 
 
 def _containers(stack: models.Stack, host: CompatHost) -> str:

@@ -316,10 +316,10 @@ def kernel_driver(host: CompatHost | None, workload: Workload | None = None) -> 
             built.origins,
             _builds(host, version, driver, flavour),
             host.at("kernel", "driver"),
-            "; ".join(filter(None, (built.doubt, _unmeasured(host, flavour)))) or None,
+            "; ".join(filter(None, (built.doubt, unmeasured(host, flavour)))) or None,
         )
     elif built.outcome == "unknown":
-        message = "; ".join(filter(None, (built.reason, _unmeasured(host, flavour))))
+        message = "; ".join(filter(None, (built.reason, unmeasured(host, flavour))))
         yield CompatFinding(
             "kernel-driver",
             "unknown",
@@ -340,7 +340,7 @@ def _measured(host: CompatHost, flavour: facts.ModuleFlavour) -> ModuleBuildFact
     )
 
 
-def _unmeasured(host: CompatHost, flavour: facts.ModuleFlavour) -> str | None:
+def unmeasured(host: CompatHost, flavour: facts.ModuleFlavour) -> str | None:
     """Return how to measure the build of a locked pair; None if the pair is not known exactly."""
     if host.driver_package is None or host.kernel is None:
         return None
