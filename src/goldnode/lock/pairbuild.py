@@ -28,11 +28,12 @@ from pydantic import ValidationError
 
 from goldnode.catalog.load import Catalog
 from goldnode.core import progress, yamlsource
-from goldnode.core.errors import FactsError, LockError, ModulesError
+from goldnode.core.errors import FactsError, GoldnodeError, LockError, ModulesError
 from goldnode.core.files import cache_directory, replace_file
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.facts import module_builds
+from goldnode.facts import site as site_facts
 from goldnode.facts.models import MeasuredBuild, module_build_key
 from goldnode.lock.builder import (
     BUILD_TIME,
@@ -63,7 +64,7 @@ from goldnode.lock.pairs import (
     suites_of,
 )
 
-_LOG = 200_000  # characters of a log that are kept: its end, and its first error is in the record
+_LOG = 200_000  # characters of a log that are stored: its end; its first error is in the record
 _LINE = 400  # characters of an error line
 
 _NO_PROGRAM = re.compile(
@@ -209,10 +210,10 @@ def measure(
                 done += 1
                 _note(run, records, pair, outcome, verdict)
                 say(f"[{done}/{len(wanted)}] {pair}: {_told(verdict)} ({outcome.seconds:.0f} s)")
-        except (ModulesError, LockError) as problem:
+        except (ModulesError, LockError, OSError) as problem:
             with guard:
-                run.without.append((pair, problem.message))
-                say(f"{pair}: no result: {problem.message}")
+                run.without.append((pair, _reason(problem)))
+                say(f"{pair}: no result: {_reason(problem)}")
         finally:
             free.release()
 
@@ -227,11 +228,11 @@ def measure(
                 break
             try:
                 builder.prepare(pair)
-            except (LockError, ModulesError) as problem:
+            except (LockError, ModulesError, OSError) as problem:
                 free.release()
                 with guard:
-                    run.without.append((pair, problem.message))
-                    say(f"{pair}: no result: {problem.message}")
+                    run.without.append((pair, _reason(problem)))
+                    say(f"{pair}: no result: {_reason(problem)}")
                 continue
             progress.step(f"building {pair}")
             futures.append(pool.submit(one, pair))
@@ -266,6 +267,10 @@ def _note(
     )
     records.write(pair, record, outcome.log)
     run.written.append(record)
+
+
+def _reason(problem: Exception) -> str:
+    return problem.message if isinstance(problem, GoldnodeError) else str(problem)
 
 
 def _told(verdict: PairVerdict) -> str:
@@ -528,13 +533,10 @@ def write_facts(records: PairRecords, target: Path) -> int:
     The rows of an existing file stay, unless a record replaces them. Rows that goldnode's own facts have are left
     out of any other file.
     """
-    rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    if target.exists():
-        rows = {
-            module_build_key(row): row for row in yamlsource.read(target, error=FactsError).data["builds"]
-        }
-    rows |= {key: record.model_dump() for key, record in records.read().items()}
     own = target.resolve() == (facts.FACTS / module_builds.FILE).resolve()
+    source = module_builds.OWN if own else module_builds.SITE
+    rows = {module_build_key(row): row for row in _rows(target, source)} if target.exists() else {}
+    rows |= {key: record.model_dump() for key, record in records.read().items()}
     if not own:
         known = set(map(module_build_key, facts.own_file(module_builds.FILE)["builds"]))
         rows = {key: row for key, row in rows.items() if key not in known}
@@ -542,13 +544,23 @@ def write_facts(records: PairRecords, target: Path) -> int:
         (str(row["date"]) for row in rows.values()), default=dt.datetime.now(tz=dt.UTC).date().isoformat()
     )
     target.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(
-        target,
-        module_builds.file_text(
-            list(rows.values()), day, module_builds.OWN if own else module_builds.SITE
-        ).encode(),
-    )
+    replace_file(target, module_builds.file_text(list(rows.values()), day, source).encode())
     return len(rows)
+
+
+def _rows(file: Path, source: str) -> list[dict[str, Any]]:
+    """Return the rows of a facts file that this command wrote. Raises FactsError for one with other sources."""
+    read = yamlsource.read(file, error=FactsError)
+    yamlsource.validate(site_facts.model(module_builds.FILE), read, error=FactsError)
+    others = sorted(set(read.data["sources"]) - {source})
+    if others:
+        raise FactsError(
+            f"the file has rows of other sources ({', '.join(others)}), which this command would lose",
+            file=file,
+            remedy="name another file with --facts; a catalog can have several directories",
+        )
+    found: list[dict[str, Any]] = read.data["builds"]
+    return found
 
 
 def architecture() -> str:

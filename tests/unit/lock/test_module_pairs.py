@@ -16,7 +16,7 @@ from tests.unit.lock.archive import Archive
 from tests.unit.lock.conftest import Place
 
 from goldnode.cli import main
-from goldnode.core.errors import LockError, ModulesError
+from goldnode.core.errors import FactsError, LockError, ModulesError
 from goldnode.facts import host as facts
 from goldnode.facts import module_builds
 from goldnode.facts import site as site_facts
@@ -252,12 +252,12 @@ def test_a_fault_of_the_machine_or_the_archive_is_no_record_and_no_end(tmp_path:
     fake = FakeBuilder(
         {
             "prepare 7.2.912+deb13-amd64": LockError("linux-base: unsatisfied"),
-            "550.163.01-4~bpo13+1": ModulesError("the build did not end"),
+            "550.163.01-4~bpo13+1": OSError("No space left on device"),
         }
     )
     run = fake.run(ALL, tmp_path)
     assert len(run.written) == 4
-    assert {why for _, why in run.without} == {"linux-base: unsatisfied", "the build did not end"}
+    assert {why for _, why in run.without} == {"linux-base: unsatisfied", "No space left on device"}
     assert len(run.without) == 5
 
 
@@ -311,6 +311,16 @@ def test_a_sites_run_becomes_facts_of_its_catalog(tmp_path: Path, monkeypatch: p
     assert "is in goldnode's facts/module_builds.yml as well (outcome" in fault.message
     lines = [line for line in before.splitlines() if line.startswith("- ")]
     assert len(lines) == 9, "one record per line"
+
+
+def test_a_facts_file_of_other_sources_is_not_overwritten(tmp_path: Path) -> None:
+    target = tmp_path / "module_builds.yml"
+    target.write_text(
+        "meta: {subject: s, compiled: '2026-11-24', how_read: h}\nsources: {book: {title: a book}}\nbuilds: []\n"
+    )
+    with pytest.raises(FactsError, match=r"rows of other sources \(book\)"):
+        pairbuild.write_facts(PairRecords(tmp_path), target)
+    assert "a book" in target.read_text()
 
 
 def test_the_committed_file_is_what_the_command_writes() -> None:
