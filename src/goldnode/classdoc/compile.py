@@ -72,7 +72,7 @@ def class_document(
     gpu = _model(item)
     gpus = _gpus(entry, catalog, site, lock, on)
     nvswitch = platform is not None and platform.nvswitch
-    _require_options(entry, stack_entry, lock)
+    require_options(entry, stack_entry, lock)
     kernel = kernel_packages(stack.os.id, lock.kernel_release)
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -473,7 +473,7 @@ def site_archives(
     return found
 
 
-def _require_options(
+def require_options(
     entry: CatalogEntry[models.NodeClass], stack: CatalogEntry[models.Stack], lock: Lock
 ) -> None:
     """Refuse a class whose optional parts the lock does not hold. Raises LockError."""

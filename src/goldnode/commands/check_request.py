@@ -59,37 +59,14 @@ def compatibility_report(
     """
     faults: list[GoldnodeError] = []
     catalog, site = catalog or load_catalog(faults=faults), site or load_site()
-    cohorts: list[tuple[str, str]] = []
-    left_out: list[str] = []
-    odd: list[str] = []
-    named = list(dict.fromkeys(request.classes))
-    for inventory in request.inventories:
-        hosts = hosts_of_inventory(inventory, request.limit, catalog)
-        # Each class once: an inventory of 10,000 hosts has a handful of classes.
-        named = list(dict.fromkeys([*named, *(name for name, _ in hosts.of_class.values())]))
-        cohorts += dict.fromkeys(
-            (name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None
-        )
-        left_out += hosts.of_no_class
-        odd += hosts.odd
-    if not named and not request.stacks and not request.inventories:
-        named = sorted(catalog.classes)
-        if not named and faults:
-            raise faults[0]
-        if not named:
-            places = ", ".join(str(place) for place in catalog.directories)
-            raise CatalogError(
-                f"the catalog has no class to check ({places})",
-                remedy="declare one, or name a stack with --stack",
-            )
-    elif faults:
-        _usable(named, request.stacks, left_out, catalog, faults)
-    given = functools.cache(functools.partial(_given, request))
+    selected = select(request, catalog, faults)
+    named, left_out = selected.classes, selected.left_out
+    given = functools.cache(functools.partial(given_workloads, request))
     subjects: list[tuple[str, DeclaredAt | None]] = []
     found: list[CompatFinding] = []
     seen: dict[str, tuple[CompatHost, list[Workload]]] = {}
     if request.model is not None:
-        _require_auto(named, catalog)
+        require_auto(named, catalog)
     for name in named:
         host = host_of_class(name, catalog, site, on=on, model=request.model)
         entry = catalog.node_class(name)
@@ -107,7 +84,7 @@ def compatibility_report(
     for host, workloads in everything:
         subjects.append((host.subject, host.place))
         found += check(host, workloads)
-    found += _cohorts(cohorts, seen)
+    found += _cohorts(selected.cohorts, seen)
     loads = [workload for _, workloads in everything for workload in workloads]
     kinds = {workload.subject: workload.kind for workload in loads}
     return CompatReport(
@@ -118,7 +95,7 @@ def compatibility_report(
             [name for name, (_, loads) in seen.items() if not loads],
             left_out,
         )
-        + odd
+        + selected.odd
         + [f"catalog file {fault.file}, which is wrong" for fault in faults],
         faults=[] if request.classes or request.stacks or request.inventories else faults,
         images=sum(kind == "image" for kind in kinds.values()),
@@ -131,12 +108,61 @@ def compatibility_report(
     )
 
 
-def _require_auto(names: Sequence[str], catalog: Catalog) -> None:
+@dataclasses.dataclass(frozen=True)
+class SelectedClasses:
+    """The classes that a request names, directly or by the hosts of its inventories.
+
+    `cohorts` are pairs of class and cohort, `hosts` the number of hosts by class, `left_out` the hosts of no class,
+    and `odd` sentences about their variables.
+    """
+
+    classes: list[str]
+    cohorts: list[tuple[str, str]]
+    hosts: dict[str, int]
+    left_out: list[str]
+    odd: list[str]
+
+
+def select(request: CheckRequest, catalog: Catalog, faults: Sequence[GoldnodeError]) -> SelectedClasses:
+    """Return the classes to check; all classes if the request names nothing.
+
+    Raises the first of `faults` if a subject may depend on it, InventoryError, and CatalogError for a catalog without
+    classes.
+    """
+    named = list(dict.fromkeys(request.classes))
+    chosen = SelectedClasses(named, [], {}, [], [])
+    for inventory in request.inventories:
+        hosts = hosts_of_inventory(inventory, request.limit, catalog)
+        for name, cohort in hosts.of_class.values():
+            chosen.hosts[name] = chosen.hosts.get(name, 0) + 1
+            if cohort is not None:
+                chosen.cohorts.append((name, cohort))
+        chosen.left_out.extend(hosts.of_no_class)
+        chosen.odd.extend(hosts.odd)
+    # Each class and cohort once: an inventory of 10,000 hosts has a handful of classes.
+    named += [name for name in chosen.hosts if name not in named]
+    chosen = dataclasses.replace(chosen, cohorts=list(dict.fromkeys(chosen.cohorts)))
+    if not named and not request.stacks and not request.inventories:
+        named += sorted(catalog.classes)
+        if not named and faults:
+            raise faults[0]
+        if not named:
+            places = ", ".join(str(place) for place in catalog.directories)
+            raise CatalogError(
+                f"the catalog has no class to check ({places})",
+                remedy="declare one, or name a stack with --stack",
+            )
+    elif faults:
+        _usable(named, request.stacks, chosen.left_out, catalog, faults)
+    return chosen
+
+
+def require_auto(names: Sequence[str], catalog: Catalog) -> None:
     """Refuse a GPU model where no class leaves it open. Raises CatalogError."""
     gpus = [catalog.node_class(name).item.gpu for name in names]
     if not any(gpu is not None and gpu.model == AUTO for gpu in gpus):
         raise CatalogError(
-            f"--gpu is for classes with `model: auto`, and {_few(names) or 'a stack'} is none",
+            f"--gpu is for classes with `model: auto`, and {few(names) or 'a stack'} is none",
             remedy="leave --gpu out, or declare `gpu: {model: auto}`",
         )
 
@@ -160,7 +186,7 @@ def _usable(
         raise faults[0]
 
 
-def _given(request: CheckRequest, architecture: str) -> list[Workload]:
+def given_workloads(request: CheckRequest, architecture: str) -> list[Workload]:
     """Return the workloads of the command line, with markers evaluated for `architecture`."""
     if not request.images and not request.requirements:
         return []
@@ -187,21 +213,21 @@ def _cohorts(
 def _not_checked(hosts: Sequence[CompatHost], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
     told = []
     if without:
-        told.append(f"what runs on the nodes of {_few(without)}, which name no image and no requirements")
+        told.append(f"what runs on the nodes of {few(without)}, which name no image and no requirements")
     alone = [host.stack for host in hosts if host.name is None and host.stack]
     if alone:
-        told.append(f"GPUs and platforms of {_few(alone)}: stacks alone have none")
+        told.append(f"GPUs and platforms of {few(alone)}: stacks alone have none")
     unlocked = sorted({host.stack for host in hosts if host.unlocked and host.stack})
     if unlocked:
-        told.append(f"exact versions of {_few(unlocked)}, which have no lock")
+        told.append(f"exact versions of {few(unlocked)}, which have no lock")
     never = [row.id for row in known_bad.rows() if row.never is not None]
-    told.append(f"{len(never)} known bad combinations of things that no class states ({_few(never)})")
+    told.append(f"{len(never)} known bad combinations of things that no class states ({few(never)})")
     if left_out:
-        told.append(f"hosts of no class: {_few(left_out)}")
+        told.append(f"hosts of no class: {few(left_out)}")
     return told
 
 
-def _few(names: Sequence[str], most: int = 6) -> str:
+def few(names: Sequence[str], most: int = 6) -> str:
     return (
         ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"
     )
@@ -258,7 +284,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
         groups = sorted(set(data) - {"_meta", "all", "ungrouped"})
         raise InventoryError(
             f'inventory "{inventory}" has no host of any class{among} (its groups: '
-            f"{_few(groups) or 'none'}), so that there is nothing to check",
+            f"{few(groups) or 'none'}), so that there is nothing to check",
             remedy=put_right(groups, catalog.class_names()),
         )
     return InventoryHosts(of_class, sorted(everyone - set(of_class)), unknown.lines())
