@@ -16,6 +16,7 @@ from tests import documents
 from tests.unit.compat import what_if_fleet
 from tests.unit.compat.what_if_fleet import PAGE, excerpts, page, report, write_fleet
 
+from goldnode.classdoc import hosts as hosts_of
 from goldnode.cli import main
 from goldnode.commands import check_request, what_if
 from goldnode.commands.schema import schema
@@ -367,11 +368,10 @@ def test_many_hosts_and_cohorts_are_judged_once_per_class(
     hosts = "\n".join(f"    h{number}: {{goldnode_cohort: c{number // 8}}}" for number in range(400))
     (quick / "many.yml").write_text(f"train_h100:\n  hosts:\n{hosts}\n")
     made: list[str] = []
-    own = what_if.host_of_class
 
     def counted(name: str, *rest: Any, **more: Any) -> Any:
         made.append(name)
-        return own(name, *rest, **more)
+        return hosts_of.host_of_class(name, *rest, **more)
 
     monkeypatch.setattr(what_if, "host_of_class", counted)
     found = document("--to", "fleet_r580", "-i", "many.yml")
