@@ -78,13 +78,13 @@ def compatibility_report(
         *seen.values(),
         *(
             (host, given(host.architecture))
-            for host in (host_of_stack(name, catalog, site, on=on) for name in dict.fromkeys(request.stacks))
+            for host in (host_of_stack(name, catalog, site, on=on) for name in selected.stacks)
         ),
     ]
     for host, workloads in everything:
         subjects.append((host.subject, host.place))
         found += check(host, workloads)
-    found += _cohorts(selected.cohorts, seen)
+    found += _cohorts([pair for pair in selected.cohorts if pair[0] in seen], seen)
     loads = [workload for _, workloads in everything for workload in workloads]
     kinds = {workload.subject: workload.kind for workload in loads}
     return CompatReport(
@@ -96,8 +96,8 @@ def compatibility_report(
             left_out,
         )
         + selected.odd
-        + [f"catalog file {fault.file}, which is wrong" for fault in faults],
-        faults=[] if request.classes or request.stacks or request.inventories else faults,
+        + not_judged(selected, faults),
+        faults=selected.faults,
         images=sum(kind == "image" for kind in kinds.values()),
         requirements=sum(kind == "requirements" for kind in kinds.values()),
         unlocked=[
@@ -113,26 +113,37 @@ class SelectedClasses:
     """The classes that a request names, directly or by the hosts of its inventories.
 
     `cohorts` are pairs of class and cohort, `hosts` the number of hosts by class, `left_out` the hosts of no class,
-    and `odd` sentences about their variables.
+    and `odd` sentences about their variables. `faults` are the errors of what was asked for and cannot be judged;
+    `broken` the classes among it.
     """
 
     classes: list[str]
-    cohorts: list[tuple[str, str]]
-    hosts: dict[str, int]
-    left_out: list[str]
-    odd: list[str]
+    stacks: list[str]
+    cohorts: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    hosts: dict[str, int] = dataclasses.field(default_factory=dict)
+    left_out: list[str] = dataclasses.field(default_factory=list)
+    odd: list[str] = dataclasses.field(default_factory=list)
+    faults: list[GoldnodeError] = dataclasses.field(default_factory=list)
+    broken: set[str] = dataclasses.field(default_factory=set)
+
+    def cohorts_with_broken(self) -> dict[str, str]:
+        """Return cohort -> class, for cohorts with a class that cannot be judged."""
+        return {cohort: name for name, cohort in self.cohorts if name in self.broken}
 
 
 def select(request: CheckRequest, catalog: Catalog, faults: Sequence[GoldnodeError]) -> SelectedClasses:
     """Return the classes to check; all classes if the request names nothing.
 
-    Raises the first of `faults` if a subject may depend on it, InventoryError, and CatalogError for a catalog without
-    classes.
+    Raises InventoryError, CatalogError for a catalog without classes, and one of `faults` if nothing else is left.
     """
     named = list(dict.fromkeys(request.classes))
-    chosen = SelectedClasses(named, [], {}, [], [])
+    chosen = SelectedClasses(named, list(dict.fromkeys(request.stacks)))
     for inventory in request.inventories:
-        hosts = hosts_of_inventory(inventory, request.limit, catalog)
+        try:
+            hosts = hosts_of_inventory(inventory, request.limit, catalog)
+        except InventoryError as problem:
+            # Hosts may be of classes of a catalog that cannot be read.
+            raise catalog.broken.get(("site", None), problem) from None
         for name, cohort in hosts.of_class.values():
             chosen.hosts[name] = chosen.hosts.get(name, 0) + 1
             if cohort is not None:
@@ -152,8 +163,9 @@ def select(request: CheckRequest, catalog: Catalog, faults: Sequence[GoldnodeErr
                 f"the catalog has no class to check ({places})",
                 remedy="declare one, or name a stack with --stack",
             )
+        chosen.faults.extend(faults)
     elif faults:
-        _usable(named, request.stacks, chosen.left_out, catalog, faults)
+        _set_broken_aside(chosen, catalog)
     return chosen
 
 
@@ -167,23 +179,23 @@ def require_auto(names: Sequence[str], catalog: Catalog) -> None:
         )
 
 
-def _usable(
-    named: Sequence[str],
-    stacks: Sequence[str],
-    left_out: Sequence[str],
-    catalog: Catalog,
-    faults: Sequence[GoldnodeError],
-) -> None:
-    """Raise the first fault of the catalog if a subject, or a host of no class, may depend on a file with a fault.
+def _set_broken_aside(chosen: SelectedClasses, catalog: Catalog) -> None:
+    """Move classes and stacks that cannot be used to the faults: a wrong file only stops what uses it.
 
-    Other subjects can be judged: a wrong file only stops what uses it.
+    Raises the fault if nothing else is left, or if the file that is wrong decides which classes there are.
     """
-    for kind, names in (("class", named), ("stack", stacks)):
-        for name in names:
-            if (kind, name) in catalog.broken:
-                raise catalog.broken[kind, name]
-    if left_out or not set(named) <= set(catalog.classes) or not set(stacks) <= set(catalog.stacks):
-        raise faults[0]
+    if ("site", None) in catalog.broken:
+        unknown = {*chosen.classes} - {*catalog.class_names()} or {*chosen.stacks} - {*catalog.stacks}
+        if chosen.left_out or unknown:
+            raise catalog.broken["site", None]
+    for kind, names in (("class", chosen.classes), ("stack", chosen.stacks)):
+        for name in [name for name in names if (kind, name) in catalog.broken]:
+            names.remove(name)
+            chosen.faults.append(catalog.broken[kind, name])
+            if kind == "class":
+                chosen.broken.add(name)
+    if chosen.faults and not chosen.classes and not chosen.stacks:
+        raise chosen.faults[0]
 
 
 def given_workloads(request: CheckRequest, architecture: str) -> list[Workload]:
@@ -208,6 +220,15 @@ def _cohorts(
     return settle(
         rules_host.check_cohorts(members, {host.subject: loads for host, loads in seen.values()}), None
     )
+
+
+def not_judged(selected: SelectedClasses, faults: Sequence[GoldnodeError]) -> list[str]:
+    """Return sentences without full stop about wrong catalog files, and about cohorts that depend on them."""
+    files = [f"catalog file {fault.file}, which is wrong" for fault in faults]
+    cohorts = [
+        f"class {name} in cohort {cohort}" for cohort, name in sorted(selected.cohorts_with_broken().items())
+    ]
+    return [*files, *([few(cohorts)] if cohorts else [])]
 
 
 def _not_checked(hosts: Sequence[CompatHost], without: Sequence[str], left_out: Sequence[str]) -> list[str]:

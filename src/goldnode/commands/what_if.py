@@ -20,6 +20,7 @@ from goldnode.commands.check_request import (
     SelectedClasses,
     few,
     given_workloads,
+    not_judged,
     require_auto,
     select,
 )
@@ -95,7 +96,7 @@ def what_if(
 ) -> tuple[WhatIfDocument, list[GoldnodeError]]:
     """Compare the classes of a request on their present stacks with the same classes on `to`, a stack or a lock.
 
-    Return the document, and the faults of catalog files if the request names all classes. Raises GoldnodeError as
+    Return the document, and the faults of what was asked for and cannot be judged. Raises GoldnodeError as
     `compatibility_report` does, and if there is nothing to compare or the lock of `to` is edited or unreadable.
     """
     faults: list[GoldnodeError] = []
@@ -122,18 +123,22 @@ def what_if(
         sides = judge(name, catalog), judge(name, moved, target.lock)
         compared[name] = ComparedClass(entry, *sides, lock, refusals)
     staying = {name: judge(name, catalog) for name in stays}
-    cohorts = _cohorts(selected.cohorts, compared, staying, target)
+    pairs = [pair for pair in selected.cohorts if pair[0] not in selected.broken]
+    cohorts = _cohorts(pairs, compared, staying, target)
     for name, item in compared.items():
         _refuse(name, item, moved, site, target, on)
+    for cohort, broken in selected.cohorts_with_broken().items():
+        for name in compared.keys() & {name for name, other in selected.cohorts if other == cohort}:
+            compared[name].refusals.append(
+                (f"it shares cohort {cohort} with class {broken}, which cannot be judged", "correct its file")
+            )
     _refuse_cohorts(compared, cohorts)
     subjects = [
         *(subject for name, item in compared.items() for subject in _subjects(name, item)),
         *(_subject("cohort", few(group.names), None, group.before, group.after) for group in cohorts),
     ]
-    all_faults = [] if request.classes or request.inventories else faults
-    return _document(
-        Upgrade(catalog, site, target, selected, stays, compared, cohorts, on), subjects, faults
-    ), all_faults
+    upgrade = Upgrade(catalog, site, target, selected, stays, compared, cohorts, on)
+    return _document(upgrade, subjects, faults), selected.faults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -546,4 +551,4 @@ def _not_checked(upgrade: Upgrade, faults: Sequence[GoldnodeError]) -> list[str]
     if upgrade.selected.left_out:
         found.append(f"hosts of no class: {few(upgrade.selected.left_out)}")
     found += upgrade.selected.odd
-    return found + [f"catalog file {fault.file}, which is wrong" for fault in faults]
+    return found + not_judged(upgrade.selected, faults)

@@ -331,7 +331,11 @@ def test_comparison_that_is_not_possible_ends_with_2(
     ("old", "new", "says"),
     [
         ("580.178.04-1", "580.178.04-2", "this lock was edited after goldnode wrote it"),
-        ("packages:\n", "<<<<<<< ours\npackages:\n=======\n", "this is not valid YAML"),
+        (
+            "packages:\n",
+            "<<<<<<< ours\npackages:\n=======\n",
+            "this lock has the conflict markers of a merge",
+        ),
         ("stack: fleet_r580\n", "stack: fleet_r57\n", "this lock was edited"),
     ],
     ids=["edited", "conflict-markers", "of-another-stack"],
@@ -354,7 +358,15 @@ def test_stale_target_lock_is_a_reason_by_stack_and_an_error_by_file(quick: Path
 def test_wrong_catalog_file_stops_only_comparisons_that_use_it(quick: Path) -> None:
     edit(quick / "catalog/classes/infer_l4.yml", ("count: 1", "cuont: 1"))
     assert check("--to", "fleet_r580", "-c", "train_h100").exit_code == 0
-    assert check("--to", "fleet_r580", "-i", "hosts.yml").exit_code == 2
+    edit(
+        quick / "hosts.yml",
+        ('"i[01:40].example.org": {}', '"i[01:40].example.org": {goldnode_cohort: pretrain}'),
+    )
+    fleet_wide = check("--to", "fleet_r580", "-i", "hosts.yml")
+    assert fleet_wide.exit_code == 2
+    words = " ".join(fleet_wide.stdout.split())
+    assert "rollout of class train_a100: #" in words
+    assert "shares cohort pretrain with class infer_l4, which cannot be judged" in words
     whole = check("--to", "fleet_r580")
     assert whole.exit_code == 2
     assert "class train_h100" in whole.stdout
