@@ -12,7 +12,7 @@ from typing import Any
 from goldnode.catalog.load import LOCK_SUFFIX, Catalog, CatalogEntry
 from goldnode.catalog.models import NodeClass, Stack
 from goldnode.classdoc import checks, exceptions
-from goldnode.classdoc.compile import require_options
+from goldnode.classdoc.compile import check_installable
 from goldnode.classdoc.hosts import host_of_class, workloads_of_class
 from goldnode.classdoc.load import load_catalog
 from goldnode.commands.check_request import (
@@ -318,7 +318,7 @@ def _refuse(
         checks.check_accepted(moved.classes[name], target.stack.file, day)
         exceptions.check_exceptions(site, name, target.stack.name, day)
         if target.lock is not None:
-            require_options(moved.classes[name], target.stack, target.lock)
+            check_installable(moved.classes[name], target.stack, target.lock, site)
     except GoldnodeError as problem:
         where = (
             "" if problem.file is None else f" ({problem.file}{f':{problem.line}' if problem.line else ''})"

@@ -326,6 +326,30 @@ def test_comparison_that_is_not_possible_ends_with_2(
     assert says in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (
+            "modules: prebuilt\nmirror: {directory: m, url: 'http://m.example.org'}\n",
+            'and stack "fleet_r580" has none',
+        ),
+        ("mirror: {directory: m, url: 'http://m.example.org'}\n", "the mirror has no publication"),
+    ],
+    ids=["modules", "mirror"],
+)
+def test_lock_that_the_site_cannot_install_is_a_reason(quick: Path, lines: str, says: str) -> None:
+    site = quick / "goldnode-site.yml"
+    site.write_text(site.read_text(encoding="utf-8") + lines, encoding="utf-8")
+    assert says in reasons(document("--to", "fleet_r580", "-c", "train_h100"), "train_h100")
+
+
+def test_optional_part_that_the_lock_lacks_is_a_reason(quick: Path) -> None:
+    edit(quick / "catalog/classes/train_h100.yml", ("images:", "options: [dcgm]\nimages:"))
+    assert "asks for dcgm, which the lock" in reasons(
+        document("--to", "fleet_r580", "-c", "train_h100"), "train_h100"
+    )
+
+
 @pytest.mark.parametrize("to", ["fleet_r580", "catalog/stacks/fleet_r580.lock.yml"])
 @pytest.mark.parametrize(
     ("old", "new", "says"),
