@@ -26,7 +26,6 @@ from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.facts import workload as software
 
-TEMPLATES = Path(__file__).parent / "templates"
 NONE = "-"
 _WORDS = {"block": "blocked", "unknown": "not known", "warn": "with limits", "ok": "fits"}
 _EXERCISED = {
@@ -393,7 +392,7 @@ def html(shown: BlessedCombinations) -> str:
 def _render(name: str, shown: BlessedCombinations) -> str:
     environment = jinja2.Environment(
         # A missing variable must fail instead of leaving an empty cell.
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=name.endswith(".html.j2"),
         trim_blocks=True,
         lstrip_blocks=True,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import yaml
 
-from goldnode.classdoc.blessed_combinations import TEMPLATES
 from goldnode.commands.output import table
 from goldnode.compat.model import DeclaredAt
 from goldnode.compat.report import WIDTH, where
@@ -27,6 +27,8 @@ from goldnode.documents.what_if import (
 )
 
 OWNERS = "canary pool, waves, soak times, requirements, windows and approvals are the owner's to add"
+# The second directory has the style of all pages.
+_TEMPLATES = [str(files(package) / "templates") for package in ("goldnode.commands", "goldnode.classdoc")]
 _STEPS = {
     "replace": "replace before the nodes move",
     "move": "move",
@@ -108,7 +110,7 @@ def html(document: WhatIfDocument) -> str:
     """Return the report as one self-contained HTML page."""
     environment = jinja2.Environment(
         # A missing variable must fail instead of leaving an empty cell.
-        loader=jinja2.FileSystemLoader([Path(__file__).parent / "templates", TEMPLATES]),
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
