@@ -137,7 +137,7 @@ def what_if(
         *(subject for name, item in compared.items() for subject in _subjects(name, item)),
         *(_subject("cohort", few(group.names), None, group.before, group.after) for group in cohorts),
     ]
-    upgrade = Upgrade(catalog, site, target, selected, stays, compared, cohorts, on)
+    upgrade = Upgrade(catalog, site, target, selected, stays, compared, cohorts, request)
     return _document(upgrade, subjects, faults), selected.faults
 
 
@@ -152,7 +152,7 @@ class Upgrade:
     stays: Mapping[str, str]
     compared: Mapping[str, ComparedClass]
     cohorts: Sequence[ComparedCohorts]
-    on: dt.date | None
+    request: CheckRequest
 
 
 def target_of(to: str, catalog: Catalog, site: Site) -> UpgradeTarget:
@@ -548,6 +548,10 @@ def _not_checked(upgrade: Upgrade, faults: Sequence[GoldnodeError]) -> list[str]
         found.append(f"workloads of {few(bare)}, which name no image and no requirements")
     if upgrade.target.lock is None:
         found.append(f"exact versions of {upgrade.target.stack.name}, which has no lock")
+    if not upgrade.request.inventories:
+        found.append("cohorts, which an inventory declares (-i)")
+    if upgrade.request.limit is not None:
+        found.append(f"hosts outside of --limit {upgrade.request.limit}, which may share cohorts with these")
     if upgrade.selected.left_out:
         found.append(f"hosts of no class: {few(upgrade.selected.left_out)}")
     found += upgrade.selected.odd

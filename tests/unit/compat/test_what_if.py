@@ -166,7 +166,7 @@ def test_text_without_refusals_ends_with_0(quick: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "\norder:\n" in result.stdout
     assert "To declare it: `stack: fleet_r580` in catalog/classes/train_h100.yml:4" in result.stdout
-    assert "cohort" not in result.stdout, "without an inventory there are none"
+    assert "cohorts, which an inventory declares (-i)" in " ".join(result.stdout.split())
     assert "drop" not in result.stdout, "the other two classes still use the present stack"
 
 
@@ -274,6 +274,12 @@ def test_cohort_with_a_class_that_stays_is_refused(quick: Path) -> None:
     assert cohort["before"] == "blocked"
     assert cohort["after"] == "unknown", "the lock of debian12_r580 is not known"
     assert cohort["changes"][0]["after"]["rule"] == "cohort-driver"
+
+
+def test_limit_leaves_hosts_of_cohorts_out_and_reports_it(fleet: Path) -> None:
+    found = document("--to", "fleet_r580", "-i", "hosts.yml", "-l", "h0*")
+    assert [(item["class"], item["hosts"]) for item in found["moves"]] == [("train_h100", 9)]
+    assert "hosts outside of --limit h0*, which may share cohorts with these" in found["not_checked"]
 
 
 def test_candidate_image_is_judged_on_both_stacks(quick: Path) -> None:
