@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def facts() -> None:
-    """Audit the compatibility facts, and update them without a release."""
+    """Check the compatibility facts, and update them without a release."""
 
 
 @facts.command()
@@ -60,6 +60,16 @@ _KEY = click.option(
     type=_FILE,
     metavar="FILE",
     help="Secret key that signs the update, PEM (ed25519 or ECDSA). Repeatable.",
+)
+
+
+_THRESHOLD = click.option(
+    "--threshold",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Keys of the root that must sign.",
 )
 
 
@@ -115,14 +125,14 @@ def update(form: str, source: str | None) -> None:
     metavar="FILE",
     help="Secret key of the root, for a new repository. Repeatable.",
 )
+@_THRESHOLD
 @click.option(
-    "--threshold", type=click.IntRange(min=1), default=1, show_default=True, help="Root keys that must sign."
-)
-@click.option(
-    "--days",
+    "--valid",
+    "days",
     type=click.IntRange(min=1),
     default=90,
     show_default=True,
+    metavar="DAYS",
     help="Days until the signatures expire.",
 )
 @click.option("--bundle", type=_FILE, metavar="FILE", help="Also write the repository as a zip archive.")
@@ -137,14 +147,14 @@ def publish(
     bundle: Path | None,
     form: str,
 ) -> None:
-    """Sign facts, and publish them in the directory REPOSITORY.
+    """Publish signed facts in a directory.
 
-    Facts with a fault are not published. A web server, or the zip archive of --bundle, takes the repository
+    Facts with a fault are not published in REPOSITORY. A web server, or the zip archive of --bundle, takes the repository
     to the sites. They need the newest `metadata/N.root.json` once, over a way that they trust.
     """
     from goldnode.fleet import facts_update
 
-    wanted = facts_update.Publication(keys, root_keys, threshold, days, directory, bundle)
+    wanted = facts_update.FactsPublication(keys, root_keys, threshold, days, directory, bundle)
     version, root = facts_update.publish(repository, wanted)
     emit(
         form,
@@ -181,9 +191,7 @@ def publish(
     metavar="FILE",
     help="Secret key of the next root. Repeatable.",
 )
-@click.option(
-    "--threshold", type=click.IntRange(min=1), default=1, show_default=True, help="Root keys that must sign."
-)
+@_THRESHOLD
 @reports("facts-root")
 def rotate(
     repository: Path,
@@ -193,10 +201,10 @@ def rotate(
     threshold: int,
     form: str,
 ) -> None:
-    """Replace keys of the repository REPOSITORY: --key signs updates from now on, --new-root-key the root.
+    """Replace the keys of a repository of facts.
 
-    Sites follow by themselves, because the present keys of the root sign the next one. Publish again
-    afterwards.
+    From now on, --key signs updates and --new-root-key the root. Sites follow by themselves, because the
+    present keys of the root sign the next one. Publish again afterwards.
     """
     from goldnode.fleet import facts_update
 

@@ -39,7 +39,7 @@ class Installed:
 
 
 @dataclass(frozen=True)
-class Publication:
+class FactsPublication:
     """What to publish: keys that sign, keys and threshold of a new root, days until the signatures expire, the
     directory of the facts (None: those of this version), and the zip archive to write.
     """
@@ -61,7 +61,7 @@ class RootChange:
     threshold: int = 1
 
 
-def publish(repository: Path, wanted: Publication) -> tuple[int, Path]:
+def publish(repository: Path, wanted: FactsPublication) -> tuple[int, Path]:
     """Publish facts as the next version. Return its number and the newest root document.
 
     Raises FactsError for facts with a fault, and UpdateError.

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from tests.unit.channels.test_updates import key
 
 from goldnode.cli import main
+from goldnode.compat import rules_host
 from goldnode.facts import host
-
 
 # Dates of facts that are newer than the built-in ones.
 NEXT, LATER = (str(host.built_in() + dt.timedelta(days=days)) for days in (1, 2))
@@ -150,6 +150,23 @@ def test_an_installed_update_that_was_damaged_is_an_error(desk: Desk) -> None:
     assert "goldnode facts update" in done.output
     assert desk.run("update").exit_code == 0
     assert str(host.compiled()) == NEXT
+
+
+def test_facts_beyond_the_limit_of_the_site_are_a_warning(desk: Desk) -> None:
+    today = dt.datetime.now(tz=dt.UTC).date()
+    old = max((today - host.built_in()).days, 0)
+    warned = []
+    for limit in (old + 1, old, max(old - 1, 1)):
+        desk.site.write_text(f"facts: {{root: trusted.json, max_age: {limit}}}\n")
+        found = rules_host.facts_age(limit, host.built_in() + dt.timedelta(days=old))
+        warned.append(bool(found))
+        done = CliRunner().invoke(main, ["check", "-c", "cpu_only"])
+        assert ("[facts-age]" in done.output) == (old > limit)
+    assert warned == [False, False, old > max(old - 1, 1)]
+    (finding,) = rules_host.facts_age(90, host.built_in() + dt.timedelta(days=91))
+    assert finding.severity == "warn"
+    assert "91 days old; the site's limit is 90" in finding.message
+    assert finding.remedy == "run `goldnode facts update`"
 
 
 def test_a_rotation_is_followed(desk: Desk) -> None:
