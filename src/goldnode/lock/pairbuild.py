@@ -75,7 +75,7 @@ _NO_PROGRAM = re.compile(
 
 @dataclass(frozen=True)
 class PairOutcome:
-    """What came of a build: the exit status of DKMS, its log, and the modules that should be and are there."""
+    """Result of a build before it is judged: the exit status of DKMS, its log, and the modules that should be and are there."""
 
     status: int
     log: str
@@ -179,7 +179,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 @dataclass
 class PairRun:
-    """What a run did: records it wrote, pairs that gave none with the reason, and pairs it did not come to."""
+    """Result of a run: records it wrote, pairs that gave none with the reason, and pairs it did not come to."""
 
     written: list[MeasuredBuild] = field(default_factory=list)
     without: list[tuple[ModulePair, str]] = field(default_factory=list)
@@ -471,12 +471,12 @@ def _exclusive(layer: Path) -> str:
     return "; ".join(lines)
 
 
-# -- what `goldnode modules matrix --packages` does
+# -- `goldnode modules matrix --packages`
 
 
 @dataclass(frozen=True)
 class PairRequest:
-    """What to measure: suites (none: those of the catalog's stacks), pairs, and how many builds at a time."""
+    """Request of a measurement: suites (none: those of the catalog's stacks), pairs, and how many builds at a time."""
 
     suites: Sequence[PairSuite]
     selection: PairSelection

@@ -91,7 +91,7 @@ class ModulePair:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What identifies the build: driver package and version, flavour, kernel and its version, architecture."""
+        """Identity of the build: driver package and version, flavour, kernel and its version, architecture."""
         driver, kernel = self.driver, self.kernel
         return (
             driver.package,
