@@ -15,6 +15,7 @@ from goldnode.classdoc import checks
 from goldnode.compat import known_bad, rules, rules_host, rules_wheels, rules_workload, workloads
 from goldnode.compat.check import check
 from goldnode.compat.model import CompatFinding, CompatHost, Workload
+from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
 from goldnode.facts import wheels
 from goldnode.facts import workload as workload_facts
@@ -35,10 +36,17 @@ def name(row: Mapping[str, Any]) -> str:
     return " ".join(re.sub(r"[{}'\[\],]", "", str(value)) for value in values)
 
 
+def rules_of(row: Mapping[str, Any]) -> list[str]:
+    """Return the rules that decide about a row; none for one that fits."""
+    by = row.get("by", [])
+    return [by] if isinstance(by, str) else by
+
+
 def findings(row: Mapping[str, Any], folder: Path) -> list[CompatFinding]:
     """Return the findings about a row that count for its judgement."""
     found = check(_host(row), _workloads(row, folder))
-    return [item for item in found if item.rule not in ASIDE]
+    aside = ASIDE if "gpu" in row or "branch" in row else (*ASIDE, "image-backend")
+    return [item for item in found if item.rule not in aside]
 
 
 def judgement(found: list[CompatFinding]) -> str:
@@ -75,54 +83,71 @@ def _workloads(row: Mapping[str, Any], folder: Path) -> list[Workload]:
 
 # -- without one fact
 
+FILES = (
+    *("frameworks.yml", "wheels.yml", "cudnn_nccl.yml", "cuda.yml", "nvidia_drivers.yml", "rocm.yml"),
+    *("container_toolkit.yml", "gpus.yml"),
+)
+# The keys by which an item of the facts is named.
+_NAMES = (
+    *("version", "release", "releases", "first", "cuda", "branch", "major", "cudnn", "kmd", "kernel", "build", "name"),
+    *("sku", "image", "engine", "cc", "package"),
+)
+
 
 @cache
 def _caches() -> tuple[Callable[[], None], ...]:
+    """Return what forgets everything derived from the facts, but not the facts themselves."""
     modules = (facts, wheels, workload_facts, rules, rules_host, rules_wheels, rules_workload, known_bad, checks)
-    found = [
+    read = ("_loaded", "_own")
+    return tuple(
         value.cache_clear
         for module in modules
-        for value in vars(module).values()
-        if hasattr(value, "cache_clear") and value is not facts.load
-    ]
-    return tuple(found)
+        for name, value in vars(module).items()
+        if hasattr(value, "cache_clear") and name not in read
+    )
 
 
 @contextmanager
-def without(place: list[Any], index: int) -> Iterator[None]:
-    """Take one item out of a list of the facts."""
-    taken = place.pop(index)
+def without(items: list[Any], taken: list[int]) -> Iterator[None]:
+    """Take items out of a list of the facts."""
+    before = list(items)
+    items[:] = [item for index, item in enumerate(before) if index not in taken]
     for clear in _caches():
         clear()
     try:
         yield
     finally:
-        place.insert(index, taken)
+        items[:] = before
         for clear in _caches():
             clear()
 
 
-def facts_about(row: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], int]]:
-    """Yield the items of the facts that name a value of a row: what they are, their list and their place in it."""
+def facts_about(row: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], list[int]]]:
+    """Yield the items of the facts that name a value of a row: where they are, their list and their places in it."""
     values = set(_texts({key: value for key, value in row.items() if key not in _OF_ROW}))
     for value in list(values):
         values |= {".".join(value.split(".")[:count]) for count in (1, 2, 3)}
-    for file in ("frameworks.yml", "cuda.yml", "nvidia_drivers.yml", "rocm.yml", "wheels.yml", "cudnn_nccl.yml"):
+    if "gpu" in row:
+        gpu = facts.gpu(row["gpu"])
+        values |= {gpu.architecture, *filter(None, (gpu.compute_capability, gpu.gfx))}
+    for file in FILES:
         yield from _items(file, facts.load(file), values)
 
 
-_NAMES = ("version", "release", "first", "cuda", "branch", "major", "cudnn", "kmd", "kernel", "build", "cc", "name")
-
-
-def _items(where: str, value: Any, values: set[str]) -> Iterator[tuple[str, list[Any], int]]:
+def _items(where: str, value: Any, values: set[str]) -> Iterator[tuple[str, list[Any], list[int]]]:
     if isinstance(value, dict):
         for key, item in value.items():
             if key not in ("sources", "meta"):
                 yield from _items(f"{where} {key}", item, values)
     elif isinstance(value, list):
-        for index, item in enumerate(value):
-            if isinstance(item, dict) and values & set(_texts([item.get(key) for key in _NAMES])):
-                yield where, value, index
+        named = [
+            index
+            for index, item in enumerate(value)
+            if values & set(_texts([item.get(key) for key in _NAMES] if isinstance(item, dict) else item))
+        ]
+        if named:
+            yield where, value, named
+        for item in value:
             yield from _items(where, item, values)
 
 
@@ -134,22 +159,42 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
     elif value is not None and not isinstance(value, bool):
         yield str(value)
-        # A requirement, an image reference or a build: their parts.
-        yield from re.findall(r"\d+(?:\.\d+)+(?:\.post\d+)?|[a-z][a-z0-9-]+|cu\d+", str(value))
+        # A requirement, an image reference, a build or a span: their parts.
+        yield from re.findall(r"\d+(?:\.\d+)+(?:\.post\d+)?|[a-z][a-z0-9-]+(?:/[a-z0-9-]+)?|cu\d+", str(value))
 
 
 def depends_on(row: Mapping[str, Any], folder: Path) -> str | None:
-    """Return a fact or rule without which the row is judged otherwise, or None."""
+    """Return a fact or rule without which the row is judged otherwise, or None.
+
+    A fact is an item of a list, such as one branch or one release; a CUDA minor is all its releases.
+    """
     found = findings(row, folder)
     if "by" in row:
-        rest = judgement([item for item in found if item.rule != row["by"]])
-        return f"rule {row['by']}" if rest != row["judge"] else None
-    for where, place, index in facts_about(row):
-        with without(place, index):
-            try:
-                changed = judgement(findings(row, folder)) != row["judge"]
-            except (KeyError, StopIteration, ValueError):
-                changed = True  # the facts no longer hold together
-        if changed:
-            return f"{where} {index}"
+        rest = judgement([item for item in found if item.rule not in rules_of(row)])
+        return f"rule {', '.join(rules_of(row))}" if rest != row["judge"] else None
+    for where, items, named in facts_about(row):
+        tries = [[index] for index in named] if len(named) < 12 else []
+        for taken in (named, *tries):
+            with without(items, taken):
+                try:
+                    changed = judgement(findings(row, folder)) != row["judge"]
+                except (FactsError, KeyError, StopIteration, ValueError, AttributeError):
+                    changed = False  # the facts no longer hold together: that proves nothing
+            if changed:
+                return f"{where} {taken}"
     return None
+
+
+def main() -> None:
+    """Print what each row depends on, and how many depend on nothing."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = {name(row): depends_on(row, Path(folder)) for row in ROWS}
+    for row, fact in found.items():
+        print(f"{row}: {fact or 'NOTHING'}")
+    print(f"{sum(fact is not None for fact in found.values())} of {len(found)} rows depend on a fact or rule")
+
+
+if __name__ == "__main__":
+    main()
