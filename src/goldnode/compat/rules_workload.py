@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, Workload
+from goldnode.facts import wheels
 from goldnode.facts import workload as facts
 from goldnode.facts.host import GpuModel, Origin
 from goldnode.facts.workload import CudaMinor, closest, key, minor, same, satisfies
@@ -831,6 +832,8 @@ def framework_version(host: CompatHost | None, workload: Workload | None) -> Ite
         elif public in known:
             yield from _brings_nothing(workload, name, known[public])
             continue
+        elif name in ("jax", "jaxlib") and public in wheels.packages()[name]:
+            continue  # its wheel names what it needs
         near = closest(public, known)
         remedy = f"use {name} {near}, the nearest that is known" if near else None
         yield _finding(rule, "unknown", workload, f"{name} {version} is not in the facts", (), remedy)
@@ -1185,11 +1188,22 @@ def framework_libraries(host: CompatHost | None, workload: Workload | None) -> I
         yield from _framework_pins(workload)
         return
     for library, pinned in (("cudnn", workload.cudnn), ("nccl", workload.nccl)):
-        if pinned is not None:
+        if pinned is not None and _torch_wants(host, workload, library) is not False:
             yield from _pins(workload, library, pinned)
 
 
 _TITLES = {"cudnn": "cuDNN", "nccl": "NCCL"}
+
+
+def _torch_wants(host: CompatHost | None, workload: Workload, library: str) -> bool | None:
+    """Return whether torch's wheel requires a library on the machine of the class: some do on x86_64 only."""
+    torch = workload.frameworks.get("torch")
+    release = wheels.packages()["torch"].get(facts.public(torch)) if torch and "+" not in torch else None
+    build = facts.torch(torch or "")
+    if host is None or release is None or build is None or build.cuda is None:
+        return None
+    name = f"nvidia-{library}-cu{build.cuda.partition('.')[0]}"
+    return release.needs(name, "aarch64" if host.architecture == "arm64" else "x86_64")
 
 
 def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFinding]:

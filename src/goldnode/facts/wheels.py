@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from packaging.requirements import Requirement
+
 from goldnode.facts.host import Origin, load, origins
 
 FILE = "wheels.yml"
@@ -34,6 +36,21 @@ class WheelRelease:
         """Return whether a wheel exists for `machine` and `python` ("3.11")."""
         wanted = int(python.split(".")[1])
         return any(_serves(tag, wanted) for tag in self.tags(machine))
+
+    def needs(self, name: str, machine: str) -> bool | None:
+        """Return whether the release requires package `name` on `machine`; None if its requirements were not read."""
+        if self.requires is None:
+            return None
+        wanted = (Requirement(text) for text in self.requires if text.startswith(name))
+        environment = {
+            "sys_platform": "linux",
+            "platform_system": "Linux",
+            "platform_machine": machine,
+            "extra": "",
+        }
+        return any(
+            item.name == name and (item.marker is None or item.marker.evaluate(environment)) for item in wanted
+        )
 
     @property
     def origins(self) -> tuple[Origin, ...]:
