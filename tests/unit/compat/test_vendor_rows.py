@@ -35,8 +35,8 @@ def test_row_is_judged_as_its_document_has_it(row: dict[str, Any], tmp_path: Pat
     assert all(item.message and item.remedy for item in found if item.severity == "unknown"), told
 
 
-# All rows: `python -m tests.unit.compat.vendor_rows`. One takes up to a second.
-@pytest.mark.parametrize("row", FITTING[::20], ids=vendor_rows.name)
+# All of them: tests/images/test_compat_answers.py, and `python -m tests.unit.compat.vendor_rows`.
+@pytest.mark.parametrize("row", FITTING[::40], ids=vendor_rows.name)
 def test_row_that_fits_depends_on_a_fact(row: dict[str, Any], tmp_path: Path) -> None:
     assert vendor_rows.depends_on(row, tmp_path) is not None
 

@@ -84,8 +84,8 @@ def _workloads(row: Mapping[str, Any], folder: Path) -> list[Workload]:
 # -- without one fact
 
 FILES = (
-    *("frameworks.yml", "wheels.yml", "cudnn_nccl.yml", "cuda.yml", "nvidia_drivers.yml", "rocm.yml"),
-    *("container_toolkit.yml", "gpus.yml"),
+    *("nvidia_drivers.yml", "frameworks.yml", "cuda.yml", "container_toolkit.yml", "rocm.yml"),
+    *("cudnn_nccl.yml", "wheels.yml", "gpus.yml"),
 )
 # The keys by which an item of the facts is named.
 _NAMES = (
