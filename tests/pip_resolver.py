@@ -62,11 +62,17 @@ def _target(python: str, machine: str) -> list[str]:
 
 def _environment() -> dict[str, str]:
     """Return the environment without the settings of the machine: they can name constraints, and folders with wheels."""
-    left = {key: value for key, value in os.environ.items() if key not in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL")}
+    left = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL")
+    }
     return {**left, "PIP_CONFIG_FILE": os.devnull, "PIP_CONSTRAINT": os.devnull}
 
 
-def ask(requirements: Sequence[str], python: str, machine: str, *, pip: str, cache: str) -> ResolverAnswer | None:
+def ask(
+    requirements: Sequence[str], python: str, machine: str, *, pip: str, cache: str
+) -> ResolverAnswer | None:
     """Return pip's answer, or None if it did not answer in time. Raises RuntimeError if pip failed otherwise."""
     target = {
         "python_version": python,
@@ -93,7 +99,9 @@ def ask(requirements: Sequence[str], python: str, machine: str, *, pip: str, cac
     if done.returncode == 0:
         return ResolverAnswer(True, None)
     errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-    why = next((line for line in errors if re.match(r"Cannot install|Could not find|No matching", line)), None)
+    why = next(
+        (line for line in errors if re.match(r"Cannot install|Could not find|No matching", line)), None
+    )
     if why is None:
         raise RuntimeError(f"pip failed on {' '.join(requirements)}: {done.stderr[-1500:]}")
     # The list of other versions is long, and changes each day.
@@ -109,7 +117,11 @@ def served(name: str, pip: str) -> list[str]:
     for python in ("3.9", "3.12"):
         argv = [pip, "-m", "pip", "index", "versions", name, "--only-binary", ":all:"]
         done = subprocess.run(
-            [*argv, *_target(python, "x86_64")], env=_environment(), capture_output=True, text=True, check=False
+            [*argv, *_target(python, "x86_64")],
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         listed = re.search(r"^Available versions: (.*)$", done.stdout, re.M)
         found |= {Version(item) for item in listed.group(1).split(", ")} if listed else set()
@@ -198,7 +210,9 @@ def _set(chance: _Chance) -> list[str]:
     if draw < 0.90:  # three or four together
         found = [first]
         for _, partner in chance.random.sample(PAIRS, chance.random.choice((2, 2, 3))):
-            found.append(f"{partner}=={chance.wanted('torch', torch, partner) or _partner(chance, 'torch', torch, partner)}")
+            found.append(
+                f"{partner}=={chance.wanted('torch', torch, partner) or _partner(chance, 'torch', torch, partner)}"
+            )
         library = _library(chance, torch)
         return [*found, library] if library and chance.random.random() < 0.4 else found
     low = chance.version("torch", least="2.1")
@@ -211,7 +225,10 @@ NAMES = (
     *(f"jax-cuda{major}-{kind}" for major in ("12", "13") for kind in ("plugin", "pjrt")),
     *(f"nvidia-{name}-cu{major}" for major in ("11", "12", "13") for name in ("cudnn", "nccl")),
     *("nvidia-cusparselt-cu12", "nvidia-cusparselt-cu13"),
-    *(f"nvidia-{name}-cu12" for name in ("cublas", "cuda-runtime", "cuda-nvrtc", "cuda-cupti", "cufft", "curand")),
+    *(
+        f"nvidia-{name}-cu12"
+        for name in ("cublas", "cuda-runtime", "cuda-nvrtc", "cuda-cupti", "cufft", "curand")
+    ),
     *(f"nvidia-{name}-cu12" for name in ("cusolver", "cusparse", "nvjitlink", "nvtx", "cufile", "nvshmem")),
     *("nvidia-nvshmem-cu13", "nvidia-cublas", "nvidia-cuda-runtime"),
 )
@@ -219,8 +236,8 @@ NAMES = (
 
 def sets(seed: int, count: int, pip: str) -> Iterator[dict[str, Any]]:
     """Yield `count` different sets, each with a Python and a machine."""
-    chance = _Chance(random.Random(seed), {name: served(name, pip) for name in NAMES})
-    seen = set()
+    chance = _Chance(random.Random(seed), {name: served(name, pip) for name in NAMES})  # noqa: S311 - chance, not a secret
+    seen: set[tuple[str, ...]] = set()
     while len(seen) < count:
         requirements = _set(chance)
         python, machine = chance.random.choice(PYTHONS), chance.random.choice(MACHINES)
@@ -243,7 +260,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--out", type=Path, default=TABLE)
-    parser.add_argument("--pip", default=sys.executable, help="the Python of an environment with pip 24.1 or later")
+    parser.add_argument(
+        "--pip", default=sys.executable, help="the Python of an environment with pip 24.1 or later"
+    )
     parser.add_argument("--cache", default=tempfile.gettempdir() + "/goldnode-pip-cache")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
@@ -258,7 +277,9 @@ def main() -> None:
         if answer is None:
             print("no answer in time:", row, file=sys.stderr, flush=True)
             return None
-        text = _text({**row, "accepts": answer.accepts, **({"reason": answer.reason} if answer.reason else {})})
+        text = _text(
+            {**row, "accepts": answer.accepts, **({"reason": answer.reason} if answer.reason else {})}
+        )
         print(text, flush=True)
         return text
 
@@ -267,8 +288,9 @@ def main() -> None:
     version = subprocess.run(
         [asked.pip, "-m", "pip", "--version"], capture_output=True, text=True, check=True
     ).stdout.split()[1]
+    day = dt.datetime.now(dt.UTC).date()
     head = [
-        f"# Requirement sets, generated from seed {asked.seed}, with the answer of pip {version} on {dt.date.today()}.",
+        f"# Requirement sets, generated from seed {asked.seed}, with the answer of pip {version} on {day}.",
         "# Written by `python -m tests.pip_resolver`. accepts: whether pip resolves the set for this Python and machine, wheels only;",
         "# reason: its first line that says why not.",
     ]

@@ -27,7 +27,7 @@ def pip(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_pip_answers_as_recorded(pip: str, tmp_path: Path) -> None:
     """Without vllm, whose sets take half a minute each."""
     rows = [row for row in test_pip_answers.ANSWERS if "vllm" not in row["requirements"][0]]
-    for row in random.Random(18).sample(rows, 30):
+    for row in random.Random(18).sample(rows, 30):  # noqa: S311 - chance, not a secret
         answer = pip_resolver.ask(
             row["requirements"], row["python"], row["machine"], pip=pip, cache=str(tmp_path / "cache")
         )

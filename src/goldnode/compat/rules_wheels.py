@@ -112,7 +112,7 @@ def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
             continue
         seen.add((name, extras))
         implied = name in _PINNING and name not in found.pinned
-        if release is not None and release.requires is None or release is None and implied:
+        if (release is not None and release.requires is None) or (release is None and implied):
             found.unread.append(chain)
         if release is None or release.requires is None:
             continue

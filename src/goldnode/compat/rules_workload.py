@@ -875,7 +875,7 @@ def _known(name: str, workload: Workload) -> Mapping[str, Any] | None:
     if name in ("ollama", "tensorrt-llm"):
         version = workload.frameworks[name]
         row = facts.engine_minimum(name, version)
-        return dict.fromkeys(facts.engines(name), {}) if row is None else {facts.public(version): row}
+        return {item: {} for item in facts.engines(name)} if row is None else {facts.public(version): row}
     return None
 
 
@@ -1159,7 +1159,9 @@ def tensorrt_cuda(host: CompatHost | None, workload: Workload | None) -> Iterato
     if row is None or major in {key(item)[0] for item in row["cuda"]}:
         return
     message = f"TensorRT {version} is published for CUDA {_and(row['cuda'])}, and the workload has CUDA {workload.cuda}"
-    fitting = [name for name, item in facts.tensorrt().items() if major in {key(cuda)[0] for cuda in item["cuda"]}]
+    fitting = [
+        name for name, item in facts.tensorrt().items() if major in {key(cuda)[0] for cuda in item["cuda"]}
+    ]
     remedy = f"use TensorRT {closest(version, fitting)}" if fitting else f"use CUDA {row['cuda'][0]}"
     yield _finding("tensorrt-cuda", "block", workload, message, facts.framework_sources(row), remedy)
 

@@ -49,7 +49,8 @@ class WheelRelease:
             "extra": "",
         }
         return any(
-            item.name == name and (item.marker is None or item.marker.evaluate(environment)) for item in wanted
+            item.name == name and (item.marker is None or item.marker.evaluate(environment))
+            for item in wanted
         )
 
     @property

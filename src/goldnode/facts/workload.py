@@ -543,9 +543,7 @@ def engine_minimum(engine: str, version: str) -> Mapping[str, Any] | None:
     newest = table["newest"].get(engine)
     if newest is not None and key(version) > key(newest):
         return None
-    rows = [
-        row for row in table["entries"] if row["engine"] == engine and key(row["first"]) <= key(version)
-    ]
+    rows = [row for row in table["entries"] if row["engine"] == engine and key(row["first"]) <= key(version)]
     return max(rows, key=lambda row: key(row["first"]), default=None)
 
 
@@ -564,9 +562,7 @@ def tensorrt() -> dict[str, Mapping[str, Any]]:
 def onnxruntime(version: str) -> Mapping[str, Any] | None:
     """Return what ONNX Runtime's package for the GPU is built with, or None if its table was not read."""
     release = minor(version)
-    return next(
-        (row for row in load(FRAMEWORKS)["onnxruntime"] if _within(release, row["releases"])), None
-    )
+    return next((row for row in load(FRAMEWORKS)["onnxruntime"] if _within(release, row["releases"])), None)
 
 
 def framework_row(name: str) -> Mapping[str, Any]:

@@ -618,8 +618,20 @@ CASES: list[Any] = [
     ),
     # -- ROCm
     ("tensorrt-cuda", None, {"frameworks": {"tensorrt": "10.13.2.6"}, "cuda": "13.0"}, None, ()),
-    ("tensorrt-cuda", None, {"frameworks": {"tensorrt": "10.13.2"}, "cuda": "11.8"}, "block", ("use TensorRT 10.13.0",)),
-    ("tensorrt-cuda", None, {"frameworks": {"tensorrt": "10.9.0"}, "cuda": "13.0"}, "block", ("12.8 and 11.8",)),
+    (
+        "tensorrt-cuda",
+        None,
+        {"frameworks": {"tensorrt": "10.13.2"}, "cuda": "11.8"},
+        "block",
+        ("use TensorRT 10.13.0",),
+    ),
+    (
+        "tensorrt-cuda",
+        None,
+        {"frameworks": {"tensorrt": "10.9.0"}, "cuda": "13.0"},
+        "block",
+        ("12.8 and 11.8",),
+    ),
     ("rocm-driver", node(MI300X, amdgpu="30.30.2"), {"rocm": "7.2.1"}, None, ()),
     ("rocm-driver", node(MI300X, amdgpu="6.3.1"), {"rocm": "6.2.4"}, None, ()),
     ("rocm-driver", node(MI300X, amdgpu="30.10.1"), {"rocm": "7.1.1"}, None, ()),

@@ -56,7 +56,7 @@ def judgement(found: list[CompatFinding]) -> str:
 
 
 def _host(row: Mapping[str, Any]) -> CompatHost:
-    fields = {
+    fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in row.items()
         if key not in (*_OF_ROW, *_WORKLOAD, "gpu", "image", "pins")
@@ -64,8 +64,9 @@ def _host(row: Mapping[str, Any]) -> CompatHost:
     gpus = (facts.gpu(row["gpu"]),) if "gpu" in row else ()
     driver = row.get("driver")
     vendor = "nvidia" if driver or "branch" in row else gpus[0].vendor if gpus else None
+    fields |= {"gpus": gpus, "vendor": vendor}
     fields.setdefault("branch", driver.split(".")[0] if driver else None)
-    return CompatHost("node", gpus=gpus, vendor=vendor, **fields)
+    return CompatHost("node", **fields)
 
 
 def _workloads(row: Mapping[str, Any], folder: Path) -> list[Workload]:
@@ -89,7 +90,20 @@ FILES = (
 )
 # The keys by which an item of the facts is named.
 _NAMES = (
-    *("version", "release", "releases", "first", "cuda", "branch", "major", "cudnn", "kmd", "kernel", "build", "name"),
+    *(
+        "version",
+        "release",
+        "releases",
+        "first",
+        "cuda",
+        "branch",
+        "major",
+        "cudnn",
+        "kmd",
+        "kernel",
+        "build",
+        "name",
+    ),
     *("sku", "image", "engine", "cc", "package"),
 )
 
@@ -97,7 +111,17 @@ _NAMES = (
 @cache
 def _caches() -> tuple[Callable[[], None], ...]:
     """Return what forgets everything derived from the facts, but not the facts themselves."""
-    modules = (facts, wheels, workload_facts, rules, rules_host, rules_wheels, rules_workload, known_bad, checks)
+    modules = (
+        facts,
+        wheels,
+        workload_facts,
+        rules,
+        rules_host,
+        rules_wheels,
+        rules_workload,
+        known_bad,
+        checks,
+    )
     read = ("_loaded", "_own")
     return tuple(
         value.cache_clear
@@ -160,7 +184,9 @@ def _texts(value: Any) -> Iterator[str]:
     elif value is not None and not isinstance(value, bool):
         yield str(value)
         # A requirement, an image reference, a build or a span: their parts.
-        yield from re.findall(r"\d+(?:\.\d+)+(?:\.post\d+)?|[a-z][a-z0-9-]+(?:/[a-z0-9-]+)?|cu\d+", str(value))
+        yield from re.findall(
+            r"\d+(?:\.\d+)+(?:\.post\d+)?|[a-z][a-z0-9-]+(?:/[a-z0-9-]+)?|cu\d+", str(value)
+        )
 
 
 def depends_on(row: Mapping[str, Any], folder: Path) -> str | None:
