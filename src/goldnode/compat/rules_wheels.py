@@ -171,6 +171,7 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
     for name, version in workload.pins.items():
         if name not in reported:
             yield from _not_recorded(workload, name, version)
+    yield from _missing(workload)
     closure = _closure(host, workload)
     told: set[tuple[str, str]] = set()
     for demand in closure.demands:
@@ -199,6 +200,16 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
         name = chain.split(" ")[0]
         message = f"what {chain} requires was not recorded, so that its pins are not judged against it"
         yield _finding(rule, "unknown", workload, name, message, _RESOLVE)
+
+
+def _missing(workload: Workload) -> Iterator[CompatFinding]:
+    """Report pins that require a release which the package index does not have."""
+    for name, version in workload.pins.items():
+        release = wheels.packages().get(name, {}).get(_public(name, version))
+        for text in release.missing if release is not None else ():
+            message = f"{name} {version} requires {text}, of which the package index had no wheel"
+            remedy = f"use another release of {name}, or an index that has {text}"
+            yield _finding("wheel-requires", "block", workload, name, message, remedy)
 
 
 _RESOLVE = "run `pip install --dry-run -r FILE` on one node of the class"
@@ -235,6 +246,7 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
     judged = {finding.message.split(" ")[0] for finding in framework_python(host, workload)}
     fitting = set(PYTHONS)
     limits: list[str] = []
+    refused = bool(judged)
     for name, version in pins.items():
         release = wheels.packages().get(name, {}).get(_public(name, version))
         if release is None or "+" in version:
@@ -250,6 +262,7 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
             continue
         tags = release.tags(machine)
         if not tags:
+            refused = True
             message = f"{called} has no wheel for {machine}, only for {' and '.join(release.wheels)}"
             yield _finding(
                 rule, "block", workload, name, message, f"use a release that has one for {machine}"
@@ -261,12 +274,30 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
                 fitting &= served
                 limits.append(called)
         elif python not in served and name not in judged:
+            refused = True
             message = (
                 f"{called} has {_spans(served)} on {machine}, and the workload has Python {workload.python}"
             )
             yield _finding(rule, "block", workload, name, message, _other_python(served))
     if limits:
         yield _common_python(workload, limits, fitting)
+    if python is not None and workload.kind == "requirements" and not refused:
+        yield from _implied_tags(host, workload, python)
+
+
+def _implied_tags(host: CompatHost | None, workload: Workload, python: str) -> Iterator[CompatFinding]:
+    """Check that the releases that pinned ones require exactly have a wheel for the machine and the Python."""
+    closure = _closure(host, workload)
+    for name, (version, chain) in closure.implied.items():
+        release = wheels.packages().get(name, {}).get(_public(name, version))
+        if release is None or not release.wheels:
+            continue
+        served = {
+            item for item in PYTHONS if release.has_wheel(closure.machine, item) and _allows(release, item)
+        }
+        if python not in served:
+            message = f"{name} {version}, which {chain} requires, has {_spans(served)} on {closure.machine}"
+            yield _finding("wheel-tags", "block", workload, name, message, _other_python(served))
 
 
 def _common_python(workload: Workload, limits: list[str], fitting: set[str]) -> CompatFinding:

@@ -1135,6 +1135,7 @@ class WheelReleaseRow(FactsRow):
     python: str | None
     wheels: dict[str, str]
     requires: list[str] | None
+    missing: list[str] | None = None
 
 
 class WheelPackageRow(FactsRow):

@@ -27,6 +27,7 @@ class WheelRelease:
     requires_python: str | None
     wheels: Mapping[str, tuple[str, ...]]
     requires: tuple[str, ...] | None
+    missing: tuple[str, ...] = ()  # exact requirements of which the package index had no wheel
 
     def tags(self, machine: str) -> tuple[str, ...]:
         """Return the Python tags of the wheels for `machine` ("x86_64"): cp311, cp38+ (stable ABI), py3."""
@@ -82,6 +83,7 @@ def packages() -> dict[str, dict[str, WheelRelease]]:
                     for machine in machines.split()
                 },
                 requires=None if item["requires"] is None else tuple(item["requires"]),
+                missing=tuple(item.get("missing") or ()),
             )
             for item in row["releases"]
         }
