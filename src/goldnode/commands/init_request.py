@@ -269,7 +269,7 @@ def _next(
         )
         return steps
     run = f"{_program('ansible-playbook')} {shlex.quote(site.playbook(collection=collection))}"
-    steps.append((f"{run} --check --diff", "what would change"))
+    steps.append((f"{run} --check --diff", "show the changes"))
     steps.append((run, "apply it; this never reboots"))
     return steps
 

@@ -163,7 +163,7 @@ class SiteException(BaseModel):
     )
     subject: str | None = Field(
         default=None,
-        description="What the finding is about, for instance an image; null: whatever it is about.",
+        description="Subject of the finding, for instance an image; null: any subject.",
     )
     owner: str = Field(min_length=1, description="Who has accepted it.")
     reason: str = Field(min_length=1, description="Why it is accepted.")
@@ -390,7 +390,7 @@ def find_site() -> Path | None:
         other = path.with_suffix(".yaml")
         if other.is_file():
             raise SiteError(
-                "a site file of this name is read by nobody", file=other, remedy=f"rename it to {path.name}"
+                "a site file of this name is never read", file=other, remedy=f"rename it to {path.name}"
             )
     return None
 

@@ -78,7 +78,7 @@ def passwords(root: Path) -> Iterator[Finding]:
         if len(fields) > 2 and fields[2] == "0" and fields[0] != "root":
             yield "etc/passwd", f"{fields[0]} is root by another name"
     if not _text(root / "etc/shadow"):
-        yield "etc/shadow", "there is none"
+        yield "etc/shadow", "it is missing"
 
 
 def identity(root: Path) -> Iterator[Finding]:
@@ -103,7 +103,7 @@ def authorised(root: Path) -> Iterator[Finding]:
     for pattern in ("root/.ssh/authorized_keys*", "home/*/.ssh/authorized_keys*"):
         for path in sorted(root.glob(pattern)):
             if _text(path).strip():
-                yield str(path.relative_to(root)), "it lets somebody in"
+                yield str(path.relative_to(root)), "it allows a login"
 
 
 def private_keys(root: Path) -> Iterator[Finding]:

@@ -366,7 +366,9 @@ def _twice(folder: _Folder) -> None:
             others = [other for other in folder["gpus.yml"][vendor] if set(shared) & set(other["pci_ids"])]
             if shared and not any("shared" in str(other.get("note")) for other in others):
                 folder.report(
-                    "gpus.yml", (vendor, index), f"PCI id {shared[0]} is of two models, and no note says so"
+                    "gpus.yml",
+                    (vendor, index),
+                    f"PCI id {shared[0]} is of two models, and no note explains it",
                 )
 
 
@@ -676,7 +678,7 @@ def _branches(folder: _Folder) -> None:
             folder.report(
                 "nvidia_drivers.yml",
                 path,
-                f"branch {name}: sources give the ends {', '.join(sorted(ends))}, and no note says so",
+                f"branch {name}: sources give the ends {', '.join(sorted(ends))}, and no note explains it",
             )
     rows = {str(row["branch"]): row for row in data["branches"]}
     for kind, branch in data["meta"]["supported_now"].items():

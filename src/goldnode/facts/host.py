@@ -135,7 +135,7 @@ class KernelBuild:
     @property
     def doubt(self) -> str | None:
         """The reservations about this result, for a person."""
-        patched = "the table is of NVIDIA's sources; a distribution's patched package may build"
+        patched = "the table covers NVIDIA's own sources; a distribution's patched package may build"
         derived = "derived from the versions that are known to build"
         said = [patched] if self.outcome == "fails" and self.confidence != "seen" else []
         return (

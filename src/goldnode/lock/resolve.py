@@ -118,7 +118,7 @@ class StackArchives:
             tries.append(
                 (
                     _ResolutionTarget(lock=keep),
-                    "apt finds no way to keep the locked versions, so everything was resolved anew",
+                    "apt finds no way to keep the locked versions, so everything was resolved again",
                 )
             )
         for number, (one, relaxed) in enumerate(tries):

@@ -82,7 +82,10 @@ def test_a_tag_of_another_playbook_leaves_the_nodes_alone(tmp_path: Path) -> Non
             "Nothing was done: --tags web selects no task. Tags: container_runtime, goldnode,",
         ),
         (["--start-at-task", "Bring it"], 'No task of site.yml is called "Bring it".'),
-        (["--start-at-task", "Bring the locked kernel"], "cannot start at a task: each part needs the plan"),
+        (
+            ["--start-at-task", "Install the locked kernel"],
+            "cannot start at a task: each part needs the plan",
+        ),
         (["--start-at-task", "Set what *"], "Use --tags gpu_policy."),
     ],
     ids=" ".join,

@@ -422,7 +422,7 @@ def test_a_store_by_itself_has_channels_too(world: World) -> None:
     for channel in ("candidate", "canary", "stable"):
         world.promote("a", channel, place=place)
     assert standing(world.store, LINE, "stable").build_id == BUILDS["a"]
-    with pytest.raises(DiskError, match="known-good of cpu_node stands for nothing"):
+    with pytest.raises(DiskError, match="known-good of cpu_node points to nothing"):
         standing(world.store, LINE, "known-good")
 
 

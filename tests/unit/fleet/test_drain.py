@@ -449,7 +449,7 @@ def test_no_scheduler_any_more_is_reported_and_not_forgotten(tmp_path: Path) -> 
     outcome = NoDrainer().review("n1", caller(NEXT), world.records)
     assert not outcome.ours
     assert (
-        "goldnode_drain is none now: it stays drained. Return it with `scontrol update NodeName=n1 State=RESUME`"
+        "goldnode_drain is now `none`: it stays drained. Return it with `scontrol update NodeName=n1 State=RESUME`"
         in (outcome.note or "")
     )
     assert world.file.exists()

@@ -78,7 +78,7 @@ def test_unknown_variables() -> None:
     assert found.lines() == [
         'goldnode_drian (hosts h1, h2, h3 and 1 more) is no variable of goldnode\'s: use "goldnode_drain"',
         'goldnode_statee (host h1) is no variable of goldnode\'s: use "goldnode_state"',
-        "goldnode_xyzzy (host h1) is no variable of goldnode's",
+        "goldnode_xyzzy (host h1) is not a variable of goldnode",
         'sanity_verfy (host h1) is no variable of goldnode\'s: use "sanity_verify"',
     ]
 

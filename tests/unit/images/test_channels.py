@@ -633,7 +633,7 @@ class TestRollback:
         assert moved.stands()["stable"] == "a"
 
     def test_to_known_good_or_to_one_that_is_named(self, moved: World) -> None:
-        with pytest.raises(ImageError, match=r"known-good of .* stands for nothing"):
+        with pytest.raises(ImageError, match=r"known-good of .* points to nothing"):
             moved.rollback(to="known-good")
         moved.promote(
             "a", "known-good", waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]]

@@ -1,4 +1,4 @@
-"""The parts of a class exist once, in `state/model.py`. What cannot import them is held against them here."""
+"""The parts of a class exist once, in `state/model.py`. What cannot import them is validated against them here."""
 
 from __future__ import annotations
 

@@ -857,7 +857,7 @@ def test_a_home_that_root_cannot_read_is_told_and_ends_nothing(
     monkeypatch.undo()
     assert taken == ["/etc/passwd", "/home/bob/.ssh/authorized_keys"]
     (line,) = told
-    assert line.startswith("/home/ann/.ssh/authorized_keys of ann is not taken along: Permission denied")
+    assert line.startswith("/home/ann/.ssh/authorized_keys of ann is not carried over: Permission denied")
 
 
 def test_every_row_of_what_is_carried_says_why() -> None:

@@ -463,9 +463,7 @@ def summary(plan: dict[str, Any]) -> list[str]:
         lines.append(f"{action['part']}: {action['kind']} {action['target']}: {action['reason']}")
         lines += [f"    {text}" for text in action["data"].get("lines", [])]
     present = plan["state"] == PRESENT
-    lines = lines or [
-        "the node is what its class says" if present else "nothing of goldnode's is left to take away"
-    ]
+    lines = lines or ["the node is what its class says" if present else "goldnode has nothing left to remove"]
     lines += [
         f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}"
         for item in plan["waiting"]

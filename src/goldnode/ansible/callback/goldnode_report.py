@@ -37,15 +37,15 @@ except ModuleNotFoundError as problem:  # Ansible of another Python environment
 DOCUMENTATION = r"""
 name: goldnode_report
 type: aggregate
-short_description: Tells what became of each host, and keeps a JSON record of each run
+short_description: Report the result of each host, and write a JSON record of each run
 description:
   - After the recap of a run that used M(goldnode_state), prints how many hosts ended how, and for those that are not fine the reason and
     the remedy; hosts with one reason share a line.
   - Keeps a record per run (schema goldnode.run/1) with every resource that was changed, the refusals, the reasons for a reboot and the verdict
     of every host. A record that cannot be written is a warning.
-  - Before the first play, hosts that the variable C(goldnode_cohort) puts together are held against each other, with those that the run is not
-    for. What stands against a cohort refuses each of its hosts in this run, before it is contacted.
-  - Variables that look like goldnode's and are none (C(goldnode_drian)) are told once, with the hosts that have them.
+  - Before the first play, hosts that the variable C(goldnode_cohort) puts together are compared with each other, and with those that the run is not
+    for. A conflict in a cohort refuses each of its hosts in this run, before it is contacted.
+  - Unknown variables that look like goldnode's (C(goldnode_drian)) are reported once, with the hosts that have them.
   - A playbook for which the inventory holds no host at all ends with exit status 1, and so does one of which C(--tags) or C(--start-at-task)
     select no task. Ansible itself calls that a success.
 options:

@@ -462,7 +462,7 @@ def processes(gpu: NvmlGpu) -> Json:
         "processes": [
             {
                 "pid": row.pid,
-                "memory_mib": fault(3, "the driver does not tell")
+                "memory_mib": fault(3, "the driver does not report it")
                 if row.usedGpuMemory is None
                 else row.usedGpuMemory // MIB,
             }

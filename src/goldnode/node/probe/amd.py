@@ -222,7 +222,7 @@ def throttle(data: Any) -> Json:
     offset = RESIDENCIES.get((content, size), RESIDENCIES.get((content, 0)))
     if form != 1 or (offset is None and content not in STATUS):
         return not_exposed(
-            f"gpu_metrics of revision {form}.{content} and {size} bytes says nothing of throttling that is known here"
+            f"gpu_metrics of revision {form}.{content} and {size} bytes has no known throttling fields"
         )
     if size > len(data) or size < (80 if offset is None else offset + 24):
         return unread(f"gpu_metrics is {len(data)} bytes and says {size}")

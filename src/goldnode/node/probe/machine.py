@@ -139,7 +139,7 @@ def virtual(files: Files, product: Json) -> Any:
         return "other" if flag else "none"
     if files.there("/proc/device-tree/hypervisor"):
         return "other"
-    return "none" if told else not_exposed("neither firmware nor processor tells")
+    return "none" if told else not_exposed("neither firmware nor processor reports it")
 
 
 def hypervisor_flag(files: Files) -> Optional[bool]:
@@ -220,7 +220,7 @@ def _secure_boot(context: Context) -> Any:
             None,
         )
         state = bool(data[4] == 1) if isinstance(data, bytes) and len(data) > 4 else None
-    return not_exposed("no UEFI variable says so") if state is None else state
+    return not_exposed("no UEFI variable confirms it") if state is None else state
 
 
 def module_files(context: Context) -> Json:

@@ -321,7 +321,7 @@ def _judge(found: Json, path: Sequence[str], inner: Sequence[str]) -> None:
     if "virtual_of" in device:
         return
     if narrow is None:
-        device["limits"] = not_exposed("no hop says what its link can")
+        device["limits"] = not_exposed("no hop reports the capability of its link")
         return
     narrow["now"] = now
     if unknown:

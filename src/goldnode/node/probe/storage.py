@@ -233,7 +233,7 @@ def decode(page: bytes) -> Json:
     kelvin = int.from_bytes(page[1:3], "little")
     return {
         "critical_warning": page[0],
-        "temperature_c": kelvin - 273 if kelvin else not_exposed("the disk tells no temperature"),
+        "temperature_c": kelvin - 273 if kelvin else not_exposed("the disk reports no temperature"),
         "available_spare": page[3],
         "spare_threshold": page[4],
         "percentage_used": page[5],

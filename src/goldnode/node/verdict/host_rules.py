@@ -270,7 +270,7 @@ def flaps(node: Node) -> Answer:
             found.append(
                 bad(
                     "counters that count",
-                    "a counter stands at its end (32 bits)",
+                    "a counter is at its maximum (32 bits)",
                     remedy=Remedy("Clear it: `perfquery -x -R` on the node.", COMMAND),
                     subject=f"{name}/{port}",
                 )

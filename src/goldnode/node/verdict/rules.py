@@ -190,7 +190,7 @@ class Node:
     def elsewhere(self) -> Optional[str]:
         """Why the host around the GPUs cannot be judged from this capture; None where it can."""
         if self.partial:
-            return "the output of nvidia-smi says nothing of it"
+            return "the output of nvidia-smi does not have it"
         return "a container shows the hardware of its host" if self.container else None
 
     def absent(self, value: Any, expected: Optional[str]) -> Optional[Said]:
