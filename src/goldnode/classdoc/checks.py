@@ -393,7 +393,7 @@ def not_checked(entry: CatalogEntry[models.NodeClass]) -> list[str]:
         if fact is None and (pcie is None or getattr(pcie, key) is None):
             found.append(
                 f"the PCIe {name} of {gpu.sku} is neither in the facts nor in baseline.gpu.pcie: nodes "
-                "hold it against both ends' own most"
+                "validate it against the maximum of both ends"
             )
     if item.policy.module_options:
         found.append("policy.module_options was not checked: the facts hold no list of module options")

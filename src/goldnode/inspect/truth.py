@@ -594,7 +594,7 @@ def _lock(view: View, packages: InstalledPackages, lock: LockedContents | None) 
             )
         )
     if lock is None or label is None:
-        how = "no lock is known to hold them against" if lock is None else "the image names no lock"
+        how = "no lock is known to validate them against" if lock is None else "the image names no lock"
         return [*rows, Claim("packages", shown(label or ""), "", how, "not_verified")]
     if lock.digest != label:
         # The lock may have changed since the image was built; its earlier content is not available here.

@@ -144,6 +144,6 @@ def test_a_drain_that_would_fail_is_refused_with_the_plan(tmp_path: Path) -> Non
     )
     assert 'goldnode_lock_timeout of host n2 is "ten", expected seconds.' in words
     assert (
-        words.count('goldnode_drian (hosts n1, n2, n3) is no variable of goldnode\'s: use "goldnode_drain"')
+        words.count('goldnode_drian (hosts n1, n2, n3) is not a variable of goldnode: use "goldnode_drain"')
         == 1
     )

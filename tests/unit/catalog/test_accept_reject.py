@@ -305,7 +305,7 @@ REFUSED = [
         "  ecc: true",
         "  host: {cmdline: [pci=realloc, pci=realloc]}",
         10,
-        ('"pci=realloc" stands twice', "Remove one"),
+        ('"pci=realloc" appears twice', "Remove one"),
     ),
     Refusal(
         "host-word-iommu",
@@ -313,7 +313,7 @@ REFUSED = [
         "  ecc: true",
         "  host: {iommu: pt, cmdline: [iommu=off]}",
         10,
-        ("what `iommu` of this class says", "Keep one"),
+        ("repeats `iommu` of this class", "Keep one"),
     ),
     Refusal(
         "host-word-pages",
@@ -321,7 +321,7 @@ REFUSED = [
         "  ecc: true",
         "  host: {hugepages: {2M: 8}, cmdline: [hugepages=9]}",
         10,
-        ("what `hugepages` of",),
+        ("repeats `hugepages` of",),
     ),
     Refusal(
         "host-interface",

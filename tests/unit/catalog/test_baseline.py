@@ -120,7 +120,7 @@ REFUSED = [
         "suppress-all",
         "suppressions:\n- {id: '*', owner: a, reason: b, expires: 2027-01-01}\n",
         1,
-        ("would accept whatever is found",),
+        ("would accept every finding",),
     ),
     ("suppress-owner", "suppressions:\n- {id: net.mtu, reason: b, expires: 2027-01-01}\n", 1, ("owner",)),
     (

@@ -381,7 +381,7 @@ CASES: list[Any] = [
         None,
         {"frameworks": {"torch": "2.4.0a0+07cecf4168.nv24.05"}},
         "unknown",
-        ("somebody's own build",),
+        ("a third party's build",),
     ),
     (
         "framework-version",

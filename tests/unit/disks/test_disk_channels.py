@@ -371,7 +371,7 @@ def test_the_way_back_and_further(world: World) -> None:
     assert world.stands()["stable"] == "b"
     world.rollback()
     assert world.stands()["stable"] == world.said()["stable"] == "a"
-    with pytest.raises(ImageError, match="stood for nothing before"):
+    with pytest.raises(ImageError, match="pointed to nothing before"):
         world.rollback()
     world.rollback(to=BUILDS["c"])
     assert world.stands()["stable"] == "c"

@@ -598,7 +598,7 @@ def test_a_node_that_is_returned_while_it_drains_is_not_touched(tmp_path: Path, 
 
 
 def test_slurm_node_of_another_name() -> None:
-    with pytest.raises(GoldnodeError, match="tells no state of node n1"):
+    with pytest.raises(GoldnodeError, match="shows no state of node n1"):
         SlurmDrainer(run=lambda argv: "slurm_load_node error").drain("n1", "x", caller())
 
 

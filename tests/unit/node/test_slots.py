@@ -621,9 +621,9 @@ def test_what_is_not_whole_gets_no_entry_and_the_run_can_be_repeated(
     [
         ({"class": "a100"}, "is of class a100"),
         ({"root": {"size": 9000, "sha256": "0" * 64}}, "smaller root"),
-        ({"schema": "other"}, "no image of schema"),
-        ({"kernel": None}, "no whole image: kernel"),
-        ({"root": {"size": 1}}, "no whole image: root"),
+        ({"schema": "other"}, "not an image of schema"),
+        ({"kernel": None}, "not a complete image: kernel"),
+        ({"root": {"size": 1}}, "not a complete image: root"),
         ({"build_id": "../x"}, "build_id or tries"),
         ({"tries": 0}, "build_id or tries"),
     ],

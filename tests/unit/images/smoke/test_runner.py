@@ -181,7 +181,7 @@ def faulty(tmp_path: Path, body: str) -> Killer:
         ("ctypes.string_at(8)", "failed", "ended by SIGSEGV"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "not_run", "killed from outside"),
         ("sys.exit('no way')", "not_run", "ended with status 1: no way"),
-        ("print('passed')", "not_run", "ended with status 0: it printed nothing"),
+        ("print('passed')", "not_run", "ended with status 0: it said nothing"),
         ('print(\'{"state": "fine"}\')', "not_run", "ended with status 0"),
     ],
 )
