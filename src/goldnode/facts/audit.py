@@ -85,7 +85,7 @@ class _Folder:
 
     def __init__(self, directory: Path) -> None:
         self.sources = {
-            path.name: _read(path.name, path.read_text(encoding="utf-8"))
+            path.name: _read(path.name, facts.decoded(path.name, path.read_bytes()))
             for path in sorted(directory.glob("*.yml"))
         }
         self.faults: list[FactsFault] = []
@@ -114,7 +114,7 @@ class _Folder:
 def faults(directory: Path = facts.FACTS) -> list[FactsFault]:
     """Return all faults of the facts files in `directory`, in order of file and line.
 
-    Raises FactsError for invalid YAML, and for a duplicate key in a mapping.
+    Raises FactsError for a file that is not UTF-8, for invalid YAML, and for a duplicate key in a mapping.
     """
     folder = _Folder(directory)
     folder.check_forms()
