@@ -109,7 +109,7 @@ class LocalPlace:
 
     @property
     def copy(self) -> bool:
-        """Whether it is a copy of another place."""
+        """Return whether it is a copy of another place."""
         return self.name != "store"
 
     def text(self, line: ChannelLine) -> bytes:

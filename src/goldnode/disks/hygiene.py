@@ -82,7 +82,7 @@ def passwords(root: Path) -> Iterator[Finding]:
 
 
 def identity(root: Path) -> Iterator[Finding]:
-    """Nothing that two clones would share: machine-id, host keys, hostname, random seed."""
+    """Report identities that clones would share: machine-id, host keys, hostname, random seed."""
     found = _text(root / "etc/machine-id")
     if found != MACHINE_ID:
         yield "etc/machine-id", f"it holds {found.strip()!r}, expected 'uninitialized'"
@@ -107,7 +107,7 @@ def authorised(root: Path) -> Iterator[Finding]:
 
 
 def private_keys(root: Path) -> Iterator[Finding]:
-    """No private key, neither for signing modules (mok.key) nor any other."""
+    """Report private keys, such as mok.key, which signs modules."""
     for top in ("etc", "root", "home", "var/lib", "usr/lib", "usr/share", "opt", "boot"):
         for name, status in _walk(root, under=top):
             base = name.rpartition("/")[2]

@@ -59,7 +59,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class UpdateImage:
-    """A built disk as an update sends it.
+    """A built disk in the form that an update sends.
 
     `start` is the offset of its root file system in the raw disk, `first` the header line.
     """

@@ -51,7 +51,7 @@ JUDGED = (*SECONDS, *WORDS, "goldnode_drain")
 
 
 def check(host: str, values: Mapping[str, Any]) -> None:
-    """Refuse a value of JUDGED that a later step would fail on; those that are not in `values` have their default. Raises InventoryError."""
+    """Refuse a value of JUDGED on which a later step would fail. Variables that `values` lacks have their default. Raises InventoryError."""
     for name in SECONDS:
         value = values.get(name, 0)
         if (

@@ -337,7 +337,7 @@ class _ResolutionTarget:
 
 
 def _of_driver(item: LockedPackage, lock: Lock) -> bool:
-    """Whether `item` carries the driver's own version, and so moves with it."""
+    """Return whether `item` carries the driver's own version, and so moves with it."""
     return (
         item.part == "driver"
         and lock.driver_version is not None

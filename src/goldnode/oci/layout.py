@@ -96,7 +96,7 @@ class Layout:
         return self.root / "blobs/sha256" / value
 
     def has(self, digest: str) -> bool:
-        """Whether the blob is there; its content is not read."""
+        """Return whether the blob is there; its content is not read."""
         return self.path(digest).is_file()
 
     def read(self, digest: str) -> bytes:

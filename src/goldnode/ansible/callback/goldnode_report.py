@@ -202,7 +202,7 @@ class CallbackModule(CallbackBase):
     v2_runner_item_on_ok = v2_runner_on_ok
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """A task failed, or the node refused."""
+        """Record a failed task or a refusal of the node."""
         found, host = result.result, self.run.host(result.host.name)
         if ignore_errors or (host.error is not None and "results" in found):
             return

@@ -193,7 +193,7 @@ INSTALLED = "/usr/lib/goldnode/goldnode-node"
 
 
 def verified(path: str, digest: str) -> bool:
-    """Whether the program at `path` has the digest, and only root (or the user that runs this) can change it or put another in its place.
+    """Return whether the program at `path` has the digest, and only root (or the user that runs this) can change it or put another in its place.
 
     A directory that others can write to will do where its sticky bit keeps them from what is not theirs.
     """

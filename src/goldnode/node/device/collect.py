@@ -69,7 +69,7 @@ def fault(rc: int, text: Optional[str] = None) -> Json:
 
 
 def is_fault(value: Any) -> bool:
-    """Whether a value is a fault."""
+    """Return whether a value is a fault."""
     return isinstance(value, dict) and "fault" in value
 
 

@@ -37,7 +37,7 @@ BITS = {
 
 
 def read_gpus(context: Context) -> List[Json]:
-    """The GPU objects of the capture for AMD's functions of its section ``pci``, in the order of their addresses."""
+    """Return the capture's GPU objects of the AMD functions in section ``pci``, ordered by address."""
     pci = context.captured.get("pci")
     functions = pci if isinstance(pci, dict) and not is_fault(pci) else {}
     mine = {

@@ -32,7 +32,7 @@ SEVERITIES = ("correctable", "nonfatal", "fatal")
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is a PCI address as sysfs writes it: ``0000:18:00.0``; domains of a controller's own have more digits."""
+    """Return whether a name is a PCI address as sysfs writes it: ``0000:18:00.0``; domains of a controller's own have more digits."""
     parts = name.split(":")
     return (
         len(parts) == 3
@@ -184,7 +184,7 @@ def _device(folder: Folder, ids: Tuple[str, str], kind: str, path: List[str], ro
 
 
 def _gone(folder: Folder, row: Json) -> Any:
-    """Whether the configuration space reads all ones, as that of a device does which is off the bus. One in D3cold is not woken for that."""
+    """Return whether the configuration space reads all ones, as that of a device does which is off the bus. One in D3cold is not woken for that."""
     if row["power_state"] == "D3cold":
         return unread(SLEEPS)
     data = folder.data("config", 4)

@@ -211,7 +211,7 @@ def remembered(memory: Mapping[str, Any]) -> Json:
 
 
 def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
-    """Whether the log could be read, and from its beginning."""
+    """Return whether the log could be read, and from its beginning."""
     wanted = "the kernel's log since boot"
     remedy = Remedy(
         "Read it with `journalctl -k -b`; keep it with a persistent journal (/var/log/journal) or a larger ring (kernel parameter log_buf_len).",
@@ -269,7 +269,7 @@ def _key(row: Mapping[str, Any]) -> str:
 
 
 def _settled(row: Json, kept: Json, log: Json) -> bool:
-    """Whether a person has acknowledged all lines of this row."""
+    """Return whether a person has acknowledged all lines of this row."""
     acked = kept["acked"]
     if not log.get("boot_id") or acked.get("boot_id") != log["boot_id"]:
         return False
@@ -719,7 +719,7 @@ def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding
 
 
 def _works(capture: Mapping[str, Any], where: Any) -> bool:
-    """Whether the GPU library lists this GPU (without an address: every GPU that the node has) and can reach it now."""
+    """Return whether the GPU library lists this GPU (without an address: every GPU that the node has) and can reach it now."""
     gpus = _list(capture.get("gpus"))
     if capture.get("gpu_error") is not None or not gpus:
         return False

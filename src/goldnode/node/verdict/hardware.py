@@ -95,7 +95,7 @@ def library(node: Node) -> Answer:
 
 
 def in_driver(row: Mapping[str, Any]) -> bool:
-    """Whether a task in uninterruptible sleep waits in a GPU driver."""
+    """Return whether a task in uninterruptible sleep waits in a GPU driver."""
     return str(row.get("wait")).startswith(
         ("nv", "_nv", "uvm", "rm_", "os_acquire", "amdgpu", "kfd", "drm_sched", "xe_", "i915")
     )

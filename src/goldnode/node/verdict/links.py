@@ -42,7 +42,7 @@ def wanted(node: Node, gpu: Mapping[str, Any], key: str) -> Tuple[Optional[int],
 
 
 def is_virtual(node: Node) -> bool:
-    """Whether a hypervisor shows ports of its own invention above the GPUs."""
+    """Return whether a hypervisor shows ports of its own invention above the GPUs."""
     return as_map(node.capture.get("identity")).get("virtual") not in (None, "none")
 
 

@@ -124,7 +124,7 @@ def as_list(value: Any) -> List[Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that can be compared: no flag, and not NaN."""
+    """Return whether it is a number that can be compared: no flag, and not NaN."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 
 
