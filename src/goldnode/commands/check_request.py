@@ -85,6 +85,8 @@ def compatibility_report(
         subjects.append((host.subject, host.place))
         found += check(host, workloads)
     found += _cohorts([pair for pair in selected.cohorts if pair[0] in seen], seen)
+    if site.facts is not None:
+        found += rules_host.facts_age(site.facts.max_age, on or dt.datetime.now(tz=dt.UTC).date())
     loads = [workload for _, workloads in everything for workload in workloads]
     kinds = {workload.subject: workload.kind for workload in loads}
     return CompatReport(
