@@ -135,7 +135,7 @@ class ImageRecipe:
 
     @property
     def groups(self) -> list[list[tuple[str, str, int]]]:
-        """The wheels of each layer: each big one alone, then all small ones together."""
+        """Return the wheels of each layer: each big wheel alone, then all small ones together."""
         big = [[row] for row in self.wheels if row[2] >= OWN_LAYER]
         small = [row for row in self.wheels if row[2] < OWN_LAYER]
         return [*big, *([small] if small else [])]

@@ -508,7 +508,7 @@ def wheel_layer(
     development: bool,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Layer:
-    """One layer of these wheels. Raises ImageError where two of them bring one path with different content."""
+    """Return one layer of these wheels. Raises ImageError if two of them contain one path with different content."""
     with ExitStack() as stack:
         found: dict[str, tuple[Path, LayerEntry]] = {}
         for path in wheels:

@@ -145,7 +145,7 @@ def number(row: Any) -> Any:
 
 
 def watts(milli: int) -> float:
-    """Watts; whole where they are."""
+    """Return watts, as an integer if there is no fraction."""
     return milli / 1000 if milli % 1000 else milli // 1000
 
 

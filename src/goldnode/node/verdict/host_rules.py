@@ -179,7 +179,7 @@ def firmware(node: Node) -> Answer:
 
 
 def _real(node: Node) -> List[Any]:
-    """(name, row) of interfaces that are hardware, or that the class names."""
+    """Return (name, row) of interfaces that are hardware, or that the class names."""
     rows = as_map(node.capture.get("network"))
     named = as_map(node.baseline.get("network"))
     return [
