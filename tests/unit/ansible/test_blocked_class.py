@@ -98,7 +98,7 @@ def test_what_does_not_block_is_told_once_per_class_before_any_host(run: tuple[s
     assert output.count("class cpu_only, checked:") == output.count("class b200, checked:") == 1
     assert output.count("[os-support] standard support of Debian 12") == 2
     assert output.index("class cpu_only, checked:") < output.index(
-        "TASK [node_class : Ask the node for its plan]"
+        "TASK [node_class : Get the plan of the node]"
     )
 
 
