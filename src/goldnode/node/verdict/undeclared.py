@@ -57,6 +57,10 @@ NO_GPU = Remedy(
 )
 
 
+NAMELESS = "a GPU without model and PCI id"
+PCI_ID = len("10de:2330")
+
+
 class KnownGpus(NamedTuple):
     """The GPUs of a capture: vendor, models by PCI id, and their number."""
 
@@ -224,7 +228,9 @@ def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownG
     ids = [str(row.get("pci_id")) for row in rows if row.get("vendor") == found.vendor]
     names = {str(row.get("pci_id")): row["name"] for row in rows if isinstance(row.get("name"), str)}
     models = [
-        " or ".join(facts["models"][name]["models"]) if name in facts["models"] else names.get(name, name)
+        " or ".join(facts["models"][name]["models"])
+        if name in facts["models"]
+        else names.get(name, _shown(name))
         for name in ids
     ]
     if not rows:
@@ -264,11 +270,11 @@ def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> KnownGpus:
         if ids:
             known = {name: facts["models"][name]["models"] for name in ids if name in facts["models"]}
             names = [
-                str(row.get("name") or row.get("pci_id"))
+                row["name"] if isinstance(row.get("name"), str) else NAMELESS
                 for row in listed
-                if row.get("vendor") == vendor and row.get("pci_id") not in known
+                if row.get("vendor") == vendor and str(row.get("pci_id")) not in known
             ]
-            unknown = names or [name for name in ids if name not in known]
+            unknown = names or [_shown(name) for name in ids if name not in known]
             return KnownGpus(vendor, known, len(ids), list(dict.fromkeys(unknown)))
     return KnownGpus(None, {}, 0, [])
 
@@ -365,6 +371,8 @@ def undeclared(capture: Mapping[str, Any], found: KnownGpus) -> List[Json]:
             dict.fromkeys(_text(value) for value in values if value is not None and not is_fault(value))
         )
         rows.append((name, ", ".join(known) if known else None))
+    laptops = [settings.lanes(row) for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
+    rows.append(("pcie.width", next((text for text in laptops if text is not None), None)))
     for section in ("network", "infiniband"):
         names = sorted(rules.as_map(capture.get(section)))
         rows.append((f"baseline.{section}", ", ".join(names[:8]) if names else None))
@@ -379,6 +387,11 @@ def undeclared(capture: Mapping[str, Any], found: KnownGpus) -> List[Json]:
         for name, value in rows
         if value is not None and not is_fault(value)
     ]
+
+
+def _shown(pci_id: str) -> str:
+    """Return a PCI id as a report shows it. A record may hide it, and then holds a fault in its place."""
+    return pci_id if len(pci_id) == PCI_ID else NAMELESS
 
 
 def _text(value: Any) -> str:
