@@ -24,7 +24,7 @@ def card(
     """Return one <gpu>: its values by the element that holds them, with "." in place of "/"."""
     pci = f"<pci_bus_id>00000000:{place}:00.0</pci_bus_id><pci_device_id>{ids}</pci_device_id>"
     pci += f"<pci_sub_system_id>{board}</pci_sub_system_id>"
-    rows = {
+    rows: dict[str, Any] = {
         "product_name": "NVIDIA Example",
         "persistence_mode": "Enabled",
         "compute_mode": "Default",
@@ -64,7 +64,7 @@ def test_a_display_takes_some_memory_of_a_gpu_without_ecc() -> None:
     sizes = ("8112 MiB", "8114 MiB")
     plain = [card(f"0{n}", fb_memory_usage__total=size) for n, size in enumerate(sizes, 1)]
     assert wrong(verdict_of(*plain)) == set()
-    ecc = {"ecc_errors__volatile__double_bit__total": "0", "ecc_mode__current_ecc": "Enabled"}
+    ecc: dict[str, Any] = {"ecc_errors__volatile__double_bit__total": "0", "ecc_mode__current_ecc": "Enabled"}
     strict = [card(f"0{n}", fb_memory_usage__total=size, **ecc) for n, size in enumerate(sizes, 1)]
     assert wrong(verdict_of(*strict)) == {"gpu.memory"}
     halved = [card(f"0{n}", fb_memory_usage__total=size) for n, size in enumerate(("4096 MiB", sizes[1]), 1)]
@@ -99,17 +99,18 @@ def test_lanes_of_a_laptop_are_listed_and_not_judged() -> None:
 
 
 def test_the_lanes_of_a_guest_are_a_matter_of_its_host() -> None:
-    mode = {"gpu_virtualization_mode__virtualization_mode": "Pass-Through"}
+    mode: dict[str, Any] = {"gpu_virtualization_mode__virtualization_mode": "Pass-Through"}
     for ids in ("FFFE10DE", "1EB810DE"):  # an unknown model, and one with a link in the facts (T4)
         guest = verdict_of(card("01", width=8, ids=ids, **mode))
         assert guest["detected"]["platform"] == ["virtual machine (GPU passed through)"]
         assert wrong(guest) >= {"pcie.width"}
         assert "the provider" in remedy(guest, "pcie.width")
-    assert verdict_of(card("01", **dict.fromkeys(mode, "None")))["detected"]["platform"] == []
+    none: dict[str, Any] = dict.fromkeys(mode, "None")
+    assert verdict_of(card("01", **none))["detected"]["platform"] == []
 
 
 def test_mig_hides_the_errors_since_the_driver_was_loaded() -> None:
-    rows = {
+    rows: dict[str, Any] = {
         "mig_mode__current_mig": "Enabled",
         "ecc_mode__current_ecc": "Enabled",
         "ecc_errors__volatile__sram_uncorrectable": "N/A",

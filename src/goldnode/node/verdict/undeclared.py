@@ -56,7 +56,7 @@ NO_GPU = Remedy(
     PERSON,
 )
 
-
+UNREADABLE = Remedy("Search dmesg for SUBJECT: the device or its bridge has failed.", PERSON)
 NAMELESS = "a GPU without model and PCI id"
 PCI_ID = len("10de:2330")
 
@@ -109,6 +109,7 @@ def examine(
         judged = [item for item in judged if item.id != "gpu.visible"]
     if found.vendor is None:
         judged.append(_no_gpu(capture))
+    judged += _unread_functions(capture)
     root = captured is not None or os.geteuid() == 0
     if declared is None:
         judged = [_milder(item) for item in judged]
@@ -254,6 +255,22 @@ def _no_gpu(capture: Mapping[str, Any]) -> Finding:
     unread = isinstance(pci, dict) and is_fault(pci)
     text = f"the PCI bus could not be read: {pci['text']}" if pci and unread else "no GPU on the PCI bus"
     return Finding("check", UNREAD, "a GPU that can be judged", text, NO_GPU, blast=NODE)
+
+
+def _unread_functions(capture: Mapping[str, Any]) -> List[Finding]:
+    """Return a finding for each PCI function that cannot be identified: it may be a GPU that is left out."""
+    return [
+        Finding(
+            "check",
+            UNREAD,
+            "a PCI id and a class that can be read",
+            f"those of {rules.plain(address, 20)} cannot be read",
+            UNREADABLE.about(rules.plain(address, 20)),
+            rules.plain(address, 20),
+            blast=NODE,
+        )
+        for address in rules.as_list(capture.get("pci_unread"))
+    ]
 
 
 def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> KnownGpus:
