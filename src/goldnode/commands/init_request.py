@@ -262,7 +262,9 @@ def _next(
     if not locked:
         steps.append((f"goldnode lock {stack}", "resolve every package of the stack"))
     if not installed("ansible"):
-        steps.append((f"pipx install --force {INCLUDE_DEPS} 'goldnode[ansible]'", "Ansible, which applies the class"))
+        steps.append(
+            (f"pipx install --force {INCLUDE_DEPS} 'goldnode[ansible]'", "Ansible, which applies the class")
+        )
     if contents.hosts == (site.THIS_MACHINE,):
         steps.append(
             (f"sudo {_program('goldnode', full=True)} apply --local", "show the plan, ask, and apply it")
