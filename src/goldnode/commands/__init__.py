@@ -5,7 +5,7 @@ of the others short.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -25,10 +25,10 @@ class HelpFormatter(click.HelpFormatter):
         super().write_text(text.replace("-", _HYPHEN))
 
     def write_dl(
-        self, rows: Sequence[tuple[str, str | None]], col_max: int = 30, col_spacing: int = 2
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
     ) -> None:
         super().write_dl(
-            [(name, text and text.replace("-", _HYPHEN)) for name, text in rows], col_max, col_spacing
+            [(name, text.replace("-", _HYPHEN)) for name, text in rows], col_max, col_spacing
         )
 
     def getvalue(self) -> str:
