@@ -24,12 +24,8 @@ class HelpFormatter(click.HelpFormatter):
     def write_text(self, text: str) -> None:
         super().write_text(text.replace("-", _HYPHEN))
 
-    def write_dl(
-        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
-    ) -> None:
-        super().write_dl(
-            [(name, text.replace("-", _HYPHEN)) for name, text in rows], col_max, col_spacing
-        )
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(name, text.replace("-", _HYPHEN)) for name, text in rows], col_max, col_spacing)
 
     def getvalue(self) -> str:
         return super().getvalue().replace(_HYPHEN, "-")

@@ -423,7 +423,9 @@ class ActionModule(ActionBase):
         if self.option(task_vars, "goldnode_root", ""):  # a directory has no progress file
             yield
             return
-        with followed(self, part, lambda text: self._display.display(f"[{name}]   {text}")):
+        # A removal is one deed of all parts.
+        begun = ABSENT if self.state(task_vars) == ABSENT else part
+        with followed(self, begun, lambda text: self._display.display(f"[{name}]   {text}")):
             yield
 
     def apply(
