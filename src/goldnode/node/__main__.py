@@ -21,6 +21,8 @@ line with the reason and the fix.
 import os
 import signal
 import sys
+import zipimport
+from importlib.machinery import ModuleSpec
 
 # /run is empty after a boot, so a power cut cannot leave half a copy.
 PLACE = "/run/goldnode/program"
@@ -68,8 +70,43 @@ def settle(archive: str) -> str:
         except Exception:  # noqa: S110 - without a copy or a stamp the program is slower, not wrong
             pass
     if copy:
-        sys.path[0] = copy
+        import_from(copy)
     return "sha256:" + digest
+
+
+class CopyImporter(zipimport.zipimporter):
+    """Import modules from a compiled copy, and read each of them once.
+
+    Python's own `find_spec` asks for the module's file name, and zipimporter reads and decodes the whole
+    module to answer that. The import then does both again.
+    """
+
+    def find_spec(self, fullname: str, target: object = None) -> "ModuleSpec | None":
+        """Return the spec of a module, None if the copy does not contain it."""
+        try:
+            package = self.is_package(fullname)
+        except ImportError:
+            return None
+        path = f"{self.archive}/{self.prefix}{fullname.rpartition('.')[2]}"
+        origin = path + ("/__init__.pyc" if package else ".pyc")
+        spec = ModuleSpec(fullname, self, origin=origin, is_package=package)  # type: ignore[arg-type]
+        spec.has_location = True
+        if spec.submodule_search_locations is not None:
+            spec.submodule_search_locations.append(path)
+        return spec
+
+
+def import_from(copy: str) -> None:
+    """Import all further modules of the program from the compiled copy at this path."""
+
+    def hook(path: str) -> CopyImporter:
+        if not path.startswith(copy):
+            raise ImportError(path)
+        return CopyImporter(path)
+
+    sys.path_hooks.insert(0, hook)
+    sys.path_importer_cache.pop(copy, None)
+    sys.path[0] = copy
 
 
 def verify(archive: str, data: bytes) -> None:
@@ -249,8 +286,10 @@ def begin() -> int:
     archive = getattr(getattr(__spec__, "loader", None), "archive", None)
     engine = None
     if archive:
-        # A .pyc runs from a copy that the parent process has verified already.
-        engine = None if __file__.endswith(".pyc") else settle(archive)
+        if __file__.endswith(".pyc"):  # a copy that the parent process has verified already
+            import_from(archive)
+        else:
+            engine = settle(archive)
 
     from goldnode.node.start import finish, main
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import boot
 from .process import Process
@@ -37,8 +37,7 @@ ENVIRONMENT = {
 SUPERUSER = (0, 0)  # numeric user and group of root; tests that do not run as root override it
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """Result of a program: exit status, standard output and standard error as text.
 
     Exit status 127: not found, 126: not executable, 124: timed out.

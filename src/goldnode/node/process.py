@@ -1,4 +1,4 @@
-"""Child processes with a time limit, over :mod:`subprocess`.
+"""Child processes with a time limit: programs over :mod:`subprocess`, and forks of this one.
 
 `subprocess.run` waits without a limit for a process that it has killed. A process in uninterruptible sleep never
 ends, so the check would hang with the driver. :class:`Process` abandons it after :data:`GRACE` seconds.
@@ -6,14 +6,16 @@ ends, so the check would hang with the driver. :class:`Process` abandons it afte
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
+import time
 from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Mapping, Optional, Sequence
+    from typing import Callable, Dict, Mapping, NoReturn, Optional, Sequence
 
 # A process in uninterruptible sleep reacts to no signal: after this many seconds it is abandoned.
 GRACE = 5.0
@@ -118,3 +120,97 @@ class Process:
         """Add to the program's own messages that its status is lost."""
         if self._lost() and UNKNOWN_STATUS not in self.said[self.err]:
             self.said[self.err] += UNKNOWN_STATUS
+
+
+class Forked:
+    """A function that runs in a fork of this process and can be killed, with the interface of :class:`Process`.
+
+    It starts without another interpreter and without the modules that are imported already. The function
+    writes to file descriptor 1. It has none of our files open, so no process waits for it once it is
+    abandoned. Fork only in a process without threads.
+
+    Raises OSError if no process can be started.
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        out, into = os.pipe()
+        err, err_into = os.pipe()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            for handle in (out, into, err, err_into):
+                os.close(handle)
+            raise
+        if self.pid == 0:
+            run_alone(work, (None, into, err_into))
+        os.close(into)
+        os.close(err_into)
+        self.out, self.err = out, err
+        self.said: Dict[int, bytes] = {out: b"", err: b""}
+        self.status: Optional[int] = None
+
+    def wait(self, limit: float) -> Optional[int]:
+        """Return the exit status (a signal as a negative number); None if the process has not ended within
+        `limit` seconds.
+        """
+        end, pause = time.monotonic() + limit, 0.0005
+        while self.status is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # SIGCHLD is ignored
+                self.status = LOST
+                self.said[self.err] += UNKNOWN_STATUS
+                break
+            if pid:
+                self.status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            elif time.monotonic() >= end:
+                break
+            else:
+                time.sleep(pause)
+                pause = min(pause * 2, 0.05)
+        return self.status
+
+    def kill(self) -> bool:
+        """Kill the process and all that it started. Return whether it ended within :data:`GRACE`."""
+        if self.wait(0) is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may not have its own session yet
+                os.kill(self.pid, signal.SIGKILL)
+        return self.wait(GRACE) is not None
+
+    def close(self) -> None:
+        """Close our ends of its pipes."""
+        os.close(self.out)
+        os.close(self.err)
+
+
+def run_alone(work: Callable[[], object], handles: Sequence[Optional[int]]) -> NoReturn:
+    """Run a function in a fresh fork, and end the process. Exit status: 0, or 1 if the function raised.
+
+    The process gets a session of its own and default signals. `handles` become its file descriptors 0, 1, …
+    (None: /dev/null), and every other is closed.
+    """
+    status = 1
+    try:
+        os.setsid()
+        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(name, signal.SIG_DFL)
+        null = os.open("/dev/null", os.O_RDWR)
+        # Above all that must survive, so that no copy overwrites one that is still needed.
+        above = [
+            fcntl.fcntl(null if handle is None else handle, fcntl.F_DUPFD, len(handles)) for handle in handles
+        ]
+        for number, handle in enumerate(above):
+            os.dup2(handle, number)
+        for opened in os.listdir("/proc/self/fd"):
+            if int(opened) >= len(handles):
+                with suppress(OSError):  # the descriptor of the listing itself
+                    os.close(int(opened))
+        work()
+        status = 0
+    except BaseException as problem:
+        with suppress(OSError):
+            os.write(2, f"{type(problem).__name__}: {problem}\n".encode("utf-8", "replace"))
+    finally:
+        os._exit(status)

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
 
 from . import boot, gate
 from .host import Host, Json, boot_identity
@@ -308,7 +307,7 @@ def run_policy(host: Host, options: Any) -> int:
             )
         )
     else:
-        print("\n".join(finding_lines([asdict(finding) for finding in findings])))
+        print("\n".join(finding_lines([finding._asdict() for finding in findings])))
     return code
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +242,7 @@ def recorded(wanted: dict[str, Any]) -> dict[str, Any]:
 def planned_removal(case: dict[str, Any]) -> Plan:
     """The removal of a case, on a node that runs the kernel it had before unless the case says otherwise."""
     seen = {
-        **asdict({"bare": bare, "converged": converged}[case["base"]](document())),
+        **{"bare": bare, "converged": converged}[case["base"]](document()).to_dict(),
         "running_kernel": "6.1.0-901-amd64",
     }
     known = merge(recorded(document()), case["record"]) or {}
@@ -268,7 +267,7 @@ def planned(case: dict[str, Any]) -> Plan:
         "declared": lambda: converged(wanted),
     }
     base = base or makers[case["base"]]()
-    return judge(wanted, Observed(**merge(asdict(base), case.get("seen", {}))), PROGRAM)
+    return judge(wanted, Observed(**merge(base.to_dict(), case.get("seen", {}))), PROGRAM)
 
 
 FILES = sorted(CASES.glob("*/*.json"))

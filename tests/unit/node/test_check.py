@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ RELEASE = "6.1.0-902-amd64"
 def findings(patch: dict[str, Any], wanted: dict[str, Any] | None = None) -> list[Finding]:
     """The findings of a converged node with `patch` merged into what is seen."""
     wanted = wanted or document()
-    seen = Observed(**merge(asdict(converged(wanted)), patch))
+    seen = Observed(**merge(converged(wanted).to_dict(), patch))
     return check.find(wanted, seen, judge(wanted, seen, {}))
 
 

@@ -29,7 +29,9 @@ def test_a_check_begins_without_what_it_does_not_need(tmp_path: Path) -> None:
     slow = {
         "argparse",
         "calendar",
+        "dataclasses",
         "difflib",
+        "inspect",
         "pathlib",
         "platform",
         "shutil",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def declared(row: dict[str, Any]) -> tuple[list[Finding], Plan]:
     value = row["declared"] if row["mode"] == "ecc" else {"enabled": row["declared"]}
     whole = merge(document(), {"policy": {row["mode"]: value}})
     patch = {"gpus": {"0": {row["mode"]: {"current": row["current"], "pending": row["pending"]}}}}
-    seen = Observed(**merge(asdict(converged(whole)), {"gpu_settings": patch}))
+    seen = Observed(**merge(converged(whole).to_dict(), {"gpu_settings": patch}))
     plan = judge(whole, seen, PROGRAM)
     return check.find(whole, seen, plan), plan
 
@@ -80,7 +79,7 @@ def test_plan_sets_the_mode_and_boots_only_where_that_is_needed(row: dict[str, A
 
 def test_a_reboot_for_another_reason_is_held_back_until_the_pending_mode_is_set_back() -> None:
     whole = merge(document(), {"policy": {"ecc": True}})
-    base = merge(asdict(converged(whole)), {"reboot_marks": ["the GPU driver was replaced"]})
+    base = merge(converged(whole).to_dict(), {"reboot_marks": ["the GPU driver was replaced"]})
     spoiled = merge(base, {"gpu_settings": {"gpus": {"1": {"ecc": {"current": True, "pending": False}}}}})
     told = judge(whole, Observed(**spoiled), PROGRAM).to_json()["reboot"]
     assert (told["required"], told["reasons"]) == (False, ["the GPU driver was replaced"])

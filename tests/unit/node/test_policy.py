@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def findings(
     """Findings by name of a node of a class with policy `wanted`, with `patch` merged into its `gpu_settings`."""
     whole = merge(document(), {"policy": wanted, **(document_patch or {})})
     whole["digest"] = document_digest(whole)
-    seen = Observed(**merge(asdict(converged(whole)), {"gpu_settings": patch or {}}))
+    seen = Observed(**merge(converged(whole).to_dict(), {"gpu_settings": patch or {}}))
     return {finding.id: finding for finding in check.find(whole, seen, judge(whole, seen, {}))}
 
 
@@ -187,7 +186,7 @@ def test_what_is_set_again_at_a_boot_sees_who_uses_the_gpus(
     whole = merge(document(), {"policy": {"persistence_mode": True}})
     seen = Observed(
         **merge(
-            asdict(converged(whole)),
+            converged(whole).to_dict(),
             {"gpu_settings": {"persistenced": {"arguments": ["x", "--no-persistence-mode"]}}},
         )
     )
@@ -267,7 +266,7 @@ def test_mps_is_a_daemon_too(mps: dict[str, bool], got: str) -> None:
 def test_mps_of_an_earlier_class_is_no_exclusive_sharing() -> None:
     whole = merge(document(), {"policy": {"sharing": "exclusive"}})
     running = {"units": {"loaded": {policy.MPS_NAME: {"LoadState": "loaded", "ActiveState": "active"}}}}
-    seen = Observed(**merge(asdict(converged(whole)), running))
+    seen = Observed(**merge(converged(whole).to_dict(), running))
     found = {finding.id: finding for finding in policy.findings(whole, seen)}["policy.sharing"]
     assert (found.outcome, found.got) == (MISMATCH, "goldnode-mps.service still runs")
 
@@ -284,9 +283,9 @@ def test_a_driver_that_does_not_answer() -> None:
 
 def test_where_gpus_are_not_this_nodes_own_nothing_is_judged() -> None:
     whole = merge(document(), {"policy": EVERYTHING})
-    seen = Observed(**merge(asdict(converged(whole)), {"container": True}))
+    seen = Observed(**merge(converged(whole).to_dict(), {"container": True}))
     assert {finding.outcome for finding in policy.findings(whole, seen)} == {ELSEWHERE}
-    image = Observed(**merge(asdict(converged(whole)), {"live": False, "simulated": True}))
+    image = Observed(**merge(converged(whole).to_dict(), {"live": False, "simulated": True}))
     assert {finding.outcome for finding in policy.findings(whole, image)} == {ELSEWHERE}
 
 
@@ -335,7 +334,7 @@ def test_what_a_boot_forgets_is_set_again_by_one_function_for_gpus_and_host(
     """Files and links are left alone: they outlive a boot, and belong to site.yml."""
     whole = merge(document(), {"policy": {"power_limit_watts": 400, "host": {"governor": "performance"}}})
     good = converged(whole)
-    values = merge(asdict(good), {"gpu_settings": {"gpus": {"1": {"power": {"limit": 300}}}}})
+    values = merge(good.to_dict(), {"gpu_settings": {"gpus": {"1": {"power": {"limit": 300}}}}})
     for cpu in values["tuning"]["governor"]:
         values["tuning"]["governor"][cpu] = "powersave"
     bad = Observed(**{**values, "files": {}, "links": {}})
@@ -362,7 +361,7 @@ def test_at_boot_mps_comes_after_the_unit_that_applies_the_policy(
     """Its start is queued behind that unit: to wait for it there would end in a timeout, and nothing is said of it yet."""
     whole = merge(document(), {"policy": {"sharing": "mps"}})
     seen = Observed(
-        **merge(asdict(converged(whole)), {"gpu_settings": {"mps": {"active": False, "job": True}}})
+        **merge(converged(whole).to_dict(), {"gpu_settings": {"mps": {"active": False, "job": True}}})
     )
     monkeypatch.setattr(reapply, "look", lambda *_: seen)
     assert reapply.reapply(Host(str(tmp_path), live=True), whole, print) == ([], [])

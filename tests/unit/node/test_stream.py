@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -277,17 +278,14 @@ def test_settings_of_a_gpu_that_hung_are_a_fault(tmp_path: Path) -> None:
 # -- the child's own lines
 
 
-def test_the_childs_json_is_json() -> None:
-    """Made without the module json, in a process of its own: this one has NVML's binding only where it is wanted."""
-    value: dict[str, Any] = {
-        "a": [1, -2, 3.5, True, False, None, 'ü\n\t"\\\x00\U0001f600', {}, [], ("x",)],
-        "b": {"c": 10**30, 'q"': float("nan")},
-    }
-    code = f"import sys\nfrom goldnode.node.device.collect import dumps\nnan = float('nan')\nsys.stdout.write(dumps({value!r}))"
+def test_a_double_that_is_no_number_is_null() -> None:
+    """In a process of its own: this one has NVML's binding only where it is wanted."""
+    code = (
+        "from types import SimpleNamespace as row\nfrom goldnode.node.device.collect import number\n"
+        "print([number(row(valueType=0, value=row(dVal=float(x)))) for x in ('nan', '-inf', '1.5')])"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    found = json.loads(said)
-    assert found["a"] == [1, -2, 3.5, True, False, None, 'ü\n\t"\\\x00\U0001f600', {}, [], ["x"]]
-    assert found["b"] == {"c": 10**30, 'q"': None}
+    assert said == "[None, None, 1.5]\n"
 
 
 def test_the_child_imports_little() -> None:
@@ -301,8 +299,6 @@ def test_the_child_imports_little() -> None:
     ).stdout.split()
     assert "pynvml" in said
     assert not {
-        "json",
-        "re",
         "subprocess",
         "dataclasses",
         "pathlib",
@@ -313,21 +309,61 @@ def test_the_child_imports_little() -> None:
     } & set(said)
 
 
-def test_a_program_that_runs_from_its_copy_starts_the_child_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the file, whose checksum was verified when the program itself began."""
+def own(monkeypatch: pytest.MonkeyPatch, work: Callable[[Sequence[str]], object]) -> Host:
+    """A machine on which this process runs from its copy; `work` asks the library in its place."""
     copy = SimpleNamespace(loader=SimpleNamespace(archive="/proc/123/fd/0123"))
     monkeypatch.setattr(sys, "path", ["/proc/123/fd/0123", *sys.path[1:]])
     monkeypatch.setattr(child, "__spec__", copy)
-    machine = Host()
-    found = stream.start(machine, settings=False).finish()
-    assert machine.commands == [(sys.executable, "-I", "-S", "/proc/123/fd/0123", "device", "capture")]
-    assert "ended with status" in found["error"]["text"]
+    monkeypatch.setattr(stream, "stream", work)
+    return Host()
+
+
+def test_a_program_that_runs_from_its_copy_asks_in_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without another interpreter, in a session of its own, with none of our files, and never twice."""
+    opened = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(opened, True)
+
+    def work(words: Sequence[str]) -> None:
+        files = sorted(int(name) for name in os.listdir("/proc/self/fd") if int(name) != 3)  # noqa: PTH208
+        row = {"uuid": f"{words[-1]} {os.getsid(0) == os.getpid()} {files}"}
+        os.write(1, f"{HEAD}\n{json.dumps({'i': 0, 'next': None, 'set': row})}\n".encode())
+        os.write(1, f"{json.dumps({'i': 1, 'next': None, 'set': {}})}\n{DONE}\n".encode())
+
+    machine = own(monkeypatch, work)
+    found = stream.start(machine).finish()
+    os.close(opened)
+    assert found["error"] is None
+    assert found["gpus"][0]["uuid"] == "settings True [0, 1, 2]"
+    assert machine.commands == [
+        (sys.executable, "-I", "-S", "/proc/123/fd/0123", "device", "capture", "settings")
+    ]
+    machine.pending = None
+    stream.start(machine, settings=False).finish()
     assert machine.pending is None, "who did not ask for settings has none to give"
     machine.program = "/nowhere/goldnode-node"
     stream.start(machine).finish()
-    assert machine.commands[1][0] == "/nowhere/goldnode-node", (
+    assert machine.commands[-1][0] == "/nowhere/goldnode-node", (
         "a program that is named is the one that is run"
     )
+
+
+@pytest.mark.parametrize(
+    ("work", "says"),
+    [
+        (lambda _: time.sleep(60), "; the process that asked was killed"),
+        (lambda _: os.kill(os.getpid(), signal.SIGSEGV), f"ended by signal {signal.SIGSEGV:d}"),
+        (lambda _: json.loads("{"), "ended with status 1: JSONDecodeError: Expecting"),
+        (lambda _: os._exit(7), "ended with status 7"),
+        (lambda _: None, "answered something that is not of schema"),
+    ],
+    ids=["hangs", "crashes", "raises", "exits", "says-nothing"],
+)
+def test_a_fork_that_fails_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[Sequence[str]], object], says: str
+) -> None:
+    found = stream.start(own(monkeypatch, work)).finish(0.3 if "killed" in says else 30)
+    assert says in found["error"]["text"]
+    assert found["count"] is None
 
 
 def test_a_carried_file_asks_the_library_itself(tmp_path: Path) -> None:

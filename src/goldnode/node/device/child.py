@@ -14,7 +14,7 @@ from . import SCHEMA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Tuple
+    from typing import Any, Mapping, Optional, Tuple
 
 
 __all__ = ["LIMIT", "SCHEMA", "ask", "asking"]
@@ -29,10 +29,14 @@ def asking(host: Host) -> Tuple[str, ...]:
 
     Where sources run, or `host` names another program, that program.
     """
-    archive = getattr(getattr(__spec__, "loader", None), "archive", None)
-    if host.program == PROGRAM and archive is not None and archive == sys.path[0]:
-        return (sys.executable, "-I", "-S", archive)
-    return (host.program,)
+    archive = own_archive(host)
+    return (host.program,) if archive is None else (sys.executable, "-I", "-S", archive)
+
+
+def own_archive(host: Host) -> Optional[str]:
+    """Return the archive that runs now, if it is to ask the GPU library; otherwise None."""
+    archive: Optional[str] = getattr(getattr(__spec__, "loader", None), "archive", None)
+    return archive if host.program == PROGRAM and archive == sys.path[0] else None
 
 
 def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:

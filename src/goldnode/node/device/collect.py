@@ -3,12 +3,13 @@ be killed.
 
 Each part is written as soon as it is read. Return codes 3 and 13 mean that board or driver do not have it; 15
 and 16 that the GPU is lost; others that it could not be read. Units are those of nvml.h: milliwatts, bytes,
-nanoseconds. Only modules that the binding of NVML needs are imported: this process starts again for each
-check.
+nanoseconds.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from ctypes import byref
 from time import monotonic
@@ -133,13 +134,14 @@ class NvmlGpu:
 
 
 def number(row: Any) -> Any:
-    """The member of nvmlValue_t that the type names (nvml.h, nvmlValueType_t)."""
+    """Return the member of nvmlValue_t that the type names (nvml.h, nvmlValueType_t). A double that is no
+    number is None: JSON has none.
+    """
     kinds = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-    return (
-        getattr(row.value, kinds[row.valueType])
-        if row.valueType < len(kinds)
-        else unknown("value type", row.valueType)
-    )
+    if row.valueType >= len(kinds):
+        return unknown("value type", row.valueType)
+    found = getattr(row.value, kinds[row.valueType])
+    return found if math.isfinite(found) else None
 
 
 def watts(milli: int) -> float:
@@ -517,7 +519,7 @@ def stream(to: int, with_settings: bool) -> None:
     """Write the lines of a capture to a file descriptor (the package's documentation has them). Returns when all was said."""
 
     def say(line: Json) -> None:
-        data = dumps(line).encode() + b"\n"
+        data = json.dumps(line).encode() + b"\n"
         while data:
             data = data[os.write(to, data) :]
 
@@ -598,34 +600,3 @@ def _rss() -> int:
             return next((int(line.split()[1]) for line in opened if line.startswith("VmHWM")), 0)
     except OSError:
         return 0
-
-
-def dumps(value: Any) -> str:
-    """JSON of plain values. The module json brings regular expressions with it, which cost a third of this process's start."""
-    if value is None or value is True or value is False:
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, int):
-        return str(int(value))
-    if isinstance(value, float):
-        return repr(value) if value - value == 0 else "null"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_quoted(str(key))}:{dumps(item)}" for key, item in value.items()) + "}"
-    return "[" + ",".join(dumps(item) for item in value) + "]"
-
-
-def _quoted(text: str) -> str:
-    plain = text.replace("\\", "\\\\").replace('"', '\\"')
-    if plain.isascii() and plain.isprintable():
-        return f'"{plain}"'
-    shown = []
-    for character in plain:
-        code = ord(character)
-        if code > 0xFFFF:
-            shown.append(
-                f"\\u{0xD800 + ((code - 0x10000) >> 10):04x}\\u{0xDC00 + ((code - 0x10000) & 0x3FF):04x}"
-            )
-        else:
-            shown.append(character if 32 <= code < 127 else f"\\u{code:04x}")
-    return '"' + "".join(shown) + '"'

@@ -11,6 +11,8 @@ from . import SCHEMA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Sequence
+
     from ..host import Json
 
 
@@ -39,7 +41,7 @@ def main() -> int:
     return 0
 
 
-def stream(words: list[str]) -> int:
+def stream(words: Sequence[str]) -> int:
     """Answer `device capture [settings]` line by line (see the package's documentation)."""
     to = os.dup(1)
     os.dup2(2, 1)

@@ -14,14 +14,16 @@ import time
 from contextlib import suppress
 
 from ..host import ENVIRONMENT, Host, Json
-from ..process import Process
+from ..process import Forked, Process
 from . import SCHEMA
-from .child import LIMIT, asking
+from .child import LIMIT, asking, own_archive
+from .reader import stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Tuple, Union
 
+    AnyProcess = Union[Process, Forked]
 
 STALL = (
     20.0  # seconds between two lines, once there was one: with the GPUs initialised a call takes milliseconds
@@ -37,7 +39,12 @@ class Pending:
     """A question that is under way. :meth:`finish` has to be called, and may be called again."""
 
     def __init__(
-        self, process: Optional[Process], error: Optional[str], vendor: str, settings_asked: bool, host: Host
+        self,
+        process: Optional[AnyProcess],
+        error: Optional[str],
+        vendor: str,
+        settings_asked: bool,
+        host: Host,
     ) -> None:
         self.process = process
         self.host = host
@@ -127,11 +134,16 @@ def start(host: Host, settings: bool = True, vendor: str = "nvidia") -> Pending:
     """
     argv = (*asking(host), "device", "capture", *(["settings"] if settings else []))
     error = _left(host)
-    process: Optional[Process] = None
+    process: Optional[AnyProcess] = None
     try:
         if error is None:
             host.commands.append(argv)
-            process = Process(argv, {**os.environ, **ENVIRONMENT}, session=True)
+            # The same code as this process runs? A fork needs no interpreter of its own.
+            process = (
+                Forked(lambda: stream(argv[-1:]))
+                if own_archive(host)
+                else Process(argv, {**os.environ, **ENVIRONMENT}, session=True)
+            )
     except FileNotFoundError:
         error = f"{host.program} reads the GPUs, and is not on the node yet"
     except OSError as problem:
@@ -168,7 +180,7 @@ def _left(host: Host) -> Optional[str]:
     return None
 
 
-def _kill(process: Process, after: float, host: Host) -> str:
+def _kill(process: AnyProcess, after: float, host: Host) -> str:
     """End the process group, and return what that shows about the driver."""
     if not process.kill():
         with suppress(OSError):
@@ -177,7 +189,7 @@ def _kill(process: Process, after: float, host: Host) -> str:
     return f"the GPU driver did not answer within {after:.3g} s; the process that asked was killed"
 
 
-def _ended(process: Process, err: bytes, left: float, host: Host) -> Optional[str]:
+def _ended(process: AnyProcess, err: bytes, left: float, host: Host) -> Optional[str]:
     """None for a process that ended well."""
     status = process.wait(left)
     if status is None:

@@ -15,6 +15,7 @@ import select
 import signal
 import time
 
+from ..process import run_alone
 from .values import unread
 
 TYPE_CHECKING = False
@@ -71,7 +72,7 @@ def _fork(jobs: List[Job]) -> Any:
         os.close(into)
         return unread(f"no process can be started: {problem.strerror}", problem.errno)
     if pid == 0:
-        _work(jobs, into)
+        run_alone(lambda: _work(jobs, 3), (None, None, None, into))
     os.close(into)
     return pid, out
 
@@ -116,33 +117,17 @@ def _collect(child: Any, jobs: List[Job], end: float, each: float) -> List[Tuple
 
 
 def _work(jobs: List[Job], into: int) -> None:
-    """The child: nothing of the parent's stays open, answers go into the pipe, and it ends without what a normal end would run."""
-    try:
-        os.setsid()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        null = os.open("/dev/null", os.O_RDWR)
-        for name in (0, 1, 2):
-            os.dup2(null, name)
-        os.dup2(into, 3)
-        os.closerange(4, max(into, null, 255) + 1)
-        for handle in os.listdir("/proc/self/fd"):
-            if int(handle) > 3:
-                try:
-                    os.close(int(handle))
-                except OSError:  # the listing's own
-                    continue
-        for _, job in jobs:
-            try:
-                value = job()
-            except OSError as problem:
-                value = unread(problem.strerror or str(problem), problem.errno)
-            except Exception as problem:
-                value = unread(f"{type(problem).__name__}: {problem}")
-            data = json.dumps(value).encode() + b"\n"
-            while data:
-                data = data[os.write(3, data) :]
-    finally:
-        os._exit(0)
+    """Write the answer of each job to the descriptor `into`, a line each."""
+    for _, job in jobs:
+        try:
+            value = job()
+        except OSError as problem:
+            value = unread(problem.strerror or str(problem), problem.errno)
+        except Exception as problem:
+            value = unread(f"{type(problem).__name__}: {problem}")
+        data = json.dumps(value).encode() + b"\n"
+        while data:
+            data = data[os.write(into, data) :]
 
 
 def _end(pid: int, wait: bool) -> bool:

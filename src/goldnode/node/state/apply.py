@@ -13,7 +13,6 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from .. import slots
@@ -634,7 +633,7 @@ def refusal_of(plan: Plan) -> PartError:
     """Return the error for a plan with refusals."""
     lines = " ".join(refusal.line() for refusal in plan.refusals)
     return PartError(
-        f"refused before anything was touched: {lines}", [], [asdict(refusal) for refusal in plan.refusals]
+        f"refused before anything was touched: {lines}", [], [refusal._asdict() for refusal in plan.refusals]
     )
 
 
@@ -795,7 +794,7 @@ def withdraw(
             )
         forget_lock(host)
         applied = [action.reboot for action in before.actions if action.reboot] if host.live else []
-        return done, before, replace(after, reboot=tuple(dict.fromkeys([*after.reboot, *applied])))
+        return done, before, after._replace(reboot=tuple(dict.fromkeys([*after.reboot, *applied])))
 
 
 def forget_lock(host: Host) -> None:

@@ -6,7 +6,6 @@ Nodes, images, the boot check and the tests share this computation.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from .. import drained
 from ..host import Host
@@ -199,7 +198,7 @@ def plan(
         observe_use(host, document, seen)
         return judge(document, seen, payloads or {}, phases)
 
-    return replace(unlocked(host, lock_timeout, now), drain=drained.text(host))
+    return unlocked(host, lock_timeout, now)._replace(drain=drained.text(host))
 
 
 def judge_absent(document: Optional[Document], seen: Observed, known: Mapping[str, Any]) -> Plan:
@@ -238,7 +237,7 @@ def plan_absent(host: Host, lock_timeout: float = 0) -> Plan:
         observe_use(host, removal.completed(document), seen)
         return judge_absent(document, seen, known)
 
-    return replace(unlocked(host, lock_timeout, now), drain=drained.text(host))
+    return unlocked(host, lock_timeout, now)._replace(drain=drained.text(host))
 
 
 def unlocked(host: Host, seconds: float, now: Callable[[], Plan]) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .kinds import HARDWARE, kind
 from .model import Observed
@@ -10,7 +10,7 @@ from .remedy import GPU_RESET, POLICY, SITE, Remedy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional, Tuple
+    from typing import Any, List, Optional, Tuple
 
 
 MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE, DEFERRED, SUPPRESSED = (
@@ -30,16 +30,7 @@ MATCH, MISMATCH, NOT_EXPOSED, UNREAD, ELSEWHERE, DEFERRED, SUPPRESSED = (
 FINE = (MATCH, NOT_EXPOSED, ELSEWHERE, DEFERRED, SUPPRESSED)
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One declared item.
-
-    `outcome` is one of those above. `subject` is the object concerned if that is not the whole node (a PCI
-    address, an interface, a mount). `evidence` are the readings behind the outcome. `severity` (degraded or
-    drain) is the effect of a mismatch on the node. Without it, the row of the id in :mod:`.kinds` gives it;
-    LookupError if there is no row. `blast` is the blast radius of the remedy.
-    """
-
+class _Fields(NamedTuple):
     id: str
     outcome: str
     expected: Optional[str]
@@ -50,12 +41,28 @@ class Finding:
     severity: str = ""
     blast: Optional[str] = None
 
-    def __post_init__(self) -> None:
-        if not self.severity:
-            row = kind(self.id)
+
+class Finding(_Fields):
+    """One declared item.
+
+    `outcome` is one of those above. `subject` is the object concerned if that is not the whole node (a PCI
+    address, an interface, a mount). `evidence` are the readings behind the outcome. `severity` (degraded or
+    drain) is the effect of a mismatch on the node. Without it, the row of the id in :mod:`.kinds` gives it;
+    LookupError if there is no row. `blast` is the blast radius of the remedy.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # mypy goes by the fields
+
+        def __new__(cls, *values: Any, **named: Any) -> Finding:
+            found = super().__new__(cls, *values, **named)
+            if found.severity:
+                return found
+            row = kind(found.id)
             if row is None:
-                raise LookupError(f"{self.id}: a finding without a row in goldnode/node/state/kinds.py")
-            vars(self)["severity"] = row.severity
+                raise LookupError(f"{found.id}: a finding without a row in goldnode/node/state/kinds.py")
+            return found._replace(severity=row.severity)
 
     @property
     def domain(self) -> str:
@@ -100,7 +107,7 @@ def ordered(findings: List[Finding], sets_gpus: bool) -> List[Finding]:
         if item.outcome == MISMATCH and item.remedy is not None and item.remedy.before
     ]
     return [
-        replace(item, remedy=_in_order(item.remedy, urgent, sets_gpus)) if item.remedy is not None else item
+        item._replace(remedy=_in_order(item.remedy, urgent, sets_gpus)) if item.remedy is not None else item
         for item in findings
     ]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from dataclasses import replace
 
 from ..host import Host, Json
 from . import applied
@@ -53,12 +52,8 @@ def planned(host: Host, to: str, payloads: Mapping[str, Any], lock_timeout: floa
     found = plan(host, document, {**payloads, "back": True}, lock_timeout=lock_timeout)
     moves = next((action for action in found.actions if action.kind == "packages.transact"), None)
     if moves and not found.refusals:
-        found = replace(
-            found,
-            refusals=tuple(
-                obtainable(host, document, list(moves.data["install"]), list(moves.data["remove"]))
-            ),
-        )
+        refusals = obtainable(host, document, list(moves.data["install"]), list(moves.data["remove"]))
+        found = found._replace(refusals=tuple(refusals))
     return {"plan": found.to_json(), "rollback": about}
 
 
@@ -141,7 +136,7 @@ def _isolated(host: Host, document: Document, place: str) -> List[str]:
                 shutil.copy(host.real(name), f"{place}/{target}/{base}")
     # With `only`, the document's archives are the only sources, so none of the node's sources count.
     if only:
-        seen = replace(seen, sources=[])
+        seen = seen.with_fields(sources=[])
     keys = {file.path: file for file in apt.keys(document)}
     for file in apt.sources(document, seen):
         text = file.content

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from typing import NamedTuple
 
 from .. import boot, probe
@@ -178,7 +177,7 @@ def summary(document: Mapping[str, Any], findings: List[Finding], now: float, pa
 def as_json(finding: Finding) -> Json:
     """Return a finding as a part of the verdict: its fields, with fault domain and steps of the remedy."""
     return {
-        **vars(finding),
+        **finding._asdict(),
         "evidence": list(finding.evidence),
         "steps": list(finding.steps),
         "domain": finding.domain,
@@ -281,14 +280,14 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
         told = policy.findings({**document, "simulated": False}, seen)
         # Where the driver has no getter, the results of the setters decide, which stay on the node.
         told = [
-            replace(item, outcome=ELSEWHERE, got=here, remedy=None)
+            item._replace(outcome=ELSEWHERE, got=here, remedy=None)
             if item.outcome == MISMATCH and policy.UNRECORDED in str(item.got)
             else item
             for item in told
         ]
-        found += [replace(item, outcome=ELSEWHERE) for item in told] if not settings else told
+        found += [item._replace(outcome=ELSEWHERE) for item in told] if not settings else told
     found = [
-        replace(item, outcome=ELSEWHERE, got=here, remedy=None) if item.id in unseen else item
+        item._replace(outcome=ELSEWHERE, got=here, remedy=None) if item.id in unseen else item
         for item in found
     ]
     drift = rules.fetch(capture, "packages.drift")

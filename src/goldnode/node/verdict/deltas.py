@@ -443,7 +443,7 @@ def carried(
         bad = [item for item in findings if item.id in FULL_ONLY and item.outcome in (MISMATCH, UNREAD)]
         memory["full"] = [
             {
-                **vars(item),
+                **item._asdict(),
                 "evidence": list(item.evidence),
                 "steps": list(item.steps),
                 "time": memory.get("time"),

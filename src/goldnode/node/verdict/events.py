@@ -20,7 +20,6 @@ The rules, each with its source:
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import NamedTuple
 
 from ..boot import seconds
@@ -1024,5 +1023,5 @@ def _one_each(findings: Sequence[Finding]) -> List[Finding]:
         rank = [(order.get(f.outcome, 0), f.severity == DRAIN) for f in (have, finding)]
         better, other = (finding, have) if rank[1] > rank[0] else (have, finding)
         text = better.got if better.got == other.got else f"{better.got}; {other.got}"
-        found[key] = replace(better, got=text, evidence=(better.evidence + other.evidence)[:8])
+        found[key] = better._replace(got=text, evidence=(better.evidence + other.evidence)[:8])
     return list(found.values())

@@ -7,8 +7,6 @@ one model have differently is a finding, and so is one that no program can work 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MATCH, MISMATCH, NOT_EXPOSED, Finding
 from ..state.kinds import DEGRADED, NOTHING
@@ -68,7 +66,7 @@ def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Find
     for name in ("pcie.width", "pcie.gen"):
         own = [row for row in links_ if row.id == name]
         wrong = [row for row in own if row.outcome != MATCH]
-        found += wrong or [replace(row, subject=None) for row in own[:1]]
+        found += wrong or [row._replace(subject=None) for row in own[:1]]
     for gpu in gpus:
         found += _heat(gpu) + _banks(gpu)
     return found

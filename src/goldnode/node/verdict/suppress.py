@@ -8,8 +8,6 @@ finding counts again and names the expired suppression.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ..host import like
 from ..state.finding import MISMATCH, NOT_EXPOSED, SUPPRESSED, Finding
 from .rules import as_list, plain
@@ -45,11 +43,11 @@ def _one(finding: Finding, rows: Sequence[Mapping[str, Any]], today: str) -> Fin
     if holding:
         row = holding[0]
         text = f"accepted by {plain(row.get('owner'), 60)} until {row['expires']}: {plain(row.get('reason'))}"
-        return replace(finding, outcome=SUPPRESSED, evidence=(text, *finding.evidence))
+        return finding._replace(outcome=SUPPRESSED, evidence=(text, *finding.evidence))
     if covering:
         row = max(covering, key=lambda item: str(item["expires"]))
         text = f"was accepted by {plain(row.get('owner'), 60)} until {row['expires']}, which is past: {plain(row.get('reason'))}"
-        return replace(finding, evidence=(text, *finding.evidence))
+        return finding._replace(evidence=(text, *finding.evidence))
     return finding
 
 

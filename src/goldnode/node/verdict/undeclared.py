@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from typing import NamedTuple
 
 from .. import boot, probe
@@ -185,7 +184,7 @@ def _items(declared: Optional[Mapping[str, Any]]) -> List[str]:
 def _milder(finding: Finding) -> Finding:
     """Return a finding without the severity of a declaration: many clouds and boards give a GPU fewer lanes."""
     if finding.id in BY_FACTS and finding.severity != DEGRADED:
-        return replace(finding, severity=DEGRADED)
+        return finding._replace(severity=DEGRADED)
     return finding
 
 

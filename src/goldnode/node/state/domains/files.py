@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .. import owners
 from ..model import IMAGE, Action, Observed
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A file that the class wants.
 
     `content` has the format of :func:`observe.printable`; `show` replaces it in diffs.
