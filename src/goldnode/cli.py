@@ -30,7 +30,7 @@ _SECTIONS = {
         ),
         "class": ("classes", "Export the document of a node class, or propose its baseline."),
         "classes": ("classes", "List the node classes."),
-        "facts": ("facts", "Show which compatibility facts are wrong, stale or in doubt."),
+        "facts": ("facts", "Check the compatibility facts, and update them without a release."),
         "init": ("init", "Write a site directory: inventory, class, site file and ansible.cfg."),
         "matrix": ("matrix", "Show the compatibility matrix of all stacks and classes."),
         "schema": ("schema_command", "Print or write the JSON Schemas of all files and documents."),

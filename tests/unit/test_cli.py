@@ -203,10 +203,12 @@ def test_schema(tmp_path: Path) -> None:
         "images",
         "plan",
         "platform",
+        "rollout",
         "run",
         "site",
         "stack",
         "verdict",
+        "what-if",
     }
     assert run("schema", "platform", "--format", "markdown").output.startswith("## Platform\n")
     page = tmp_path / "reference.md"

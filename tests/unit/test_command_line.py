@@ -29,8 +29,8 @@ from goldnode.core import progress
 FILES = ("class export", "completion", "node-program", "schema")
 # First words of a command's help. Add a verb here, in the imperative.
 VERBS = re.compile(
-    "Apply|Boot|Build|Check|Compare|Copy|Download|Explain|Export|Fetch|Inspect|List|Lock|Point|Print|Propose|Push|Create|"
-    "Remove|Resolve|Run|Show|Turn|Verify|Write"
+    "Apply|Boot|Build|Check|Compare|Copy|Download|Explain|Export|Fetch|Inspect|List|Lock|Point|Print|Propose|Publish|Push|"
+    "Create|Remove|Replace|Resolve|Run|Show|Turn|Verify|Write"
 )
 # One name for one thing: name that must not come back -> the name to use.
 SYNONYMS = {

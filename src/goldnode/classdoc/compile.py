@@ -258,6 +258,20 @@ def _built(stack: CatalogEntry[models.Stack], lock: Lock, site: Site) -> BuiltMo
     return find_modules(stack, lock, site)
 
 
+def check_installable(
+    entry: CatalogEntry[models.NodeClass], stack: CatalogEntry[models.Stack], lock: Lock, site: Site
+) -> None:
+    """Refuse a lock that the nodes of a class could not install from this site. Nothing is fetched.
+
+    Raises GoldnodeError: the lock lacks an optional part of the class, prebuilt modules are missing, or the mirror
+    of the site does not have the packages.
+    """
+    _require_options(entry, stack, lock)
+    built = _built(stack, lock, site)
+    if site.mirror is not None and site.mirror.url is not None:
+        _published(stack, lock, site, built)
+
+
 def _driver(
     driver: models.Driver | None,
     lock: Lock,
@@ -388,14 +402,16 @@ def _site(
     `only`: packages of the stack come from these archives and no others.
     """
     if site.mirror is not None and site.mirror.url is not None:
-        packages = [*lock.packages, *([built.package] if built is not None else [])]
-        return {
-            "archives": [
-                mirror_archive(stack.name, packages, site, "modules build" if built is not None else "mirror")
-            ],
-            "only": True,
-        }
+        return {"archives": [_published(stack, lock, site, built)], "only": True}
     return {"archives": site_archives(stack, catalog, site, options)}
+
+
+def _published(
+    stack: CatalogEntry[models.Stack], lock: Lock, site: Site, built: BuiltModules | None
+) -> dict[str, Any]:
+    """Return the mirror's publication of a lock with its modules. See `mirror_archive`."""
+    packages = [*lock.packages, *([built.package] if built is not None else [])]
+    return mirror_archive(stack.name, packages, site, "modules build" if built is not None else "mirror")
 
 
 def mirror_archive(

@@ -67,7 +67,7 @@ def _archives(stack: CatalogEntry[models.Stack]) -> list[str]:
 def _because(what: tuple[str, str], error: GoldnodeError) -> CatalogError:
     """Return the error of an item that depends on a broken one."""
     return CatalogError(
-        f'{what[0]} "{what[1]}" cannot be used, because of {error.message}',
+        f'{what[0]} "{what[1]}" cannot be used: {error.message}',
         file=error.file,
         line=error.line,
         remedy=error.remedy,

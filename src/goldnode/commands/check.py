@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.output import LIMIT, emit, reports
+from goldnode.commands.output import LIMIT, emit, reports, say
+
+if TYPE_CHECKING:
+    from goldnode.commands.check_request import CheckRequest
 
 
 def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -66,7 +69,18 @@ def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     metavar="MODEL",
     help="GPU model of the nodes, for classes with `model: auto`.",
 )
-@reports("check", "sarif")
+@click.option(
+    "--to",
+    metavar="STACK|LOCK",
+    help="Compare the classes with the same classes on this stack, or on the lock in this file.",
+)
+@click.option(
+    "--rollouts",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="With --to, write the rollout document of each class that can move to this directory.",
+)
+@reports("check", "sarif", "html")
 @click.option(
     "--require-lock",
     is_flag=True,
@@ -79,14 +93,19 @@ def check(
     require_lock: bool,
     explain: str | None,
     list_rules: bool,
+    to: str | None,
+    rollouts: Path | None,
     **subjects: Any,
 ) -> None:
     """Check that classes, stacks, images and requirements are compatible.
 
     Without any of them, all classes are checked.
 
+    With --to, report the consequences of an upgrade: findings that are new, gone or changed, the parts that move
+    together, their order, and a rollout document for each class or the reason why there is none.
+
     Exit status: 0 nothing blocks, 1 a finding blocks or a lock is missing (with --require-lock), 2 it could not
-    be checked.
+    be checked. With --to: 0 each class has a rollout document, 1 a class has none, 2 it could not be compared.
     """
     from goldnode.compat import report
 
@@ -112,6 +131,11 @@ def check(
         raise click.UsageError("--limit needs an inventory (-i).")
     from goldnode.commands.check_request import CheckRequest, compatibility_report
 
+    if to is not None:
+        _compare(form, CheckRequest(**subjects), to, rollouts)
+        return
+    if form == "html" or rollouts is not None:
+        raise click.UsageError(f"{'--format html' if form == 'html' else '--rollouts'} needs --to.")
     found = compatibility_report(CheckRequest(**subjects))
     if form == "sarif":
         click.echo(report.dumps(report.sarif(found)))
@@ -122,3 +146,22 @@ def check(
     if found.faults:
         sys.exit(2)
     sys.exit(1 if found.fatal or (require_lock and found.unlocked) else 0)
+
+
+def _compare(form: str, request: CheckRequest, to: str, rollouts: Path | None) -> None:
+    """Report the consequences of an upgrade to `to`."""
+    if form == "sarif" or request.stacks:
+        raise click.UsageError(f"--to does not go with {'--format sarif' if form == 'sarif' else '--stack'}.")
+    from goldnode.commands import what_if_report
+    from goldnode.commands.what_if import what_if
+
+    found, faults = what_if(request, to)
+    if form == "html":
+        click.echo(what_if_report.html(found), nl=False)
+    else:
+        emit(form, found.model_dump(mode="json", by_alias=True), lambda: what_if_report.text(found))
+    for path in what_if_report.write_rollouts(found, rollouts) if rollouts is not None else ():
+        say(f"wrote {path}")
+    for fault in faults:
+        click.echo(f"error: {fault}", err=True)
+    sys.exit(2 if faults else 1 if found.refused else 0)

@@ -59,37 +59,14 @@ def compatibility_report(
     """
     faults: list[GoldnodeError] = []
     catalog, site = catalog or load_catalog(faults=faults), site or load_site()
-    cohorts: list[tuple[str, str]] = []
-    left_out: list[str] = []
-    odd: list[str] = []
-    named = list(dict.fromkeys(request.classes))
-    for inventory in request.inventories:
-        hosts = hosts_of_inventory(inventory, request.limit, catalog)
-        # Each class once: an inventory of 10,000 hosts has a handful of classes.
-        named = list(dict.fromkeys([*named, *(name for name, _ in hosts.of_class.values())]))
-        cohorts += dict.fromkeys(
-            (name, cohort) for name, cohort in hosts.of_class.values() if cohort is not None
-        )
-        left_out += hosts.of_no_class
-        odd += hosts.odd
-    if not named and not request.stacks and not request.inventories:
-        named = sorted(catalog.classes)
-        if not named and faults:
-            raise faults[0]
-        if not named:
-            places = ", ".join(str(place) for place in catalog.directories)
-            raise CatalogError(
-                f"the catalog has no class to check ({places})",
-                remedy="declare one, or name a stack with --stack",
-            )
-    elif faults:
-        _usable(named, request.stacks, left_out, catalog, faults)
-    given = functools.cache(functools.partial(_given, request))
+    selected = select(request, catalog, faults)
+    named, left_out = selected.classes, selected.left_out
+    given = functools.cache(functools.partial(given_workloads, request))
     subjects: list[tuple[str, DeclaredAt | None]] = []
     found: list[CompatFinding] = []
     seen: dict[str, tuple[CompatHost, list[Workload]]] = {}
     if request.model is not None:
-        _require_auto(named, catalog)
+        require_auto(named, catalog)
     for name in named:
         host = host_of_class(name, catalog, site, on=on, model=request.model)
         entry = catalog.node_class(name)
@@ -101,13 +78,15 @@ def compatibility_report(
         *seen.values(),
         *(
             (host, given(host.architecture))
-            for host in (host_of_stack(name, catalog, site, on=on) for name in dict.fromkeys(request.stacks))
+            for host in (host_of_stack(name, catalog, site, on=on) for name in selected.stacks)
         ),
     ]
     for host, workloads in everything:
         subjects.append((host.subject, host.place))
         found += check(host, workloads)
-    found += _cohorts(cohorts, seen)
+    found += _cohorts([pair for pair in selected.cohorts if pair[0] in seen], seen)
+    if site.facts is not None:
+        found += rules_host.facts_age(site.facts.max_age, on or dt.datetime.now(tz=dt.UTC).date())
     loads = [workload for _, workloads in everything for workload in workloads]
     kinds = {workload.subject: workload.kind for workload in loads}
     return CompatReport(
@@ -118,9 +97,9 @@ def compatibility_report(
             [name for name, (_, loads) in seen.items() if not loads],
             left_out,
         )
-        + odd
-        + [f"catalog file {fault.file}, which is wrong" for fault in faults],
-        faults=[] if request.classes or request.stacks or request.inventories else faults,
+        + selected.odd
+        + not_judged(selected, faults),
+        faults=selected.faults,
         images=sum(kind == "image" for kind in kinds.values()),
         requirements=sum(kind == "requirements" for kind in kinds.values()),
         unlocked=[
@@ -131,36 +110,97 @@ def compatibility_report(
     )
 
 
-def _require_auto(names: Sequence[str], catalog: Catalog) -> None:
+@dataclasses.dataclass(frozen=True)
+class SelectedClasses:
+    """The classes that a request names, directly or by the hosts of its inventories.
+
+    `cohorts` are pairs of class and cohort, `hosts` the number of hosts by class, `left_out` the hosts of no class,
+    and `odd` sentences about their variables. `faults` are the errors of what was asked for and cannot be judged;
+    `broken` the classes among it.
+    """
+
+    classes: list[str]
+    stacks: list[str]
+    cohorts: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    hosts: dict[str, int] = dataclasses.field(default_factory=dict)
+    left_out: list[str] = dataclasses.field(default_factory=list)
+    odd: list[str] = dataclasses.field(default_factory=list)
+    faults: list[GoldnodeError] = dataclasses.field(default_factory=list)
+    broken: set[str] = dataclasses.field(default_factory=set)
+
+    def cohorts_with_broken(self) -> dict[str, str]:
+        """Return cohort -> class, for cohorts with a class that cannot be judged."""
+        return {cohort: name for name, cohort in self.cohorts if name in self.broken}
+
+
+def select(request: CheckRequest, catalog: Catalog, faults: Sequence[GoldnodeError]) -> SelectedClasses:
+    """Return the classes to check; all classes if the request names nothing.
+
+    Raises InventoryError, CatalogError for a catalog without classes, and one of `faults` if nothing else is left.
+    """
+    named = list(dict.fromkeys(request.classes))
+    chosen = SelectedClasses(named, list(dict.fromkeys(request.stacks)))
+    for inventory in request.inventories:
+        try:
+            hosts = hosts_of_inventory(inventory, request.limit, catalog)
+        except InventoryError as problem:
+            # Hosts may be of classes of a catalog that cannot be read.
+            raise catalog.broken.get(("site", None), problem) from None
+        for name, cohort in hosts.of_class.values():
+            chosen.hosts[name] = chosen.hosts.get(name, 0) + 1
+            if cohort is not None:
+                chosen.cohorts.append((name, cohort))
+        chosen.left_out.extend(hosts.of_no_class)
+        chosen.odd.extend(hosts.odd)
+    # Each class and cohort once: an inventory of 10,000 hosts has a handful of classes.
+    named += [name for name in chosen.hosts if name not in named]
+    chosen = dataclasses.replace(chosen, cohorts=list(dict.fromkeys(chosen.cohorts)))
+    if not named and not request.stacks and not request.inventories:
+        named += sorted(catalog.classes)
+        if not named and faults:
+            raise faults[0]
+        if not named:
+            places = ", ".join(str(place) for place in catalog.directories)
+            raise CatalogError(
+                f"the catalog has no class to check ({places})",
+                remedy="declare one, or name a stack with --stack",
+            )
+        chosen.faults.extend(faults)
+    elif faults:
+        _set_broken_aside(chosen, catalog)
+    return chosen
+
+
+def require_auto(names: Sequence[str], catalog: Catalog) -> None:
     """Refuse a GPU model where no class leaves it open. Raises CatalogError."""
     gpus = [catalog.node_class(name).item.gpu for name in names]
     if not any(gpu is not None and gpu.model == AUTO for gpu in gpus):
         raise CatalogError(
-            f"--gpu is for classes with `model: auto`, and {_few(names) or 'a stack'} is none",
+            f"--gpu is for classes with `model: auto`, and {few(names) or 'a stack'} is none",
             remedy="leave --gpu out, or declare `gpu: {model: auto}`",
         )
 
 
-def _usable(
-    named: Sequence[str],
-    stacks: Sequence[str],
-    left_out: Sequence[str],
-    catalog: Catalog,
-    faults: Sequence[GoldnodeError],
-) -> None:
-    """Raise the first fault of the catalog if a subject, or a host of no class, may depend on a file with a fault.
+def _set_broken_aside(chosen: SelectedClasses, catalog: Catalog) -> None:
+    """Move classes and stacks that cannot be used to the faults: a wrong file only stops what uses it.
 
-    Other subjects can be judged: a wrong file only stops what uses it.
+    Raises the fault if nothing else is left, or if the file that is wrong decides which classes there are.
     """
-    for kind, names in (("class", named), ("stack", stacks)):
-        for name in names:
-            if (kind, name) in catalog.broken:
-                raise catalog.broken[kind, name]
-    if left_out or not set(named) <= set(catalog.classes) or not set(stacks) <= set(catalog.stacks):
-        raise faults[0]
+    if ("site", None) in catalog.broken:
+        unknown = {*chosen.classes} - {*catalog.class_names()} or {*chosen.stacks} - {*catalog.stacks}
+        if chosen.left_out or unknown:
+            raise catalog.broken["site", None]
+    for kind, names in (("class", chosen.classes), ("stack", chosen.stacks)):
+        for name in [name for name in names if (kind, name) in catalog.broken]:
+            names.remove(name)
+            chosen.faults.append(catalog.broken[kind, name])
+            if kind == "class":
+                chosen.broken.add(name)
+    if chosen.faults and not chosen.classes and not chosen.stacks:
+        raise chosen.faults[0]
 
 
-def _given(request: CheckRequest, architecture: str) -> list[Workload]:
+def given_workloads(request: CheckRequest, architecture: str) -> list[Workload]:
     """Return the workloads of the command line, with markers evaluated for `architecture`."""
     if not request.images and not request.requirements:
         return []
@@ -184,24 +224,33 @@ def _cohorts(
     )
 
 
+def not_judged(selected: SelectedClasses, faults: Sequence[GoldnodeError]) -> list[str]:
+    """Return sentences without full stop about wrong catalog files, and about cohorts that depend on them."""
+    files = [f"catalog file {fault.file}, which is wrong" for fault in faults]
+    cohorts = [
+        f"class {name} in cohort {cohort}" for cohort, name in sorted(selected.cohorts_with_broken().items())
+    ]
+    return [*files, *([few(cohorts)] if cohorts else [])]
+
+
 def _not_checked(hosts: Sequence[CompatHost], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
     told = []
     if without:
-        told.append(f"what runs on the nodes of {_few(without)}, which name no image and no requirements")
+        told.append(f"what runs on the nodes of {few(without)}, which name no image and no requirements")
     alone = [host.stack for host in hosts if host.name is None and host.stack]
     if alone:
-        told.append(f"GPUs and platforms of {_few(alone)}: stacks alone have none")
+        told.append(f"GPUs and platforms of {few(alone)}: stacks alone have none")
     unlocked = sorted({host.stack for host in hosts if host.unlocked and host.stack})
     if unlocked:
-        told.append(f"exact versions of {_few(unlocked)}, which have no lock")
+        told.append(f"exact versions of {few(unlocked)}, which have no lock")
     never = [row.id for row in known_bad.rows() if row.never is not None]
-    told.append(f"{len(never)} known bad combinations of things that no class states ({_few(never)})")
+    told.append(f"{len(never)} known bad combinations of things that no class states ({few(never)})")
     if left_out:
-        told.append(f"hosts of no class: {_few(left_out)}")
+        told.append(f"hosts of no class: {few(left_out)}")
     return told
 
 
-def _few(names: Sequence[str], most: int = 6) -> str:
+def few(names: Sequence[str], most: int = 6) -> str:
     return (
         ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"
     )
@@ -258,7 +307,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
         groups = sorted(set(data) - {"_meta", "all", "ungrouped"})
         raise InventoryError(
             f'inventory "{inventory}" has no host of any class{among} (its groups: '
-            f"{_few(groups) or 'none'}), so that there is nothing to check",
+            f"{few(groups) or 'none'}), so that there is nothing to check",
             remedy=put_right(groups, catalog.class_names()),
         )
     return InventoryHosts(of_class, sorted(everyone - set(of_class)), unknown.lines())

@@ -1,8 +1,9 @@
-"""`goldnode facts audit`."""
+"""`goldnode facts`."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def facts() -> None:
-    """Show which compatibility facts are wrong, stale or in doubt."""
+    """Check the compatibility facts, and update them without a release."""
 
 
 @facts.command()
@@ -48,6 +49,167 @@ def audit(form: str, stale_after: int) -> None:
     }
     emit(form, content, lambda: _text(faults, files))
     sys.exit(1 if faults or any(file.stale for file in files) else 0)
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_KEY = click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    required=True,
+    type=_FILE,
+    metavar="FILE",
+    help="Secret key that signs the update, PEM (ed25519 or ECDSA). Repeatable.",
+)
+
+
+_THRESHOLD = click.option(
+    "--threshold",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Keys of the root that must sign.",
+)
+
+
+@facts.command()
+@reports("facts-update")
+@click.option(
+    "--from",
+    "source",
+    metavar="SOURCE",
+    show_default="`facts.source` of the site file",
+    help="Repository of updates: an address, a directory, or a zip archive.",
+)
+def update(form: str, source: str | None) -> None:
+    """Fetch signed facts, and use them from now on.
+
+    The site file names the publisher's root document (`facts.root`). The update is used if enough of the
+    trusted keys have signed it, if it has not expired, if it is not older than an earlier one, and if this
+    version of goldnode can read all of it. Otherwise the facts in force stay.
+
+    Exit status: 0 the newest facts are in force, 2 the update was refused or could not be read.
+    """
+    from dataclasses import asdict
+
+    from goldnode.fleet.facts_update import install
+
+    found = install(source)
+    content = {**asdict(found.update), "directory": str(found.directory), "changed": found.changed}
+    verb = "installed" if found.changed else "in force already"
+    emit(
+        form,
+        content,
+        f"update {found.update.version} of {found.update.source}: {verb}, facts of {found.update.compiled}, "
+        f"in {found.directory}; its signatures expire on {found.update.expires[:10]}",
+    )
+
+
+@facts.command()
+@click.argument("repository", type=click.Path(file_okay=False, path_type=Path), metavar="REPOSITORY")
+@_KEY
+@click.option(
+    "--facts",
+    "directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    show_default="the facts of this version",
+    help="Directory of the facts files to publish.",
+)
+@click.option(
+    "--root-key",
+    "root_keys",
+    multiple=True,
+    type=_FILE,
+    metavar="FILE",
+    help="Secret key of the root, for a new repository. Repeatable.",
+)
+@_THRESHOLD
+@click.option(
+    "--valid",
+    "days",
+    type=click.IntRange(min=1),
+    default=90,
+    show_default=True,
+    metavar="DAYS",
+    help="Days until the signatures expire.",
+)
+@click.option("--bundle", type=_FILE, metavar="FILE", help="Also write the repository as a zip archive.")
+@reports("facts-publication")
+def publish(
+    repository: Path,
+    keys: tuple[Path, ...],
+    directory: Path | None,
+    root_keys: tuple[Path, ...],
+    threshold: int,
+    days: int,
+    bundle: Path | None,
+    form: str,
+) -> None:
+    """Publish signed facts in a directory.
+
+    Facts with a fault are not published in REPOSITORY. A web server, or the zip archive of --bundle, takes the repository
+    to the sites. They need the newest `metadata/N.root.json` once, over a way that they trust.
+    """
+    from goldnode.fleet import facts_update
+
+    wanted = facts_update.FactsPublication(keys, root_keys, threshold, days, directory, bundle)
+    version, root = facts_update.publish(repository, wanted)
+    emit(
+        form,
+        {
+            "repository": str(repository),
+            "version": version,
+            "root": str(root),
+            "bundle": bundle and str(bundle),
+        },
+        f"published version {version} in {repository}; sites trust it by {root}",
+    )
+
+
+@facts.command()
+@click.argument(
+    "repository", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="REPOSITORY"
+)
+@_KEY
+@click.option(
+    "--root-key",
+    "root_keys",
+    multiple=True,
+    required=True,
+    type=_FILE,
+    metavar="FILE",
+    help="Secret key of the present root. Repeatable.",
+)
+@click.option(
+    "--new-root-key",
+    "new_keys",
+    multiple=True,
+    required=True,
+    type=_FILE,
+    metavar="FILE",
+    help="Secret key of the next root. Repeatable.",
+)
+@_THRESHOLD
+@reports("facts-root")
+def rotate(
+    repository: Path,
+    keys: tuple[Path, ...],
+    root_keys: tuple[Path, ...],
+    new_keys: tuple[Path, ...],
+    threshold: int,
+    form: str,
+) -> None:
+    """Replace the keys of a repository of facts.
+
+    From now on, --key signs updates and --new-root-key the root. Sites follow by themselves, because the
+    present keys of the root sign the next one. Publish again afterwards.
+    """
+    from goldnode.fleet import facts_update
+
+    root = facts_update.rotate(repository, keys, facts_update.RootChange(root_keys, new_keys, threshold))
+    emit(form, {"root": str(root)}, f"wrote {root}; now publish again with the new key")
 
 
 def _text(faults: list[FactsFault], files: list[ReviewedFile]) -> str:

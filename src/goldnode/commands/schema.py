@@ -21,8 +21,10 @@ from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.error import ErrorDocument
 from goldnode.documents.gate import GateDocument
 from goldnode.documents.plan import PlanDocument
+from goldnode.documents.rollout import RolloutDocument
 from goldnode.documents.run import RunDocument
 from goldnode.documents.verdict import VerdictDocument
+from goldnode.documents.what_if import WhatIfDocument
 from goldnode.images.matrix import MatrixFile
 
 WRITTEN: Mapping[str, type[BaseModel]] = {
@@ -37,8 +39,10 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "error": ErrorDocument,
     "gate": GateDocument,
     "plan": PlanDocument,
+    "rollout": RolloutDocument,
     "run": RunDocument,
     "verdict": VerdictDocument,
+    "what-if": WhatIfDocument,
 }
 KINDS: Mapping[str, type[BaseModel]] = {**WRITTEN, **EXCHANGED}
 

@@ -1440,8 +1440,26 @@ RULES: tuple[CompatRule, ...] = (
     ),
 )
 
-# Rules that `check.check`, `image_on` and `check_cohorts` implement.
+
+def facts_age(limit: int, on: dt.date) -> list[CompatFinding]:
+    """Return a warning if the facts in force are older than `limit` days on day `on`."""
+    compiled = facts.compiled()
+    age = (on - compiled).days
+    if age <= limit:
+        return []
+    message = f"the facts are of {compiled}, {age} days old; the site's limit is {limit}"
+    return [CompatFinding("facts-age", "warn", "facts", message, (), "run `goldnode facts update`")]
+
+
+# Rules that `check.check`, `image_on`, `check_cohorts` and `facts_age` implement.
 MORE: tuple[CompatRule, ...] = (
+    CompatRule(
+        "facts-age",
+        "The facts are recent",
+        "A site that updates its facts sets the age from which they count as old (`facts.max_age` of the site file, in "
+        "days). What has been released or reported since then is not in them.",
+        None,
+    ),
     CompatRule(
         "gpu-model",
         "The GPU model is known",

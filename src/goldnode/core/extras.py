@@ -11,6 +11,7 @@ from goldnode.core.errors import GoldnodeError
 EXTRAS = {
     "ansible": ("ansible",),
     "images": ("cryptography", "cyclonedx", "docker", "jsonschema", "requests", "securesystemslib"),
+    "updates": ("cryptography", "securesystemslib", "tuf"),
     "test": ("docker", "pytest", "testinfra"),
 }
 # Option of pipx that also installs the commands of what goldnode depends on: ansible-playbook, ansible-galaxy.

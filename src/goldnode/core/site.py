@@ -147,6 +147,30 @@ class SiteImages(BaseModel):
     )
 
 
+class SiteFacts(BaseModel):
+    """Signed updates of the compatibility facts (`goldnode facts update`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str | None = Field(
+        default=None,
+        description=(
+            "Repository of updates: an http or https address, or a directory or a zip archive relative to the "
+            "site file. null: it is given with --from."
+        ),
+    )
+    root: str = Field(
+        description="The publisher's root document, from a trusted place; relative to the site file."
+    )
+    directory: str = Field(
+        default="facts-update",
+        description="Directory of the update in force; relative to the site file.",
+    )
+    max_age: int = Field(
+        default=90, ge=1, description="Age of the facts in days from which `goldnode check` warns."
+    )
+
+
 class SiteException(BaseModel):
     """A compatibility finding that this site accepts for a class or a stack, until a day."""
 
@@ -265,6 +289,9 @@ class Site(BaseModel):
     )
     images: SiteImages = Field(
         default_factory=SiteImages, description="Keys and databases for container images and disk images."
+    )
+    facts: SiteFacts | None = Field(
+        default=None, description="Signed updates of the compatibility facts; null: those of this version."
     )
     exceptions: tuple[SiteException, ...] = Field(
         default=(),

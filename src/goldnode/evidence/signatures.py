@@ -43,6 +43,11 @@ class EnvelopeSigner:
     _key: CryptoSigner
 
     @property
+    def signer(self) -> CryptoSigner:
+        """Return the key for a library that signs with it."""
+        return self._key
+
+    @property
     def public(self) -> SSlibKey:
         """Return the public half of the key."""
         return self._key.public_key

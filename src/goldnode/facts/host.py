@@ -148,7 +148,7 @@ class KernelBuild:
 
 def load(name: str) -> dict[str, Any]:
     """Return facts file `name` ("gpus.yml") with the rows that catalogs add. Raises FactsError for an unknown one."""
-    return _loaded(name, FACTS, site_folders())
+    return _loaded(name, folder(), site_folders())
 
 
 @cache
@@ -163,12 +163,12 @@ def _loaded(name: str, folder: Path, places: tuple[str, ...]) -> dict[str, Any]:
 
 def own_file(name: str) -> dict[str, Any]:
     """Return facts file `name` without the rows of catalogs. Raises FactsError for an unknown one."""
-    return _own(name, FACTS)
+    return _own(name, folder())
 
 
 @cache
 def _own(name: str, folder: Path) -> dict[str, Any]:
-    path = folder / name
+    path = folder / name if (folder / name).is_file() else FACTS / name  # an update may lack a newer file
     if not path.is_file():
         raise FactsError(
             f'there is no facts file "{name}"',
@@ -185,18 +185,94 @@ def _own(name: str, folder: Path) -> dict[str, Any]:
 
 def site_folders() -> tuple[str, ...]:
     """Return the folders `facts` of the catalogs of $GOLDNODE_CATALOG and the site file, whose rows are added."""
+    return _site_folders(os.environ.get("GOLDNODE_CATALOG", ""), _site_state())
+
+
+_SITE_FILES = ("goldnode-site.yml", "/etc/goldnode/site.yml")
+_State = tuple[tuple[str, int, int], ...]
+
+
+def _site_state() -> _State:
+    """Return path, time and size of the site file in force; empty without one."""
     named = os.environ.get("GOLDNODE_SITE")
-    states = []
     for file in (os.path.expanduser(named),) if named else _SITE_FILES:  # noqa: PTH111 - as below
         try:
             state = os.stat(file)  # noqa: PTH116 - called for each lookup of a fact
         except OSError:
             continue
-        states.append((os.path.abspath(file), state.st_mtime_ns, state.st_size))  # noqa: PTH100 - as above
-    return _site_folders(os.environ.get("GOLDNODE_CATALOG", ""), tuple(states[:1]))
+        return ((os.path.abspath(file), state.st_mtime_ns, state.st_size),)  # noqa: PTH100 - as above
+    return ()
 
 
-_SITE_FILES = ("goldnode-site.yml", "/etc/goldnode/site.yml")
+@dataclass(frozen=True)
+class InstalledUpdate:
+    """An update of the facts that `goldnode facts update` has verified: UPDATE of its directory.
+
+    `compiled` is the date of its newest facts, `folder` the directory of its files below that of UPDATE.
+    """
+
+    version: int
+    source: str
+    compiled: str
+    fetched: str
+    expires: str
+    folder: str
+
+
+UPDATE = "update.json"
+
+
+def folder() -> Path:
+    """Return the directory of the facts in force: those of an update of the site, or the built-in ones.
+
+    An update with older facts than the built-in ones is not used. Raises FactsError if it cannot be read.
+    """
+    directory = _update_directory(_site_state())
+    if directory is None:
+        return FACTS
+    try:
+        state = os.stat(f"{directory}/{UPDATE}")  # noqa: PTH116 - called for each lookup of a fact
+    except OSError:
+        return FACTS
+    found = _installed(directory, state.st_mtime_ns, state.st_size)
+    return FACTS if found.compiled < str(_compiled(FACTS)) else Path(directory, found.folder)
+
+
+def installed_update() -> InstalledUpdate | None:
+    """Return the update in force; None if the facts are the built-in ones."""
+    place = folder()
+    if place == FACTS:
+        return None
+    state = (place.parent / UPDATE).stat()
+    return _installed(str(place.parent), state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=8)
+def _update_directory(states: _State) -> str | None:
+    for name, _, _ in states:
+        from goldnode.core.site import load_site  # parses YAML: only where there is a site file
+
+        with contextlib.suppress(GoldnodeError):  # whoever reads the site file reports it
+            site = load_site(Path(name))
+            if site.facts is not None:
+                return str(site.resolve(site.facts.directory))
+    return None
+
+
+@lru_cache(maxsize=8)
+def _installed(directory: str, _time: int, _size: int) -> InstalledUpdate:
+    path = Path(directory, UPDATE)
+    try:
+        found = InstalledUpdate(**json.loads(path.read_text(encoding="utf-8")))
+        if not (path.parent / found.folder).is_dir():
+            raise ValueError(f"its directory {found.folder} is missing")
+    except (OSError, ValueError, TypeError) as problem:
+        raise FactsError(
+            f"the installed update of the facts cannot be used: {problem}",
+            file=path,
+            remedy=f"run `goldnode facts update` again, or remove {directory} for the facts of this version",
+        ) from None
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -321,9 +397,18 @@ def doubt(row: Mapping[str, Any]) -> str | None:
 
 def compiled() -> dt.date:
     """Return the date of the most recently compiled facts."""
-    return max(
-        dt.date.fromisoformat(str(load(path.name)["meta"]["compiled"])) for path in FACTS.glob("*.yml")
-    )
+    return _compiled(folder())
+
+
+def built_in() -> dt.date:
+    """Return the date of the most recently compiled facts of this version."""
+    return _compiled(FACTS)
+
+
+@cache
+def _compiled(folder: Path) -> dt.date:
+    names = [path.name for path in FACTS.glob("*.yml")]
+    return max(dt.date.fromisoformat(str(_own(name, folder)["meta"]["compiled"])) for name in names)
 
 
 def gpus() -> dict[str, GpuModel]:

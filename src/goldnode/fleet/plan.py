@@ -9,6 +9,7 @@ a person. Both are pure; only :func:`fleet_plans` contacts nodes.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
 import re
@@ -200,9 +201,29 @@ def fleet_plans(
             check=False,
         )
         progress.step("comparing the plans")
-        answers = {path.name: path.read_text(encoding="utf-8") for path in Path(tree).iterdir()}
-    said = runs.first_line(done.stderr) if done.stderr.strip() else f"ansible ended with {done.returncode}"
-    return [_host(name, classes.get(name), answers.get(name), said) for name in sorted(groups["all"])]
+        said = (
+            runs.first_line(done.stderr) if done.stderr.strip() else f"ansible ended with {done.returncode}"
+        )
+        return _hosts(groups["all"], classes, Path(tree), said)
+
+
+def _hosts(names: Iterable[str], classes: Mapping[str, str], tree: Path, said: str) -> list[HostPlan]:
+    """Return the hosts with the answers in `tree`, one file each. Equal plans are one object, so that memory does
+    not grow with the hosts.
+    """
+    plans: dict[bytes, dict[str, Any]] = {}
+    answers = {path.name: path for path in tree.iterdir()}
+    found = []
+    for name in sorted(names):
+        answer = answers[name].read_text(encoding="utf-8") if name in answers else None
+        host = _host(name, classes.get(name), answer, said)
+        if host.plan is not None:
+            # The only value that differs on each host, and no report has it.
+            host.plan["boot_identity"] = None
+            key = hashlib.sha256(json.dumps(host.plan, sort_keys=True).encode()).digest()
+            host.plan = plans.setdefault(key, host.plan)
+        found.append(host)
+    return found
 
 
 def _program(name: str) -> str:
@@ -468,13 +489,14 @@ def counts(hosts: Sequence[HostPlan]) -> dict[str, int]:
 
 def _groups_of(hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> list[HostGroup]:
     parts = {package["name"]: package["part"] for package in document.get("packages", ())}
-    return grouped(
-        {
-            host.name: items(host.plan, parts)
-            for host in hosts
-            if host.plan is not None and host.state != CONVERGED
-        }
-    )
+    known: dict[int, list[PlannedChange]] = {}  # by plan: hosts share equal ones
+    plans = {}
+    for host in hosts:
+        if host.plan is not None and host.state != CONVERGED:
+            if id(host.plan) not in known:
+                known[id(host.plan)] = items(host.plan, parts)
+            plans[host.name] = known[id(host.plan)]
+    return grouped(plans)
 
 
 def _notes(hosts: Sequence[HostPlan]) -> list[str]:

@@ -34,17 +34,20 @@ def withhold_incompatible(
         found: dict[str, Any] = manager.get_vars(play=play, host=host, include_hostvars=False)
         return found
 
+    # Ansible takes a millisecond for the variables of a host: each host is read once, and little of it is stored.
+    read: dict[str, dict[str, Any]] = {}
     here = {}
     for host in hosts:
         seen = variables(host)
         if see is not None:
             see(host.name, seen)
+        read[host.name] = _used(seen)
         if seen.get(COHORT) is not None:
             here[host] = str(seen[COHORT])
     if not here:
         return []
     everyone = manager._inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True)
-    found = findings(map(variables, everyone), documents)
+    found = findings((read.get(host.name) or variables(host) for host in everyone), documents)
     told: list[str] = []
     for cohort in sorted(found.keys() & here.values()):
         if found[cohort]["told"]:
@@ -53,6 +56,11 @@ def withhold_incompatible(
         refusals = found[cohort]["refusals"] if cohort in found else []
         manager.set_nonpersistent_facts(host.name, {REFUSALS: refusals})
     return told
+
+
+def _used(seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables of a host that `findings` uses."""
+    return {name: seen[name] for name in (COHORT, "goldnode_node_class", "group_names") if name in seen}
 
 
 def findings(

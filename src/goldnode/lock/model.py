@@ -193,7 +193,11 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
     try:
         source = yamlsource.read(path, error=LockError)
     except LockError as error:
-        error.remedy = f"restore the file as goldnode wrote it, or run `goldnode lock {named} --upgrade`"
+        if _conflicts(path):
+            error.message = "this lock has the conflict markers of a merge"
+            error.remedy = f"take one side whole, or delete the file and run `goldnode lock {named}`"
+        else:
+            error.remedy = f"restore the file as goldnode wrote it, or run `goldnode lock {named} --upgrade`"
         raise
     _refuse_newer(source, NewerLockError)
     try:
@@ -212,6 +216,15 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
     if stated != lock.digest:
         return lock, EditedLockError(_EDITED, file=path, line=source.line(("digest",)), remedy=remedy)
     return lock, None
+
+
+def _conflicts(path: Path) -> bool:
+    """Return whether a file has the conflict markers of git."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return any(line.startswith(("<<<<<<< ", ">>>>>>> ")) for line in lines)
 
 
 def load_sealed(
@@ -285,6 +298,8 @@ def lock_file(stack: CatalogEntry[Stack], site: Site, *, to_write: bool = False)
         *site.lock_places(stack.file.parent, "stacks"),
     ):
         path = place / lock_name(stack.name)
+        if path.is_symlink() and not path.exists():
+            raise LockError("this link points to nothing", file=path, remedy="correct or remove it")
         if path.is_dir():
             raise LockError("this is a directory, expected a lock", file=path, remedy="move it away")
         if path.is_file():

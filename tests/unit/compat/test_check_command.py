@@ -98,7 +98,7 @@ def test_classes_without_a_lock_are_named_and_can_be_refused(check: Check) -> No
         (lambda text: text.replace("580.178.04-1", "580.178.04-2", 1), "was edited after goldnode wrote it"),
         (
             lambda text: f"<<<<<<< ours\n{text}=======\n>>>>>>> theirs\n",
-            "the lock of stack r580 cannot be used",
+            "this lock has the conflict markers of a merge",
         ),
         (lambda text: text.replace("stack: r580", "stack: other", 1), "was edited"),
     ],
@@ -122,6 +122,24 @@ def test_check_blocks_when_the_lock_is_not_as_written(
     assert fatal["place"]["file"] == str(file)
 
 
+def test_check_blocks_when_the_lock_is_a_link_to_nothing(check: Check, tmp_path: Path) -> None:
+    check()
+    (tmp_path / "catalog/stacks/r580.lock.yml").symlink_to("elsewhere/r580.lock.yml")
+    result = check("--format", "json")
+    (fatal,) = (item for item in document(result)["findings"] if item["fatal"])
+    assert (result.exit_code, fatal["rule"]) == (1, "lock-integrity")
+    assert "this link points to nothing" in fatal["message"]
+
+
+def test_check_catalog_reports_an_edited_lock_once(check: Check, tmp_path: Path) -> None:
+    check()
+    file = tmp_path / "catalog/stacks/r580.lock.yml"
+    file.write_text(dump_lock(LOCK).replace("580.178.04-1", "580.178.04-2", 1))
+    result = CliRunner().invoke(main, ["check-catalog"])
+    assert result.exit_code == 2
+    assert result.stderr.count("this lock was edited") == 1, result.stderr
+
+
 def test_a_wrong_catalog_file_stops_only_what_uses_it(check: Check, tmp_path: Path) -> None:
     files = {"classes/b200.yml": B200.replace("class: a100", "class: b200").replace("count", "cuont")}
     whole = check(files=files)
@@ -132,6 +150,48 @@ def test_a_wrong_catalog_file_stops_only_what_uses_it(check: Check, tmp_path: Pa
     assert one.exit_code == 0, one.output
     assert "catalog/classes/b200.yml, which is wrong" in re.sub(r"\s+", " ", one.stdout)
     assert check("--class", "b200", files=files).exit_code == 2
+
+
+def test_a_wrong_catalog_file_leaves_the_other_classes_of_an_inventory(check: Check, tmp_path: Path) -> None:
+    files = {"classes/b200.yml": B200.replace("class: a100", "class: b200").replace("count", "cuont")}
+    (tmp_path / "hosts.yml").write_text(INVENTORY)
+    result = check("-i", "hosts.yml", files=files)
+    assert result.exit_code == 2
+    words = " ".join(result.stdout.split())
+    assert "class a100" in words
+    assert "class b200 in cohort c1" in words.partition("Not checked: ")[2]
+    assert result.stderr.count("error: ") == 1
+    assert "classes/b200.yml:4: " in result.stderr
+    assert "hosts of no class: x1" in words
+    named = check("--class", "a100", "--class", "b200", files=files)
+    assert (named.exit_code, "class a100" in named.stdout) == (2, True)
+    (tmp_path / "hosts.yml").write_text("b200: {hosts: {n3: {}}}\n")
+    alone = check("-i", "hosts.yml", files=files)
+    assert (alone.exit_code, alone.stdout, "b200.yml:4" in alone.stderr) == (2, "", True)
+
+
+def test_a_wrong_stack_stops_only_the_classes_on_it(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text("a100: {hosts: {n1: {}}}\nc: {hosts: {n2: {}}}\n")
+    files = {
+        "stacks/plain.yml": "stack: plain\n  : [\n",
+        "classes/c.yml": "class: c\nbackend: cpu\nstack: plain\n",
+    }
+    result = check("-i", "hosts.yml", files=files)
+    assert result.exit_code == 2
+    assert "class a100" in result.stdout
+    assert 'class "c" cannot be used: this is not valid YAML' in result.stderr
+    assert check("--stack", "r580", files=files).exit_code == 0
+    both = check("--stack", "r580", "--stack", "plain", files=files)
+    assert (both.exit_code, "stack r580" in both.stdout, "plain.yml:" in both.stderr) == (2, True, True)
+
+
+def test_an_inventory_without_a_class_names_the_unreadable_catalog(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text("mine: {hosts: {n1: {}}}\n")
+    (tmp_path / "goldnode-site.yml").write_text("catalog: nowhere\n")
+    result = check("-i", "hosts.yml")
+    assert result.exit_code == 2
+    assert "nowhere" in result.stderr
+    assert "no host of any class" not in result.stderr
 
 
 def test_an_inventory_with_many_hosts_of_a_class_judges_the_class_once(

@@ -22,6 +22,7 @@ from goldnode.fleet.plan import (
     HostPlan,
     PlannedChange,
 )
+from goldnode.node.state.model import PARTS as STATE_PARTS
 
 CASES = json.loads((Path(__file__).parents[2] / "cases" / "fleet_plans.json").read_text())
 PARTS = {"linux-image-6.1": "kernel", "libcuda1": "driver", "docker.io": "runtime"}
@@ -97,6 +98,7 @@ def plan(*actions: dict[str, Any], **changes: Any) -> dict[str, Any]:
     }
 
 
+HEAD = {"schema": "goldnode.plan/1", "state": "present", "class_digest": "sha256:c", "drain": "none"}
 JOB = {"pid": 4711, "command": "python3", "unit": "train.service", "container": "0123456789ab"}
 IN_USE = {
     "code": "gpu-in-use",
@@ -200,6 +202,37 @@ def test_the_whole_for_a_program() -> None:
 )
 def test_what_a_host_is(found: dict[str, Any], state: str) -> None:
     assert HostPlan("a", "c", found).state == state
+
+
+def test_equal_plans_of_many_hosts_are_one_object_and_judged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"n{number:03}" for number in range(300)]
+    for number, name in enumerate(names):
+        actions = [action("file.write", "/etc/x", after="one\n" if number % 100 else "two\n")]
+        lines = [f"{row['kind']} {row['target']}: {row['reason']}" for row in actions]
+        parts = {part: lines if part == "kernel" else [] for part in STATE_PARTS}
+        found = plan(*actions, parts=parts, boot_identity=f"boot {number}", **HEAD)
+        found["reboot"]["held"] = []
+        answer = {
+            "node_class": {"class": "c", "class_digest": "sha256:c"},
+            "ansible_facts": {"goldnode_plan": found},
+        }
+        (tmp_path / name).write_text(json.dumps(answer), encoding="utf-8")
+    hosts = planning._hosts([*names, "silent"], dict.fromkeys(names, "c"), tmp_path, "why")
+    assert [host.state for host in hosts] == [CHANGE] * 300 + [FAILED]
+    assert len({id(host.plan) for host in hosts[:-1]}) == 2
+    judged: list[object] = []
+    own = planning.items
+
+    def counted(plan: dict[str, Any], parts: dict[str, str]) -> list[PlannedChange]:
+        judged.append(plan)
+        return own(plan, parts)
+
+    monkeypatch.setattr(planning, "items", counted)
+    groups = planning._groups_of(hosts, DOCUMENT)
+    assert len(judged) == 2
+    assert [len(group.hosts) for group in groups] == [297, 3]
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def line_of(text: str, start: str) -> int:
             lambda text: text.replace("stack: ", "<<<<<<< ours\nstack: ", 1),
             LockError,
             None,
-            "not valid YAML",
+            "conflict markers of a merge",
             id="unresolved-merge",
         ),
     ],

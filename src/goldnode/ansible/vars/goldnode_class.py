@@ -69,7 +69,8 @@ class VarsModule(BaseVarsPlugin):
         """Refuse a host in two classes if no inventory file shows it, because a plugin or script generated
         the inventory.
         """
-        names = sorted({group.name for group in host.get_groups()} & set(self._classes().names()))
+        known = self._classes().names()
+        names = sorted(group.name for group in host.get_groups() if group.name in known)
         if len(names) > 1:
             raise InventoryError(
                 f'host "{host.name}" is in the groups of two classes: {" and ".join(names)}',

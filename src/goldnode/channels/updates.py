@@ -1,0 +1,361 @@
+"""Signed updates: sets of files with the metadata of The Update Framework (TUF), published and fetched.
+
+A repository is a directory with `metadata/` and `targets/`. Any web server can serve it, and a zip archive of
+it is a bundle for machines without a network. Four roles sign it. The keys of `root` name all keys and how many
+of them must sign; they can replace each other. One key, or a few, sign `targets`, `snapshot` and `timestamp`.
+python-tuf verifies signatures, thresholds, expiry and versions: an older or a mixed state is refused.
+
+A client starts from a root document that it has from a trusted place. It stores the newest metadata it has
+seen, so that nothing older is accepted later.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.extras import require
+from goldnode.evidence.signatures import EnvelopeSigner
+from goldnode.lock.transport import Transport
+
+if TYPE_CHECKING:
+    from tuf.api.metadata import Metadata, Root
+    from tuf.ngclient import FetcherInterface, Updater
+
+ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
+# Days until the metadata of a role expires, counted from its signature.
+DAYS = {ROOT: 365, TARGETS: 90, SNAPSHOT: 90, TIMESTAMP: 90}
+LARGEST = 64 << 20  # bytes of one file
+
+
+class UpdateError(GoldnodeError):
+    """An update cannot be published, fetched or trusted."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """A verified update: its files by name, its version, and the time at which its metadata expires."""
+
+    files: Mapping[str, bytes]
+    version: int
+    expires: dt.datetime
+    root_version: int
+
+
+@dataclass(frozen=True)
+class RootKeys:
+    """Keys of the root role, and how many of them must sign."""
+
+    signers: Sequence[EnvelopeSigner]
+    threshold: int = 1
+    # Keys of the root before, which must also sign; empty for the first root.
+    before: Sequence[EnvelopeSigner] = field(default=())
+
+
+def create(
+    repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = DAYS[ROOT]
+) -> Path:
+    """Write the first root document of a repository. Return its path. Raises UpdateError."""
+    if newest_root(repository) is not None:
+        raise UpdateError(
+            f"{repository} has a root document already",
+            remedy="replace its keys with `goldnode facts rotate`",
+        )
+    return _write_root(repository, 1, keys, online, days)
+
+
+def rotate(
+    repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = DAYS[ROOT]
+) -> Path:
+    """Write the next root document, with other keys or another threshold. Return its path.
+
+    It needs the signatures of the root before (`keys.before`) and of the new one. Raises UpdateError.
+    """
+    newest = newest_root(repository)
+    if newest is None:
+        raise UpdateError(
+            f"{repository} has no root document", remedy="create it with `goldnode facts publish`"
+        )
+    before = _document(newest)
+    made = _write_root(repository, before.signed.version + 1, keys, online, days)
+    try:
+        from tuf.api.exceptions import UnsignedMetadataError
+
+        before.signed.verify_delegate(ROOT, _document(made).signed_bytes, _document(made).signatures)
+    except UnsignedMetadataError:
+        made.unlink()
+        raise UpdateError(
+            f"the new root is not signed by {before.signed.roles[ROOT].threshold} keys of the root before",
+            file=newest,
+            remedy="give the present keys with --root-key",
+        ) from None
+    return made
+
+
+def publish(
+    repository: Path,
+    files: Mapping[str, bytes],
+    online: Sequence[EnvelopeSigner],
+    days: int = DAYS[TIMESTAMP],
+) -> int:
+    """Publish these files as the next version. Return its number. Raises UpdateError.
+
+    The timestamp is replaced last, so a client sees the state before or the new one.
+    """
+    from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets, Timestamp
+    from tuf.api.serialization.json import JSONSerializer
+
+    newest = newest_root(repository)
+    if newest is None:
+        raise UpdateError(
+            f"{repository} has no root document", remedy="give the keys of its root with --root-key"
+        )
+    root = _document(newest)
+    expires = _in_days(days)
+    version = 1 + max(
+        [int(path.name.split(".")[0]) for path in (repository / "metadata").glob(f"*.{TARGETS}.json")],
+        default=0,
+    )
+    targets = Targets(version, expires=expires)
+    for name, data in sorted(files.items()):
+        target = TargetFile.from_data(name, data, ["sha256"])
+        targets.targets[name] = target
+        path = repository / "targets" / target.get_prefixed_paths()[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, data)
+    snapshot = Snapshot(version, expires=expires, meta={f"{TARGETS}.json": MetaFile(version)})
+    timestamp = Timestamp(version, expires=expires, snapshot_meta=MetaFile(version))
+    serializer = JSONSerializer(compact=False)
+    for role, signed in ((TARGETS, targets), (SNAPSHOT, snapshot), (TIMESTAMP, timestamp)):
+        document: Metadata[Any] = Metadata(signed)
+        for signer in online:
+            document.sign(signer.signer, append=True)
+        try:
+            root.signed.verify_delegate(role, document.signed_bytes, document.signatures)
+        except Exception:
+            raise UpdateError(
+                f"the root document does not name the given key for {role}",
+                file=newest,
+                remedy="give the key that the repository was created with, or rotate the root",
+            ) from None
+        name = f"{role}.json" if role == TIMESTAMP else f"{version}.{role}.json"
+        _replace(repository / "metadata" / name, document.to_bytes(serializer))
+    return version
+
+
+def bundle(repository: Path, out: Path) -> None:
+    """Write the repository as a zip archive, the same bytes each time."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(item for item in repository.rglob("*") if item.is_file()):
+            entry = zipfile.ZipInfo(path.relative_to(repository).as_posix(), (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, path.read_bytes())
+    _replace(out, data.getvalue())
+
+
+def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
+    """Fetch and verify the newest state of a repository.
+
+    :param source: address (http, https), directory or zip archive of the repository.
+    :param root: root document from a trusted place; only used until `state` has a newer one.
+    :param state: directory with the metadata that this client has seen.
+    :param names: files to fetch; those that the repository does not have are left out.
+
+    Raises UpdateError; the files and the metadata of `state` are then as before.
+    """
+    require("updates")
+    from tuf.api.exceptions import RepositoryError
+    from tuf.ngclient import Updater, UpdaterConfig
+
+    try:
+        trusted = root.read_bytes()
+    except OSError as problem:
+        raise UpdateError(
+            f"the trusted root document cannot be read: {problem.strerror}",
+            file=root,
+            remedy="put the publisher's root document there, from a place that you trust",
+        ) from problem
+    fetcher = _fetcher(source)
+    with tempfile.TemporaryDirectory(prefix="goldnode-update-") as work:
+        metadata, targets = Path(work, "metadata"), Path(work, "targets")
+        if state.is_dir():
+            shutil.copytree(state, metadata)
+        else:
+            metadata.mkdir()
+        targets.mkdir()
+        try:
+            updater = Updater(
+                str(metadata),
+                "metadata/",
+                str(targets),
+                "targets/",
+                fetcher,
+                UpdaterConfig(max_root_rotations=256),
+                bootstrap=_bootstrap(state, trusted),
+            )
+            updater.refresh()
+            files = {name: data for name in names if (data := _target(updater, name)) is not None}
+        except (RepositoryError, ValueError) as problem:
+            raise _refused(problem, source, root) from problem
+        except Exception as problem:
+            raise UpdateError(
+                f"the update cannot be read from {source}: {_reason(problem)}",
+                remedy="check the address and the proxy, or give a directory or a zip archive of the repository",
+            ) from problem
+        stamp, top = (_document(metadata / f"{role}.json") for role in (TIMESTAMP, ROOT))
+        if not files:
+            raise UpdateError(f"{source} has none of {', '.join(names)}", remedy="check the address")
+        fresh = state.with_name(f".{state.name}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        state.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(metadata, fresh)
+        shutil.rmtree(state, ignore_errors=True)
+        fresh.rename(state)
+    return Update(files, stamp.signed.version, stamp.signed.expires, top.signed.version)
+
+
+def newest_root(repository: Path) -> Path | None:
+    """Return the newest root document of a repository, None if it has none."""
+    found = sorted(
+        (repository / "metadata").glob(f"*.{ROOT}.json"), key=lambda path: int(path.name.split(".")[0])
+    )
+    return found[-1] if found else None
+
+
+def _bootstrap(state: Path, trusted: bytes) -> bytes:
+    """Return the root document to start from: the newest that was verified before, else the given one."""
+    newest = state / f"{ROOT}.json"
+    return newest.read_bytes() if newest.is_file() else trusted
+
+
+def _target(updater: Updater, name: str) -> bytes | None:
+    info = updater.get_targetinfo(name)
+    if info is None:
+        return None
+    if info.length > LARGEST:
+        raise ValueError(f"{name} has {info.length} bytes, more than {LARGEST}")
+    return Path(updater.download_target(info)).read_bytes()
+
+
+def _write_root(
+    repository: Path, version: int, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int
+) -> Path:
+    from tuf.api.metadata import Metadata, Root
+    from tuf.api.serialization.json import JSONSerializer
+
+    if not 1 <= keys.threshold <= len(keys.signers):
+        raise UpdateError(
+            f"a threshold of {keys.threshold} with {len(keys.signers)} keys of the root",
+            remedy="give at least as many keys of the root as must sign",
+        )
+    root = Root(version, expires=_in_days(days), consistent_snapshot=True)
+    for signer in keys.signers:
+        root.add_key(signer.public, ROOT)
+    root.roles[ROOT].threshold = keys.threshold
+    for role in (TARGETS, SNAPSHOT, TIMESTAMP):
+        for signer in online:
+            root.add_key(signer.public, role)
+    document: Metadata[Root] = Metadata(root)
+    for signer in {signer.keyid: signer for signer in (*keys.before, *keys.signers)}.values():
+        document.sign(signer.signer, append=True)
+    path = repository / "metadata" / f"{version}.{ROOT}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, document.to_bytes(JSONSerializer(compact=False)))
+    return path
+
+
+def _document(path: Path) -> Metadata[Any]:
+    from tuf.api.metadata import Metadata
+    from tuf.api.serialization import DeserializationError
+
+    try:
+        return Metadata.from_bytes(path.read_bytes())
+    except (OSError, DeserializationError) as problem:
+        raise UpdateError(
+            f"this is no metadata document: {problem}", file=path, remedy="restore it"
+        ) from problem
+
+
+def _in_days(days: int) -> dt.datetime:
+    return dt.datetime.now(tz=dt.UTC).replace(microsecond=0) + dt.timedelta(days=days)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that readers see the old content or the new one."""
+    with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as out:
+        out.write(data)
+    Path(out.name).chmod(0o644)
+    Path(out.name).replace(path)
+
+
+def _refused(problem: Exception, source: str, root: Path) -> UpdateError:
+    """Return the reason why an update is not trusted, in words."""
+    from tuf.api import exceptions
+
+    why, remedy = f"{problem}", "tell the publisher, and use the facts that are there"
+    if isinstance(problem, exceptions.ExpiredMetadataError):
+        why = f"its metadata has expired ({problem}): the publisher has not signed it again, or this is an old copy"
+        remedy = "fetch a newer copy; check the clock of this machine"
+    elif isinstance(problem, exceptions.BadVersionNumberError):
+        why = f"it is older than what was seen before ({problem})"
+        remedy = "fetch the newest copy"
+    elif isinstance(problem, exceptions.UnsignedMetadataError):
+        why = f"not enough of the trusted keys have signed it ({problem})"
+        remedy = f"compare {root} with the publisher's root document"
+    elif isinstance(problem, exceptions.LengthOrHashMismatchError):
+        why = f"a file is not the one that was signed ({problem})"
+        remedy = "fetch it again; if that does not help, tell the publisher"
+    return UpdateError(f"the update of {source} is refused: {why}", remedy=remedy)
+
+
+def _reason(problem: BaseException) -> str:
+    cause = problem.__cause__ or problem
+    return str(getattr(cause, "reason", None) or cause) or type(cause).__name__
+
+
+def _fetcher(source: str) -> FetcherInterface:
+    """Return a fetcher of the files of a repository. Raises UpdateError if the source does not exist."""
+    from tuf.api.exceptions import DownloadHTTPError
+    from tuf.ngclient import FetcherInterface
+
+    if source.startswith(("http://", "https://")):
+        base, transport = source.rstrip("/"), Transport(timeout=30)
+
+        class Web(FetcherInterface):
+            def _fetch(self, url: str) -> Iterator[bytes]:
+                answer = transport.get(f"{base}/{url}", {})
+                if answer.status != 200:
+                    answer.release_conn()
+                    raise DownloadHTTPError(f"{base}/{url}: HTTP {answer.status}", answer.status)
+                return answer.stream(1 << 16)
+
+        return Web()
+
+    path = Path(source.removeprefix("file://")).expanduser()
+
+    class Files(FetcherInterface):
+        def _fetch(self, url: str) -> Iterator[bytes]:
+            try:
+                if path.is_dir():
+                    return iter([(path / url).read_bytes()])
+                with zipfile.ZipFile(path) as archive, archive.open(url) as opened:
+                    return iter([opened.read(LARGEST + 1)])
+            except (FileNotFoundError, KeyError):
+                raise DownloadHTTPError(f"{path}: no {url}", 404) from None
+
+    if not path.is_dir() and not (path.is_file() and zipfile.is_zipfile(path)):
+        raise UpdateError(
+            f"{path} is neither a directory nor a zip archive",
+            remedy="give the address, the directory or the zip archive of a repository",
+        )
+    return Files()

@@ -1,0 +1,191 @@
+"""Updates of the compatibility facts: publish them, and install one that was verified.
+
+`channels.updates` signs and verifies. This module knows what a set of facts is: all files of facts/, which the
+models of this version accept. An installed update is a directory beside the site file::
+
+    facts-update/
+      update.json     the update in force (facts.host.InstalledUpdate)
+      7/              its facts files
+      metadata/       the newest metadata that was seen, so that nothing older is accepted
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from goldnode.channels import updates
+from goldnode.core.errors import FactsError
+from goldnode.core.extras import require
+from goldnode.core.site import Site, file_to_edit
+from goldnode.evidence.signatures import EnvelopeSigner, load_signer
+from goldnode.facts import audit, host
+from goldnode.facts.host import FACTS, UPDATE, InstalledUpdate
+from goldnode.facts.models import FILES
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Result of an update: what is in force now, where, and whether that changed."""
+
+    update: InstalledUpdate
+    directory: Path
+    changed: bool
+
+
+@dataclass(frozen=True)
+class FactsPublication:
+    """What to publish: keys that sign, keys and threshold of a new root, days until the signatures expire, the
+    directory of the facts (None: those of this version), and the zip archive to write.
+    """
+
+    keys: Sequence[Path]
+    root_keys: Sequence[Path] = ()
+    threshold: int = 1
+    days: int = 90
+    directory: Path | None = None
+    bundle: Path | None = None
+
+
+@dataclass(frozen=True)
+class RootChange:
+    """Keys of the present root, keys of the next one, and how many of the next ones must sign."""
+
+    present: Sequence[Path]
+    following: Sequence[Path]
+    threshold: int = 1
+
+
+def publish(repository: Path, wanted: FactsPublication) -> tuple[int, Path]:
+    """Publish facts as the next version. Return its number and the newest root document.
+
+    Raises FactsError for facts with a fault, and UpdateError.
+    """
+    require("updates")
+    directory = wanted.directory or FACTS
+    files = {path.name: path.read_bytes() for path in sorted(directory.glob("*.yml"))}
+    if not files:
+        raise FactsError(f"{directory} has no facts files", remedy="name a directory with facts files")
+    _valid(files)
+    keys = _signers(wanted.keys)
+    if updates.newest_root(repository) is None and wanted.root_keys:
+        updates.create(repository, updates.RootKeys(_signers(wanted.root_keys), wanted.threshold), keys)
+    version = updates.publish(repository, files, keys, wanted.days)
+    if wanted.bundle is not None:
+        updates.bundle(repository, wanted.bundle)
+    root = updates.newest_root(repository)
+    assert root is not None  # noqa: S101 - publish has read it
+    return version, root
+
+
+def rotate(repository: Path, keys: Sequence[Path], change: RootChange) -> Path:
+    """Replace the keys of a repository. Return the new root document. Raises UpdateError."""
+    require("updates")
+    following = updates.RootKeys(_signers(change.following), change.threshold, _signers(change.present))
+    return updates.rotate(repository, following, _signers(keys))
+
+
+def install(source: str | None = None, site: Site | None = None) -> Installed:
+    """Fetch, verify and install the newest facts. Raises UpdateError or FactsError; nothing has changed then.
+
+    :param source: the repository; None for that of the site file.
+    """
+    site = site if site is not None else Site.load()
+    if site.facts is None:
+        raise updates.UpdateError(
+            "the site file does not say whose facts to trust",
+            file=file_to_edit(),
+            remedy="add `facts: {source: ADDRESS, root: FILE}`; FILE is the publisher's root document",
+        )
+    origin = source or site.facts.source
+    if origin is None:
+        raise updates.UpdateError(
+            "no repository of updates is named", file=site.file, remedy="give --from, or write `facts.source`"
+        )
+    if source is None and not origin.startswith(("http://", "https://")):
+        origin = str(site.resolve(origin.removeprefix("file://")))
+    directory = site.resolve(site.facts.directory)
+    found = updates.fetch(origin, site.resolve(site.facts.root), directory / "metadata", sorted(FILES))
+    _valid(found.files)
+    compiled = max(_compiled(name, data) for name, data in found.files.items())
+    folder = f"{found.version}"
+    before = _present(directory)
+    update = InstalledUpdate(
+        version=found.version,
+        source=origin,
+        compiled=compiled,
+        fetched=dt.datetime.now(tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        expires=found.expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        folder=folder,
+    )
+    same = (
+        before is not None and before.version == update.version and _files(directory / folder) == found.files
+    )
+    if not same:
+        _write(directory, folder, found.files)
+    (directory / f".{UPDATE}").write_text(json.dumps(asdict(update), indent=1) + "\n", encoding="utf-8")
+    (directory / f".{UPDATE}").replace(directory / UPDATE)
+    for old in directory.iterdir():
+        if old.is_dir() and old.name.isdigit() and old.name != folder:
+            shutil.rmtree(old, ignore_errors=True)
+    if compiled < str(host.built_in()):
+        raise updates.UpdateError(
+            f"the newest facts of {origin} are of {compiled}, and this version of goldnode has those of {host.built_in()}",
+            remedy="the built-in facts stay in force; ask the publisher for newer ones",
+        )
+    return Installed(update, directory, not same)
+
+
+def _present(directory: Path) -> InstalledUpdate | None:
+    try:
+        return InstalledUpdate(**json.loads((directory / UPDATE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("*.yml")}
+
+
+def _write(directory: Path, folder: str, files: Mapping[str, bytes]) -> None:
+    fresh = directory / f".{folder}.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    for name, data in files.items():
+        (fresh / name).write_bytes(data)
+    shutil.rmtree(directory / folder, ignore_errors=True)
+    fresh.rename(directory / folder)
+
+
+def _valid(files: Mapping[str, bytes]) -> None:
+    """Raise FactsError unless this version can use the facts: forms, and the rules between files."""
+    with tempfile.TemporaryDirectory(prefix="goldnode-facts-") as name:
+        for path in FACTS.glob("*.yml"):
+            shutil.copy(path, name)
+        for file, data in files.items():
+            Path(name, file).write_bytes(data)
+        faults = audit.faults(Path(name))
+    if faults:
+        first = faults[0]
+        more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise FactsError(
+            f"these facts cannot be used by this version of goldnode: {first.message}{more}",
+            file=Path(first.file),
+            line=first.line or None,
+            remedy="use the version of goldnode that they are for, or correct them",
+        )
+
+
+def _compiled(name: str, data: bytes) -> str:
+    import yaml
+
+    return str(yaml.safe_load(data)["meta"]["compiled"])
+
+
+def _signers(paths: Sequence[Path]) -> list[EnvelopeSigner]:
+    return [load_signer(path) for path in paths]
