@@ -133,12 +133,13 @@ def _gpu_finding(
 def _least(gpu: GpuModel, branch: str) -> str | None:
     """Return the first driver that supports `gpu`, from the view of branch `branch`.
 
-    If several branches added support at once, each has its own first version.
+    Branches that were alive when support was added have a first version each. A branch between two of them
+    never got it. The branches after the last one have it from their first version on.
     """
     if not gpu.min_driver:
         return gpu.min_driver_branch
-    own = [version for version in gpu.min_driver if numbers(version)[:1] == numbers(branch)]
-    return own[0] if own else min(gpu.min_driver, key=numbers)
+    first = sorted(gpu.min_driver, key=numbers)
+    return next((version for version in first if numbers(version)[:1] >= numbers(branch)), first[0])
 
 
 def _doubt(gpu: GpuModel) -> str | None:

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, Workload
-from goldnode.compat.rules_workload import framework_python
+from goldnode.compat.rules_workload import framework_python, framework_version
 from goldnode.facts import wheels
 from goldnode.facts.workload import closest, key, public
 from goldnode.facts.workload import torch as torch_build
@@ -23,6 +23,8 @@ PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
 # Pins that framework-libraries judges.
 _JUDGED = re.compile(r"nvidia-(?:cudnn|nccl)-cu\d\d")
 _FRAMEWORKS = ("torch", "tensorflow", "jax")
+# Packages that require exact versions of others.
+_PINNING = (*_FRAMEWORKS, "jaxlib", "vllm", "cuda-toolkit")
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,13 @@ def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
     while queue:
         name, version, extras, chain = queue.pop(0)
         release = wheels.packages().get(name, {}).get(_public(name, version))
-        if (name, extras) in seen or release is None:
+        if (name, extras) in seen:
             continue
         seen.add((name, extras))
-        if release.requires is None:
+        implied = name in _PINNING and name not in found.pinned
+        if (release is not None and release.requires is None) or (release is None and implied):
             found.unread.append(chain)
+        if release is None or release.requires is None:
             continue
         for text in release.requires:
             demand = _Demand(_parsed(text), name, chain)
@@ -130,10 +134,13 @@ def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
 
 
 def _public(name: str, version: str) -> str:
-    """Return the version as the facts have it; three numbers for frameworks."""
+    """Return the version as the facts have it: 13.0.3 is 13.0.3.0, and 2.8 is 2.8.0."""
     rows = wheels.packages().get(name, {})
     plain = version.partition("+")[0]
-    return plain if plain in rows else public(plain)
+    if plain in rows:
+        return plain
+    numbers = re.sub(r"(\.0)+$", "", plain)
+    return next((item for item in rows if re.sub(r"(\.0)+$", "", item) == numbers), public(plain))
 
 
 def _of_another_build(name: str, version: str, target: str) -> bool:
@@ -159,8 +166,12 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
     if workload is None or not workload.pins:
         return
     rule = "wheel-requires"
+    # What framework-version reports is not repeated.
+    reported = {finding.message.split(" ")[0] for finding in framework_version(host, workload)}
     for name, version in workload.pins.items():
-        yield from _not_recorded(workload, name, version)
+        if name not in reported:
+            yield from _not_recorded(workload, name, version)
+    yield from _missing(workload)
     closure = _closure(host, workload)
     told: set[tuple[str, str]] = set()
     for demand in closure.demands:
@@ -191,13 +202,23 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
         yield _finding(rule, "unknown", workload, name, message, _RESOLVE)
 
 
+def _missing(workload: Workload) -> Iterator[CompatFinding]:
+    """Report pins that require a release which the package index does not have."""
+    for name, version in workload.pins.items():
+        release = wheels.packages().get(name, {}).get(_public(name, version))
+        for text in release.missing if release is not None else ():
+            message = f"{name} {version} requires {text}, of which the package index had no wheel"
+            remedy = f"use another release of {name}, or an index that has {text}"
+            yield _finding("wheel-requires", "block", workload, name, message, remedy)
+
+
 _RESOLVE = "run `pip install --dry-run -r FILE` on one node of the class"
 
 
 def _not_recorded(workload: Workload, name: str, version: str) -> Iterator[CompatFinding]:
     known = wheels.packages().get(name)
-    if known is None or _public(name, version) in known or name in workload.frameworks:
-        return  # framework-version reports frameworks
+    if known is None or _public(name, version) in known:
+        return
     near = closest(version, known)
     message = f"{name} {version} is not among the releases whose wheel metadata was recorded"
     remedy = f"use {name} {near}, the nearest that is known" if near else _RESOLVE
@@ -225,6 +246,7 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
     judged = {finding.message.split(" ")[0] for finding in framework_python(host, workload)}
     fitting = set(PYTHONS)
     limits: list[str] = []
+    refused = bool(judged)
     for name, version in pins.items():
         release = wheels.packages().get(name, {}).get(_public(name, version))
         if release is None or "+" in version:
@@ -240,6 +262,7 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
             continue
         tags = release.tags(machine)
         if not tags:
+            refused = True
             message = f"{called} has no wheel for {machine}, only for {' and '.join(release.wheels)}"
             yield _finding(
                 rule, "block", workload, name, message, f"use a release that has one for {machine}"
@@ -251,12 +274,30 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
                 fitting &= served
                 limits.append(called)
         elif python not in served and name not in judged:
+            refused = True
             message = (
                 f"{called} has {_spans(served)} on {machine}, and the workload has Python {workload.python}"
             )
             yield _finding(rule, "block", workload, name, message, _other_python(served))
     if limits:
         yield _common_python(workload, limits, fitting)
+    if python is not None and workload.kind == "requirements" and not refused:
+        yield from _implied_tags(host, workload, python)
+
+
+def _implied_tags(host: CompatHost | None, workload: Workload, python: str) -> Iterator[CompatFinding]:
+    """Check that the releases that pinned ones require exactly have a wheel for the machine and the Python."""
+    closure = _closure(host, workload)
+    for name, (version, chain) in closure.implied.items():
+        release = wheels.packages().get(name, {}).get(_public(name, version))
+        if release is None or not release.wheels:
+            continue
+        served = {
+            item for item in PYTHONS if release.has_wheel(closure.machine, item) and _allows(release, item)
+        }
+        if python not in served:
+            message = f"{name} {version}, which {chain} requires, has {_spans(served)} on {closure.machine}"
+            yield _finding("wheel-tags", "block", workload, name, message, _other_python(served))
 
 
 def _common_python(workload: Workload, limits: list[str], fitting: set[str]) -> CompatFinding:

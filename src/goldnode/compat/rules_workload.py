@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, Workload
+from goldnode.facts import wheels
 from goldnode.facts import workload as facts
 from goldnode.facts.host import GpuModel, Origin
 from goldnode.facts.workload import CudaMinor, closest, key, minor, same, satisfies
@@ -60,6 +61,10 @@ def runtimes(workload: Workload) -> list[CudaRuntime]:
         name = f"tensorflow {row['version']}"
         if not any(item.split(".")[0] == str(row["cuda_major"]) for item in found):
             found.setdefault(least, CudaRuntime(least, name, facts.framework_sources(row)))
+    runtime = facts.onnxruntime(workload.frameworks.get("onnxruntime", "0"))
+    if runtime is not None and workload.kind == "requirements" and not found:
+        called = f"onnxruntime-gpu {workload.frameworks['onnxruntime']}"
+        found[runtime["cuda"]] = CudaRuntime(runtime["cuda"], called, facts.framework_sources(runtime))
     return list(found.values())
 
 
@@ -585,8 +590,10 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
         if any(row.has_cuda(cuda) for row in mine) or (mine and not whole):
             continue
         sources = [origin for row in rows for origin in row.sources]
+        # A row without a package's family lists the CUDA versions of several.
+        mine = [row for row in mine if row.major is not None or int(major) in row.majors]
         if rows and not mine:
-            have = _and(str(row.major) for row in {row.major: row for row in rows}.values())
+            have = _and(str(item) for item in sorted({item for row in rows for item in row.majors}))
             message = f"cuDNN {version} is for CUDA {have}, and the workload has CUDA {cuda}"
             yield _finding(rule, "block", workload, message, sources, _cudnn_for(major))
         elif mine:
@@ -825,6 +832,8 @@ def framework_version(host: CompatHost | None, workload: Workload | None) -> Ite
         elif public in known:
             yield from _brings_nothing(workload, name, known[public])
             continue
+        elif name in ("jax", "jaxlib") and public in wheels.packages()[name]:
+            continue  # its wheel names what it needs
         near = closest(public, known)
         remedy = f"use {name} {near}, the nearest that is known" if near else None
         yield _finding(rule, "unknown", workload, f"{name} {version} is not in the facts", (), remedy)
@@ -856,6 +865,17 @@ def _known(name: str, workload: Workload) -> Mapping[str, Any] | None:
         return facts.vllm()
     if name in ("jax", "jaxlib"):
         return facts.jax_plugin(workload.library_cuda.get("jax") or "12")
+    if name == "onnxruntime":
+        row = facts.onnxruntime(workload.frameworks[name])
+        return {} if row is None else {facts.public(workload.frameworks[name]): row}
+    if name == "tensorrt":
+        rows = facts.tensorrt()
+        row = rows.get(".".join(map(str, key(workload.frameworks[name])[:3])))
+        return rows if row is None else {**rows, facts.public(workload.frameworks[name]): row}
+    if name in ("ollama", "tensorrt-llm"):
+        version = workload.frameworks[name]
+        row = facts.engine_minimum(name, version)
+        return {item: {} for item in facts.engines(name)} if row is None else {facts.public(version): row}
     return None
 
 
@@ -906,7 +926,7 @@ def framework_python(host: CompatHost | None, workload: Workload | None) -> Iter
             if name == "torch"
             else (_known(name, workload) or {}).get(public)
         )
-        if row is None:
+        if row is None or "requires_python" not in row:
             continue
         tags = row.get("python_tags")
         tag = "cp" + "".join(str(part) for part in key(workload.python)[:2])
@@ -1054,7 +1074,7 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
         least.append(
             (f"tensorflow {workload.frameworks['tensorflow']}", {**row, "compute_capability": row["minimum"]})
         )
-    if "vllm" in workload.frameworks:
+    if "vllm" in workload.frameworks and not facts.engine_minimum("vllm", workload.frameworks["vllm"]):
         row = facts.framework_row("vllm_compute_capability")
         least.append((f"vllm {workload.frameworks['vllm']}", {**row, "compute_capability": row["minimum"]}))
     major = workload.library_cuda.get("jax")
@@ -1076,6 +1096,8 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                     ", or jax[cuda12]" if major == "13" else ""
                 )
                 yield _finding(rule, "block", workload, message, facts.framework_sources(named), remedy)
+    least += _engines(workload)
+    yield from _engine_driver(host, workload)
     for called, needs in least:
         for gpu in _models(host):
             if gpu.compute_capability is not None and key(gpu.compute_capability) < key(
@@ -1095,6 +1117,53 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                     remedy,
                     facts.doubt(needs),
                 )
+
+
+_ENGINES = ("vllm", "ollama", "tensorrt-llm")
+
+
+def _engines(workload: Workload) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the serving engines of a workload with what each needs, as far as its documents were read."""
+    for engine in _ENGINES:
+        version = workload.frameworks.get(engine)
+        row = facts.engine_minimum(engine, version) if version is not None else None
+        if row is not None:
+            yield f"{engine} {version}", row
+
+
+def _engine_driver(host: CompatHost, workload: Workload) -> Iterator[CompatFinding]:
+    """Check the driver branch that a serving engine names; it may name a later one for old GPUs."""
+    branch = _branch(host)
+    for called, row in _engines(workload):
+        for gpu in _models(host):
+            old = row.get("old_capability")
+            is_old = old is not None and key(gpu.compute_capability or "99") <= key(old)
+            least = row["old_driver_branch"] if is_old else row.get("driver_branch")
+            if branch is None or least is None or branch >= least:
+                continue
+            message = (
+                f"{called} needs driver branch {least} or later on {gpu.sku} (compute capability "
+                f"{gpu.compute_capability}), and uses the CPU with an older one; {host.subject} has {branch}"
+            )
+            remedy = f"use driver branch {least} or later, or an older release"
+            sources = facts.framework_sources(row)
+            yield _finding("framework-gpu", "block", workload, message, sources, remedy, facts.doubt(row))
+
+
+def tensorrt_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
+    """Check that TensorRT's release is published for the CUDA of the workload."""
+    if workload is None or workload.cuda is None or "tensorrt" not in workload.frameworks:
+        return
+    version, major = workload.frameworks["tensorrt"], key(workload.cuda)[0]
+    row = facts.tensorrt().get(".".join(map(str, key(version)[:3])))
+    if row is None or major in {key(item)[0] for item in row["cuda"]}:
+        return
+    message = f"TensorRT {version} is published for CUDA {_and(row['cuda'])}, and the workload has CUDA {workload.cuda}"
+    fitting = [
+        name for name, item in facts.tensorrt().items() if major in {key(cuda)[0] for cuda in item["cuda"]}
+    ]
+    remedy = f"use TensorRT {closest(version, fitting)}" if fitting else f"use CUDA {row['cuda'][0]}"
+    yield _finding("tensorrt-cuda", "block", workload, message, facts.framework_sources(row), remedy)
 
 
 def framework_libraries(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -1121,11 +1190,22 @@ def framework_libraries(host: CompatHost | None, workload: Workload | None) -> I
         yield from _framework_pins(workload)
         return
     for library, pinned in (("cudnn", workload.cudnn), ("nccl", workload.nccl)):
-        if pinned is not None:
+        if pinned is not None and _torch_wants(host, workload, library) is not False:
             yield from _pins(workload, library, pinned)
 
 
 _TITLES = {"cudnn": "cuDNN", "nccl": "NCCL"}
+
+
+def _torch_wants(host: CompatHost | None, workload: Workload, library: str) -> bool | None:
+    """Return whether torch's wheel requires a library on the machine of the class: some do on x86_64 only."""
+    torch = workload.frameworks.get("torch")
+    release = wheels.packages()["torch"].get(facts.public(torch)) if torch and "+" not in torch else None
+    build = facts.torch(torch or "")
+    if host is None or release is None or build is None or build.cuda is None:
+        return None
+    name = f"nvidia-{library}-cu{build.cuda.partition('.')[0]}"
+    return release.needs(name, "aarch64" if host.architecture == "arm64" else "x86_64")
 
 
 def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFinding]:
@@ -1203,6 +1283,10 @@ def _ranges(workload: Workload) -> Iterator[tuple[str, Mapping[str, Any]]]:
     row = facts.tensorflow().get(facts.public(workload.frameworks.get("tensorflow", "")))
     if row is not None and ("tensorflow" in workload.library_cuda or workload.cuda is not None):
         yield f"tensorflow {row['version']}", row
+    version = workload.frameworks.get("onnxruntime", "")
+    row = facts.onnxruntime(version) if version else None
+    if row is not None:
+        yield f"onnxruntime {version}", {**row, "nccl": None}
     version = workload.frameworks.get("jax") or workload.frameworks.get("jaxlib") or ""
     row = facts.jax_plugin(workload.library_cuda.get("jax", "")).get(facts.public(version))
     if row is not None:
@@ -1732,9 +1816,9 @@ RULES: tuple[CompatRule, ...] = (
     ),
     CompatRule(
         "framework-gpu",
-        "TensorFlow, JAX and vLLM serve the GPU and its driver",
-        "Each names a lowest compute capability, JAX the driver branch too. Facts: frameworks.yml "
-        "(tensorflow_compute_capability, jax_minimum, vllm_compute_capability).",
+        "TensorFlow, JAX and serving engines serve the GPU and its driver",
+        "Each names a lowest compute capability, JAX and Ollama the driver branch too. Facts: frameworks.yml "
+        "(tensorflow_compute_capability, jax_minimum, vllm_compute_capability, engine_minimum).",
         framework_gpu,
     ),
     CompatRule(
@@ -1744,6 +1828,13 @@ RULES: tuple[CompatRule, ...] = (
         "PyTorch. Requirements that pin something else cannot be installed, or load a library the "
         "framework was not built with. Facts: frameworks.yml.",
         framework_libraries,
+    ),
+    CompatRule(
+        "tensorrt-cuda",
+        "TensorRT is published for the CUDA beside it",
+        "Each release of TensorRT is published for one or two CUDA families: 10.13.2 was the first for CUDA 13 and "
+        "the first without CUDA 11. Facts: frameworks.yml (tensorrt).",
+        tensorrt_cuda,
     ),
     CompatRule(
         "rocm-driver",

@@ -83,6 +83,7 @@ class _Said:
     frameworks: dict[str, str] = field(default_factory=dict)
     library_cuda: dict[str, str] = field(default_factory=dict)
     open: tuple[str, ...] = ()
+    gap: str | None = None  # why nothing is known of the tag, though it is of the scheme
     nothing_to_check: bool = False
 
 
@@ -185,16 +186,82 @@ def _vllm_image(name: str, tag: str) -> _Said | None:
 def _triton_image(name: str, tag: str) -> _Said | None:
     """Parse a tag like ``25.12-vllm-python-py3``; the table of Triton's documentation has its content."""
     found = re.match(r"(\d\d\.\d\d)-(trtllm|vllm)-python-py3$", tag)
-    row = facts.triton_images().get((found.group(1), found.group(2))) if found else None
+    if found is None:
+        return _recorded_image(name, tag)
+    row = facts.triton_images().get((found.group(1), found.group(2)))
     if row is None:
-        return None
+        return _Said(gap=_not_read(found.group(1)))
     return _Said(derived={"cuda": row["cuda"], "python": row["python"]})
+
+
+def _not_read(release: str) -> str:
+    return f"is of release {release}, and no document about the contents of this release was read"
+
+
+def _recorded_image(name: str, tag: str) -> _Said | None:
+    """Parse a tag that begins with a release: ``25.12-py3``, ``v0.5.5``, ``3.3.4-rocm``; the facts have its content."""
+    found = re.match(r"v?(\d+(?:\.\d+){1,2})(?:\.post\d+)?(?:-[a-z0-9.-]+)?$", tag)
+    if found is None:
+        return None
+    row = facts.image_content(name, found.group(1))
+    if row is None or re.search(r"-(?:rocm|intel|xpu|cpu|neuron|gaudi|trtllm)", tag):
+        return _Said(gap=_not_read(tag))
+    fields = ("cuda", "python", "cudnn", "nccl", "forward_compat")
+    derived = {field: row[field] for field in fields if row.get(field) is not None}
+    frameworks = {"torch": row["torch"]} if row.get("torch") else {}
+    if name == "tensorrt-llm/release":
+        frameworks["tensorrt-llm"] = found.group(1)
+    return _Said(derived=derived, frameworks=frameworks)
+
+
+def _ollama_image(name: str, tag: str) -> _Said | None:
+    """Parse a tag like ``0.32.15``, with libraries of several CUDA versions, or ``0.32.15-rocm``."""
+    found = re.match(r"(\d+\.\d+\.\d+)(-rocm)?$", tag)
+    if found is None:
+        return None
+    version, rocm = found.groups()
+    if rocm is None:
+        return _Said(frameworks={"ollama": version}, library_cuda={"ollama": "ollama"})
+    row = facts.engine_minimum("ollama", version)
+    return _Said(derived={} if row is None else {"rocm": row["rocm"]}, frameworks={"ollama": version})
+
+
+def _own_image(name: str, tag: str) -> _Said | None:
+    """Parse goldnode's own tags: ``12.4.1-runtime-debian12``, with the build id or without it."""
+    backend = name.rpartition("/")[2]
+    found = re.match(r"(\d[\d.]*|distro)-([a-z]+)(\d[\d.]*)?-([a-z]+)(\d[\d.]*)(?:-[0-9a-f]{12})?$", tag)
+    if found is None:
+        return None
+    version, flavour, part, system, release = found.groups()
+    written: dict[str, Any] = {"os": f"{system} {release}"}
+    if backend == "cpu":
+        return _Said(written, nothing_to_check=True)
+    if backend != "cuda":
+        return _Said(written, gap=f"is for {backend}, and its tag names no version that the facts know")
+    pair = facts.image_pairing().get(version, {}) if flavour in ("runtime", "devel") else {}
+    derived = {name: pair[name][0] for name in ("cudnn", "nccl") if len(pair.get(name) or ()) == 1}
+    # Wheels and Debian's packages have no cuda-compat.
+    derived["forward_compat"] = False
+    frameworks = {flavour: facts.public(part)} if flavour in ("torch", "jax") and part else {}
+    left = ("which cuDNN",) if flavour in ("runtime", "devel") and "cudnn" not in derived else ()
+    return _Said({**written, "cuda": version}, derived, frameworks, open=left)
 
 
 # Repository (its last two path components), parser of its tags, and an example of a tag.
 _SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Said | None], str]] = (
     (re.compile(r"nvidia/cuda"), _cuda_image, "12.4.1-cudnn-runtime-ubuntu22.04"),
     (re.compile(r"nvidia/tritonserver"), _triton_image, "25.12-vllm-python-py3"),
+    (
+        re.compile(r"nvidia/(?:pytorch|vllm|tensorflow|tensorrt|nemo|jax|cuda-dl-base)"),
+        _recorded_image,
+        "25.12-py3",
+    ),
+    (re.compile(r"tensorrt-llm/release"), _recorded_image, "1.2.0"),
+    (re.compile(r"huggingface/text-generation-inference"), _recorded_image, "3.3.4"),
+    (re.compile(r"lmsysorg/sglang"), _recorded_image, "v0.5.5"),
+    (re.compile(r"(?:.+/)?ollama"), _ollama_image, "0.32.15"),
+    # goldnode's own images: the repository is named after the backend.
+    (re.compile(r"(?:.+/)?(?:cpu|cuda|rocm|oneapi)"), _own_image, "12.4.1-runtime-debian12"),
     (re.compile(r"pytorch/pytorch"), _pytorch_image, "2.5.1-cuda12.4-cudnn9-runtime"),
     (
         re.compile(r"rocm/(pytorch|tensorflow|jax|vllm)[a-z-]*"),
@@ -228,7 +295,9 @@ def image(
         gap = f'has the tag "{tag}", which ' + (
             "is moved with every release" if movable else f"does not read like {scheme[1]}"
         )
-    elif said is None:
+    elif said is not None:
+        gap = said.gap
+    else:
         gap = f"follows no naming scheme that is known: the name {short} says nothing of what it holds"
     said = said or _Said()
     workload = Workload(subject=subject, repository=short, place=place, **{**said.derived, **said.written})
@@ -252,7 +321,7 @@ def _majors(said: _Said) -> dict[str, str]:
     row = facts.tensorflow().get(facts.public(version or ""))
     if "tensorflow" not in said.library_cuda or row is None or row["cuda_major"] is None:
         return dict.fromkeys(said.library_cuda, "")
-    return {"tensorflow": str(row["cuda_major"])}
+    return {**dict.fromkeys(said.library_cuda, ""), "tensorflow": str(row["cuda_major"])}
 
 
 def _tells(workload: Workload) -> bool:
@@ -591,6 +660,9 @@ def requirements(
                 library_cuda["tensorflow"] = (
                     str(row["cuda_major"]) if row is not None and row["cuda_major"] else "12"
                 )
+    if "onnxruntime-gpu" in pins and facts.onnxruntime(pins["onnxruntime-gpu"].version) is not None:
+        frameworks["onnxruntime"] = pins["onnxruntime-gpu"].version
+        reading.no_facts = [item for item in reading.no_facts if item[0] != "onnxruntime-gpu"]
     if "torch" in frameworks:
         frameworks["torch"] = _build(frameworks["torch"], pins["torch"].line, reading)
     told = [

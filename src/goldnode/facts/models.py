@@ -666,6 +666,7 @@ class GpusFile(FactsFile):
 class EndOfLifeSources(FactsRow):
     eol: str | None = None
     dds615: str | None = None
+    dds620: str | None = None
 
 
 class ArchitectureRange(FactsRow):
@@ -994,8 +995,9 @@ class TorchRocm(FactsRow):
     releases: str
     rocm_from: str | None
     gfx: list[str] | None
-    source: str | None
+    source: Keys | None
     note: str | None = None
+    confidence: str | None = None
 
 
 class TensorflowWheel(FactsRow):
@@ -1052,6 +1054,61 @@ class TritonImages(FactsRow):
     entries: list[TritonImage]
 
 
+class ImageContent(FactsRow):
+    image: str
+    first: str
+    last: str
+    source: Keys
+    cuda: str | None = None
+    torch: str | None = None
+    python: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    forward_compat: bool | None = None
+    note: str | None = None
+    confidence: str | None = None
+
+
+class ImageContents(FactsRow):
+    how_read: str
+    entries: list[ImageContent]
+
+
+class EngineMinimum(FactsRow):
+    engine: str
+    first: str
+    compute_capability: str
+    source: Keys
+    driver_branch: int | None = None
+    old_capability: str | None = None
+    old_driver_branch: int | None = None
+    rocm: str | None = None
+    note: str | None = None
+    confidence: str | None = None
+
+
+class EngineMinima(FactsRow):
+    how_read: str
+    newest: dict[str, str]
+    source: Keys
+    entries: list[EngineMinimum]
+
+
+class TensorRtRelease(FactsRow):
+    release: str
+    cuda: list[str]
+    source: Keys
+
+
+class OnnxRuntime(FactsRow):
+    releases: str
+    cuda: str
+    cuda_major: int
+    cudnn: str
+    source: Keys
+    note: str | None = None
+
+
 class FrameworksFile(FactsFile):
     torch_wheels: list[TorchWheel]
     torch_builds: list[TorchReleaseBuilds]
@@ -1067,7 +1124,10 @@ class FrameworksFile(FactsFile):
     vllm: list[VllmWheel]
     vllm_compute_capability: MinimumCapability
     triton_images: TritonImages
-    tgi: None
+    image_contents: ImageContents
+    engine_minimum: EngineMinima
+    tensorrt: list[TensorRtRelease]
+    onnxruntime: list[OnnxRuntime]
 
 
 class WheelReleaseRow(FactsRow):
@@ -1075,6 +1135,7 @@ class WheelReleaseRow(FactsRow):
     python: str | None
     wheels: dict[str, str]
     requires: list[str] | None
+    missing: list[str] | None = None
 
 
 class WheelPackageRow(FactsRow):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from packaging.requirements import Requirement
+
 from goldnode.facts.host import Origin, load, origins
 
 FILE = "wheels.yml"
@@ -25,6 +27,7 @@ class WheelRelease:
     requires_python: str | None
     wheels: Mapping[str, tuple[str, ...]]
     requires: tuple[str, ...] | None
+    missing: tuple[str, ...] = ()  # exact requirements of which the package index had no wheel
 
     def tags(self, machine: str) -> tuple[str, ...]:
         """Return the Python tags of the wheels for `machine` ("x86_64"): cp311, cp38+ (stable ABI), py3."""
@@ -34,6 +37,22 @@ class WheelRelease:
         """Return whether a wheel exists for `machine` and `python` ("3.11")."""
         wanted = int(python.split(".")[1])
         return any(_serves(tag, wanted) for tag in self.tags(machine))
+
+    def needs(self, name: str, machine: str) -> bool | None:
+        """Return whether the release requires package `name` on `machine`; None if its requirements were not read."""
+        if self.requires is None:
+            return None
+        wanted = (Requirement(text) for text in self.requires if text.startswith(name))
+        environment = {
+            "sys_platform": "linux",
+            "platform_system": "Linux",
+            "platform_machine": machine,
+            "extra": "",
+        }
+        return any(
+            item.name == name and (item.marker is None or item.marker.evaluate(environment))
+            for item in wanted
+        )
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -64,6 +83,7 @@ def packages() -> dict[str, dict[str, WheelRelease]]:
                     for machine in machines.split()
                 },
                 requires=None if item["requires"] is None else tuple(item["requires"]),
+                missing=tuple(item.get("missing") or ()),
             )
             for item in row["releases"]
         }

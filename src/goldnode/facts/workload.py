@@ -262,6 +262,11 @@ class CudnnSupport:
         """Return whether the row covers cuDNN `version`."""
         return self.low <= key(version)[:3] <= self.high
 
+    @property
+    def majors(self) -> tuple[int, ...]:
+        """The CUDA families that the row is for."""
+        return (self.major,) if self.major is not None else tuple({low[0] for low, _ in self.cuda})
+
     def has_cuda(self, version: str) -> bool:
         """Return whether the row lists CUDA `version`."""
         wanted = key(version)[:2]
@@ -518,6 +523,46 @@ def vllm() -> dict[str, Mapping[str, Any]]:
 def triton_images() -> dict[tuple[str, str], Mapping[str, Any]]:
     """Return the contents of Triton's images by release ("25.12") and variant ("vllm")."""
     return {(row["release"], row["variant"]): row for row in load(FRAMEWORKS)["triton_images"]["entries"]}
+
+
+def image_content(image: str, release: str) -> Mapping[str, Any] | None:
+    """Return the contents of a release of an image ("nvidia/vllm", "25.10"), or None if they were not read."""
+    return next(
+        (
+            row
+            for row in load(FRAMEWORKS)["image_contents"]["entries"]
+            if row["image"] == image and key(row["first"]) <= key(release) <= key(row["last"])
+        ),
+        None,
+    )
+
+
+def engine_minimum(engine: str, version: str) -> Mapping[str, Any] | None:
+    """Return what a release of a serving engine needs; None if no document of this release was read."""
+    table = load(FRAMEWORKS)["engine_minimum"]
+    newest = table["newest"].get(engine)
+    if newest is not None and key(version) > key(newest):
+        return None
+    rows = [row for row in table["entries"] if row["engine"] == engine and key(row["first"]) <= key(version)]
+    return max(rows, key=lambda row: key(row["first"]), default=None)
+
+
+def engines(engine: str) -> list[str]:
+    """Return the releases of a serving engine that begin a row, and the newest one that was read."""
+    table = load(FRAMEWORKS)["engine_minimum"]
+    first = [row["first"] for row in table["entries"] if row["engine"] == engine]
+    return [*first, *([table["newest"][engine]] if engine in table["newest"] else [])]
+
+
+def tensorrt() -> dict[str, Mapping[str, Any]]:
+    """Return TensorRT's releases ("10.13.2") with the CUDA versions that each is published for."""
+    return {row["release"]: row for row in load(FRAMEWORKS)["tensorrt"]}
+
+
+def onnxruntime(version: str) -> Mapping[str, Any] | None:
+    """Return what ONNX Runtime's package for the GPU is built with, or None if its table was not read."""
+    release = minor(version)
+    return next((row for row in load(FRAMEWORKS)["onnxruntime"] if _within(release, row["releases"])), None)
 
 
 def framework_row(name: str) -> Mapping[str, Any]:

@@ -88,7 +88,7 @@ TEXT = r"""
   "595": {"end_of_life":"2027-03","security":{"bulletin":"5861","date":"2026-09-30","fixed":true,"floor":"595.91.07"}},
   "610": {"end_of_life":"2026-08","security":{"bulletin":"5861","date":"2026-09-30","fixed":true,"floor":"610.57.04"}},
   "615": {"end_of_life":null,"security":{"bulletin":"5861","date":"2026-09-30","fixed":true,"floor":"615.71.09"}},
-  "620": {"end_of_life":null,"security":{"bulletin":null,"date":null,"fixed":false,"floor":null}}
+  "620": {"end_of_life":"2029-09","security":{"bulletin":null,"date":null,"fixed":false,"floor":null}}
 },
 "known_bad": [
   {"fix":"NVIDIA repository, 570.133.20 or later, open modules","id":"debian13-blackwell","match":[{"architecture":["Blackwell","Blackwell Ultra"],"driver":"=550.163.01","os":"debian 13"}],"symptom":"GPU not recognised (first Blackwell ids are in 570.86.15)"},

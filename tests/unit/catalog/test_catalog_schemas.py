@@ -58,6 +58,7 @@ def test_site_schema_has_no_inner_keys() -> None:
         "gate",
         "images",
         "exceptions",
+        "facts",
         "indexes",
         "locks",
         "mirror",

@@ -429,7 +429,7 @@ BROKEN = {
         "frameworks.yml",
         "torch: ==2.10.0",
         "torch: ==2.10.9",
-        "vllm 0.18.0 pins torch 2.10.9",
+        "vllm 0.17.0 pins torch 2.10.9",
     ),
     "amdgpu-is-no-release": (
         "rocm.yml",

@@ -404,7 +404,7 @@ CASES: list[Any] = [
         "unknown",
         ("torch 3.1.0 is not in the facts", "use torch 2.15.0"),
     ),
-    ("framework-version", None, {"frameworks": {"vllm": "0.6.3"}}, "unknown", ("use vllm 0.6.0",)),
+    ("framework-version", None, {"frameworks": {"vllm": "0.34.0"}}, "unknown", ("use vllm 0.33.0",)),
     (
         "framework-version",
         None,
@@ -595,7 +595,7 @@ CASES: list[Any] = [
         None,
         {"frameworks": {"torch": "2.11.0+cu128", "vllm": "0.24.0"}},
         "block",
-        ("pins libraries of CUDA 13", "vllm 0.20.0"),
+        ("pins libraries of CUDA 13", "vllm 0.21.0"),
     ),
     (
         "framework-libraries",
@@ -617,6 +617,21 @@ CASES: list[Any] = [
         ("is built for CUDA 12",),
     ),
     # -- ROCm
+    ("tensorrt-cuda", None, {"frameworks": {"tensorrt": "10.13.2.6"}, "cuda": "13.0"}, None, ()),
+    (
+        "tensorrt-cuda",
+        None,
+        {"frameworks": {"tensorrt": "10.13.2"}, "cuda": "11.8"},
+        "block",
+        ("use TensorRT 10.13.0",),
+    ),
+    (
+        "tensorrt-cuda",
+        None,
+        {"frameworks": {"tensorrt": "10.9.0"}, "cuda": "13.0"},
+        "block",
+        ("12.8 and 11.8",),
+    ),
     ("rocm-driver", node(MI300X, amdgpu="30.30.2"), {"rocm": "7.2.1"}, None, ()),
     ("rocm-driver", node(MI300X, amdgpu="6.3.1"), {"rocm": "6.2.4"}, None, ()),
     ("rocm-driver", node(MI300X, amdgpu="30.10.1"), {"rocm": "7.1.1"}, None, ()),

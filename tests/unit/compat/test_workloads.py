@@ -125,7 +125,7 @@ def test_name_that_tells(reference: str, says: dict[str, Any]) -> None:
         ("vllm/vllm-openai", 'the tag "latest"'),
         ("nvidia/cuda:oddly-named", "does not read like 12.4.1-cudnn-runtime-ubuntu22.04"),
         ("nvidia/cuda@" + DIGEST, "by digest only"),
-        ("registry.example/nvidia/pytorch:24.05-py3", "no naming scheme that is known"),
+        ("registry.example/nvidia/pytorch:24.05-py3", "no document about the contents of this release"),
         ("team/training:7", "no naming scheme that is known"),
         ("nvidia/cuda:13.1.0-cudnn-runtime-ubuntu24.04", "which cuDNN the image holds"),
     ],
