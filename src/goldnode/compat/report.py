@@ -252,7 +252,7 @@ def explain(rule: CompatRule) -> str:
         for file, keys in rule.facts.items()
         for origin in facts.origins(file, list(keys))
     ]
-    lines = [f"{rule.id}: {rule.title}", "", *textwrap.wrap(rule.explanation, WIDTH), ""]
+    lines = [f"{rule.id}: {rule.title}", "", *_wrapped("", rule.explanation, ""), ""]
     if not origins:
         return "\n".join([*lines, "It rests on no one source: each finding names its own."])
     return "\n".join(

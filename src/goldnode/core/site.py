@@ -215,11 +215,14 @@ _EXCEPTION_DAYS = 90
 
 
 def acceptance(rule: str, subject: str) -> str:
-    """Return how to accept a finding in the site file: an instruction with the entry to paste.
+    """Return how to accept a finding in the site file: an instruction with the line to paste.
 
     :param subject: as in a finding: "class l4", "image X on class l4" or "stack debian12_r535".
     """
-    return f"accept it: add to `exceptions` of {file_to_edit()}: - {exception_entry(rule, subject)}"
+    return (
+        f"accept it: add this line to {file_to_edit()}, or its entry to the exceptions there: "
+        f"exceptions: [{exception_entry(rule, subject)}]"
+    )
 
 
 def file_to_edit() -> Path:

@@ -63,6 +63,7 @@ options:
     env: [{name: GOLDNODE_RUNS_KEEP}]
 """
 
+TAGS = "tags"  # the operation of goldnode_state that asks no node
 OURS = ("goldnode_state", "goldnode_drain")
 REBOOT = ("reboot", "ansible.builtin.reboot", "ansible.legacy.reboot")
 SPECIAL_TAGS = {"all", "always", "never", "tagged", "untagged"}
@@ -170,7 +171,7 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """Add the hosts of a play with one of our tasks to the record."""
-        if self._name(task) in OURS:
+        if self._name(task) in OURS and task.args.get("operation") != TAGS:
             if not self.ours and self._name(task) == "goldnode_state" and not task.args.get("rollback"):
                 self._tell_findings()
             self.ours = True
@@ -187,7 +188,11 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_ok(self, result: Any) -> None:
         """A task came through."""
         found, name = result.result, self._name(result.task)
-        if name not in (*OURS, *REBOOT) or (result.task.loop is not None and "results" in found):
+        if (
+            name not in (*OURS, *REBOOT)
+            or result.task.args.get("operation") == TAGS
+            or (result.task.loop is not None and "results" in found)
+        ):
             return  # another's task, or the sum of items that were told one by one
         host = self.run.host(result.host.name)
         if name == "goldnode_state":
@@ -221,7 +226,13 @@ class CallbackModule(CallbackBase):
         """The end."""
         self._tell("finished")
         tags = [tag for tag in context.CLIARGS.get("tags") or () if tag != "all"]
-        if self.selective and not self.ours and tags and self.turn and not stats.processed:
+        if (
+            self.selective
+            and not self.ours
+            and tags
+            and self.turn
+            and not (stats.ok or stats.failures or stats.dark)
+        ):
             self._refuse(
                 f"Nothing was done: --tags {','.join(tags)} selects no task. Tags: {', '.join(sorted(self.known_tags))}."
             )

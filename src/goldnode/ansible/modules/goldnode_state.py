@@ -17,8 +17,10 @@ options:
     description:
       - Operation to perform. V(check) is of the action plugin. It has the program on the node judge that node, once the shell there has found the program to
         be this version's and root's alone, and returns RV(rc) and what was printed.
+      - V(tags) is of the action plugin as well, and asks no node. It fails if the playbook of the task is the only one of the run. It is for a task
+        that runs if C(--tags) selects no part.
     type: str
-    choices: [plan, apply, check]
+    choices: [plan, apply, check, tags]
     default: plan
   state:
     description:

@@ -8,6 +8,8 @@ functions: of irrelevant ones only this file is read.
 
 from __future__ import annotations
 
+import os
+
 from .folder import Folder
 from .values import not_exposed, unread
 
@@ -52,7 +54,10 @@ def read(context: Context) -> Json:
     health = context.document.get("health")
     inner = health.get("on_package") if isinstance(health, dict) else None
     known = context.seen.functions if context.seen is not None else {}
-    return sections(files, identities(files, names, known), inner if isinstance(inner, list) else [])
+    ids = identities(files, names, known)
+    found = sections(files, ids, inner if isinstance(inner, list) else [])
+    unknown = unidentified(files, names, ids)
+    return {**found, "pci_unread": unknown} if unknown else found
 
 
 def identities(files: Files, names: Sequence[str], known: Mapping[str, Tuple[str, str]]) -> Functions:
@@ -65,6 +70,18 @@ def identities(files: Files, names: Sequence[str], known: Mapping[str, Tuple[str
                 if own is not None:
                     found[address] = own
     return found
+
+
+def unidentified(files: Files, names: Sequence[str], found: Functions) -> List[str]:
+    """Return the addresses of functions on the bus whose :func:`identity` is not in `found`: one may be a GPU.
+
+    A function that has been removed in the meantime is not on the bus.
+    """
+    return [
+        name
+        for name in names
+        if name not in found and is_address(name) and os.path.isdir(f"{files.root}{BUS}/{name}")
+    ]
 
 
 def sections(files: Files, ids: Functions, inner: Sequence[str]) -> Json:

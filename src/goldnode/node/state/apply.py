@@ -777,6 +777,8 @@ def withdraw(
         after = before
         if before.actions:
             host.write(JOURNAL, json.dumps({"part": ABSENT}).encode())
+            if host.live:
+                say(f"{ABSENT}: start")  # the lines before it are of earlier runs
         for _ in range(2):  # the first pass may uncover more; a second settles it
             for action in after.actions:
                 perform(applier, action, done)

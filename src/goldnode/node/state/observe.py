@@ -586,11 +586,9 @@ def functions(host: Host) -> Dict[str, Tuple[str, str]]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     found = pci.identities(files, names, {})
-    for address in names:
+    for address in pci.unidentified(files, names, found):
         place = f"{files.root}{pci.BUS}/{address}"
-        # A function that has been removed in the meantime is not on the bus.
-        if address not in found and pci.is_address(address) and os.path.isdir(place):
-            raise OSError(errno.EIO, "its PCI id and class cannot be read", place)
+        raise OSError(errno.EIO, "its PCI id and class cannot be read", place)
     return found
 
 
