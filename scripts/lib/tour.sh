@@ -19,7 +19,7 @@ node_sh 'docker image inspect demo/tiny >/dev/null 2>&1 || {
     docker run --rm --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all demo/tiny env' | sed 's/^/    /'
 say "GOLDNODE_STANDIN_TOOLKIT=1 was set by the toolkit's runtime, which is a stand-in here: docker took the way that is configured."
 
-stage "Drift on the GPUs is found by the check, and mended by the next run"
+stage "Drift on the GPUs is found by the check, and fixed by the next run"
 hardware drift gpu2.power_limit=300000 gpu5.persistence_mode=0 gpu6.application_clock.0=1095
 gpu_policy() { node_sh "$program" check | grep -E '^SIMULATED|^policy\.' | grep -v '^policy.host' || :; }
 gpu_policy

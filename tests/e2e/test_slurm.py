@@ -311,11 +311,11 @@ def test_a_node_that_was_in_service_returns_wherever_the_run_was_killed(
     # A job has a GPU open, and systemd is not reloaded meanwhile: that waits for the drain, which ends the job.
     node.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'")
     node.shell("echo '# changed' >> /etc/systemd/system/goldnode-watch.timer")
-    controller.killed(*MAY, task="Make the changes that waited")
+    controller.killed(*MAY, task="Apply the changes that waited")
     cluster.wait("IDLE+DRAIN", ours)
     assert cluster.row()[1] != first, "in the name of the run that works now"
     node.shell("rm /dev/nvidia0")
-    controller.killed(*MAY, task="Reboot it")
+    controller.killed(*MAY, task="Reboot the node")
     node.wait()
     controller.wants_boot()
     controller.killed(*MAY, task="Judge the node before its return")

@@ -1,6 +1,6 @@
 """The scoreboard's runs: each row of the table on a node of its own, through the command that a node runs.
 
-A row is held against the node once as it is (the base, which is checked twice and has to be healthy both times), with the fault, with it
+A row is validated against the node once as it is (the base, which is checked twice and has to be healthy both times), with the fault, with it
 once more, and after a boot. What is asked is `goldnode-node check --format json` itself, on a root directory that plays a live machine.
 """
 

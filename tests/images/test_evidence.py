@@ -1,4 +1,4 @@
-"""Evidence of a real Debian root with a real wheel of NVIDIA's in it, held against dpkg's own answer and the wheel itself."""
+"""Evidence of a real Debian root with a real wheel of NVIDIA's in it, validated against dpkg's own answer and the wheel itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count the constructions that docs/style.md rules out, in docstrings, comments and Markdown pages.
+"""Count the constructions that docs/style.md rules out, in docstrings, comments, string literals and Markdown pages.
 
 `python -m tests.unit.prose PATH …` prints the hits of files and directories, and the counts per 1,000 words.
 """
@@ -109,6 +109,27 @@ def comments(source: str) -> Iterator[Prose]:
         yield Prose(first, " ".join(block))
 
 
+def literals(tree: ast.Module) -> Iterator[Prose]:
+    """Return the string literals of a module that have a space: messages, help, descriptions and shell programs.
+
+    The placeholders of an f-string become `{}`. Docstrings are left out, and so are texts that begin with `#`: files
+    and programs that goldnode writes to a node, whose bytes stay as they are until their function changes.
+    """
+    skipped = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            skipped.update(id(part) for part in node.values)
+            text = "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            text = node.value
+        else:
+            continue
+        if " " in text and not text.startswith("#"):
+            yield Prose(node.lineno, text)
+
+
 def _blank(match: re.Match[str]) -> str:
     return "\n" * match[0].count("\n")
 
@@ -142,6 +163,11 @@ def hits(path: Path, texts: Iterable[Prose]) -> Iterator[Hit]:
                 line = one.line + text.count("\n", 0, match.start())
                 excerpt = " ".join(text[max(0, match.start() - 30) : match.end() + 50].split())
                 yield Hit(path, line, construction, excerpt)
+
+
+def literal_hits(path: Path) -> Iterator[Hit]:
+    """Return the occurrences of all constructions in the string literals of a module."""
+    yield from hits(path, literals(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def files(paths: Iterable[Path]) -> Iterator[Path]:

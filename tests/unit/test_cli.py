@@ -340,3 +340,11 @@ def test_check_catalog_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         2,
         f'error: {path}:2: unknown key "bakend". Use "backend".\n',
     )
+
+
+@pytest.mark.parametrize("width", range(50, 110, 7))
+@pytest.mark.parametrize("command", ["apply", "plan", "init", "lock"])
+def test_no_line_of_the_help_ends_inside_an_option(command: str, width: int) -> None:
+    text = CliRunner().invoke(main, [command, "--help"], terminal_width=width, max_content_width=width).output
+    assert "-\n" not in text
+    assert "\ue000" not in text

@@ -218,7 +218,7 @@ def test_options_that_contradict_each_other_are_refused(
 
 def test_site_without_ansible_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("goldnode.commands.init_request.installed", lambda name: False)
-    assert "pipx install --force 'goldnode[ansible]'" in report("init", "--yes")["next"]
+    assert "pipx install --force --include-deps 'goldnode[ansible]'" in report("init", "--yes")["next"]
 
 
 # goldnode apply --local

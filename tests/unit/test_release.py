@@ -115,6 +115,18 @@ def test_commands_run_in_an_empty_directory(installed: Installed) -> None:
     assert (installed.directory / "empty/schemas/class.json").is_file()
 
 
+def test_the_wheel_has_the_program_of_the_nodes(installed: Installed) -> None:
+    """It judges a record as `goldnode check-node` does, and ends with its verdict."""
+    record = ROOT / "tests/unit/node/fixtures/smi/rtx4090_535.xml"
+    done = installed.run("goldnode-node", "check", "--from", str(record))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "found: 1 x GeForce-RTX-4090, driver 535.86.05" in done.stdout
+    wrong = installed.run("goldnode-node", "check", "--from", "none.xml")
+    assert (wrong.returncode, wrong.stdout) == (3, "")
+    assert "none.xml" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
 def test_a_plan_finds_the_plugins_of_the_wheel(installed: Installed, tmp_path: Path) -> None:
     """Nothing listens where the host should be: it is reached for, with its class compiled from the wheel."""
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"cpu_only": {"hosts": {"n1": THERE}}}))
@@ -154,6 +166,25 @@ def test_the_playbook_finds_the_class_of_each_host(installed: Installed, tmp_pat
     assert "Host x1 is of no node class: none of its groups (none_such)" in output
     assert output.count("cohort train is blocked, and nothing was touched") >= 2
     assert 'UNREACHABLE! => {"changed": false, "msg": "Task failed: Failed to connect' in output
+
+
+@pytest.mark.parametrize("playbook", ["site", "rollback"])
+def test_a_tag_that_selects_nothing_is_an_error_without_plugins(
+    installed: Installed, tmp_path: Path, playbook: str
+) -> None:
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"cpu_only": {"hosts": {"c1": THERE, "c2": THERE}}}))
+    command = ("ansible-playbook", "-i", "hosts.yml", f"goldnode.node.{playbook}", "--tags", "kernell")
+    done = installed.run(*command, here=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Nothing was done: --tags kernell selects no part of" in done.stdout
+    assert "UNREACHABLE" not in done.stdout
+    mine = [{"hosts": "all", "gather_facts": False, "tasks": [{"debug": {"msg": "mine"}, "tags": "kernell"}]}]
+    book = [*mine, {"import_playbook": f"goldnode.node.{playbook}"}]
+    (tmp_path / "book.yml").write_text(yaml.safe_dump(book))
+    command = ("ansible-playbook", "-i", "hosts.yml", "book.yml", "--tags", "kernell")
+    done = installed.run(*command, here=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Nothing was done" not in done.stdout
 
 
 def test_the_optional_plugins_of_the_collection_work(installed: Installed, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "goldnode-site.yaml").write_text("locks: b\n")
     with pytest.raises(
         SiteError,
-        match=r"^goldnode-site\.yaml: a site file of this name is read by nobody\. Rename it to goldnode-site\.yml\.",
+        match=r"^goldnode-site\.yaml: a site file of this name is never read\. Rename it to goldnode-site\.yml\.",
     ):
         load_site()
     (tmp_path / "goldnode-site.yml").write_text("locks: b\n")

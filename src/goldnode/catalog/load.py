@@ -151,7 +151,7 @@ def _check_folders(path: Path, named_by: str) -> None:
         close = difflib.get_close_matches(name.casefold(), FOLDERS, n=1, cutoff=0.8)
         if name not in FOLDERS and close and close[0] not in there:
             raise CatalogError(
-                f"{path / name} of a catalog of {named_by} is read by nobody",
+                f"{path / name} of a catalog of {named_by} is never read",
                 remedy=f'call it "{close[0]}"',
             )
     if not set(there) & set(FOLDERS) and not (path / "archives.yml").is_file():

@@ -355,7 +355,7 @@ class KernelModule(Strict):
     )
     dkms: DkmsName | None = Field(
         default=None,
-        description="Name in `dkms status`; null: the package brings it built, or the driver's dkms does.",
+        description="Name in `dkms status`; null: the package contains it built, or the driver's dkms builds it.",
     )
     before_driver: bool = Field(
         default=False, description="Built and loaded before the GPU driver, as OFED is."
@@ -711,7 +711,7 @@ class GpuHealthAt(GpuHealth):
     def _says(self) -> GpuHealthAt:
         if not self.model_dump(exclude_defaults=True, exclude={"address", "reason"}):
             raise ValueError(
-                f"the override for {self.address} changes nothing | say what is different, or remove it"
+                f"the override for {self.address} changes nothing | state the difference, or remove it"
             )
         return self
 
@@ -860,7 +860,7 @@ class Suppression(Strict):
         str,
         _formed(
             r"[A-Za-z0-9_.*?\[\]@:-]+",
-            "not the id of a finding | write it as a verdict shows it, `*` stands for any text",
+            "not the id of a finding | write it as a verdict shows it; `*` matches any text",
         ),
     ] = Field(description="Id of the finding; * and ? as in file names.")
     subject: Sentence | None = Field(
@@ -878,7 +878,7 @@ class Suppression(Strict):
     @model_validator(mode="after")
     def _some(self) -> Suppression:
         if not self.id.strip("*?."):
-            raise ValueError(f'"{self.id}" would accept whatever is found | name what is accepted')
+            raise ValueError(f'"{self.id}" would accept every finding | name what is accepted')
         return self
 
 

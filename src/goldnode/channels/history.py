@@ -155,7 +155,7 @@ class History:
         return "sha256:" + hashlib.sha256(rows[-1]).hexdigest() if rows else None
 
     def current(self, channel: str) -> HistoryEntry | None:
-        """The last move of a channel."""
+        """Return the last move of a channel."""
         return next((entry for entry in reversed(self.entries) if entry.channel == channel), None)
 
     def stack(self, channel: str) -> list[HistoryEntry]:
@@ -195,7 +195,7 @@ class History:
         return found
 
     def was_in(self, channel: str, digest: str) -> bool:
-        """Whether a channel ever led to an image."""
+        """Return whether a channel ever led to an image."""
         return any(entry.channel == channel and entry.now == digest for entry in self.entries)
 
 

@@ -109,7 +109,7 @@ class LocalPlace:
 
     @property
     def copy(self) -> bool:
-        """Whether it is a copy of another place."""
+        """Return whether it is a copy of another place."""
         return self.name != "store"
 
     def text(self, line: ChannelLine) -> bytes:
@@ -326,7 +326,7 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
         if last is None:
             known = ", ".join(one for one in CHANNELS if history.current(one)) or "none"
             raise ImageError(
-                f"{channel} of {line} never stood for anything (of its channels: {known})",
+                f"{channel} of {line} never pointed to anything (of its channels: {known})",
                 remedy=f"check it with `{place.command} status`",
             )
         moved = MoveResult(line, channel, "", "", last.now)
@@ -343,7 +343,7 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
         target = _way_back(history, channel, move.to, place.command)
         moved.now, moved.tag = target.now, target.tag
         if found not in (last.now, None):
-            moved.notes.append(f"the tag of {channel} stood for {found}, where the history says {last.now}")
+            moved.notes.append(f"the tag of {channel} pointed to {found}, where the history says {last.now}")
         _present(place, line, target.now)
         if place.copy:
             moved.notes.append(
@@ -371,7 +371,7 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> H
         found = history.current(to)
         if found is None:
             raise ImageError(
-                f"{to} of {history.line} stands for nothing",
+                f"{to} of {history.line} points to nothing",
                 remedy="name a digest of the history instead; `status --history` lists them",
             )
     elif to is not None:
@@ -395,13 +395,13 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> H
             found = good
         if found is None:
             raise ImageError(
-                f"{channel} of {history.line} stood for nothing before",
+                f"{channel} of {history.line} pointed to nothing before",
                 remedy="promote an image that is known to work",
             )
     if last is not None and found.now == last.now:
         raise ImageError(
             f"{channel} of {history.line} is {found.tag} already",
-            remedy=f"look at `{command} status --history`",
+            remedy=f"see `{command} status --history`",
         )
     return found
 
@@ -489,8 +489,9 @@ def _move(
     found = place.pointer(line, entry.channel)
     if there == after.text and found != entry.now:
         raise ImageError(
-            f"the tag of {entry.channel} of {line} is {found or 'none'} after it was given to {entry.now}: somebody else moves it",
-            remedy="run the same command again when nobody else does",
+            f"the tag of {entry.channel} of {line} is {found or 'none'} after it was given to "
+            f"{entry.now}: another process is moving it",
+            remedy="run the same command again when no other process does",
         )
     save_history(layout, place.name, line, there)
     _local_point(layout, place.name, line, entry.channel, entry.now)
@@ -498,8 +499,9 @@ def _move(
 
 def _raced(place: ChannelPlace, line: ChannelLine) -> ImageError:
     return ImageError(
-        f"somebody else changed the channels of {line} at {place.name} meanwhile, and what they wrote stands",
-        remedy=f"look at `{place.command} status`, and run it again if it is still wanted",
+        f"another process changed the channels of {line} at {place.name} meanwhile; its change was left "
+        "as it is",
+        remedy=f"check `{place.command} status`, and run it again if you still want it",
     )
 
 

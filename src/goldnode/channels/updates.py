@@ -302,7 +302,7 @@ def _refused(problem: Exception, source: str, root: Path) -> UpdateError:
     """Return the reason why an update is not trusted, in words."""
     from tuf.api import exceptions
 
-    why, remedy = f"{problem}", "tell the publisher, and use the facts that are there"
+    why, remedy = f"{problem}", "report it to the publisher, and use the facts that are there"
     if isinstance(problem, exceptions.ExpiredMetadataError):
         why = f"its metadata has expired ({problem}): the publisher has not signed it again, or this is an old copy"
         remedy = "fetch a newer copy; check the clock of this machine"
@@ -314,7 +314,7 @@ def _refused(problem: Exception, source: str, root: Path) -> UpdateError:
         remedy = f"compare {root} with the publisher's root document"
     elif isinstance(problem, exceptions.LengthOrHashMismatchError):
         why = f"a file is not the one that was signed ({problem})"
-        remedy = "fetch it again; if that does not help, tell the publisher"
+        remedy = "fetch it again; if that does not help, report it to the publisher"
     return UpdateError(f"the update of {source} is refused: {why}", remedy=remedy)
 
 

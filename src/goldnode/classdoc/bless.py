@@ -98,7 +98,7 @@ def bless(
     models.Baseline.model_validate(proposal.baseline)
     if item is not None and item.baseline != models.Baseline():
         proposal.notes.append(
-            "the class has a baseline already: what stands there and not here (mounts, paths, modules) is "
+            "the class has a baseline already: what it has beyond this one (mounts, paths, modules) is "
             "yours to keep"
         )
     if len(captures) == 1:

@@ -133,7 +133,7 @@ def _check_modules(entry: CatalogEntry[models.Stack]) -> None:
         if module.package is None and (stack.driver is None or stack.driver.in_tree):
             raise entry.error(
                 f'module "{module.name}" has no package, and the stack has no driver whose packages would '
-                "bring it",
+                "install it",
                 "modules",
                 index,
                 remedy="name its package",
@@ -154,7 +154,7 @@ def _check_modules(entry: CatalogEntry[models.Stack]) -> None:
                 later = name in [other.name for other in stack.modules] or name in own
                 raise entry.error(
                     f'module "{module.name}" comes after "{name}", which '
-                    f"{'stands later' if later else 'the stack does not have'}",
+                    f"{'comes later' if later else 'the stack does not have'}",
                     "modules",
                     index,
                     "after",
@@ -364,10 +364,10 @@ def check_accepted(entry: CatalogEntry[models.NodeClass], stack: Path, on: dt.da
             )
         if item.expires < on:
             raise entry.error(
-                f'what {item.owner} accepted of rule "{item.rule}" ({item.reason}) expired on {item.expires}',
+                f'the acceptance of rule "{item.rule}" by {item.owner} ({item.reason}) expired on {item.expires}',
                 *where,
                 "expires",
-                remedy=f"mend what it was for, or have {item.owner} renew it",
+                remedy=f"fix its cause, or have {item.owner} renew it",
             )
 
 
@@ -392,8 +392,8 @@ def not_checked(entry: CatalogEntry[models.NodeClass]) -> list[str]:
     for key, name, fact in (("gen", "generation", known.pcie_gen), ("width", "width", known.pcie_width)):
         if fact is None and (pcie is None or getattr(pcie, key) is None):
             found.append(
-                f"the PCIe {name} of {gpu.sku} stands neither in the facts nor in baseline.gpu.pcie: nodes "
-                "hold it against both ends' own most"
+                f"the PCIe {name} of {gpu.sku} is neither in the facts nor in baseline.gpu.pcie: nodes "
+                "validate it against the maximum of both ends"
             )
     if item.policy.module_options:
         found.append("policy.module_options was not checked: the facts hold no list of module options")
@@ -525,7 +525,7 @@ def past_suppressions(entry: CatalogEntry[models.NodeClass], on: dt.date | None 
     return [
         f"{entry.file}:{entry.source.line(('suppressions', index))}: "
         f'"{item.id}" was accepted by {item.owner} until {item.expires}, and counts '
-        f"again. Mend what it was for, or have {item.owner} renew it."
+        f"again. Fix its cause, or have {item.owner} renew it."
         for index, item in enumerate(entry.item.suppressions)
         if item.expires < today
     ]
@@ -550,7 +550,7 @@ def _check_host(entry: CatalogEntry[models.NodeClass]) -> None:
         rival = _WORD_KEYS.get(key)
         if word in seen:
             raise entry.error(
-                f'"{word}" stands twice in the command line',
+                f'"{word}" appears twice in the command line',
                 "policy",
                 "host",
                 "cmdline",
@@ -559,7 +559,7 @@ def _check_host(entry: CatalogEntry[models.NodeClass]) -> None:
             )
         if rival is not None and getattr(host, rival) not in (None, {}):
             raise entry.error(
-                f'"{word}" says what `{rival}` of this class says already',
+                f'"{word}" repeats `{rival}` of this class',
                 "policy",
                 "host",
                 "cmdline",
@@ -666,7 +666,7 @@ def _check_policy(entry: CatalogEntry[models.NodeClass], gpu: facts.GpuModel) ->
             raise entry.error(
                 f"the override for {name} changes nothing",
                 *where,
-                remedy="say what is different, or remove it",
+                remedy="state the difference, or remove it",
             )
         own = gpu
         if override.model is not None:

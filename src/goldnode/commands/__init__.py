@@ -5,7 +5,7 @@ of the others short.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,6 +13,25 @@ import click
 
 # Section of the help -> command -> (module of goldnode.commands, first line of the command's docstring).
 Sections = Mapping[str, Mapping[str, tuple[str, str]]]
+
+
+_HYPHEN = "\ue000"  # a private character, at which no line breaks; only inside of a formatter
+
+
+class HelpFormatter(click.HelpFormatter):
+    """Help in which no line breaks inside of an option, such as `--dry-run`."""
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", _HYPHEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(name, text.replace("-", _HYPHEN)) for name, text in rows], col_max, col_spacing)
+
+    def getvalue(self) -> str:
+        return super().getvalue().replace(_HYPHEN, "-")
+
+
+click.Context.formatter_class = HelpFormatter
 
 
 class LazyGroup(click.Group):

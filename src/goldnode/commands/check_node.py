@@ -23,7 +23,7 @@ class _Failed(click.ClickException):
 
 
 class _Misused(click.UsageError):
-    """A wrong use that ends with 3."""
+    """A wrong command line, which ends with exit status 3."""
 
     exit_code = COULD_NOT_CHECK
 

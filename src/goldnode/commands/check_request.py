@@ -176,7 +176,7 @@ def require_auto(names: Sequence[str], catalog: Catalog) -> None:
     gpus = [catalog.node_class(name).item.gpu for name in names]
     if not any(gpu is not None and gpu.model == AUTO for gpu in gpus):
         raise CatalogError(
-            f"--gpu is for classes with `model: auto`, and {few(names) or 'a stack'} is none",
+            f"--gpu is for classes with `model: auto`, and {few(names) or 'a stack'} is not one",
             remedy="leave --gpu out, or declare `gpu: {model: auto}`",
         )
 
@@ -236,7 +236,7 @@ def not_judged(selected: SelectedClasses, faults: Sequence[GoldnodeError]) -> li
 def _not_checked(hosts: Sequence[CompatHost], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
     told = []
     if without:
-        told.append(f"what runs on the nodes of {few(without)}, which name no image and no requirements")
+        told.append(f"the workloads of {few(without)}, which name no image and no requirements")
     alone = [host.stack for host in hosts if host.name is None and host.stack]
     if alone:
         told.append(f"GPUs and platforms of {few(alone)}: stacks alone have none")

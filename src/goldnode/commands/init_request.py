@@ -21,7 +21,7 @@ from goldnode.commands.check_request import CheckRequest, compatibility_report
 from goldnode.compat import report
 from goldnode.compat.report import CompatReport
 from goldnode.core.errors import CatalogError, GoldnodeError, LockError
-from goldnode.core.extras import installed
+from goldnode.core.extras import INCLUDE_DEPS, installed
 from goldnode.core.site import load_site
 from goldnode.facts import host as facts
 from goldnode.fleet import first_class
@@ -262,14 +262,16 @@ def _next(
     if not locked:
         steps.append((f"goldnode lock {stack}", "resolve every package of the stack"))
     if not installed("ansible"):
-        steps.append(("pipx install --force 'goldnode[ansible]'", "Ansible, which applies the class"))
+        steps.append(
+            (f"pipx install --force {INCLUDE_DEPS} 'goldnode[ansible]'", "Ansible, which applies the class")
+        )
     if contents.hosts == (site.THIS_MACHINE,):
         steps.append(
             (f"sudo {_program('goldnode', full=True)} apply --local", "show the plan, ask, and apply it")
         )
         return steps
     run = f"{_program('ansible-playbook')} {shlex.quote(site.playbook(collection=collection))}"
-    steps.append((f"{run} --check --diff", "what would change"))
+    steps.append((f"{run} --check --diff", "show the changes"))
     steps.append((run, "apply it; this never reboots"))
     return steps
 

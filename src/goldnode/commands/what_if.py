@@ -82,7 +82,7 @@ class ComparedCohorts:
 
     @property
     def whole(self) -> bool:
-        """Whether these cohorts must not, or may not, be in service with some of their nodes moved."""
+        """Return whether these cohorts must not, or may not, be in service with some of their nodes moved."""
         return any(item.fatal or item.severity == "unknown" for item in self.between)
 
 

@@ -12,7 +12,7 @@ from goldnode.core.errors import GoldnodeError
 
 _NODE = {
     "none": "no fault of the node",
-    "degraded": "to be looked at: the node counts as degraded",
+    "degraded": "needs inspection: the node counts as degraded",
     "drain": "a reason to drain the node",
 }
 UNKNOWN = "unknown: neither NVIDIA's catalog nor the driver's sources list it. Treat it as a fault, and ask NVIDIA with the line of the log."

@@ -115,7 +115,7 @@ def _settled(finding: CompatFinding, host: CompatHost | None) -> CompatFinding:
             (_acceptance_text(item) for item in host.accept if _covers(item, finding, host)), None
         )
         if accepted is None and finding.severity == "unknown" and host.unknown == "accept":
-            accepted = f"what is unknown, by {host.subject} (compat.unknown: accept)"
+            accepted = f"all unknowns, by {host.subject} (compat.unknown: accept)"
     unknown_blocks = host is not None and host.unknown == "block" and finding.severity == "unknown"
     fatal = accepted is None and (finding.severity == "block" or unknown_blocks)
     return dataclasses.replace(finding, accepted=accepted, fatal=fatal)

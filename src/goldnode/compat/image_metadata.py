@@ -125,7 +125,7 @@ def inspect(reference: str) -> ImageMetadata:
         raise WorkloadError(message, remedy="start it, or give the image's metadata as a file") from problem
     except ValidationError as problem:
         raise WorkloadError(
-            f"the local Docker engine tells no metadata of {reference}: {_problem_text(problem)}"
+            f"the local Docker engine returns no metadata of {reference}: {_problem_text(problem)}"
         ) from problem
 
 

@@ -157,7 +157,7 @@ def without_repetitions(found: list[CompatFinding]) -> list[CompatFinding]:
 # Conditions that depend on a lock, and descriptions of conditions for findings about unknown values.
 _OF_THE_LOCK = {"driver", "package", "package_not", "kernel", "toolkit", "toolkit_mode", "engine", "amdgpu"}
 _WORDS = {
-    **dict.fromkeys(("package", "package_not"), "the version of the package that brings the module"),
+    **dict.fromkeys(("package", "package_not"), "the version of the package that contains the module"),
     "cmdline_lacks": "the kernel's command line",
     "driver": "the driver's version",
     "kernel": "the kernel's exact version",

@@ -171,7 +171,7 @@ def last_lines(report: CompatReport) -> list[str]:
         if report.images or report.requirements
         else f"{len(rules_host.RULES)} rules of nodes"
     )
-    line = f"{', '.join(things)} held against {rules} and facts of {facts.compiled()}: {found}."
+    line = f"{', '.join(things)} validated against {rules} and facts of {facts.compiled()}: {found}."
     line += f" Not checked: {'; '.join(report.not_checked)}." if report.not_checked else ""
     line += f" {not_applicable(report.unlocked)}" if report.unlocked else ""
     return _wrapped("", line, "")
@@ -252,7 +252,7 @@ def explain(rule: CompatRule) -> str:
         for file, keys in rule.facts.items()
         for origin in facts.origins(file, list(keys))
     ]
-    lines = [f"{rule.id}: {rule.title}", "", *textwrap.wrap(rule.explanation, WIDTH), ""]
+    lines = [f"{rule.id}: {rule.title}", "", *_wrapped("", rule.explanation, ""), ""]
     if not origins:
         return "\n".join([*lines, "It rests on no one source: each finding names its own."])
     return "\n".join(

@@ -174,7 +174,7 @@ def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) 
         what = (
             "specs with numeric groups"
             if toolkit_version is None
-            else f"what toolkit {writes} and later writes"
+            else f"as toolkit {writes} and later writes it"
         )
         what = f"CDI 0.7 ({what})"
     else:

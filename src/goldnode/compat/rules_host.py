@@ -656,7 +656,7 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
             own = match.groupdict().get("branch")
             if flavour is not None and host.flavour is not None and flavour != host.flavour:
                 message = (
-                    f"package {package} brings the {flavour} kernel modules, and the stack declares the "
+                    f"package {package} contains the {flavour} kernel modules, and the stack declares the "
                     f"{host.flavour} ones"
                 )
                 yield CompatFinding(
@@ -975,7 +975,7 @@ def _least_amdgpu(gpu: GpuModel, data: Mapping[str, Any]) -> tuple[str | None, s
     Without its own, it is the release that came with the first ROCm for the GPU.
     """
     if gpu.min_amdgpu is not None:
-        return gpu.min_amdgpu, "AMD's GPU operator says so"
+        return gpu.min_amdgpu, "according to AMD's GPU operator"
     for row in data["releases"]:
         if gpu.min_rocm is not None and row["version"] == gpu.min_rocm and row.get("amdgpu"):
             return row["amdgpu"], f"it came with ROCm {gpu.min_rocm}, the first for it"
@@ -1215,13 +1215,13 @@ def _image_hardware(put: CompatHost, image: CompatHost, observed: CompatHost) ->
         {gpu.vendor for gpu in image.gpus} or {image.vendor} - {None},
     )
     if made_for and not observed.gpus:
-        message = f"the image brings a driver for {_models(image)}, and the machine has no GPU"
+        message = f"the image contains a driver for {_models(image)}, and the machine has no GPU"
         yield finding("block", message, "put an image of a class of backend cpu on it")
     elif have and not have & made_for:
         which = f"a driver for {_models(image)}" if made_for else "no GPU driver"
         yield finding(
             "block",
-            f"the image brings {which}, and the machine has {_models(observed)}",
+            f"the image contains {which}, and the machine has {_models(observed)}",
             "use the image of the machine's own class",
         )
     elif {gpu.sku for gpu in observed.gpus} != {gpu.sku for gpu in image.gpus}:
@@ -1371,10 +1371,11 @@ RULES: tuple[CompatRule, ...] = (
     CompatRule(
         "kernel-driver",
         "The driver's module builds on the kernel",
-        "Held against the table of builds: what was seen to build or to fail decides; else the changes of "
+        "Validated against the table of builds: what was seen to build or to fail decides; else the "
+        "changes of "
         "the kernel that are known to break a version, and the first version of each branch that has the "
-        "fix. The table is of NVIDIA's own sources: a distribution's patched package may build where it "
-        "says that they fail. What neither says is unknown.",
+        "fix. The table covers NVIDIA's own sources: a distribution's patched package may build where it "
+        "says that they fail. Anything in neither is unknown.",
         kernel_driver,
         {"nvidia_drivers.yml": ("deb", "observed", "i1224", "i554125", "i379", "fed72", "gentoo71")},
     ),
@@ -1390,8 +1391,8 @@ RULES: tuple[CompatRule, ...] = (
         "other-modules",
         "Other out-of-tree modules fit kernel and driver",
         "Modules that a stack names besides the driver's own (network, storage, GPUDirect) are built for "
-        "its kernel too. Hardly any source says what builds where; what none says is unknown until it was "
-        "seen.",
+        "its kernel too. Few sources state which builds work; a build that no source lists is unknown "
+        "until it was seen.",
         other_modules,
         {"nvidia_drivers.yml": ("cnd",)},
     ),
@@ -1416,7 +1417,7 @@ RULES: tuple[CompatRule, ...] = (
         "The archives have the driver, and its packages are of its branch and flavour",
         "Which branches a release carries in its own archive, which releases NVIDIA's repository serves, "
         "and what its packages are called: names lost their branch at 580 (fabric manager) and 590 "
-        "(Ubuntu), and metapackages bring one flavour of the modules.",
+        "(Ubuntu), and metapackages install one flavour of the modules.",
         driver_packages,
         {"distros.yml": ("apt", "role", "blog", "gdc", "dig620", "q615", "img")},
     ),
@@ -1431,7 +1432,7 @@ RULES: tuple[CompatRule, ...] = (
     CompatRule(
         "toolkit-floor",
         "The container toolkit has no known holes",
-        "NVIDIA's bulletins on the container toolkit tell the first fixed version; several holes let a "
+        "NVIDIA's bulletins on the container toolkit name the first fixed version; several holes let a "
         "container out to the host.",
         toolkit_floor,
         {"container_toolkit.yml": ("ps", "b5599")},
@@ -1447,14 +1448,14 @@ RULES: tuple[CompatRule, ...] = (
     CompatRule(
         "amdgpu",
         "AMD's driver knows the GPU and is supported on the OS",
-        "The first driver release for each GPU, and AMD's list of operating systems and kernels. About the "
-        "kernel's own amdgpu AMD's documents say nothing, so that it stays unknown.",
+        "The first driver release for each GPU, and AMD's list of operating systems and kernels. AMD's "
+        "documents do not cover the kernel's own amdgpu, so that it stays unknown.",
         amdgpu,
         {"rocm.yml": ("amdgpuop", "docs71", "inst")},
     ),
     CompatRule(
         "security-floor",
-        "The driver has the fixes of NVIDIA's bulletins",
+        "The driver has the fixes that NVIDIA's bulletins list",
         "Each branch has an oldest version without known holes. Below it blocks: a better version of the "
         "same branch exists. A branch that the newest bulletin leaves unfixed warns: its end of life "
         "decides, with its waiver.",
@@ -1465,8 +1466,8 @@ RULES: tuple[CompatRule, ...] = (
         "end-of-life",
         "The stack is supported, or its use past that is waived",
         "A stack past its end of life needs a waiver with reason, owner and expiry, in its file, for the "
-        "class. One that has expired or is for other classes does not count. What a waiver covers is "
-        "shown.",
+        "class. One that has expired or is for other classes does not count. The report shows every "
+        "waiver that applies.",
         end_of_life,
         {"nvidia_drivers.yml": ("dds615", "eol"), "distros.yml": ("eol",)},
     ),
@@ -1495,9 +1496,9 @@ RULES: tuple[CompatRule, ...] = (
     CompatRule(
         known_bad.RULE,
         "The combination is on no list of known bad ones",
-        "Changelogs, bulletins, release notes and issue threads tell of combinations that fail; each row "
-        "of the list has its conditions, what is seen, what to do, and who says so. A row that some other "
-        "rule found too is told once, by that rule. A row of which one condition cannot be told is "
+        "Changelogs, bulletins, release notes and issue threads report combinations that fail; each row "
+        "of the list has its conditions, what is seen, what to do, and its source. A row that another "
+        "rule found too is reported once, by that rule. A row with a condition that cannot be decided is "
         "unknown.",
         known_bad_host,
     ),
@@ -1520,7 +1521,7 @@ MORE: tuple[CompatRule, ...] = (
         "facts-age",
         "The facts are recent",
         "A site that updates its facts sets the age from which they count as old (`facts.max_age` of the site file, in "
-        "days). What has been released or reported since then is not in them.",
+        "days). They lack later releases and reports.",
         None,
     ),
     CompatRule(
@@ -1535,14 +1536,14 @@ MORE: tuple[CompatRule, ...] = (
         "image-hardware",
         "A disk image fits the machine it is put on",
         "An image is made for a class: its architecture, its vendor's driver, its branch and flavour of "
-        "modules. The machine's own GPUs are held against them.",
+        "modules. The machine's own GPUs are validated against them.",
         None,
     ),
     CompatRule(
         "cohort-driver",
         "One driver version per cohort",
         "Hosts with the same inventory variable goldnode_cohort train together. That they have one driver "
-        "version is goldnode's own rule: collectives between different drivers are exercised by nobody.",
+        "version is goldnode's own rule: no project tests collectives between different drivers.",
         None,
     ),
     CompatRule(
@@ -1554,8 +1555,8 @@ MORE: tuple[CompatRule, ...] = (
     CompatRule(
         "cohort-nccl",
         "One NCCL per cohort",
-        "Ranks with different NCCL versions may fail or hang when they connect. What the images of a "
-        "cohort's classes have is compared.",
+        "Ranks with different NCCL versions may fail or hang when they connect. This compares the images "
+        "of a cohort's classes.",
         None,
     ),
 )

@@ -198,7 +198,9 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
             yield _finding(rule, "unknown", workload, name, message, _RESOLVE)
     for chain in closure.unread:
         name = chain.split(" ")[0]
-        message = f"what {chain} requires was not recorded, so that its pins are not judged against it"
+        message = (
+            f"the requirements of {chain} were not recorded, so that pins are not validated against them"
+        )
         yield _finding(rule, "unknown", workload, name, message, _RESOLVE)
 
 

@@ -370,7 +370,7 @@ def _forward(
         message = f"{needs}, and {carried} not work on {names}, which is no data-centre GPU"
         return _finding(rule, "block", workload, message, [*sources, *_origins(others)], remedy, *said)
     if workload.forward_compat is False:
-        what = "the wheels bring no" if workload.kind == "requirements" else "the image carries no"
+        what = "the wheels contain no" if workload.kind == "requirements" else "the image carries no"
         named = f" ({package.package})" if package else ""
         message = f"{needs}, and {what} forward-compatibility package{named}"
         if package and branch in package.branches and not unsure and host.gpus:
@@ -766,7 +766,7 @@ def _cudnn_with(capability: str, major: int | None) -> str:
     rows = [row for row in facts.cudnn_matrix() if row.has_capability(capability)]
     fitting = [row for row in rows if row.major == major] or rows
     if not fitting:
-        return "use a framework that brings its own cuDNN"
+        return "use a framework that contains its own cuDNN"
     row, known = fitting[-1], facts.architectures().get(capability)
     since = f"CUDA {row.cuda_text}"
     if known is not None and known.first is not None and any(low < key(known.first) for low, _ in row.cuda):
@@ -792,7 +792,9 @@ def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             for name in ("11", "12", "13")
             if any(same(version, item) for item in facts.wheels("nccl", name))
         ]
-        remedy = f"use NCCL {closest(version, known)}" if known else "use the NCCL that the framework brings"
+        remedy = (
+            f"use NCCL {closest(version, known)}" if known else "use the NCCL that the framework contains"
+        )
         if others and workload.kind == "requirements":
             message = f"NCCL {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
             yield _finding(rule, "block", workload, message, facts.wheel_sources(), remedy)
@@ -903,7 +905,7 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Compat
             return
         yield _finding("framework-version", "block", workload, message, build.sources, remedy, build.doubt)
     elif build.build is not None and not build.build.startswith(("cu", "rocm", "cpu", "xpu")):
-        message = f"torch {build.version} is somebody's own build: the facts know those of the project only"
+        message = f"torch {build.version} is a third party's build: the facts cover only those of the project"
         remedy = "run it on one node of the class before it goes to all"
         yield _finding("framework-version", "unknown", workload, message, build.sources, remedy)
     elif build.known is None or build.build is None:
@@ -1082,7 +1084,7 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
         version = workload.frameworks.get("jax") or workload.frameworks["jaxlib"]
         named = facts.jax_minimum().get(major)
         if named is None:
-            message = f"no source says what jax {version} for CUDA {major} needs"
+            message = f"no source states what jax {version} for CUDA {major} needs"
             yield _finding(rule, "unknown", workload, message, (), "use jax[cuda12] or jax[cuda13]")
         else:
             least.append((f"jax {version} for CUDA {major}", named))
@@ -1262,8 +1264,10 @@ def _framework_pins(workload: Workload) -> Iterator[CompatFinding]:
     This is no block: an image may contain a library twice, its own and one from the framework's wheel.
     """
     rule = "framework-libraries"
-    both = "it runs only where the framework brought libraries of its own"
-    remedy = "take an image whose libraries fit, or accept this where the framework's wheels bring their own"
+    both = "it runs only where the framework came with libraries of its own"
+    remedy = (
+        "take an image whose libraries fit, or accept this where the framework's wheels contain their own"
+    )
     for name, row in _ranges(workload):
         major = row.get("cuda_major")
         if major is not None and workload.cuda is not None and key(workload.cuda)[0] != major:
@@ -1736,11 +1740,11 @@ def as_pinned(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
 RULES: tuple[CompatRule, ...] = (
     CompatRule(
         "workload-told",
-        "An image says what it holds",
+        "An image declares its contents",
         "An image whose name follows no known scheme, whose tag is movable (latest), or of which only a "
-        "digest is given, tells nothing that could be checked. Its metadata does (docker inspect, an OCI "
-        "layout, a saved image), and so does the class, which can state versions beside the image's name. "
-        "What is not known is never taken for fitting.",
+        "digest is given, has nothing that could be checked. Its metadata does (docker inspect, an OCI "
+        "layout, a saved image), and so does the class, which can state versions beside the image's "
+        "name. An unknown is never reported as compatible.",
         reader_findings,
     ),
     CompatRule(
@@ -1756,10 +1760,11 @@ RULES: tuple[CompatRule, ...] = (
         "The driver runs the CUDA runtime",
         "A driver runs the CUDA minor it was released with and all older ones. A newer minor of the same "
         "family runs by minor-version compatibility from the family's oldest driver on, without compiling "
-        "PTX of the newer toolkit and without features of newer drivers: allowed, and told. A newer family "
+        "PTX of the newer toolkit and without features of newer drivers: allowed, and reported. A newer "
+        "family "
         "needs a newer driver, or NVIDIA's forward-compatibility package (cuda-compat) in the image, which "
-        "works on data-centre GPUs only, and on the driver branches it lists: allowed and told there, "
-        "refused elsewhere. Facts: cuda.yml (driver_minimum_per_major, releases, forward_compat), "
+        "works on data-centre GPUs only, and on the driver branches it lists: allowed and reported "
+        "there, refused elsewhere. Facts: cuda.yml (driver_minimum_per_major, releases, forward_compat), "
         "nvidia_drivers.yml (max_cuda), gpus.yml (data_centre).",
         cuda_driver,
     ),

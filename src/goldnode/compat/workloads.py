@@ -288,7 +288,7 @@ def image(
     said = scheme[0](short, reference.tag) if scheme is not None and reference.tag is not None else None
     gap = None
     if said is None and reference.tag is None and reference.digest is not None:
-        gap = "is given by digest only, which says nothing of what it holds"
+        gap = "is given by digest only, which does not identify its contents"
     elif said is None and scheme is not None:
         tag = reference.tag or "latest"
         movable = "latest" in tag.split("-") or reference.tag is None
@@ -298,7 +298,7 @@ def image(
     elif said is not None:
         gap = said.gap
     else:
-        gap = f"follows no naming scheme that is known: the name {short} says nothing of what it holds"
+        gap = f"follows no naming scheme that is known: the name {short} does not identify its contents"
     said = said or _Said()
     workload = Workload(subject=subject, repository=short, place=place, **{**said.derived, **said.written})
     workload = replace(workload, frameworks=dict(said.frameworks), library_cuda=_majors(said))
@@ -508,7 +508,7 @@ def _described(
     if stated is not None:
         workload = _stated(workload, stated, written, place)
     if not _tells(workload):
-        told.append(_untold(workload, "its metadata says nothing of CUDA, ROCm or a framework"))
+        told.append(_untold(workload, "its metadata does not mention CUDA, ROCm or a framework"))
     return replace(workload, told=tuple(told))
 
 

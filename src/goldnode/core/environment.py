@@ -150,7 +150,7 @@ FOREIGN = (
     Variable(
         "DOCKER_CONFIG",
         "`~/.docker`",
-        "Directory of docker's `config.json`, where logins for registries are searched next.",
+        "Directory of the `config.json` of Docker, where logins for registries are searched next.",
     ),
     Variable(
         "XDG_RUNTIME_DIR",

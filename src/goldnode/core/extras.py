@@ -14,6 +14,8 @@ EXTRAS = {
     "updates": ("cryptography", "securesystemslib", "tuf"),
     "test": ("docker", "pytest", "testinfra"),
 }
+# Option of pipx that also installs the commands of what goldnode depends on: ansible-playbook, ansible-galaxy.
+INCLUDE_DEPS = "--include-deps"
 
 
 class MissingExtraError(GoldnodeError):
@@ -40,10 +42,12 @@ def of_module(module: str | None) -> str | None:
 
 def missing(names: Iterable[str]) -> MissingExtraError:
     """Return the error for extras that are not installed, with the command for each kind of installation."""
-    wanted = f"goldnode[{','.join(sorted(names))}]"
+    extras = sorted(names)
+    wanted = f"goldnode[{','.join(extras)}]"
+    pipx = "pipx install --force" + (f" {INCLUDE_DEPS}" if "ansible" in extras else "")
     return MissingExtraError(
         "this needs packages that are not installed",
-        remedy=f"install {wanted}: `pipx install --force '{wanted}'`, `uv tool install '{wanted}'`, or, in a virtual "
+        remedy=f"install {wanted}: `{pipx} '{wanted}'`, `uv tool install '{wanted}'`, or, in a virtual "
         f"environment, `pip install '{wanted}'`",
     )
 

@@ -187,7 +187,7 @@ class SiteException(BaseModel):
     )
     subject: str | None = Field(
         default=None,
-        description="What the finding is about, for instance an image; null: whatever it is about.",
+        description="Subject of the finding, for instance an image; null: any subject.",
     )
     owner: str = Field(min_length=1, description="Who has accepted it.")
     reason: str = Field(min_length=1, description="Why it is accepted.")
@@ -215,11 +215,14 @@ _EXCEPTION_DAYS = 90
 
 
 def acceptance(rule: str, subject: str) -> str:
-    """Return how to accept a finding in the site file: an instruction with the entry to paste.
+    """Return how to accept a finding in the site file: an instruction with the line to paste.
 
     :param subject: as in a finding: "class l4", "image X on class l4" or "stack debian12_r535".
     """
-    return f"accept it: add to `exceptions` of {file_to_edit()}: - {exception_entry(rule, subject)}"
+    return (
+        f"accept it: add this line to {file_to_edit()}, or its entry to the exceptions there: "
+        f"exceptions: [{exception_entry(rule, subject)}]"
+    )
 
 
 def file_to_edit() -> Path:
@@ -417,7 +420,7 @@ def find_site() -> Path | None:
         other = path.with_suffix(".yaml")
         if other.is_file():
             raise SiteError(
-                "a site file of this name is read by nobody", file=other, remedy=f"rename it to {path.name}"
+                "a site file of this name is never read", file=other, remedy=f"rename it to {path.name}"
             )
     return None
 

@@ -385,8 +385,7 @@ def refuse_unclean(checks: Sequence[Hygiene]) -> None:
         raise DiskError(
             f"{len(failed)} checks of the root filesystem fail: "
             + "; ".join(f"{row.check}: {row.detail}" for row in failed),
-            remedy="correct what brings it; what may stand is named in `hygiene.waivers` of the definition, "
-            "with a reason",
+            remedy="correct its cause; exceptions go into `hygiene.waivers` of the definition, with a reason",
         )
 
 

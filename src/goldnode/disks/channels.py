@@ -66,7 +66,7 @@ def standing(store: ChannelStore, line: ClassLine, channel: str, place: str | No
     found = {digest for digest in digests.values() if digest is not None}
     if len(found) != 1:
         told = ", ".join(places) or "no place"
-        what = "stands for nothing" if not found else f"stands for {len(found)} builds"
+        what = "points to nothing" if not found else f"points to {len(found)} builds"
         raise DiskError(
             f"{channel} of {line} {what} in {store.root} (of {told})",
             remedy=f"pull it: goldnode disks pull {line}:{channel}",
@@ -74,7 +74,7 @@ def standing(store: ChannelStore, line: ClassLine, channel: str, place: str | No
     disk = store.disk(found.pop(), line.repository)
     if disk is None:
         raise DiskError(
-            f"what {channel} of {line} stands for is not in {store.root}",
+            f"the disk of {channel} of {line} is not in {store.root}",
             remedy=f"pull it: goldnode disks pull {line}:{channel}",
         )
     return disk

@@ -41,7 +41,7 @@ def read_sums(text: str, where: str) -> dict[str, str]:
         sha256, gap, name = line.partition("  ")
         if not gap or re.fullmatch(r"[0-9a-f]{64}", sha256) is None or _NAME.fullmatch(name) is None:
             raise DiskError(
-                f"line {number} of {SUMS} is none: {line[:80]!r}",
+                f"line {number} of {SUMS} is not a checksum: {line[:80]!r}",
                 file=where,
                 line=number,
                 remedy="publish the disk again",

@@ -625,7 +625,7 @@ def _signatures(
                 VerificationRow(
                     title,
                     "refused",
-                    "it was written after the signature; `goldnode disks evidence` signs anew",
+                    "it was written after the signature; `goldnode disks evidence` signs it again",
                 )
             )
         elif listed_rows[name] != sha256_of(one):
@@ -633,7 +633,7 @@ def _signatures(
                 VerificationRow(
                     title,
                     "refused",
-                    "it is not what was signed: it was altered, or written anew after the signature",
+                    "it is not what was signed: it was altered, or rewritten after the signature",
                 )
             )
         else:

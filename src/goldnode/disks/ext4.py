@@ -320,7 +320,7 @@ def reading(disk: Path, start: int, size: int) -> Iterator[Reader]:
     """Open the file system at byte `start` of `disk`. Raises DiskError if it is not ext4."""
     with disk.open("rb") as file, closing(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)) as data:
         if data[start + 1080 : start + 1082] != b"\x53\xef":
-            raise DiskError(f"{disk} has no ext4 at byte {start}", remedy="name a disk of goldnode's")
+            raise DiskError(f"{disk} has no ext4 at byte {start}", remedy="name a disk that goldnode built")
         try:
             yield Reader(data, start, min(size, len(data) - start), str(disk))
         except (OSError, struct.error, ImageError) as problem:

@@ -42,11 +42,11 @@ class Fat32:
     def __init__(self, data: bytes | memoryview, name: str) -> None:
         self.data, self.name = data, name
         if len(data) < 512 or bytes(data[510:512]) != b"\x55\xaa" or bytes(data[82:87]) != b"FAT32":
-            raise DiskError(f"{name} is no FAT32 file system", remedy="name a disk of goldnode's")
+            raise DiskError(f"{name} is no FAT32 file system", remedy="name a disk that goldnode built")
         sector, per_cluster, reserved, copies = struct.unpack_from("<HBHB", data, 11)
         size, root = struct.unpack_from("<I4xI", data, 36)
         if sector not in (512, 1024, 2048, 4096) or not per_cluster or not copies or not size:
-            raise self._damaged("its boot sector says what cannot be")
+            raise self._damaged("its boot sector has impossible values")
         self.cluster: int = sector * per_cluster
         self.tables = tuple((reserved + copy * size) * sector for copy in range(copies))
         self.table_size = size * sector

@@ -176,5 +176,5 @@ def _tar(root: Path, out: Path, epoch: int) -> None:
             raise tools.no_space(f"there is no space left for {out}")
         raise DiskError(
             f"tar or zstd failed ({tar.returncode}, {zstd.returncode}): "
-            f"{' / '.join(text.splitlines()[-3:]) or 'they said nothing'}"
+            f"{' / '.join(text.splitlines()[-3:]) or 'they printed nothing'}"
         )

@@ -83,7 +83,7 @@ def read(disk: Path) -> PartitionTable:
     if data.get("label") != "gpt":
         raise DiskError(
             f"{disk} has a partition table of kind {data.get('label')}, and only GPT is read",
-            remedy="name a disk of goldnode's",
+            remedy="name a disk that goldnode built",
         )
     found, flags = [], []
     for row in data.get("partitions", []):

@@ -621,7 +621,7 @@ def missing_here(document: Document) -> list[tuple[str, str]]:
         if baseline.get(section):
             found.append((kinds, f"the class's {section} is of its hardware"))
     found.append((r"time\.sync$", "the machine's network ends in QEMU, and there is no time server in it"))
-    found.append((r"storage\.health$|pcie\.link$", "virtual disks and links say nothing of themselves"))
+    found.append((r"storage\.health$|pcie\.link$", "virtual disks and links have no values of their own"))
     return found
 
 
@@ -824,7 +824,7 @@ def _plan(facts: Facts, wanted: GuestExpectations, document: Document) -> Iterat
     plan = told.get("plan")
     if not isinstance(plan, dict):
         yield GuestCheck(
-            "plan", FAILED, "a plan", brief(told.get("error") or "goldnode-node plan said nothing")
+            "plan", FAILED, "a plan", brief(told.get("error") or "goldnode-node plan printed nothing")
         )
         return
     kept = {name for name, _ in wanted.pending}

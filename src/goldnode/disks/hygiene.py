@@ -78,11 +78,11 @@ def passwords(root: Path) -> Iterator[Finding]:
         if len(fields) > 2 and fields[2] == "0" and fields[0] != "root":
             yield "etc/passwd", f"{fields[0]} is root by another name"
     if not _text(root / "etc/shadow"):
-        yield "etc/shadow", "there is none"
+        yield "etc/shadow", "it is missing"
 
 
 def identity(root: Path) -> Iterator[Finding]:
-    """Nothing that two clones would share: machine-id, host keys, hostname, random seed."""
+    """Report identities that clones would share: machine-id, host keys, hostname, random seed."""
     found = _text(root / "etc/machine-id")
     if found != MACHINE_ID:
         yield "etc/machine-id", f"it holds {found.strip()!r}, expected 'uninitialized'"
@@ -103,11 +103,11 @@ def authorised(root: Path) -> Iterator[Finding]:
     for pattern in ("root/.ssh/authorized_keys*", "home/*/.ssh/authorized_keys*"):
         for path in sorted(root.glob(pattern)):
             if _text(path).strip():
-                yield str(path.relative_to(root)), "it lets somebody in"
+                yield str(path.relative_to(root)), "it allows a login"
 
 
 def private_keys(root: Path) -> Iterator[Finding]:
-    """No private key, neither for signing modules (mok.key) nor any other."""
+    """Report private keys, such as mok.key, which signs modules."""
     for top in ("etc", "root", "home", "var/lib", "usr/lib", "usr/share", "opt", "boot"):
         for name, status in _walk(root, under=top):
             base = name.rpartition("/")[2]

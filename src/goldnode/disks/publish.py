@@ -213,7 +213,7 @@ class WebSource:
             before = have
             if fails >= _TRIES:
                 raise DiskError(
-                    f"{self.name}/{path} cannot be brought: {fails} tries got no further than byte {have}",
+                    f"{self.name}/{path} cannot be fetched: {fails} tries got no further than byte {have}",
                     remedy="run it again: what is here is kept" if have else "look at the server",
                 )
             if self._go_on(path, into, have) and sha256_of(into) != sha256:
@@ -330,9 +330,9 @@ def pull(
     sums, manifest = _signed(source, place, name, build_id, trust)
     if digest is not None and f"sha256:{sums[MANIFEST]}" != digest:
         raise DiskError(
-            f"{source.name}/{place} is sha256:{sums[MANIFEST][:12]}…, and {wanted} of {name} stands for "
+            f"{source.name}/{place} is sha256:{sums[MANIFEST][:12]}…, and {wanted} of {name} points to "
             f"{digest[:19]}…",
-            remedy="find out who moved it; `goldnode disks status` at the place tells more",
+            remedy="find out who moved it; `goldnode disks status` at the place shows more",
         )
     with using(store), _lane(store, f"{name}-{build_id}"):
         stage = store.root / "partial" / f"{name}-{build_id}"
@@ -417,7 +417,7 @@ def _look_up(
     if last is None:
         known = ", ".join(one for one in CHANNELS if history.current(one)) or "none"
         raise DiskError(
-            f"{channel} of {line} stands for nothing (of its channels: {known})",
+            f"{channel} of {line} points to nothing (of its channels: {known})",
             remedy="promote a disk to it",
         )
     channels_moves.save_history(store, source.name, line, text)

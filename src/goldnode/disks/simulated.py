@@ -97,7 +97,7 @@ def _run(machine: VirtualMachine, script: str, stdin: bytes | None = None, limit
     done = machine.ssh(["sh", "-c", f"'{script}'"], stdin=stdin, limit=limit)
     if done.rc:
         raise machine.error(
-            f"simulated GPUs cannot be brought into the guest: {(done.out + done.err).strip()[-800:]}"
+            f"simulated GPUs cannot be installed in the guest: {(done.out + done.err).strip()[-800:]}"
         )
     return done.out
 

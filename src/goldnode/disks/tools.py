@@ -123,7 +123,9 @@ def run(
         if "No space left on device" in text:
             raise no_space(f"{argv[0]} had no space left to write to")
         last = " / ".join(line.strip() for line in text.strip().splitlines()[-4:])
-        raise DiskError(f"{argv[0]} failed with exit status {done.returncode}: {last or 'it said nothing'}")
+        raise DiskError(
+            f"{argv[0]} failed with exit status {done.returncode}: {last or 'it printed nothing'}"
+        )
     return text
 
 

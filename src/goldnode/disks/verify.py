@@ -389,7 +389,7 @@ class _BootRun:
         document = before.facts.get("class")
         if not isinstance(document, dict):
             raise machine.error("the guest has no class document to simulate GPUs of")
-        self.say("bringing simulated GPUs into the guest")
+        self.say("installing simulated GPUs in the guest")
         closing = simulated.install(machine, document)
         self.wanted = replace(self.wanted, class_digest=closing["digest"])
 

@@ -516,6 +516,7 @@ class CaptureDocument(Part):
     fabric_manager: CapturedFabricManager | MissingValue | None = None
     devices: dict[str, Text] | MissingValue | None = None
     pci: dict[str, CapturedPciFunction | MissingValue] | MissingValue | None = None
+    pci_unread: list[str] | None = Field(None, description="functions whose PCI id and class cannot be read")
     numa: CapturedNuma | MissingValue | None = None
     events: CapturedEvents | MissingValue | None = None
     cpu: CapturedCpu | MissingValue | None = None

@@ -128,7 +128,7 @@ class Verdict(Part):
         None, description="without a class: what one would declare"
     )
     advice: list[str] | None = Field(
-        None, description="without a class: what the facts say of models and driver"
+        None, description="without a class: the facts' limits for models and driver"
     )
     facts: Day | None = Field(None, description="without a class: the date of the facts")
 

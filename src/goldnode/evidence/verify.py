@@ -291,7 +291,7 @@ def signed(
                 VerificationRow(
                     _name(row),
                     "refused",
-                    "it was attached after the signature; `goldnode images evidence` signs anew",
+                    "it was attached after the signature; `goldnode images evidence` signs it again",
                 )
             )
         else:

@@ -85,7 +85,7 @@ class _Folder:
 
     def __init__(self, directory: Path) -> None:
         self.sources = {
-            path.name: _read(path.name, path.read_text(encoding="utf-8"))
+            path.name: _read(path.name, facts.decoded(path.name, path.read_bytes()))
             for path in sorted(directory.glob("*.yml"))
         }
         self.faults: list[FactsFault] = []
@@ -114,7 +114,7 @@ class _Folder:
 def faults(directory: Path = facts.FACTS) -> list[FactsFault]:
     """Return all faults of the facts files in `directory`, in order of file and line.
 
-    Raises FactsError for invalid YAML, and for a duplicate key in a mapping.
+    Raises FactsError for a file that is not UTF-8, for invalid YAML, and for a duplicate key in a mapping.
     """
     folder = _Folder(directory)
     folder.check_forms()
@@ -367,7 +367,9 @@ def _twice(folder: _Folder) -> None:
             others = [other for other in folder["gpus.yml"][vendor] if set(shared) & set(other["pci_ids"])]
             if shared and not any("shared" in str(other.get("note")) for other in others):
                 folder.report(
-                    "gpus.yml", (vendor, index), f"PCI id {shared[0]} is of two models, and no note says so"
+                    "gpus.yml",
+                    (vendor, index),
+                    f"PCI id {shared[0]} is of two models, and no note explains it",
                 )
 
 
@@ -677,7 +679,7 @@ def _branches(folder: _Folder) -> None:
             folder.report(
                 "nvidia_drivers.yml",
                 path,
-                f"branch {name}: sources give the ends {', '.join(sorted(ends))}, and no note says so",
+                f"branch {name}: sources give the ends {', '.join(sorted(ends))}, and no note explains it",
             )
     rows = {str(row["branch"]): row for row in data["branches"]}
     for kind, branch in data["meta"]["supported_now"].items():

@@ -135,7 +135,7 @@ class KernelBuild:
     @property
     def doubt(self) -> str | None:
         """The reservations about this result, for a person."""
-        patched = "the table is of NVIDIA's sources; a distribution's patched package may build"
+        patched = "the table covers NVIDIA's own sources; a distribution's patched package may build"
         derived = "derived from the versions that are known to build"
         said = [patched] if self.outcome == "fails" and self.confidence != "seen" else []
         return (
@@ -297,6 +297,17 @@ def site_faults() -> list[FactsError]:
     return site.faults(site_folders(), own_file)
 
 
+def decoded(name: str, content: bytes) -> str:
+    """Return the text of a facts file. Raises FactsError with the line of the first byte that is not UTF-8."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        line = content.count(b"\n", 0, problem.start) + 1
+        raise FactsError(
+            "the file is not UTF-8", file=f"facts/{name}", line=line, remedy="save it as UTF-8"
+        ) from None
+
+
 def _parsed(name: str, content: bytes) -> dict[str, Any]:
     """Parse a facts file and validate it against its model. Raises FactsError with file and line."""
     # Parsing costs thirty times what reading the cached copy costs, and these imports are only needed for it.
@@ -311,11 +322,7 @@ def _parsed(name: str, content: bytes) -> dict[str, Any]:
         raise FactsError(
             "this facts file has no model", file=place, remedy="add one to FILES of facts/models.py"
         )
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        line = content.count(b"\n", 0, problem.start) + 1
-        raise FactsError("the file is not UTF-8", file=place, line=line, remedy="save it as UTF-8") from None
+    text = decoded(name, content)
     try:
         data: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
         FILES[name].model_validate(data)

@@ -23,10 +23,10 @@ XidSeverity = Literal["none", "degraded", "drain"]
 
 _BLAST = {
     "nothing": "nothing",
-    "process": "the process that was told of it",
+    "process": "the process that got the error",
     "gpu": "the jobs on that GPU",
     "node": "everything on the node",
-    "hardware": "the node, and somebody's hands",
+    "hardware": "the node, and hands on site",
 }
 _REMEDY = {
     "gpu": (
@@ -34,7 +34,7 @@ _REMEDY = {
         "the node."
     ),
     "node": "Drain the node and restart it.",
-    "hardware": "Drain the node, and have power cables and seating looked at.",
+    "hardware": "Drain the node, and have power cables and seating inspected.",
     "process": "Start the program again, and let its owner know.",
     "nothing": "Nothing at once.",
 }
@@ -87,7 +87,7 @@ _SWITCH: dict[str, tuple[XidSeverity, str, str]] = {
     "SXID_POTENTIAL": (
         "drain",
         "node",
-        "fatal for the fabric where the line says so: GPUs and switches have to be reset, as a restart does",
+        "fatal for the fabric where the line marks it: GPUs and switches have to be reset, as a restart does",
     ),
     "SXID_NON_FATAL": ("none", "nothing", "not fatal; many of one kind point at a link"),
     "SXID": ("degraded", "nothing", "the guide does not list it: the word in the line decides"),

@@ -156,7 +156,8 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
         )
     if survey["goldnode"]:
         found.notes.append(
-            "The node already has a class of goldnode (/etc/goldnode/class.json): this would describe it anew."
+            "The node already has a class of goldnode (/etc/goldnode/class.json): this would describe it "
+            "again."
         )
     if survey["container"]:
         found.notes.append(
@@ -183,7 +184,7 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
     else:
         found.stack = f"{name}_stack"
         found.files[f"stacks/{found.stack}.yml"] = _text(
-            "stack", {"stack": found.stack, **stack}, "what the node has today, as intent"
+            "stack", {"stack": found.stack, **stack}, "the node's present state, as intent"
         )
     document: dict[str, Any] = {
         "class": name,
@@ -203,7 +204,7 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
     if policy:
         document["policy"] = policy
     found.files[f"classes/{name}.yml"] = _text(
-        "class", document, "what the node is today; whether it should be so is yours to say"
+        "class", document, "the node's present state; whether it should be so is your decision"
     )
     if driver or vendor is None:  # without a driver there is nothing yet that could be proved
         _prove(found, catalog)
@@ -380,7 +381,8 @@ def _stack(
             f"of package {row['package']}" if row["package"] else "of no package, so it is not in the stack"
         )
         found.notes.append(
-            f"Out-of-tree module {row['name']} {row['version']} ({state}). Look at its name for modinfo and at the order of loading."
+            f"Out-of-tree module {row['name']} {row['version']} ({state}). Check its name for modinfo "
+            "and the order of loading."
         )
     known = {own, *(row["name"] for row in others)} | {row["module"] for row in survey["driver"]}
     stray = [
@@ -390,7 +392,8 @@ def _stack(
     ]
     if stray:
         found.notes.append(
-            f"Loaded from outside the kernel's tree and not of DKMS: {', '.join(stray)}. Name the package that brings them."
+            f"Loaded from outside the kernel's tree and not of DKMS: {', '.join(stray)}. Name the "
+            "package that contains them."
         )
     if not document["modules"]:
         del document["modules"]

@@ -59,7 +59,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class UpdateImage:
-    """A built disk as an update sends it.
+    """A built disk in the form that an update sends.
 
     `start` is the offset of its root file system in the raw disk, `first` the header line.
     """
@@ -394,7 +394,7 @@ def answer(done: subprocess.CompletedProcess[bytes], name: str) -> dict[str, Any
         or set(found["slots"]) != set(SLOTS)
     ):
         raise DiskError(
-            f"{name}: {last_line(done.stderr) or 'it does not tell its slots'}",
+            f"{name}: {last_line(done.stderr) or 'it does not report its slots'}",
             remedy="see docs/how-to/disk-slots.md",
         )
     return found
@@ -604,7 +604,7 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
             )
         if wish.reboot and isinstance(drain, draining.NoDrainer) and (used := holders(found)):
             raise DiskError(
-                f"{target.name}: a GPU is in use by {used}, and nobody drains the node",
+                f"{target.name}: a GPU is in use by {used}, and no scheduler drains the node",
                 remedy="set goldnode_drain in the inventory, stop them, or leave --reboot out",
             )
         after = write(there, wish.image, say) if wish.image is not None else there.back()

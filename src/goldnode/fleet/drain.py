@@ -211,7 +211,7 @@ def by_hand(by: str, node: str) -> str:
 
 def moved(record: DrainRecord, by: str, node: str) -> str:
     """Return a sentence about a drain by another scheduler, or under another name, than the inventory's."""
-    now = "goldnode_drain is none now" if by == "none" else f"the inventory says {node} by {by} now"
+    now = "goldnode_drain is now `none`" if by == "none" else f"the inventory says {node} by {by} now"
     hand = by_hand(record.by, record.node)
     return (
         f"{record.by} has {record.node} drained since {record.about()}, and {now}: it stays drained. "
@@ -401,7 +401,7 @@ class SlurmDrainer(SchedulerDrainer):
         rows = slurm_rows(self.run(["scontrol", "show", "node", node, "--oneliner"]))
         if not rows:
             raise GoldnodeError(
-                f"scontrol tells no state of node {node}",
+                f"scontrol shows no state of node {node}",
                 remedy="Check that the inventory name is the Slurm node name",
             )
         return rows[0][1]

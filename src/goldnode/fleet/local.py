@@ -141,7 +141,7 @@ def reboot_reasons(planned: HostPlan) -> list[str]:
 
 
 def ending(target: LocalTarget, planned: HostPlan, *, applied: bool) -> str:
-    """Return what follows for a person; empty if the plan itself says it."""
+    """Return the next steps for a person; empty if the plan names them."""
     if not applied:
         return ""
     if planned.state == CHANGE or planned.state in planning.BAD:

@@ -280,7 +280,7 @@ def _unread(text: str) -> str:
     """Return the remedy for an inventory that Ansible cannot read."""
     if "vault" in text.lower():
         return "put the path of the file with its password into the environment variable ANSIBLE_VAULT_PASSWORD_FILE"
-    return "correct it, -i or --limit; `ansible-inventory -i PATH --list` shows what each parser says of it"
+    return "correct it, -i or --limit; `ansible-inventory -i PATH --list` shows the error of each parser"
 
 
 def _error(text: str) -> str:

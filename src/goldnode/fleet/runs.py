@@ -97,7 +97,7 @@ def resource(row: Mapping[str, Any], *, done: bool) -> dict[str, Any]:
 
 
 def planned(plan: Mapping[str, Any], part: str | None = None) -> list[dict[str, Any]]:
-    """The resources that a plan (schema goldnode.plan/1) would change, of one part or of all."""
+    """Return the resources that a plan (schema goldnode.plan/1) would change, of one part or of all."""
     actions = [action for action in plan["actions"] if part in (None, action["part"])]
     return [{**resource(action, done=False), "part": action["part"]} for action in actions]
 

@@ -79,8 +79,8 @@ class RegistryPlace:
             raise ImageError(
                 f"{target}:{line.history} is no history of goldnode",
                 remedy=(
-                    "find out who wrote that tag; delete it, and the next promotion brings the history of "
-                    "this store back"
+                    "find out who wrote that tag; delete it, and the next promotion restores the history "
+                    "of this store"
                 ),
             )
         return target.read_blob(Descriptor.of(document["layers"][0]))

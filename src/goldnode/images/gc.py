@@ -91,7 +91,7 @@ def collect(layout: Layout, keeps: NeededContent, how: Collection | None = None)
                 leaving.append(name)
                 gone.append(Gone(name, UNNEEDED))
             else:
-                stays[name or row["digest"]] = why or "it has no name of goldnode's"
+                stays[name or row["digest"]] = why or "it has no name that goldnode gave"
                 digests.add(row["digest"])
         evidence = [row for row in rows if "io.goldnode.subject" in row.get("annotations", {})]
         detached = [
@@ -208,7 +208,7 @@ def collect_registry(
                     None,
                 )
                 if why is None and foreign:
-                    why = f"the tag {foreign[0]} stands for it"
+                    why = f"the tag {foreign[0]} points to it"
                 why = why or _locked(target, digest, keeps) or how.published(_publications(target, digest))
                 if why is not None:
                     stays[label] = why

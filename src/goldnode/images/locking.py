@@ -184,7 +184,7 @@ def _moved(old: ImageLock, new: ImageLock) -> str:
     """Return the differences between two locks as one clause."""
     changes = version_changes(_versions(old), _versions(new))
     if not changes and old.parent != new.parent:
-        changes = "the same packages, on another lock of what it stands on"
+        changes = "the same packages, on another lock of its parent"
     return f"; {changes or 'the same packages'}"
 
 

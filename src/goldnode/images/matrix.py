@@ -593,12 +593,12 @@ class _MatrixReader:
         while parent is not None:
             if parent not in rows:
                 raise row.error(
-                    f'image "{row.name}" stands on "{parent}", which is not in the matrix',
+                    f'image "{row.name}" has the parent "{parent}", which is not in the matrix',
                     remedy=nearest(parent, rows),
                 )
             if parent in seen:
                 raise row.error(
-                    f'image "{row.name}" stands on itself, by way of "{parent}"', remedy="correct `parent`"
+                    f'image "{row.name}" is its own parent, by way of "{parent}"', remedy="correct `parent`"
                 )
             seen.add(parent)
             below = rows[parent]

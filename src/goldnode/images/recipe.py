@@ -135,7 +135,7 @@ class ImageRecipe:
 
     @property
     def groups(self) -> list[list[tuple[str, str, int]]]:
-        """The wheels of each layer: each big one alone, then all small ones together."""
+        """Return the wheels of each layer: each big wheel alone, then all small ones together."""
         big = [[row] for row in self.wheels if row[2] >= OWN_LAYER]
         small = [row for row in self.wheels if row[2] < OWN_LAYER]
         return [*big, *([small] if small else [])]
@@ -270,12 +270,12 @@ def recipe(
 def _check(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> None:
     if row.vendor is not None:
         raise row.error(
-            f'image "{row.name}" stands on a vendor\'s image, which is pulled, not built; this goldnode '
+            f'image "{row.name}" has a vendor\'s image as its parent, which is pulled, not built; this goldnode '
             "has not done that yet",
-            remedy="pull it into the store and build what stands on it elsewhere, or set `source: built`",
+            remedy="pull it into the store and build its children elsewhere, or set `source: built`",
         )
     if (parent.image.name if parent is not None else None) != row.image.parent:
-        raise row.error(f'image "{row.name}" stands on "{row.image.parent}"', remedy="build that first")
+        raise row.error(f'image "{row.name}" has the parent "{row.image.parent}"', remedy="build that first")
     stated = lock.parent.lock if lock.parent is not None else None
     if stated != (parent.lock if parent is not None else None):
         raise ImageError(

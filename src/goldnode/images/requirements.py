@@ -212,7 +212,7 @@ def _signature(image: OciImage, trust: Sequence[SSlibKey]) -> Requirement:
         return Requirement("signature", "failed", own[0].detail, evidence, _REMEDY["signature"])
     bad = next((row for row in rows if row.what != "signature" and row.state == "refused"), None)
     if bad is not None:
-        remedy = "let all its documents be there again (publish it from the store that has them), or sign it anew: `goldnode images evidence --key`"
+        remedy = "restore all its documents (publish it from the store that has them), or sign it again: `goldnode images evidence --key`"
         return Requirement("signature", "failed", f"{bad.what}: {bad.detail}", evidence, remedy)
     return Requirement("signature", "passed", f"signed, with its documents, {good.detail}", evidence)
 

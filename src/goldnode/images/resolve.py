@@ -228,7 +228,7 @@ class Resolver:
             raise row.error(
                 f'apt cannot install what image "{row.name}" asks for: {error.message.partition(": ")[2]}',
                 remedy=(
-                    "correct its packages, or let what it stands on move: `goldnode images lock --upgrade` "
+                    "correct its packages, or update its parent: `goldnode images lock --upgrade` "
                     "with the name of its parent"
                 ),
             ) from error
@@ -236,7 +236,7 @@ class Resolver:
         again = sorted({item.name for item in downloads} & below.keys())
         if again:
             raise row.error(
-                f'image "{row.name}" would replace {again[0]}, which it has from what it stands on',
+                f'image "{row.name}" would replace {again[0]}, which it has from its parent',
                 remedy=f"let that move first: `goldnode images lock {row.image.parent} --upgrade`",
             )
         stanzas = _records(root, downloads)
@@ -307,7 +307,7 @@ class Resolver:
                 found[item.name] = json.loads(kept.read_text(encoding="utf-8"))
             else:
                 raise row.error(
-                    f'{item.name} {item.version}, which "{row.name}" stands on, has left its archive',
+                    f'{item.name} {item.version}, a package of the parent of "{row.name}", has left its archive',
                     remedy=f"run `goldnode images lock {row.image.parent} --upgrade` first",
                 )
         # Archives drop old versions. Cached records let children resolve on top of a parent's lock for

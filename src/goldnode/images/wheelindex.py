@@ -160,7 +160,7 @@ class Index:
             total = answer.headers.get(key, "").rpartition("/")[2]
             if answer.status not in (200, 206) or not total.isdigit():
                 raise ImageError(
-                    f"the index does not tell the size of {masked(item.url)}: status {answer.status}",
+                    f"the index does not give the size of {masked(item.url)}: status {answer.status}",
                     remedy="run again",
                 )
             return int(total)
@@ -224,7 +224,7 @@ def _default_index() -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout.strip():
         raise ImageError(
-            "pip does not tell which index it uses",
+            "pip does not show which index it uses",
             remedy="name one in its configuration: pip config set global.index-url URL",
         )
     return done.stdout.strip()

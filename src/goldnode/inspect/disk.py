@@ -106,8 +106,7 @@ def scan_disk(path: Path, limits: Limits | None = None) -> list[tuple[str, Scan]
                         name,
                         Scan(
                             left_out={
-                                name: "its file system is none of ext2, ext3 and ext4, "
-                                "and only those are read"
+                                name: "its file system is not ext2, ext3 or ext4, and only those are read"
                             }
                         ),
                     )

@@ -235,7 +235,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
             "refuse",
             "not-scanned",
             shown(path),
-            f"{shown(path)} was not looked at: {shown(why)}",
+            f"{shown(path)} was not read: {shown(why)}",
             remedy="take it out, or replace it by a whole file",
         )
         for path, why in sorted(view.left_out.items())
@@ -361,10 +361,10 @@ def _finding(
     title = (
         package.title
         if package is not None
-        else (f"what lies in {shown(owner)} and no package owns" if owner else "what no package owns")
+        else (f"files in {shown(owner)} without a package" if owner else "files without a package")
     )
     brought = policy.families[family].title
-    says = f"brings {brought} into a {backend} image" if backend else f"holds {brought}"
+    says = f"adds {brought} to a {backend} image" if backend else f"holds {brought}"
     if signals == ("dlopen",):
         says = f"may load {brought} by itself"
     strongest = min(
@@ -532,7 +532,7 @@ def _host_only(view: View, packages: InstalledPackages, rules: HostOnly) -> list
                 "refuse",
                 "driver-library",
                 shown(sorted(paths)[0]),
-                f"{_some(names)} of {title} belong to the driver, which the host brings",
+                f"{_some(names)} of {title} belong to the driver, which the host provides",
                 package="" if package is None else package.title,
                 required_by=tuple(packages.required_by(package)) if package is not None else (),
                 remedy="take the driver's libraries out of the image; "

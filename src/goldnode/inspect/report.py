@@ -74,9 +74,9 @@ def attach(image: OciImage, found: Inspection, truth: Truth | None) -> None:
 def text(found: Inspection, truth: Truth | None) -> Iterator[str]:
     """Return the lines of the report for people: refusals first, the verdict last."""
     policy = (
-        f"held against the policy of {found.backend}"
+        f"validated against the policy of {found.backend}"
         if found.backend
-        else "held against no policy: name a backend with --backend"
+        else "validated against no policy: name a backend with --backend"
     )
     yield f"{found.name}: {found.elf_files:,} ELF files, {policy}"
     for row in found.findings:
@@ -104,7 +104,7 @@ def text(found: Inspection, truth: Truth | None) -> Iterator[str]:
         for claim in truth.claims:
             if claim.result != "ok":
                 mark = "refuse" if claim.result == "differs" or claim.essential else "note"
-                got = f"got {claim.got}" if claim.got else "nothing to tell it by"
+                got = f"got {claim.got}" if claim.got else "no evidence found"
                 state = "does not hold" if claim.result == "differs" else "is not verified"
                 yield (
                     f"  {mark}: the claim {claim.claim} {state}: "

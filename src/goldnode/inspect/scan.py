@@ -163,9 +163,7 @@ def collect(files: Iterable[SourceFile], limits: Limits | None = None, *, name: 
         for number, item in enumerate(files):
             path, entry = item.path, item.entry
             if number >= bounds.files:
-                scan.left_out[name or "."] = (
-                    f"it has more than {bounds.files:,} files; the rest was not looked at"
-                )
+                scan.left_out[name or "."] = f"it has more than {bounds.files:,} files; the rest was not read"
                 break
             if not path:
                 continue
@@ -218,7 +216,7 @@ def _too_much(item: SourceFile, read: int, is_text: bool, bounds: Limits) -> str
     if item.packed and size > 1 << 20 and size // item.packed > bounds.expansion:
         return f"it expands {size // item.packed}-fold, more than any library does"
     if read > bounds.total:
-        return f"more than {bounds.total:,} bytes of libraries and texts; what follows was not looked at"
+        return f"more than {bounds.total:,} bytes of libraries and texts; the remaining files were not read"
     return ""
 
 

@@ -241,7 +241,7 @@ def _runtime(view: View, packages: InstalledPackages, image: ImageSpec) -> list[
             f"read out of {shown(', '.join(sorted(read)[:2])) or 'no library'}"
         )
         if unread:
-            how += f"; it cannot be told for {shown(unread[0])}"
+            how += f"; it is unknown for {shown(unread[0])}"
         by_package = sorted({_upstream(package.version) for package in carriers})
         fitting: Result = "ok" if all(_begins(version, short) for version in by_package) else "differs"
         rows.append(
@@ -336,7 +336,7 @@ def _patch(packages: InstalledPackages, carriers: list[InstalledPackage], wanted
         return _equal("release", wanted, [toolkit.version], "the wheel cuda-toolkit", essential=False)
     said = {match[1] for package in carriers if (match := re.search(r"~(\d+\.\d+\.\d+)", package.version))}
     if said:
-        return _equal("release", wanted, sorted(said), "the version of Debian's package", essential=False)
+        return _equal("release", wanted, sorted(said), "the version of the Debian package", essential=False)
     return _release(packages, wanted)
 
 
@@ -594,7 +594,7 @@ def _lock(view: View, packages: InstalledPackages, lock: LockedContents | None) 
             )
         )
     if lock is None or label is None:
-        how = "no lock is known to hold them against" if lock is None else "the image names no lock"
+        how = "no lock is known to validate them against" if lock is None else "the image names no lock"
         return [*rows, Claim("packages", shown(label or ""), "", how, "not_verified")]
     if lock.digest != label:
         # The lock may have changed since the image was built; its earlier content is not available here.

@@ -100,7 +100,7 @@ def _checked(documents: ClassDocuments, cohort: str, classes: list[str]) -> dict
                     "code": "cohort",
                     "subject": f"cohort {cohort}",
                     "message": told,
-                    "remedy": "Mend its classes.",
+                    "remedy": "Fix its classes.",
                 }
             ],
             "told": [],

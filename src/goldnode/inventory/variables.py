@@ -51,7 +51,7 @@ JUDGED = (*SECONDS, *WORDS, "goldnode_drain")
 
 
 def check(host: str, values: Mapping[str, Any]) -> None:
-    """Refuse a value of JUDGED that a later step would fail on; those that are not in `values` have their default. Raises InventoryError."""
+    """Refuse a value of JUDGED on which a later step would fail. Variables that `values` lacks have their default. Raises InventoryError."""
     for name in SECONDS:
         value = values.get(name, 0)
         if (
@@ -130,4 +130,4 @@ class UnknownVariables:
         close = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.8)
         more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
         whose = f"host{'s' * (len(hosts) > 1)} {', '.join(hosts[:3])}{more}"
-        return f"{name} ({whose}) is no variable of goldnode's" + (f': use "{close[0]}"' if close else "")
+        return f"{name} ({whose}) is not a variable of goldnode" + (f': use "{close[0]}"' if close else "")

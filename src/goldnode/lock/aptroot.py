@@ -321,7 +321,7 @@ class AptRoot:
             )
         except FileNotFoundError as error:
             raise LockError(
-                f"{command[0]} is not on this machine", remedy="lock on a machine of Debian's family"
+                f"{command[0]} is not on this machine", remedy="lock on a Debian or Ubuntu machine"
             ) from error
         if check and done.returncode:
             raise LockError(f"{command[0]} {command[1]} failed: {_complaint(done)}")

@@ -31,7 +31,7 @@ _MOST = 1 << 20  # bytes of a key file
 
 @dataclass(frozen=True)
 class KeyAccess:
-    """Where keys of archives are read and fetched.
+    """Directories and policy for reading and fetching the keys of archives.
 
     `stores` are directories of locks. `complete`: fetch again if only some of several pinned keys are stored.
     """

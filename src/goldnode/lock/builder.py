@@ -177,7 +177,7 @@ class Base:
             raise ModulesError(
                 "the base root has no var/lib/dpkg/status",
                 file=tar,
-                remedy="give a tar of a root of Debian's family",
+                remedy="give a tar of a Debian or Ubuntu root",
             )
         return cls(tar, sha256_of(tar), status)
 
@@ -287,7 +287,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
         if name in packages and packages[name].sha256 != package.sha256:
             raise ModulesError(
                 f"{name} {package.version} has other bytes in the archive than were locked",
-                remedy=f"do not build from it before its archive's owner has explained that; `goldnode lock {lock.stack} --check` tells all",
+                remedy=f"do not build from it before its archive's owner has explained that; `goldnode lock {lock.stack} --check` lists all",
             )
     stanzas = _records(root, downloads)
     graph = DependencyGraph(stanzas)
@@ -747,7 +747,7 @@ def _command(command: list[str], fault: str, into: list[str] | None = None) -> N
         if any(codes):
             why = _tail(said.read().decode(errors="replace"))
             raise ModulesError(
-                f"{fault}: {why}", remedy="look at the space on the disk of the cache, and run again"
+                f"{fault}: {why}", remedy="check the free space on the disk of the cache, and run again"
             )
 
 
@@ -761,7 +761,8 @@ def _source_version(root: Path, tree: Tree) -> str:
     ] or offered
     if len(fits) != 1:
         raise ModulesError(
-            f"package {tree.package} {tree.version} should bring the dkms source {tree.name}, and has {', '.join(offered) or 'none'}",
+            f"package {tree.package} {tree.version} should contain the dkms source {tree.name}, and has "
+            f"{', '.join(offered) or 'none'}",
             remedy="correct `dkms` in the stack",
         )
     return fits[0]

@@ -163,7 +163,7 @@ def compare_locks(old: Lock | None, new: Lock, why: ChangeReason | None = None) 
 
 
 def is_security(archive: LockedArchive) -> bool:
-    """Whether an archive holds security updates, by the name Debian and Ubuntu give such suites."""
+    """Return whether an archive holds security updates, by the name Debian and Ubuntu give such suites."""
     return archive.suite.endswith("-security")
 
 

@@ -306,7 +306,7 @@ class Fetcher:
 
 
 def address(base: str, path: str) -> str:
-    """The address of a file that is at `path` below the archive at `base`."""
+    """Return the address of the file at `path` below the archive at `base`."""
     return f"{base.rstrip('/')}/{quote(path, safe='/~+:')}"
 
 

@@ -47,7 +47,7 @@ class LockedDeb(LockModel):
 
     @property
     def made(self) -> bool:
-        """Whether goldnode makes it; no archive has it."""
+        """Return whether goldnode makes it; no archive has it."""
         return self.archive == MADE
 
     @property
@@ -132,7 +132,7 @@ def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) 
 
 
 def pool_path(pool: Path, item: LockedDeb | LockedWheel) -> Path:
-    """Where a locked file is in a pool: `pool/<sha256>/<file name>`."""
+    """Return the path of a locked file in a pool: `pool/<sha256>/<file name>`."""
     return pool / item.sha256 / item.file
 
 

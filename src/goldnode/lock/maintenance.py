@@ -113,9 +113,7 @@ def _digest(path: Path) -> str | None:
 def _publication(mirror: Mirror, record: Publication, public: bytes) -> Iterator[MirrorDamage]:
     place = record.directory
     if record.id != place.name or publication_id(record.hashes) != place.name:
-        yield MirrorDamage(
-            "publication", place / RECORD, "names other packages than the directory's name stands for"
-        )
+        yield MirrorDamage("publication", place / RECORD, "names other packages than the directory's name")
     signed = place / f"dists/{SUITE}/InRelease"
     if not signed.is_file():
         yield MirrorDamage("signature", signed, "is not there")
@@ -303,7 +301,7 @@ def _read(path: Path, parse: Any) -> Any:
         raise MirrorError(
             f"this cannot be read, so that nothing is collected: {problem}",
             file=path,
-            remedy="mend it, or move it away if nothing needs it",
+            remedy="fix it, or move it away if nothing needs it",
         ) from problem
 
 

@@ -96,7 +96,7 @@ class Mirror:
         return self.store / sha256[:2] / sha256
 
     def has(self, sha256: str, size: int | None = None) -> bool:
-        """Whether the file is there (and has this size in bytes). Its bytes are looked at by `verify`."""
+        """Return whether the file is there (and has this size in bytes). Its bytes are looked at by `verify`."""
         try:
             found = self.path(sha256).stat().st_size
         except FileNotFoundError:

@@ -52,7 +52,7 @@ _INTENT: dict[str, Any] = {
 
 
 class LockModel(BaseModel):
-    """A part of a lock: what it does not know is an error."""
+    """Part of a lock. An unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -91,7 +91,7 @@ class LockedPackage(LockModel):
 
 
 class Sealed(LockModel):
-    """A lock of any kind. Its file carries `digest` as well, by which an edit by hand is seen. `resolved` is a day (UTC)."""
+    """A lock of any kind. Its file also has a `digest`, which detects edits by hand. `resolved` is a day (UTC)."""
 
     lock: Literal[1]
     resolved: Annotated[

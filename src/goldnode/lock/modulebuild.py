@@ -99,7 +99,7 @@ def build_stack(
             if faults:
                 raise ModulesError(
                     f"{len(faults)} of the lock's files cannot be fetched, the first: {faults[0]}",
-                    remedy=f"`goldnode mirror {stack.name}` tells all of them",
+                    remedy=f"`goldnode mirror {stack.name}` lists all of them",
                 )
             status = None
             if base is not None:
@@ -159,7 +159,7 @@ def _refuse_failed(result: ModuleBuild, log: Path) -> None:
         raise ModulesError(
             f"driver {result.driver} ({result.flavour}) does not build for kernel {result.kernel}: {result.line}",
             file=log,
-            remedy="lock a kernel or driver with which it builds; `goldnode modules matrix` tells",
+            remedy="lock a kernel or driver with which it builds; see `goldnode modules matrix`",
         )
 
 

@@ -20,7 +20,7 @@ def pooled(pool: Path, file: str, sha256: str, error: type[GoldnodeError]) -> Pa
 
 
 def checked(pool: Path, file: str, sha256: str, error: type[GoldnodeError]) -> Path:
-    """A file of the pool whose content has its hash. Raises `error`."""
+    """Return the file of the pool after its hash was verified. Raises `error`."""
     path = pooled(pool, file, sha256, error)
     if sha256_of(path) != sha256:
         raise error(

@@ -118,7 +118,7 @@ class StackArchives:
             tries.append(
                 (
                     _ResolutionTarget(lock=keep),
-                    "apt finds no way to keep the locked versions, so everything was resolved anew",
+                    "apt finds no way to keep the locked versions, so everything was resolved again",
                 )
             )
         for number, (one, relaxed) in enumerate(tries):
@@ -340,7 +340,7 @@ class _ResolutionTarget:
 
 
 def _of_driver(item: LockedPackage, lock: Lock) -> bool:
-    """Whether `item` carries the driver's own version, and so moves with it."""
+    """Return whether `item` carries the driver's own version, and so moves with it."""
     return (
         item.part == "driver"
         and lock.driver_version is not None

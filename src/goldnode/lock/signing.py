@@ -60,7 +60,7 @@ class ArchiveSigner:
                     else "remove the passphrase, or import it and name its fingerprint"
                 )
                 raise SigningKeyError(
-                    f"signing key {self.fingerprint} is protected by a passphrase that nobody is here to give",
+                    f"signing key {self.fingerprint} is protected by a passphrase that this run cannot enter",
                     remedy=where,
                 )
             raise SigningKeyError(
@@ -309,9 +309,9 @@ def _try_out(signer: ArchiveSigner, scratch: Path, public_file: Path | None) -> 
     good, why = check_signature(out, signer.public)
     if good is None:
         raise SigningKeyError(
-            f"what signing key {signer.fingerprint} signs does not hold against the public key: {why}",
+            f"a signature of signing key {signer.fingerprint} is not valid under the public key: {why}",
             file=public_file,
-            remedy="export the public key anew (`gpg --armor --export`) and give that to nodes",
+            remedy="export the public key again (`gpg --armor --export`) and give that to nodes",
         )
 
 

@@ -272,7 +272,7 @@ def check(
         except (UnsolvableError, VanishedError) as error:
             problems.append(
                 LockProblem(
-                    "unresolved", f"what is newer is not known: {error.message}", mode is UpdateMode.UPGRADE
+                    "unresolved", f"newer versions are unknown: {error.message}", mode is UpdateMode.UPGRADE
                 )
             )
         if pending is not None:

@@ -333,9 +333,13 @@ def discard() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
-if __name__ == "__main__":
+def command() -> int:
+    """Run the program, and report its failure. This is also the command of the installed Python package."""
     try:
-        status = begin()
+        return begin()
     except BaseException as problem:
-        status = crashed(problem)
-    sys.exit(status)
+        return crashed(problem)
+
+
+if __name__ == "__main__":
+    sys.exit(command())

@@ -27,7 +27,7 @@ REMEDIES: Dict[int, str] = {
     errno.EROFS: "See dmesg for why it is read-only, then run `mount -o remount,rw` on it.",
     errno.EACCES: "Run the command as root.",
     errno.EPERM: "Run the command as root.",
-    errno.EPIPE: "Whatever read the output ended first: have it read all of it, or write it to a file.",
+    errno.EPIPE: "The reader of the output ended first: let it read everything, or write to a file.",
     errno.EIO: "See dmesg for the device or disk that failed.",
     errno.ENOMEM: "Free some memory, then run the command again.",
     errno.EMFILE: "Raise the limit of open files (`ulimit -n`), then run the command again.",

@@ -62,7 +62,7 @@ DROP_IN = "goldnode-gate.conf"  # in the drop-in directory of a runtime
 RUNTIMES = ("docker.service", "containerd.service")
 SLURM = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol")
 OWN = "goldnode:"  # prefix of our reasons
-NOBODY = "drain has nobody to tell: the node is not of a Slurm cluster, and the site file names no commands"
+NOBODY = "drain has no target: the node is not of a Slurm cluster, and the site file names no commands"
 HOOK_TIME = 45.0  # seconds for one call; two calls and the check fit into the time limit of the unit
 LONGEST = 240  # characters of a reason: one line in `systemctl status`, in sinfo and at login
 
@@ -300,7 +300,7 @@ def _tell(
         return [f"gate: {'drained' if ours else 'was drained already'} ({by}): {text}"]
     if not before:
         return []
-    told = "gate: the node was drained by somebody else, and stays so"
+    told = "gate: the node was drained by another party, and stays drained"
     if before["ours"] and run:
         return [
             "gate: a goldnode run has the node out of service; the gate resumes it when that run has ended"
@@ -434,8 +434,8 @@ def _start(host: Host) -> List[str]:
         name = unit["Id"]
         if unit["LoadState"] != "loaded" or unit["UnitFileState"] not in ENABLED:
             told.append(
-                f"gate: {name} stays down: it is {unit['UnitFileState'] or unit['LoadState']}, "
-                "which is somebody's decision"
+                f"gate: {name} stays down: it is {unit['UnitFileState'] or unit['LoadState']}, which an "
+                "administrator decided"
             )
         elif unit["ActiveState"] in ("inactive", "failed"):
             # Repeated refusals hit the start limit of the unit, and of the socket that triggers it.

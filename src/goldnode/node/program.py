@@ -337,7 +337,7 @@ def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
     finding = Finding(
         "check",
         UNREAD,
-        "a class document and a node to hold against it",
+        "a class document and a node to validate against it",
         reason,
         Remedy(remedy, PERSON),
     )

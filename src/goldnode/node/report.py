@@ -100,9 +100,17 @@ def _undeclared(verdict: Mapping[str, Any]) -> List[str]:
         lines.append("could not be read:")
     for row in verdict["unread"]:
         lines += _wrapped(f"  {REASONS[row['why']]} ({row['got']}): ", row["items"])
-    rows = [f"{row['item']} ({row['found']})" for row in verdict["undeclared"]]
-    if rows:
-        lines += _wrapped("not declared, not judged: ", [f"{row}," for row in rows[:-1]] + rows[-1:])
+    judged = {finding["id"] for finding in verdict["findings"]}
+    for head, part in (
+        ("not declared, not judged: ", [row for row in verdict["undeclared"] if row["item"] not in judged]),
+        (
+            "not declared, judged by range and by equal GPUs only: ",
+            [row for row in verdict["undeclared"] if row["item"] in judged],
+        ),
+    ):
+        rows = [f"{row['item']} ({row['found']})" for row in part]
+        lines += _wrapped(head, [f"{row}," for row in rows[:-1]] + rows[-1:])
+    if verdict["undeclared"]:
         lines.append(
             "  A class declares which of these values are right. `goldnode adopt` proposes one from running nodes, "
             "`goldnode check-node FILE --class CLASS` judges a capture by one."

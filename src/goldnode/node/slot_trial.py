@@ -90,7 +90,7 @@ def good(host: Host) -> Tuple[bool, str]:
         and loader.variable(host, "LoaderBootCountPath") is not None
         and place(host) is None
     ):
-        return False, "the ESP is not mounted, so that nothing can be said of the image that this boot tries"
+        return False, "the ESP is not mounted, so that the image that this boot tries cannot be judged"
     found = survey(host)
     if found is None or found["tried"] is None:
         return True, "this boot tries no image"

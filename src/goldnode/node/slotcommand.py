@@ -130,6 +130,6 @@ def table(found: Json) -> str:
             + (f" ({', '.join(marks)})" if marks else "")
         )
     if found["next"] is None:
-        lines.append(f"which boots next cannot be told: {found['why']}")
+        lines.append(f"the next boot is unknown: {found['why']}")
     lines += [found["fallback"]] if found["fallback"] else []
     return "\n".join(lines)

@@ -301,8 +301,8 @@ def commit(host: Host, name: str, content: bytes) -> None:
             for left in (name + FRESH, *([name] if new else [])):
                 take(host, left)
         raise NodeError(
-            f"{name} cannot be written: {wrong}. What boots now still does. "
-            f"Look at `dmesg` and `df {os.path.dirname(name)}`."
+            f"{name} cannot be written: {wrong}. The current image still boots. See `dmesg` and `df "
+            f"{os.path.dirname(name)}`."
         )
 
 

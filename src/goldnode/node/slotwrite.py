@@ -43,7 +43,7 @@ MOUNT = "/run/goldnode/slot-root"
 # Additional paths of the site that belong to the node, one per line. `*` and `?` also match in directories;
 # `#` begins a comment.
 SITE = "/etc/goldnode/carry"
-BY_SITE = "the site says so"
+BY_SITE = "the site lists it"
 
 _IMAGE = {
     "schema": str,
@@ -76,8 +76,8 @@ CARRIED = (
     Carried("/etc/machine-id", False, "the node's identity"),
     Carried("/etc/hostname", False, "the node's name"),
     Carried("/etc/hosts", True, "the node's name"),
-    Carried("/etc/ssh/ssh_host_*_key", False, "whoever knows the node knows it by these"),
-    Carried("/etc/ssh/ssh_host_*_key.pub", False, "whoever knows the node knows it by these"),
+    Carried("/etc/ssh/ssh_host_*_key", False, "clients know the node by these"),
+    Carried("/etc/ssh/ssh_host_*_key.pub", False, "clients know the node by these"),
     Carried("/etc/systemd/network/*", True, "addresses that are the node's own"),
     Carried("/etc/network/interfaces", True, "addresses that are the node's own"),
     Carried("/etc/network/interfaces.d/*", True, "addresses that are the node's own"),
@@ -93,14 +93,16 @@ CARRIED = (
     ),
     Carried("/root/.ssh/authorized_keys", False, "who may log in"),
     Carried(STAMP, False, "the seed was read at the node's first boot, and is not read again"),
-    Carried("/var/lib/cloud", False, "what cloud-init has done once for the node, and of what data"),
+    Carried(
+        "/var/lib/cloud", False, "cloud-init's record of what it did once for the node, and of what data"
+    ),
     Carried(
         "/var/lib/goldnode/sanity.json",
         False,
         "counters of the node's hardware, and what was acknowledged of them",
     ),
-    Carried("/var/lib/goldnode/gate.json", False, "whom the gate has told that the node is drained"),
-    Carried("/var/lib/goldnode/history", False, "what was done to the node"),
+    Carried("/var/lib/goldnode/gate.json", False, "the scheduler to which the gate reported the drain"),
+    Carried("/var/lib/goldnode/history", False, "log of changes to the node"),
     Carried("/var/lib/goldnode/slurm-health", False, "for what Slurm has drained the node"),
 )
 # The new image has its own class document.
@@ -118,7 +120,7 @@ def head(line: str) -> Json:
         found = None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise NodeError(
-            f"what comes is no image of schema {SCHEMA}. "
+            f"the input is not an image of schema {SCHEMA}. "
             "Run `goldnode disks update` of the version that this node has."
         )
     wrong = [name for name, kind in _IMAGE.items() if not isinstance(found.get(name), kind)]
@@ -136,7 +138,7 @@ def head(line: str) -> Json:
         wrong.append("build_id or tries")
     if wrong:
         raise NodeError(
-            f"what comes is no whole image: {', '.join(dict.fromkeys(wrong))} is not what it has to be. "
+            f"the input is not a complete image: {', '.join(dict.fromkeys(wrong))} is not what it has to be. "
             "Nothing was written."
         )
     return found
@@ -156,7 +158,7 @@ def refusal(
     if found is None:
         return (
             "this node has no slots: only a disk of layout `ab` that booted with systemd-boot has. "
-            "Install it anew from such an image."
+            "Install it again from such an image."
         )
     if found["tried"]:
         return (
@@ -207,7 +209,7 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
         slots.proved(host, where, found["running"])
         withdraw(host, where, slot)
         copy(stream, real, image["root"], say)
-        say("every byte is as it was built; taking along what belongs to the node")
+        say("every byte is as it was built; carrying over the node's own files")
         fit(host, real, slot)
         with mounted(host, real) as root:
             told = inside(root, image)
@@ -295,7 +297,7 @@ def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[
                 say(f"{done >> 20} of {size >> 20} MiB")
         if done != size or seen.hexdigest() != want:
             raise NodeError(
-                f"what came is not the image: {done} bytes of digest {seen.hexdigest()}, "
+                f"the data received is not the image: {done} bytes of digest {seen.hexdigest()}, "
                 f"want {size} of {want}. The slot has no entry."
             )
         os.fsync(handle)
@@ -392,7 +394,7 @@ def carry(host: Host, root: str, say: Callable[[str], None]) -> List[str]:
         if line.startswith("/") and ".." not in line.split("/"):
             rows.append(Carried(line, False, BY_SITE))
         elif line and not line.startswith("#"):
-            say(f"{SITE}: `{line}` is not taken along: expected a path from / on, without `..`")
+            say(f"{SITE}: `{line}` is not carried over: expected a path from / on, without `..`")
     taken: List[str] = []
     for row in rows:
         before = len(taken)
@@ -495,7 +497,7 @@ def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
             found = host.data(keys) is not None
         except OSError as problem:
             say(
-                f"{keys} of {name} is not taken along: {problem.strerror}. "
+                f"{keys} of {name} is not carried over: {problem.strerror}. "
                 "A home on a file server needs no copy; put any other there after the boot."
             )
             continue

@@ -74,11 +74,11 @@ def _read(file: Path) -> dict[str, Any] | None:
     except ValueError as problem:
         line = getattr(problem, "lineno", None)
         raise ImageError(
-            "the logins of registries are no JSON", file=file, line=line, remedy="mend it, or log in anew"
+            "the logins of registries are no JSON", file=file, line=line, remedy="fix it, or log in again"
         ) from None
     if not isinstance(data, dict):
         raise ImageError(
-            "the logins of registries are no JSON object", file=file, line=1, remedy="mend it, or log in anew"
+            "the logins of registries are no JSON object", file=file, line=1, remedy="fix it, or log in again"
         )
     return data
 
@@ -105,7 +105,7 @@ def _written(auths: dict[str, Any], host: str, repository: str, file: Path) -> L
                 raise ImageError(
                     f"the login for {host} is no base64 of USER:PASSWORD",
                     file=file,
-                    remedy=f"log in anew with `docker login {host}`",
+                    remedy=f"log in again with `docker login {host}`",
                 ) from None
         if row.get("identitytoken"):
             return Login(user, row["identitytoken"], "identity")

@@ -403,7 +403,7 @@ def _parent(step: EngineStep, into: Path) -> str:
 
 
 def _environment(*more: str) -> dict[str, str]:
-    """The environment of a builder: nothing of this shell that could show in an image, but what `more` names."""
+    """Return the environment of a builder: `more`, and nothing of this shell that could affect an image."""
     return {
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",

@@ -508,7 +508,7 @@ def wheel_layer(
     development: bool,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Layer:
-    """One layer of these wheels. Raises ImageError where two of them bring one path with different content."""
+    """Return one layer of these wheels. Raises ImageError if two of them contain one path with different content."""
     with ExitStack() as stack:
         found: dict[str, tuple[Path, LayerEntry]] = {}
         for path in wheels:
@@ -518,7 +518,7 @@ def wheel_layer(
                 other = found.get(entry.path)
                 if other is not None and not _same(other[1], entry):
                     raise ImageError(
-                        f"{other[0].name} and {path.name} both bring /{entry.path}, with different content",
+                        f"{other[0].name} and {path.name} both contain /{entry.path}, with different content",
                         remedy="leave one of the two out of the image",
                     )
                 found.setdefault(entry.path, (path, entry))

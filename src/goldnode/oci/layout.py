@@ -96,7 +96,7 @@ class Layout:
         return self.root / "blobs/sha256" / value
 
     def has(self, digest: str) -> bool:
-        """Whether the blob is there; its content is not read."""
+        """Return whether the blob is there; its content is not read."""
         return self.path(digest).is_file()
 
     def read(self, digest: str) -> bytes:
@@ -300,7 +300,7 @@ class OciImage:
 
     @cached_property
     def members(self) -> dict[str, Member]:
-        """The files of the image by path, lower layers' whited-out and replaced ones left out. Reads every layer's headers once."""
+        """Return the files of the image by path, without files that a higher layer removes or replaces. Read each layer's headers once."""
         layers = []
         for number in range(len(self.layers)):
             with self.layer(number) as tar:

@@ -340,7 +340,7 @@ class Registry:
             )
         remedy = {
             401: f"log in with `docker login {self.host}`",
-            403: f"ask for the right to do this, or log in as somebody else with `docker login {self.host}`",
+            403: f"ask for the right to do this, or log in as another user with `docker login {self.host}`",
             405: "let the registry's configuration allow it",
             413: "let the registry, or the proxy before it, take larger requests",
         }.get(answer.status)
@@ -551,7 +551,7 @@ class Repository:
         """Return the size of a blob in bytes as the registry states it; None without that blob."""
         answer = self._ask(
             RegistryRequest(
-                "HEAD", f"blobs/{digest}", (200, 404), what=f"blob {digest} of {self} cannot be looked for"
+                "HEAD", f"blobs/{digest}", (200, 404), what=f"blob {digest} of {self} cannot be checked"
             )
         )
         said = answer.headers.get("content-length", "")
@@ -929,7 +929,7 @@ class Repository:
         if missing := set(wanted) - {row.get("digest") for row in have}:
             raise ImageError(
                 f"{len(missing)} of {len(wanted)} documents about {self}@{digest} are not listed as its referrers",
-                remedy="publish again, when nobody else publishes this image",
+                remedy="publish again when no other process publishes this image",
             )
 
     # Plumbing
@@ -992,7 +992,7 @@ def _context(host: str, ca: Path | None) -> ssl.SSLContext:
                 raise ImageError(
                     f"this is no certificate: {problem}",
                     file=file,
-                    remedy="mend or remove it; docker reads it too",
+                    remedy="fix or remove it; docker reads it too",
                 ) from None
         for file in sorted(place.glob("*.cert")):
             key = file.with_suffix(".key")

@@ -136,7 +136,7 @@ def run(given: List[str]) -> int:
     parser.add_argument(
         "--short",
         action="store_true",
-        help="little work, for practice against the simulator; figures say nothing then",
+        help="little work, for practice against the simulator; its figures mean nothing",
     )
     parser.add_argument(
         "--minutes", type=float, default=10.0, help="time of the whole run (default and most 10)"
@@ -178,9 +178,7 @@ def run(given: List[str]) -> int:
         except Stopped as problem:
             with session.shield():
                 session.children.stop()
-                session.notes.append(
-                    f"The run was interrupted by {problem}: what follows the last step was not looked at."
-                )
+                session.notes.append(f"The run was interrupted by {problem}: later steps did not run.")
         finally:
             with session.shield():
                 session.children.stop()

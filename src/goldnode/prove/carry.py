@@ -169,8 +169,8 @@ def read(folder: Path, temporary: Path) -> CarryFolder:
                 "there is no carry folder here, and this Python cannot make one "
                 f"({getattr(problem, 'message', problem)})",
                 remedy=(
-                    f"run `{AGAIN} build/prove-gpu` where the project's environment is, and bring that "
-                    "folder along"
+                    f"run `{AGAIN} build/prove-gpu` where the project's environment is, and copy that "
+                    "folder here"
                 ),
             ) from None
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -81,7 +81,7 @@ def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[J
         )
     why = "; ".join(reasons) or f"the catalog has none for {model}"
     return ChosenClass(
-        FACTS, made, f"no class of the catalog fits ({why}); judged by what the facts say of {model}", model
+        FACTS, made, f"no class of the catalog fits ({why}); judged by the facts of {model}", model
     )
 
 

@@ -369,7 +369,7 @@ def _other(gpus: Json) -> Tuple[Json, Json]:
     """
     boards = [gpu for gpu in gpus.values() if not changes.is_fault(gpu)]
     if not boards:
-        raise NotChecked("no GPU tells its settings")
+        raise NotChecked("no GPU reports its settings")
     other: Json = {}
     left: Json = {}
     for change in changes.proposals({"0": boards[0]}):
@@ -815,7 +815,7 @@ def settings(session: Session) -> StepOutcome:
 
 Step = Tuple[str, str, Callable[[Session], StepOutcome]]
 STEPS: Tuple[Step, ...] = (
-    ("leftovers", "what an earlier run left", leftovers),
+    ("leftovers", "leftovers of an earlier run", leftovers),
     ("versions", "versions", versions),
     ("capture", "capture at rest", capture),
     ("nvidia-smi", "nvidia-smi -q -x against NVML", nvidia_smi),

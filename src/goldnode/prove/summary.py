@@ -27,7 +27,7 @@ def page(record: Mapping[str, Any]) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in record["counts"].items() if count)
     lines += [f"{record['time']}, {record['seconds']:.0f} s: {counts}.", ""]
     lines += [f"* {note}" for note in record["notes"]] + ([""] if record["notes"] else [])
-    lines += _table(("Step", "Result", "What was seen", "s"), (
+    lines += _table(("Step", "Result", "Observations", "s"), (
         (row[(
             "title"
         )], MARKS[row["status"]], row["reason"], f"{row['seconds']:.1f}") for row in record["steps"]
@@ -46,7 +46,7 @@ def page(record: Mapping[str, Any]) -> str:
         or "nothing was found that had to be"
     )
     lines += [
-        f"Placeholders stand in this directory for: {redacted}. Equal values have equal placeholders. PCI "
+        f"Placeholders in this directory replace: {redacted}. Equal values have equal placeholders. PCI "
         "addresses are kept.",
         "",
     ]

@@ -98,7 +98,7 @@ def test_what_does_not_block_is_told_once_per_class_before_any_host(run: tuple[s
     assert output.count("class cpu_only, checked:") == output.count("class b200, checked:") == 1
     assert output.count("[os-support] standard support of Debian 12") == 2
     assert output.index("class cpu_only, checked:") < output.index(
-        "TASK [node_class : Ask the node for its plan]"
+        "TASK [node_class : Get the plan of the node]"
     )
 
 
@@ -144,6 +144,6 @@ def test_a_drain_that_would_fail_is_refused_with_the_plan(tmp_path: Path) -> Non
     )
     assert 'goldnode_lock_timeout of host n2 is "ten", expected seconds.' in words
     assert (
-        words.count('goldnode_drian (hosts n1, n2, n3) is no variable of goldnode\'s: use "goldnode_drain"')
+        words.count('goldnode_drian (hosts n1, n2, n3) is not a variable of goldnode: use "goldnode_drain"')
         == 1
     )

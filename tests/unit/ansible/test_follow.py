@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from goldnode.ansible import follow
+from goldnode.node.state.model import ABSENT
 
 EARLIER = "09:59:59 kernel: start\n10:00:00 kernel 1/1: packages.transact old\n10:00:01 gpu_driver 1/2: file.write /etc/a\n"
 FILE = (
@@ -35,6 +36,13 @@ FILE = (
 )
 def test_lines_of_the_latest_run_of_a_part(text: str, expected: list[str]) -> None:
     assert follow.of_part(text, "kernel") == expected
+
+
+def test_a_removal_shows_no_line_of_an_earlier_run() -> None:
+    assert follow.of_part(FILE, ABSENT) == []
+    assert follow.of_part(f"{FILE}12:00:00 {ABSENT}: start\n12:00:01 removing 8 packages\n", ABSENT) == [
+        "removing 8 packages"
+    ]
 
 
 def test_each_line_is_shown_once_and_the_end_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_a_tag_of_another_playbook_leaves_the_nodes_alone(tmp_path: Path) -> Non
     book.write_text(yaml.safe_dump([*plays, {"import_playbook": str(ROOT / "site.yml")}]), encoding="utf-8")
     done = play(str(book), "--tags", "web")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Ask every node" not in done.stdout
+    assert "Get the plan of every node" not in done.stdout
     assert "WARNING" not in done.stderr
 
 
@@ -82,8 +82,11 @@ def test_a_tag_of_another_playbook_leaves_the_nodes_alone(tmp_path: Path) -> Non
             "Nothing was done: --tags web selects no task. Tags: container_runtime, goldnode,",
         ),
         (["--start-at-task", "Bring it"], 'No task of site.yml is called "Bring it".'),
-        (["--start-at-task", "Bring the locked kernel"], "cannot start at a task: each part needs the plan"),
-        (["--start-at-task", "Set what *"], "Use --tags gpu_policy."),
+        (
+            ["--start-at-task", "Install the locked kernel"],
+            "cannot start at a task: each part needs the plan",
+        ),
+        (["--start-at-task", "Apply the GPU *"], "Use --tags gpu_policy."),
     ],
     ids=" ".join,
 )

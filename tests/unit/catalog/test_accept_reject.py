@@ -305,7 +305,7 @@ REFUSED = [
         "  ecc: true",
         "  host: {cmdline: [pci=realloc, pci=realloc]}",
         10,
-        ('"pci=realloc" stands twice', "Remove one"),
+        ('"pci=realloc" appears twice', "Remove one"),
     ),
     Refusal(
         "host-word-iommu",
@@ -313,7 +313,7 @@ REFUSED = [
         "  ecc: true",
         "  host: {iommu: pt, cmdline: [iommu=off]}",
         10,
-        ("what `iommu` of this class says", "Keep one"),
+        ("repeats `iommu` of this class", "Keep one"),
     ),
     Refusal(
         "host-word-pages",
@@ -321,7 +321,7 @@ REFUSED = [
         "  ecc: true",
         "  host: {hugepages: {2M: 8}, cmdline: [hugepages=9]}",
         10,
-        ("what `hugepages` of",),
+        ("repeats `hugepages` of",),
     ),
     Refusal(
         "host-interface",
@@ -362,7 +362,7 @@ REFUSED = [
         "end_of_life",
         "modules:\n  - {name: peer, package: p2, after: [mlx5_core]}\n  - {name: mlx5_core, package: mofed}\nend_of_life",
         18,
-        ("which stands later", "Put it before this one"),
+        ("which comes later", "Put it before this one"),
     ),
     Refusal(
         "module-twice",
@@ -922,7 +922,7 @@ def test_named_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     write(tmp_path / "empty", {"stacks/notes.txt": "", "clases/mine.yml": own})
     with pytest.raises(
         CatalogError,
-        match=r'empty/clases of a catalog of GOLDNODE_CATALOG is read by nobody\. Call it "classes"\.',
+        match=r'empty/clases of a catalog of GOLDNODE_CATALOG is never read\. Call it "classes"\.',
     ):
         load_catalog()
 

@@ -120,7 +120,7 @@ REFUSED = [
         "suppress-all",
         "suppressions:\n- {id: '*', owner: a, reason: b, expires: 2027-01-01}\n",
         1,
-        ("would accept whatever is found",),
+        ("would accept every finding",),
     ),
     ("suppress-owner", "suppressions:\n- {id: net.mtu, reason: b, expires: 2027-01-01}\n", 1, ("owner",)),
     (
@@ -194,7 +194,7 @@ def test_a_suppression_past_its_day_is_told(tmp_path: Path) -> None:
     catalog = load_catalog([write(tmp_path, {**FILES, K: FILES[K] + text})])
     (told,) = checks.past_suppressions(catalog.node_class("a100"))
     assert (
-        '"net.mtu" was accepted by ann until 2020-12-15, and counts again. Mend what it was for, or have ann renew it.'
+        '"net.mtu" was accepted by ann until 2020-12-15, and counts again. Fix its cause, or have ann renew it.'
         in told
     )
     assert not checks.past_suppressions(catalog.node_class("a100"), dt.date(2020, 12, 15))

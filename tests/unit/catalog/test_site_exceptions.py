@@ -37,13 +37,17 @@ def test_the_text_of_the_refusal_is_what_lets_the_class_pass(tmp_path: Path) -> 
     entry = catalog.node_class("a100")
     with pytest.raises(CatalogError, match="past its end of life") as caught:
         checks.check_use(entry, catalog, ENDED)
-    pasted = re.search(r"`exceptions` of goldnode-site\.yml: - (\{.*\})", str(caught.value))
+    pasted = re.search(
+        r"add this line to goldnode-site\.yml, .*: (exceptions: \[\{.*\}\])", str(caught.value)
+    )
     assert pasted is not None, caught.value
+    file = tmp_path / "goldnode-site.yml"
+    file.write_text(f"{pasted[1]}\n")
     with pytest.raises(SiteError, match="is still the placeholder"):
-        load_site(site(tmp_path, pasted[1]))
+        load_site(file)
     filled = pasted[1].replace("NAME", "ada").replace("REASON", "moves in March")
-    filled = re.sub(r'expires: "[^"]*"', 'expires: "2028-12-31"', filled)
-    checks.check_use(entry, catalog, ENDED, load_site(site(tmp_path, filled)))
+    file.write_text(re.sub(r'expires: "[^"]*"', 'expires: "2028-12-31"', filled))
+    checks.check_use(entry, catalog, ENDED, load_site(file))
 
 
 @pytest.mark.parametrize(

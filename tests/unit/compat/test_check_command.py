@@ -61,7 +61,7 @@ def test_nothing_named_is_every_class(check: Check) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("class a100  (catalog/classes/a100.yml:1)\n  unknown  stack")
     last = " ".join(result.stdout.split())
-    assert "1 class held against" in last
+    assert "1 class validated against" in last
     assert "0 block, 1 warn, 1 unknown" in last
     assert (
         "Not checked: what runs on the nodes of a100, which name no image and no requirements; exact versions of r580"
@@ -297,7 +297,7 @@ def test_levels() -> None:
         (
             ACCEPT % ("no-lock", "2026-01-01"),
             13,
-            'what me accepted of rule "no-lock" (seen to work) expired on 2026-01-01',
+            'the acceptance of rule "no-lock" by me (seen to work) expired on 2026-01-01',
         ),
         (ACCEPT % ("end-of-life", "2099-01-01"), 13, "waived by the stack"),
         (
@@ -324,7 +324,7 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
     assert check(files={"classes/a100.yml": CLASS + "compat: {unknown: block}\n"}).exit_code == 1
     result = check(files={"classes/a100.yml": CLASS + "compat: {unknown: accept}\n"})
     assert result.exit_code == 0
-    assert "accepted (unknown): what is unknown, by class a100 (compat.unknown: accept)" in result.stdout
+    assert "accepted (unknown): all unknowns, by class a100 (compat.unknown: accept)" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_variables_of_an_inventory(check: Check, tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yml"
     hosts.write_text("a100: {hosts: {n1: {}, n2: {}}, vars: {goldnode_drian: slurm}}\n")
     done = check("-i", str(hosts))
-    assert 'goldnode_drian (hosts n1, n2) is no variable of goldnode\'s: use "goldnode_drain"' in " ".join(
+    assert 'goldnode_drian (hosts n1, n2) is not a variable of goldnode: use "goldnode_drain"' in " ".join(
         done.output.split()
     )
     hosts.write_text("a100: {hosts: {n1: {goldnode_drain: slrum}}}\n")

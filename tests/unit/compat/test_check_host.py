@@ -87,7 +87,7 @@ REFUSED = [
      ("none of branch 580", "535.309.01", "nvidia-cuda")),
     ("no-repository", "driver-packages", R580 | NVIDIA | {"os": "debian 10"}, "block", ("no directory for Debian 10",)),
     ("wrong-metapackage", "driver-packages", R580 | NVIDIA | {"os": "debian 13", "packages": ("cuda-drivers",)}, "block",
-     ("cuda-drivers brings the proprietary",)),
+     ("cuda-drivers contains the proprietary",)),
     ("wrong-branch", "driver-packages", R580 | NVIDIA | {"os": "debian 13", "packages": ("nvidia-open-595",)},
      "block", ("is of branch 595", "nvidia-open-580")),
     ("ubuntu-after-the-renaming", "driver-packages",

@@ -498,6 +498,11 @@ def test_a_mistake_in_a_facts_file_is_one_line_with_its_place_and_remedy(
     assert str(problem.value).startswith(f"facts/{file}:")
     assert problem.value.line, problem.value
     assert problem.value.remedy, problem.value
+    try:  # `goldnode check-catalog` reads the files by itself, to list the faults of all
+        found = [(fault.line, fault.message) for fault in audit.faults(tmp_path) if fault.file == file]
+    except FactsError as fault:
+        found = [(fault.line or 0, fault.message)]
+    assert any(line and message for line, message in found), found
 
 
 def test_every_facts_file_has_a_model_and_every_model_its_file() -> None:

@@ -184,7 +184,7 @@ CASES: list[Any] = [
         "block",
         (
             "CUDA 13.0 of torch 2.9.0 (cu130) needs driver 580.65.06",
-            "the wheels bring no forward-compatibility package",
+            "the wheels contain no forward-compatibility package",
         ),
     ),
     # -- where minor-version compatibility would do, the package takes the driver's place
@@ -381,7 +381,7 @@ CASES: list[Any] = [
         None,
         {"frameworks": {"torch": "2.4.0a0+07cecf4168.nv24.05"}},
         "unknown",
-        ("somebody's own build",),
+        ("a third party's build",),
     ),
     (
         "framework-version",

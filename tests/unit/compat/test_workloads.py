@@ -262,7 +262,7 @@ def test_metadata_that_says_nothing_is_told(tmp_path: Path) -> None:
     (told,) = workloads.metadata(written(tmp_path / "c.json", {"config": {"Env": ["PATH=/bin"]}})).told
     assert (told.severity, told.message) == (
         "unknown",
-        "its metadata says nothing of CUDA, ROCm or a framework",
+        "its metadata does not mention CUDA, ROCm or a framework",
     )
 
 

@@ -371,7 +371,7 @@ def test_the_way_back_and_further(world: World) -> None:
     assert world.stands()["stable"] == "b"
     world.rollback()
     assert world.stands()["stable"] == world.said()["stable"] == "a"
-    with pytest.raises(ImageError, match="stood for nothing before"):
+    with pytest.raises(ImageError, match="pointed to nothing before"):
         world.rollback()
     world.rollback(to=BUILDS["c"])
     assert world.stands()["stable"] == "c"
@@ -422,7 +422,7 @@ def test_a_store_by_itself_has_channels_too(world: World) -> None:
     for channel in ("candidate", "canary", "stable"):
         world.promote("a", channel, place=place)
     assert standing(world.store, LINE, "stable").build_id == BUILDS["a"]
-    with pytest.raises(DiskError, match="known-good of cpu_node stands for nothing"):
+    with pytest.raises(DiskError, match="known-good of cpu_node points to nothing"):
         standing(world.store, LINE, "known-good")
 
 

@@ -577,7 +577,7 @@ def test_an_older_history_is_not_believed(world: World) -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ("canary", "canary of cpu_node stands for nothing"),
+        ("canary", "canary of cpu_node points to nothing"),
         ("nightly", "no channel and no build id"),
         ("e" * 12, "has no SHA256SUMS"),
     ],

@@ -290,7 +290,7 @@ esac"""
             "case $* in *status*) echo 'goldnode-node: this node has no slots.' >&2; exit 3;; esac",
             "this node has no slots",
         ),
-        ("case $* in *status*) echo '[]';; esac", "does not tell its slots"),
+        ("case $* in *status*) echo '[]';; esac", "does not report its slots"),
         (f"case $* in *status*) echo '{json.dumps(survey(tried='x'))}';; esac", "still tries"),
         # It refuses and hears no more of what is sent.
         (
@@ -438,7 +438,7 @@ def test_a_gpu_in_use_is_a_refusal_before_anything_is_written(
 ) -> None:
     here = Here(tmp_path / "here", monkeypatch)
     node = booting(here, FINE, gpu=[{"pid": 4711, "command": "python3", "unit": None, "container": None}])
-    with pytest.raises(DiskError, match="in use by pid 4711 python3, and nobody drains"):
+    with pytest.raises(DiskError, match="in use by pid 4711 python3, and no scheduler drains"):
         update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True), lambda text: None)
     assert "slot write" not in here.log.read_text()
     assert (

@@ -1,4 +1,4 @@
-"""What a booted guest told, held against its image: facts in, checks out. Each case spoils one thing of a good guest and names the checks that fail."""
+"""What a booted guest told, validated against its image: facts in, checks out. Each case spoils one thing of a good guest and names the checks that fail."""
 
 from __future__ import annotations
 

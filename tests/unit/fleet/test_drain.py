@@ -449,7 +449,7 @@ def test_no_scheduler_any_more_is_reported_and_not_forgotten(tmp_path: Path) -> 
     outcome = NoDrainer().review("n1", caller(NEXT), world.records)
     assert not outcome.ours
     assert (
-        "goldnode_drain is none now: it stays drained. Return it with `scontrol update NodeName=n1 State=RESUME`"
+        "goldnode_drain is now `none`: it stays drained. Return it with `scontrol update NodeName=n1 State=RESUME`"
         in (outcome.note or "")
     )
     assert world.file.exists()
@@ -598,7 +598,7 @@ def test_a_node_that_is_returned_while_it_drains_is_not_touched(tmp_path: Path, 
 
 
 def test_slurm_node_of_another_name() -> None:
-    with pytest.raises(GoldnodeError, match="tells no state of node n1"):
+    with pytest.raises(GoldnodeError, match="shows no state of node n1"):
         SlurmDrainer(run=lambda argv: "slurm_load_node error").drain("n1", "x", caller())
 
 

@@ -92,12 +92,16 @@ def failed(host: HostRun) -> None:
     host.saw_plan(plan(action(), action("sanity")))
     rows = [row(), row(error="apt finds no way\nmore", target="kernel")]
     host.saw_apply("kernel", runs.applied(rows, "kernel"), None, None)
-    host.error = {"task": "Bring the locked kernel", "part": "kernel", "message": "\napt finds no way\nmore"}
+    host.error = {
+        "task": "Install the locked kernel",
+        "part": "kernel",
+        "message": "\napt finds no way\nmore",
+    }
 
 
 def other_task(host: HostRun) -> None:
     host.saw_plan(plan())
-    host.error = {"task": "Reboot it", "part": None, "message": "timed out"}
+    host.error = {"task": "Reboot the node", "part": None, "message": "timed out"}
 
 
 def held(host: HostRun) -> None:
@@ -150,7 +154,7 @@ def partly(host: HostRun) -> None:
         (changed, "changed", None),
         (degraded, "changed", "the check finds pcie.width: want 16, have 8. Reseat the GPU."),
         (failed, "failed", "in part kernel: apt finds no way"),
-        (other_task, "failed", "in task “Reboot it”: timed out"),
+        (other_task, "failed", "in task “Reboot the node”: timed out"),
         (held, "held", "[gpu-in-use] GPU in use by python (pid 41). Drain the node."),
         (
             refused,

@@ -76,10 +76,10 @@ def test_unknown_variables() -> None:
         found.add(host, ["goldnode_drian", "goldnode_drain", "ansible_host", "goldnode_node_class"])
     found.add("h1", ["goldnode_statee", "sanity_verfy", "sanity_page_of_ours", "goldnode_xyzzy"])
     assert found.lines() == [
-        'goldnode_drian (hosts h1, h2, h3 and 1 more) is no variable of goldnode\'s: use "goldnode_drain"',
-        'goldnode_statee (host h1) is no variable of goldnode\'s: use "goldnode_state"',
-        "goldnode_xyzzy (host h1) is no variable of goldnode's",
-        'sanity_verfy (host h1) is no variable of goldnode\'s: use "sanity_verify"',
+        'goldnode_drian (hosts h1, h2, h3 and 1 more) is not a variable of goldnode: use "goldnode_drain"',
+        'goldnode_statee (host h1) is not a variable of goldnode: use "goldnode_state"',
+        "goldnode_xyzzy (host h1) is not a variable of goldnode",
+        'sanity_verfy (host h1) is not a variable of goldnode: use "sanity_verify"',
     ]
 
 

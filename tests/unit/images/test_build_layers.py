@@ -211,7 +211,7 @@ def test_two_wheels_with_one_path(tmp_path: Path) -> None:
     other = wheel(tmp_path, {"nvidia/b/include/x.h": b"2"}, name="other")
     wheel_layer(layout, [one, same], CUDA, {}, development=False)
     with pytest.raises(
-        ImageError, match=r"one-1\.0.* and other-1\.0.* both bring /usr/local/cuda-12\.4/targets"
+        ImageError, match=r"one-1\.0.* and other-1\.0.* both contain /usr/local/cuda-12\.4/targets"
     ):
         wheel_layer(layout, [one, other], CUDA, {}, development=False)
 

@@ -461,7 +461,7 @@ class TestOthers:
         world.server.rules.append(
             before("^GET .*-history", lambda: world.promote("b", "candidate", layout=other), skip=1)
         )
-        with pytest.raises(ImageError, match=r"somebody else changed the channels"):
+        with pytest.raises(ImageError, match=r"another process changed the channels"):
             world.promote("a", "candidate")
         assert world.stands() == world.said() == {"candidate": "b"}
 
@@ -477,7 +477,7 @@ class TestOthers:
             world.promote("b", "candidate", layout=other)
 
         world.server.rules.append(before("^GET .*-history", overwrite, skip=2))
-        with pytest.raises(ImageError, match=r"somebody else changed the channels"):
+        with pytest.raises(ImageError, match=r"another process changed the channels"):
             world.promote("a", "candidate")
         assert world.stands() == world.said() == {"candidate": "b"}
         assert empty
@@ -496,7 +496,7 @@ class TestOthers:
             ]  # our write of the tag came last
 
         world.server.rules.append(before("^GET .*-history", overwrite, skip=3))
-        with pytest.raises(ImageError, match=r"somebody else changed the channels"):
+        with pytest.raises(ImageError, match=r"another process changed the channels"):
             world.promote("a", "candidate")
         assert world.stands() == world.said() == {"candidate": "b"}
 
@@ -626,14 +626,14 @@ class TestRollback:
         assert moved.stands()["stable"] == "b"
         moved.rollback()
         assert moved.stands() == moved.said() == {"stable": "a"}
-        with pytest.raises(ImageError, match=r"stood for nothing before"):
+        with pytest.raises(ImageError, match=r"pointed to nothing before"):
             moved.rollback()
         moved.promote("c", "stable", waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS])
         moved.rollback()
         assert moved.stands()["stable"] == "a"
 
     def test_to_known_good_or_to_one_that_is_named(self, moved: World) -> None:
-        with pytest.raises(ImageError, match=r"known-good of .* stands for nothing"):
+        with pytest.raises(ImageError, match=r"known-good of .* points to nothing"):
             moved.rollback(to="known-good")
         moved.promote(
             "a", "known-good", waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]]
@@ -660,7 +660,7 @@ class TestRollback:
         moved.server.named["gpu/cuda", LINE.name] = moved.publish("d")
         done = moved.rollback()
         assert moved.stands()["stable"] == "b"
-        assert any(f"stood for {moved.digests['d']}" in note for note in done.notes)
+        assert any(f"pointed to {moved.digests['d']}" in note for note in done.notes)
 
     def test_an_image_that_the_registry_lost_comes_from_the_store(self, moved: World) -> None:
         del moved.server.manifests["gpu/cuda", moved.digests["b"]]
@@ -709,7 +709,7 @@ class TestRollback:
     def test_nothing_to_go_back_to(self, world: World) -> None:
         world.publish("a")
         world.promote("a", "candidate")
-        with pytest.raises(ImageError, match=r"stable of .* never stood for anything .*candidate"):
+        with pytest.raises(ImageError, match=r"stable of .* never pointed to anything .*candidate"):
             world.rollback()
 
 

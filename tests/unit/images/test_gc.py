@@ -198,7 +198,7 @@ class TestRegistry:
             place, layout, ["cuda", "cpu"], NeededContent(), trust, Collection(now=NOW)
         )
         assert gone == []
-        assert any(why == "the tag mine stands for it" for why in stays.values())
+        assert any(why == "the tag mine points to it" for why in stays.values())
         del server.named["gpu/cuda", "mine"]
         assert [
             item.what for item in collect_registry(place, layout, ["cuda"], NeededContent(), trust)[0]

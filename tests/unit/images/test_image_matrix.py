@@ -218,7 +218,7 @@ FAULTS = [
     (
         "parent: cpu-1-base,",
         "parent: cpu-1-bas,",
-        'stands on "cpu-1-bas-debian12", which is not in the matrix. Use "cpu-1-base-debian12"',
+        'has the parent "cpu-1-bas-debian12", which is not in the matrix. Use "cpu-1-base-debian12"',
     ),
     ("licence: closed", "licence: clsed", 'licence "clsed" is not declared. Use "closed"'),
     (
@@ -234,7 +234,7 @@ FAULTS = [
         "flavors:\n          base: {parent: cpu-1-base, comp",
         'Use "flavours"',
     ),
-    ("base: {parent: cpu-1-base,", "base: {parent: runtime,", "stands on itself"),
+    ("base: {parent: cpu-1-base,", "base: {parent: runtime,", "is its own parent"),
     ("version: 12.4.1", "version: 12.4-1", "is no version"),
     ("[libcudart12]", "[LibCudart]", "is no package name"),
 ]

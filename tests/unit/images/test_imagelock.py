@@ -506,7 +506,7 @@ def test_a_good_lock_is_kept_and_a_child_follows_its_parent(
     Fake.asked = []
     lines = [line(done) for done in lock_images([], matrix_file=row.file)]
     assert Fake.asked == ["cpu-1-base-debian12", "cpu-1-framework-debian12"]
-    assert "on another lock of what it stands on" in lines[1]
+    assert "on another lock of its parent" in lines[1]
 
 
 def test_other_tools_move_only_with_upgrade(rows: dict[str, MatrixRow], machine: dict[str, str]) -> None:

@@ -178,7 +178,7 @@ def test_what_is_wrong_is_one_line(desk: Desk) -> None:
             'there is no "cuda:12.4-runtime-debian13x", and store has no history of it. Use',
         ),
         (("rollback", "cuda"), "is no line of images"),
-        (("rollback", LINE), "never stood for anything"),
+        (("rollback", LINE), "never pointed to anything"),
         (("pull", "cuda@sha256:12"), "is not an image reference"),
     ):
         done = desk.run(*words)

@@ -176,7 +176,7 @@ def test_a_lock_made_on_another_parent_is_refused(world: World) -> None:
 
 def test_a_parent_that_is_missing_is_refused(world: World) -> None:
     row, lock = next(pair for pair in world.rows() if pair[0].name == "cuda-12.4.1-base-debian12")
-    with pytest.raises(ImageError, match='stands on "cpu-1-base-debian12"'):
+    with pytest.raises(ImageError, match='has the parent "cpu-1-base-debian12"'):
         recipe(row, lock, None, TOOLS)
 
 

@@ -130,9 +130,9 @@ CASES: list[tuple[Case, str]] = [
     (expired, "has expired. Extend it"),
     (revoked, "is revoked. Make another"),
     (foreign, "and nodes are given"),
-    (locked, "is protected by a passphrase that nobody is here to give. Remove the passphrase"),
+    (locked, "is protected by a passphrase that this run cannot enter. Remove the passphrase"),
     (public_only, "holds no secret key"),
-    (expired_at_nodes, "does not hold against the public key: the key has expired"),
+    (expired_at_nodes, "is not valid under the public key: the key has expired"),
     (junk, "key"),
     (absent, "cannot be read: No such file or directory"),
 ]

@@ -114,7 +114,7 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
         "publish",
     ),
     "release-gone": (lambda s, p: signed(p).unlink(), "is not there", "publish"),
-    "record-fewer": (fewer, "names other packages than the directory's name stands for", "nobody"),
+    "record-fewer": (fewer, "names other packages than the directory's name", "nobody"),
     "record-torn": (
         lambda s, p: (p.directory / "publication.json").write_text("{"),
         "this is no record of a publication",

@@ -1,4 +1,4 @@
-"""Fingerprints without gpg, held against gpg's own."""
+"""Fingerprints without gpg, validated against gpg's own."""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ def test_what_is_bad_for_the_gate(what: str, found: Any, bad: bool) -> None:
 
 
 def test_a_boot_that_cannot_be_told_is_no_boot_of_a_verdict() -> None:
-    assert "cannot be told" in (current.fault(verdict(), None, 1000.0) or "")
-    assert "cannot be told" in (current.fault(verdict(), BOOT, None) or "")
+    assert "cannot be identified" in (current.fault(verdict(), None, 1000.0) or "")
+    assert "cannot be identified" in (current.fault(verdict(), BOOT, None) or "")
 
 
 def test_what_a_finding_says_is_one_clean_line() -> None:
@@ -274,7 +274,7 @@ def test_another_fault_is_told_again(node: Node) -> None:
 def test_what_somebody_else_has_drained_is_theirs_to_resume(node: Node) -> None:
     commands(node, 3)
     node.act("drain", BAD, **SITE)
-    assert "drained by somebody else" in " ".join(node.act("drain", GOOD, **SITE))
+    assert "drained by another party" in " ".join(node.act("drain", GOOD, **SITE))
     assert len(node.log()) == 1
 
 

@@ -112,7 +112,7 @@ def test_an_apply_that_fails_tells_what_was_done_before_and_what_stopped_it(
 ) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "full").mkdir()
-    with pytest.raises(PartError, match=r"Is a directory.*what was done before stands") as stopped:
+    with pytest.raises(PartError, match=r"Is a directory.*what was done before remains") as stopped:
         apply(
             tmp_path,
             monkeypatch,

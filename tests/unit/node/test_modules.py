@@ -190,7 +190,7 @@ def test_a_build_that_gives_nothing_is_an_error_with_the_end_of_its_log(
 
 
 def test_what_no_source_gives_is_an_error(run: Callable[[str], str]) -> None:
-    with pytest.raises(NodeError, match="its package lustre-modules brings no source for dkms"):
+    with pytest.raises(NodeError, match="its package lustre-modules contains no source for dkms"):
         run("lustre")
 
 

@@ -1,4 +1,4 @@
-"""The parts of a class exist once, in `state/model.py`. What cannot import them is held against them here."""
+"""The parts of a class exist once, in `state/model.py`. Lists that cannot import them are validated here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ ADD = "a part is added in src/goldnode/node/state/model.py; docs/adding.md lists
 
 
 def test_every_part_has_its_role_and_every_role_its_part() -> None:
-    assert {path.name for path in (ROOT / "roles").iterdir()} == set(PARTS), ADD
+    roles = {path.name for path in (ROOT / "roles").iterdir()}
+    assert not set(PARTS) - roles, f"no roles/{', roles/'.join(sorted(set(PARTS) - roles))}: {ADD}"
+    assert not roles - set(PARTS), f"no part for the roles {sorted(roles - set(PARTS))}: {ADD}"
     for part in PARTS:
         tasks = yaml.safe_load((ROOT / f"roles/{part}/tasks/main.yml").read_text())
         applied = [
@@ -29,12 +31,17 @@ def test_every_part_has_its_role_and_every_role_its_part() -> None:
 
 def test_site_yml_applies_the_parts_in_their_order() -> None:
     named = re.findall(r"import_role: \{name: (\w+)", (ROOT / "site.yml").read_text())
-    assert list(dict.fromkeys(named)) == list(PARTS), ADD
+    missing = [part for part in PARTS if part not in named]
+    assert not missing, f"site.yml has no import_role of {missing}: {ADD}"
+    assert list(dict.fromkeys(named)) == list(PARTS), f"site.yml imports the roles in another order: {ADD}"
 
 
 def test_the_module_takes_every_part() -> None:
     documented = yaml.safe_load(goldnode_state.DOCUMENTATION)["options"]["part"]["choices"]
+    module = "src/goldnode/ansible/modules/goldnode_state.py"
+    lacks = [part for part in PARTS if part not in documented]
     assert tuple(documented) == PARTS, (
-        "DOCUMENTATION of src/goldnode/ansible/modules/goldnode_state.py: " + ADD
+        f"DOCUMENTATION of {module} lacks {lacks or 'the order of PARTS'}: {ADD}"
     )
-    assert goldnode_state.PARTS == PARTS, "PARTS of src/goldnode/ansible/modules/goldnode_state.py: " + ADD
+    lacks = [part for part in PARTS if part not in goldnode_state.PARTS]
+    assert goldnode_state.PARTS == PARTS, f"PARTS of {module} lacks {lacks or 'the order of PARTS'}: {ADD}"

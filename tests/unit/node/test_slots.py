@@ -621,9 +621,9 @@ def test_what_is_not_whole_gets_no_entry_and_the_run_can_be_repeated(
     [
         ({"class": "a100"}, "is of class a100"),
         ({"root": {"size": 9000, "sha256": "0" * 64}}, "smaller root"),
-        ({"schema": "other"}, "no image of schema"),
-        ({"kernel": None}, "no whole image: kernel"),
-        ({"root": {"size": 1}}, "no whole image: root"),
+        ({"schema": "other"}, "not an image of schema"),
+        ({"kernel": None}, "not a complete image: kernel"),
+        ({"root": {"size": 1}}, "not a complete image: root"),
         ({"build_id": "../x"}, "build_id or tries"),
         ({"tries": 0}, "build_id or tries"),
     ],
@@ -857,7 +857,7 @@ def test_a_home_that_root_cannot_read_is_told_and_ends_nothing(
     monkeypatch.undo()
     assert taken == ["/etc/passwd", "/home/bob/.ssh/authorized_keys"]
     (line,) = told
-    assert line.startswith("/home/ann/.ssh/authorized_keys of ann is not taken along: Permission denied")
+    assert line.startswith("/home/ann/.ssh/authorized_keys of ann is not carried over: Permission denied")
 
 
 def test_every_row_of_what_is_carried_says_why() -> None:

@@ -324,7 +324,7 @@ def test_bytes_of_another_encoding_are_left_as_they_are(tmp_path: Path) -> None:
 def test_a_dpkg_that_cannot_be_read_is_no_machine_without_packages(tmp_path: Path) -> None:
     """A removal that took it for one would forget the record, and leave every package behind."""
     write(tmp_path, "/var/lib/dpkg/status", "torn\n")
-    with pytest.raises(NodeError, match="dpkg-query cannot tell what is installed"):
+    with pytest.raises(NodeError, match="dpkg-query cannot list what is installed"):
         plan(Host(str(tmp_path)), document())
 
 

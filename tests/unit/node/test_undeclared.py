@@ -189,3 +189,17 @@ def test_an_ordinary_user_gets_a_verdict_and_nothing_is_written(tmp_path: Path) 
     assert done.returncode in (0, 1, 2, 3), done.stderr
     assert "no class" in done.stdout
     assert {path for path in ("/run/goldnode", "/var/lib/goldnode") if Path(path).exists()} == before
+
+
+def test_a_pci_function_that_cannot_be_read_is_named_and_not_left_out(tmp_path: Path) -> None:
+    bus = tmp_path / "sys/bus/pci/devices"
+    for address in ("0000:10:00.0", "0000:11:00.0"):
+        (bus / address).mkdir(parents=True)
+    for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
+        (bus / "0000:10:00.0" / name).write_text(f"{text}\n")
+    (bus / "0000:12:00.0").symlink_to("../../../devices/gone")
+    verdict = undeclared.examine(Host(str(tmp_path)), known.facts(), now=NOW)
+    about = [row for row in verdict["findings"] if "PCI id" in row["expected"]]
+    assert [(row["outcome"], row["subject"]) for row in about] == [("could_not_read", "0000:11:00.0")]
+    assert "dmesg for 0000:11:00.0" in about[0]["remedy"]
+    assert verdict["exit_code"] != 0

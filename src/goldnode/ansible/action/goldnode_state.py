@@ -33,7 +33,7 @@ try:
     from goldnode.inventory.selection import put_right
     from goldnode.node.report import verdict_table
     from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
-    from goldnode.node.state.model import ABSENT, EARLIER, PRESENT
+    from goldnode.node.state.model import ABSENT, EARLIER, PARTS, PRESENT
     from goldnode.node.state.names import digest
 except ModuleNotFoundError as problem:  # Ansible of another Python environment
     raise AnsibleError(
@@ -86,7 +86,11 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         _, arguments = self.validate_argument_spec(
             {
-                "operation": {"type": "str", "choices": ["plan", "apply", "check"], "default": "plan"},
+                "operation": {
+                    "type": "str",
+                    "choices": ["plan", "apply", "check", "tags"],
+                    "default": "plan",
+                },
                 "part": {"type": "str"},
                 "rollback": {"type": "bool", "default": False},
                 "to": {"type": "str", "default": ""},
@@ -94,6 +98,8 @@ class ActionModule(ActionBase):
             },
             required_if=[("operation", "apply", ["part"])],
         )
+        if arguments["operation"] == "tags":
+            return self.unselected()
         if arguments["operation"] == "check":
             return self.check()
         if arguments["operation"] == "plan":
@@ -117,6 +123,21 @@ class ActionModule(ActionBase):
             digests = {"class_digest": document["digest"], "lock_digest": document["lock"]["digest"]}
             result["node_class"] = {"class": document["class"], **digests}
         return result
+
+    def unselected(self) -> dict[str, Any]:
+        """Refuse tags that select nothing. A playbook that imports this one may have tags of its own: it is left alone."""
+        playbooks = [Path(str(name)) for name in context.CLIARGS.get("args") or ()]
+        own = Path(str(self._task.get_path()).rpartition(":")[0])
+        alone = [path.resolve() for path in playbooks] == [own.resolve()]
+        if alone or [path.name for path in playbooks] == [f"goldnode.node.{own.stem}"]:
+            tags = ",".join(context.CLIARGS.get("tags") or ())
+            known = (
+                f"Tags: goldnode for all parts, {', '.join(PARTS)}."
+                if own.stem == "site"
+                else "Run it without --tags."
+            )
+            raise AnsibleActionFail(f"Nothing was done: --tags {tags} selects no part of {own.stem}. {known}")
+        return {"changed": False}
 
     def back(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """The way back: by what the node itself has kept, so that neither class nor catalog is asked."""
@@ -402,7 +423,9 @@ class ActionModule(ActionBase):
         if self.option(task_vars, "goldnode_root", ""):  # a directory has no progress file
             yield
             return
-        with followed(self, part, lambda text: self._display.display(f"[{name}]   {text}")):
+        # A removal is one deed of all parts.
+        begun = ABSENT if self.state(task_vars) == ABSENT else part
+        with followed(self, begun, lambda text: self._display.display(f"[{name}]   {text}")):
             yield
 
     def apply(
@@ -463,9 +486,7 @@ def summary(plan: dict[str, Any]) -> list[str]:
         lines.append(f"{action['part']}: {action['kind']} {action['target']}: {action['reason']}")
         lines += [f"    {text}" for text in action["data"].get("lines", [])]
     present = plan["state"] == PRESENT
-    lines = lines or [
-        "the node is what its class says" if present else "nothing of goldnode's is left to take away"
-    ]
+    lines = lines or ["the node is what its class says" if present else "goldnode has nothing left to remove"]
     lines += [
         f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}"
         for item in plan["waiting"]

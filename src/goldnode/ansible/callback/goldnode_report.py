@@ -37,15 +37,15 @@ except ModuleNotFoundError as problem:  # Ansible of another Python environment
 DOCUMENTATION = r"""
 name: goldnode_report
 type: aggregate
-short_description: Tells what became of each host, and keeps a JSON record of each run
+short_description: Report the result of each host, and write a JSON record of each run
 description:
   - After the recap of a run that used M(goldnode_state), prints how many hosts ended how, and for those that are not fine the reason and
     the remedy; hosts with one reason share a line.
   - Keeps a record per run (schema goldnode.run/1) with every resource that was changed, the refusals, the reasons for a reboot and the verdict
     of every host. A record that cannot be written is a warning.
-  - Before the first play, hosts that the variable C(goldnode_cohort) puts together are held against each other, with those that the run is not
-    for. What stands against a cohort refuses each of its hosts in this run, before it is contacted.
-  - Variables that look like goldnode's and are none (C(goldnode_drian)) are told once, with the hosts that have them.
+  - Before the first play, hosts that the variable C(goldnode_cohort) puts together are compared with each other, and with those that the run is not
+    for. A conflict in a cohort refuses each of its hosts in this run, before it is contacted.
+  - Unknown variables that look like goldnode's (C(goldnode_drian)) are reported once, with the hosts that have them.
   - A playbook for which the inventory holds no host at all ends with exit status 1, and so does one of which C(--tags) or C(--start-at-task)
     select no task. Ansible itself calls that a success.
 options:
@@ -63,6 +63,7 @@ options:
     env: [{name: GOLDNODE_RUNS_KEEP}]
 """
 
+TAGS = "tags"  # the operation of goldnode_state that asks no node
 OURS = ("goldnode_state", "goldnode_drain")
 REBOOT = ("reboot", "ansible.builtin.reboot", "ansible.legacy.reboot")
 SPECIAL_TAGS = {"all", "always", "never", "tagged", "untagged"}
@@ -170,7 +171,7 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """Add the hosts of a play with one of our tasks to the record."""
-        if self._name(task) in OURS:
+        if self._name(task) in OURS and task.args.get("operation") != TAGS:
             if not self.ours and self._name(task) == "goldnode_state" and not task.args.get("rollback"):
                 self._tell_findings()
             self.ours = True
@@ -187,7 +188,11 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_ok(self, result: Any) -> None:
         """A task came through."""
         found, name = result.result, self._name(result.task)
-        if name not in (*OURS, *REBOOT) or (result.task.loop is not None and "results" in found):
+        if (
+            name not in (*OURS, *REBOOT)
+            or result.task.args.get("operation") == TAGS
+            or (result.task.loop is not None and "results" in found)
+        ):
             return  # another's task, or the sum of items that were told one by one
         host = self.run.host(result.host.name)
         if name == "goldnode_state":
@@ -202,7 +207,7 @@ class CallbackModule(CallbackBase):
     v2_runner_item_on_ok = v2_runner_on_ok
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """A task failed, or the node refused."""
+        """Record a failed task or a refusal of the node."""
         found, host = result.result, self.run.host(result.host.name)
         if ignore_errors or (host.error is not None and "results" in found):
             return
@@ -221,7 +226,13 @@ class CallbackModule(CallbackBase):
         """The end."""
         self._tell("finished")
         tags = [tag for tag in context.CLIARGS.get("tags") or () if tag != "all"]
-        if self.selective and not self.ours and tags and self.turn and not stats.processed:
+        if (
+            self.selective
+            and not self.ours
+            and tags
+            and self.turn
+            and not (stats.ok or stats.failures or stats.dark)
+        ):
             self._refuse(
                 f"Nothing was done: --tags {','.join(tags)} selects no task. Tags: {', '.join(sorted(self.known_tags))}."
             )

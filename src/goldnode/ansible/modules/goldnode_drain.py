@@ -8,11 +8,11 @@ module: goldnode_drain
 short_description: Take a node out of service, and back
 description:
   - Takes a node out of service at the site's scheduler, and returns it. The scheduler is asked from the controller.
-  - What was found before the drain is recorded on the node (C(/var/lib/goldnode/drain.json)), in the scheduler's reason, and beside the
-    records of runs, before anything is changed. A run that is killed anywhere between drain and return is so ended by the next one.
-  - A node that another had already drained stays drained at O(state=resumed), with its reason, and RV(ignore:msg) says what returns it.
-    So does one that another has taken over since.
-  - How is said by inventory variables. C(goldnode_drain) is V(none) (the default; nobody is told), V(command), V(slurm) or V(kubectl).
+  - The state before the drain is recorded first, on the node (C(/var/lib/goldnode/drain.json)), in the scheduler's reason, and with the
+    records of runs. So the next run ends a run that was killed between drain and return.
+  - A node that another had already drained stays drained at O(state=resumed), with its reason, and RV(ignore:msg) names the
+    command that returns it. So does one that another has taken over since.
+  - Inventory variables define how. C(goldnode_drain) is V(none) (the default; no scheduler is notified), V(command), V(slurm) or V(kubectl).
   - With V(command), C(goldnode_drain_command) and C(goldnode_resume_command) are lists of words; the node's name is added to both, and the
     reason to the first. Its exit status 3 says that the node was drained already; a line C(reason: TEXT) that it then prints says for what.
   - C(goldnode_drain_name) is the scheduler's name of the host, by default its name in the inventory.
@@ -21,7 +21,7 @@ options:
   state:
     description:
       - V(drained) and V(resumed) are what the node is to be.
-      - V(left) looks at what an earlier run has left out of service, and changes no state. Where the drain of that run does not hold the node
+      - V(left) reports what an earlier run has left out of service, and changes no state. Where the drain of that run does not hold the node
         any more, its record is removed and the fact C(goldnode_left) is empty.
     type: str
     choices: [drained, left, resumed]
@@ -49,7 +49,7 @@ ansible_facts:
   type: dict
 drain:
   description:
-    - What the drain or the return came to. C(changed), C(in_service) before the drain, C(ours) where a run's drain holds the node now,
+    - Result of the drain or the return. C(changed), C(in_service) before the drain, C(ours) where a run's drain holds the node now,
       C(left) by which earlier run it was out of service, C(note) for a person, and C(record) (schema goldnode.drain/1).
   returned: always
   type: dict

@@ -15,16 +15,18 @@ description:
 options:
   operation:
     description:
-      - What to do. V(check) is of the action plugin. It has the program on the node judge that node, once the shell there has found the program to
+      - Operation to perform. V(check) is of the action plugin. It has the program on the node judge that node, once the shell there has found the program to
         be this version's and root's alone, and returns RV(rc) and what was printed.
+      - V(tags) is of the action plugin as well, and asks no node. It fails if the playbook of the task is the only one of the run. It is for a task
+        that runs if C(--tags) selects no part.
     type: str
-    choices: [plan, apply, check]
+    choices: [plan, apply, check, tags]
     default: plan
   state:
     description:
       - V(present) makes the node what its class says.
-      - V(absent) takes everything of goldnode's away again, as the node's own class document and record say; O(document) is not read, and
-        O(operation=apply) applies the whole removal, whatever O(part) says.
+      - V(absent) removes everything that goldnode applied, as the node's own class document and record say; O(document) is not read, and
+        O(operation=apply) applies the whole removal and ignores O(part).
       - V(earlier) takes the node back to a class document that it has had and kept; O(document) is not read. C(rollback.yml) uses it.
     type: str
     choices: [present, absent, earlier]
@@ -42,7 +44,7 @@ options:
     type: str
     default: ""
   rollback:
-    description: Of the action plugin; it asks for O(state=earlier) whatever C(goldnode_state) says of the host.
+    description: Of the action plugin; it implies O(state=earlier) and overrides C(goldnode_state) of the host.
     type: bool
     default: false
   tolerate:
@@ -70,7 +72,7 @@ options:
     description: With O(root), the file in it with the sources that apt takes packages from, and from no other.
     type: str
   lock_timeout:
-    description: Seconds to wait for whoever holds dpkg's lock, or for another run of goldnode on the node.
+    description: Seconds to wait for dpkg's lock, or for another run of goldnode on the node.
     type: int
     default: 120
 attributes:
@@ -92,7 +94,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 node_class:
-  description: What the host is meant to be.
+  description: Declared state of the host.
   returned: always
   type: dict
   contains:
@@ -103,7 +105,7 @@ resources:
   description:
     - One entry per resource that differs from the class, in the order in which they are applied. Of a plan and in check mode nothing
       is changed, and C(would_change) says that applying would.
-    - Contents of more than a few lines stand as a digest and a count of lines; C(--diff) shows them whole.
+    - Contents of more than a few lines appear as a digest and a count of lines; C(--diff) shows them in full.
   returned: unless the node refused
   type: list
   elements: dict
@@ -115,9 +117,9 @@ resources:
     changed: {description: Whether it was changed., type: bool}
     would_change: {description: Whether applying would change it., type: bool}
     reason: {description: "Why, as a rule V(want …, have …).", type: str}
-    before: {description: What is there; V(null) when nothing is., type: str}
-    after: {description: What is wanted there; V(null) when nothing is., type: str}
-    told: {description: What the change itself had to tell., type: str}
+    before: {description: Present content; V(null) when there is no content., type: str}
+    after: {description: Wanted content; V(null) when there is no content., type: str}
+    told: {description: Message of the change itself., type: str}
     error: {description: "Why the change failed, in one line; the whole of it is RV(ignore:msg).", type: str}
     seconds: {description: How long the change took; V(null) for what was not applied., type: float}
 part:
@@ -135,18 +137,18 @@ diff:
   type: list
   elements: dict
 ansible_facts:
-  description: The plan as it stands after the operation, as C(goldnode_plan).
+  description: The plan after the operation, as C(goldnode_plan).
   returned: when neither the module failed nor the node refused
   type: dict
   contains:
     goldnode_plan: {description: The plan (schema goldnode.plan/1)., type: dict}
 verdict:
-  description: The verdict of the boot check (schema goldnode.verdict/1), made anew.
+  description: The verdict of the boot check (schema goldnode.verdict/1), of a new check.
   returned: when O(operation=apply) changed something, with O(state=present)
   type: dict
 rollback:
   description:
-    - What the node returns to and what it leaves, as C(to) and C(left), each with C(document), C(class), C(class_digest), C(lock_digest),
+    - The documents that the node returns to and leaves, as C(to) and C(left), each with C(document), C(class), C(class_digest), C(lock_digest),
       C(stack), C(release), C(time) and C(good); C(again) says that it has returned there already. Also as C(goldnode_rollback) among the facts.
   returned: when O(rollback)
   type: dict
@@ -159,7 +161,7 @@ needs_program:
   returned: when that is so
   type: bool
 gate:
-  description: What the gate did with that verdict, line by line; it acts only when nothing is left to be brought.
+  description: Actions of the gate on that verdict, line by line; it acts only when nothing is left to apply.
   returned: when O(operation=apply)
   type: list
   elements: str
@@ -193,7 +195,7 @@ INSTALLED = "/usr/lib/goldnode/goldnode-node"
 
 
 def verified(path: str, digest: str) -> bool:
-    """Whether the program at `path` has the digest, and only root (or the user that runs this) can change it or put another in its place.
+    """Return whether the program at `path` has the digest, and only root (or the user that runs this) can change it or put another in its place.
 
     A directory that others can write to will do where its sticky bit keeps them from what is not theirs.
     """

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: goldnode_survey
-short_description: Look at a running node, read-only
+short_description: Survey a running node, read-only
 description:
   - Reads packages, apt sources and pins, drivers, other out-of-tree modules, GPUs and settings of a node, and changes nothing.
-  - C(goldnode adopt) calls it and proposes a class and a stack of what it tells.
+  - C(goldnode adopt) calls it and proposes a class and a stack from the result.
 options:
   program:
     description: The on-node program that does the work, in base64; the action plugin of the same name supplies it.
@@ -22,13 +22,13 @@ author: [the goldnode authors]
 """
 
 EXAMPLES = r"""
-- name: Look at the node
+- name: Survey the node
   goldnode_survey:
 """
 
 RETURN = r"""
 survey:
-  description: What the node is (schema goldnode.survey/1).
+  description: Description of the node (schema goldnode.survey/1).
   returned: always
   type: dict
 """

@@ -23,7 +23,7 @@ description:
   - A group whose name is a class of the catalog gives its hosts the compiled class document as C(goldnode_node_class). Nothing of a class
     is repeated in group_vars.
   - Before that the class is checked for what is known not to fit. One that is blocked has no document, and its hosts fail before they are
-    contacted; what else was found is in C(goldnode_class_findings), and is told once per class.
+    contacted; what else was found is in C(goldnode_class_findings), and is reported once per class.
   - A host in the groups of two classes is an error.
 options:
   stage:

@@ -77,7 +77,7 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
     except subprocess.TimeoutExpired:
         return record.missing(backend or "cpu", f"it did not end within {ask.limit:g} s and was killed")
     if not out.strip():
-        last = (err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:300]
+        last = (err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1][:300]
         return record.missing(backend or "cpu", f"goldnode-smoke ended with status {status}: {last}")
     return record.read(out, backend)
 
@@ -164,7 +164,7 @@ def _loaded(client: Any, image: OciImage) -> Iterator[str]:
         client.images.get(name)
     except ImageNotFound:
         raise ImageError(
-            f"docker does not load the image: {said[0] if said else 'it says nothing'}",
+            f"docker does not load the image: {said[0] if said else 'it gives no reason'}",
             remedy="build the image again",
         ) from None
     try:

@@ -37,7 +37,8 @@ def read(data: bytes, backend: str | None = None) -> Json:
         told = str(found["backend"])
     except (ValueError, KeyError, TypeError) as problem:
         raise ImageError(
-            f"what the image's goldnode-smoke printed is no record: {problem}", remedy="build the image again"
+            f"the output of the image's goldnode-smoke is not a record: {problem}",
+            remedy="build the image again",
         ) from problem
     if backend is not None and told != backend:
         raise ImageError(

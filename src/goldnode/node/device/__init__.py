@@ -1,4 +1,4 @@
-"""GPUs: their settings read and set, in a process of its own that can be killed when the driver hangs.
+"""Read and set GPUs in a separate process, which can be killed when the driver hangs.
 
 :mod:`child` is the side of the caller; :mod:`reader` is what `goldnode-node device` runs, with :mod:`nvidia` (NVML) and :mod:`amd`
 (sysfs) behind it. One JSON document goes in, one comes out (schema goldnode.device/1):

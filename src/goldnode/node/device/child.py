@@ -61,7 +61,7 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
     status, out = process.status or 0, process.said[process.out]
     if status != 0:
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        last = (process.text(process.err).strip().splitlines() or ["it said nothing"])[-1]
+        last = (process.text(process.err).strip().splitlines() or ["it printed nothing"])[-1]
         return {"error": f"the program that calls the GPU library ended {how}: {last}"}
     try:
         answer = json.loads(out)

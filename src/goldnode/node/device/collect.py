@@ -69,7 +69,7 @@ def fault(rc: int, text: Optional[str] = None) -> Json:
 
 
 def is_fault(value: Any) -> bool:
-    """Whether a value is a fault."""
+    """Return whether a value is a fault."""
     return isinstance(value, dict) and "fault" in value
 
 
@@ -145,7 +145,7 @@ def number(row: Any) -> Any:
 
 
 def watts(milli: int) -> float:
-    """Watts; whole where they are."""
+    """Return watts, as an integer if there is no fraction."""
     return milli / 1000 if milli % 1000 else milli // 1000
 
 
@@ -462,7 +462,7 @@ def processes(gpu: NvmlGpu) -> Json:
         "processes": [
             {
                 "pid": row.pid,
-                "memory_mib": fault(3, "the driver does not tell")
+                "memory_mib": fault(3, "the driver does not report it")
                 if row.usedGpuMemory is None
                 else row.usedGpuMemory // MIB,
             }

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def is_value(value: Any) -> bool:
-    """Whether it is a value and not a fault."""
+    """Return whether it is a value and not a fault."""
     return value is not None and not (isinstance(value, dict) and "rc" in value)
 
 

@@ -65,7 +65,7 @@ def get(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def is_fault(value: Any) -> bool:
-    """Whether a value is a fault."""
+    """Return whether a value is a fault."""
     return isinstance(value, dict) and "rc" in value
 
 

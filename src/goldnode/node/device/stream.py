@@ -197,7 +197,7 @@ def _ended(process: AnyProcess, err: bytes, left: float, host: Host) -> Optional
     if status == 0:
         return None
     err += process.said[process.err]  # the reason that it ended, if it printed one
-    last = (err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:200]
+    last = (err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1][:200]
     return f"the process that calls the GPU library ended {f'by signal {-status}' if status < 0 else f'with status {status}'}: {last}"
 
 
@@ -244,7 +244,7 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
         return _nothing(str(head["error"]), rc if isinstance(rc, int) else None)
     count = head.get("count")
     if not isinstance(count, int) or not 0 <= count <= 1024:
-        return _nothing("the GPU library told no number of GPUs")
+        return _nothing("the GPU library reported no number of GPUs")
     found: Dict[int, Json] = {}
     waiting: Dict[int, Any] = {}
     cost = None
@@ -266,7 +266,7 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
         if waiting.get(index, "") is not None:  # its answer is incomplete
             gpu["error"] = error or {
                 "fault": "unread",
-                "text": "the process that calls the GPU library said nothing of this GPU",
+                "text": "the process that calls the GPU library did not report this GPU",
             }
         gpus.append(gpu)
     return {

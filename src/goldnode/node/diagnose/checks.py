@@ -417,7 +417,7 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
                     )
                 )
             else:
-                unknown.append(f"{name}: no class document tells what it means (goldnode xid {word(code)})")
+                unknown.append(f"{name}: no class document explains it (goldnode xid {word(code)})")
         elif kind in LINES:
             bottleneck, weight, text = LINES[kind]
             found.append(
@@ -504,17 +504,17 @@ def throttling(
         return Line("load", UNKNOWN, "no GPU was read")
     uses = [value for value in (get(gpu, "utilization", "gpu") for gpu in gpus) if _number(value)]
     draws = [value for value in (get(gpu, "power", "draw_w") for gpu in gpus) if _number(value)]
-    fine = f"busy {_span(uses)} %" if uses else "how busy they are is not told"
+    fine = f"busy {_span(uses)} %" if uses else "their utilization is not reported"
     fine += f" at {_span(draws)} W" if draws else ""
     fine += ", not held back"
     if first is None:
-        unknown.append("throttling is told by two samples of one boot")
+        unknown.append("throttling needs two samples of one boot")
     elif (
         not judged
         and any(gpu.get("vendor") == "nvidia" for gpu in gpus)
         and not any(isinstance(get(gpu, "throttle", "active"), list) for gpu in gpus)
     ):
-        unknown.append("the GPUs do not tell what slows them down")
+        unknown.append("the GPUs do not report the cause of slowdowns")
     return line_of("load", found, fine, unknown)
 
 
@@ -600,9 +600,9 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             unknown = []  # iowait answers instead, on kernels without PSI
     elif shares is None:
         unknown.append(
-            "waiting is told by two samples of one boot"
+            "waiting needs two samples of one boot"
             if first is None
-            else "the kernel tells neither pressure (PSI) nor iowait"
+            else "the kernel reports neither pressure (PSI) nor iowait"
         )
     stuck = _stuck(first, second)
     if stuck:
@@ -622,7 +622,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     elif not isinstance(second.get("blocked"), list):
         unknown.append("blocked tasks could not be listed")
     unseen = second.get("blocked_unseen")
-    fine = "; nothing blocked" + (f" ({unseen} tasks not looked at)" if _number(unseen) and unseen else "")
+    fine = "; nothing blocked" + (f" ({unseen} tasks not inspected)" if _number(unseen) and unseen else "")
     return line_of("input", found, "waiting: " + (", ".join(parts) or "none") + fine, unknown)
 
 
@@ -755,7 +755,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     for gpu in gpus_of(second):
         found += _nvlinks(gpu, before.get(str(gpu.get("address"))))
     if first is None:
-        unknown.append("rates are told by two samples of one boot")
+        unknown.append("rates need two samples of one boot")
     elif not counted and not unknown:
         unknown.append("no interface could be watched")
     fine = (
@@ -867,7 +867,7 @@ def without_fault(sample: Json, unknown: List[str]) -> Tuple[str, str, Optional[
     if unknown:
         return (
             "undetermined",
-            f"nothing was found, and not all could be looked at: {', '.join(unknown)}",
+            f"nothing was found, and some could not be inspected: {', '.join(unknown)}",
             "goldnode-node check",
         )
     busy = _utilization(sample)

@@ -57,7 +57,7 @@ def run(host: Host, options: Any) -> int:
         samples = [load(name) for name in options.captures]
         first, second = (samples[0], samples[1]) if len(samples) == 2 else (None, samples[0])
     elif not host.live:
-        raise NodeError("diagnose looks at a machine that runs; for a recorded one use --from.")
+        raise NodeError("diagnose inspects a running machine; for a recorded one use --from.")
     else:
         from . import sample
 

@@ -25,7 +25,7 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
     workloads = sample.get("workloads")
     if not isinstance(workloads, dict) or is_fault(workloads):
         return (
-            Line("fit", UNKNOWN, "what runs is not in this capture")
+            Line("fit", UNKNOWN, "this capture has no processes")
             if _occupied(sample)
             else Line("fit", OK, "nothing runs")
         )
@@ -48,7 +48,7 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
         if is_fault(row.get("error")) or is_fault(libraries) or not isinstance(libraries, list):
             reason = row.get("error") or libraries
             unknown.append(
-                f"{who} could not be looked at: "
+                f"{who} could not be inspected: "
                 f"{plain(str(reason.get('text') if isinstance(reason, dict) else reason), 120)}"
             )
             continue
@@ -71,7 +71,7 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
             )
         )
     if workloads.get("unseen"):
-        unknown.append(f"{workloads['unseen']} processes could not be looked at in time")
+        unknown.append(f"{workloads['unseen']} processes could not be inspected in time")
     if not rows and _occupied(sample) and not unknown:
         unknown.append("the driver counts processes that cannot be seen from here (another PID namespace?)")
     fine = f"{looked} processes on the GPUs fit the driver" if looked else "nothing runs"
@@ -299,7 +299,7 @@ def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
         if not chosen_devices:
             text = (
                 f"{who}: NCCL_IB_HCA={wanted} names no device there is "
-                f"({', '.join(sorted(devices)[:6]) or 'there is none'})"
+                f"({', '.join(sorted(devices)[:6]) or 'there are no devices'})"
             )
             found.append(Suspect(text, COMMUNICATION, 89, "ibdev2netdev; NCCL_DEBUG=INFO on the job"))
         elif not any(selects(wanted, name, number) for name, number in active):

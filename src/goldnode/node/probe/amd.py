@@ -37,7 +37,7 @@ BITS = {
 
 
 def read_gpus(context: Context) -> List[Json]:
-    """The GPU objects of the capture for AMD's functions of its section ``pci``, in the order of their addresses."""
+    """Return the capture's GPU objects of the AMD functions in section ``pci``, ordered by address."""
     pci = context.captured.get("pci")
     functions = pci if isinstance(pci, dict) and not is_fault(pci) else {}
     mine = {
@@ -222,7 +222,7 @@ def throttle(data: Any) -> Json:
     offset = RESIDENCIES.get((content, size), RESIDENCIES.get((content, 0)))
     if form != 1 or (offset is None and content not in STATUS):
         return not_exposed(
-            f"gpu_metrics of revision {form}.{content} and {size} bytes says nothing of throttling that is known here"
+            f"gpu_metrics of revision {form}.{content} and {size} bytes has no known throttling fields"
         )
     if size > len(data) or size < (80 if offset is None else offset + 24):
         return unread(f"gpu_metrics is {len(data)} bytes and says {size}")

@@ -20,7 +20,7 @@ MOST = 64 << 20  # bytes of a record; the largest real one that was seen, of 8 G
 CLASS = "/etc/goldnode/class.json"
 # Sections of a capture and what they are, for the look at a record: anything else in their place is a fault.
 SECTIONS = {
-    "identity": dict, "os": dict, "driver": dict, "gpus": list, "nvswitches": list, "fabric_manager": dict, "devices": dict, "pci": dict,
+    "identity": dict, "os": dict, "driver": dict, "gpus": list, "nvswitches": list, "fabric_manager": dict, "devices": dict, "pci": dict, "pci_unread": list,
     "numa": dict, "events": dict, "cpu": dict, "memory": dict, "network": dict, "infiniband": dict, "storage": dict, "runtime": dict,
     "services": dict, "packages": dict, "pressure": dict, "time_sync": dict, "blocked": list, "limits": dict,
 }  # fmt: skip

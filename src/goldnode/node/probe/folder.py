@@ -112,7 +112,7 @@ class Folder:
             os.close(handle)
 
     def there(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether there is such a file."""
         try:
             os.stat(name, dir_fd=self.handle, follow_symlinks=False)
         except OSError as problem:

@@ -46,7 +46,7 @@ MOST_BLOCKED = 32
 
 
 def read(context: Context) -> Json:
-    """The sections identity, os, cpu, memory, pressure, time_sync, blocked and limits."""
+    """Return the sections identity, os, cpu, memory, pressure, time_sync, blocked and limits."""
     files = context.files
     tasks, unseen = blocked(files) if suspects(files) else ([], 0)
     clock = files.text("/proc/uptime") if context.host.live else ""
@@ -139,11 +139,11 @@ def virtual(files: Files, product: Json) -> Any:
         return "other" if flag else "none"
     if files.there("/proc/device-tree/hypervisor"):
         return "other"
-    return "none" if told else not_exposed("neither firmware nor processor tells")
+    return "none" if told else not_exposed("neither firmware nor processor reports it")
 
 
 def hypervisor_flag(files: Files) -> Optional[bool]:
-    """Whether the processor says that it is a hypervisor's (CPUID leaf 1); None where it has no such flag."""
+    """Return whether the processor says that it is a hypervisor's (CPUID leaf 1); None where it has no such flag."""
     data = files.data("/proc/cpuinfo", 4096)  # the first processor; all of hundreds cost milliseconds
     for line in data.splitlines() if isinstance(data, bytes) else ():
         if line.startswith(b"flags"):
@@ -191,7 +191,7 @@ def system(context: Context) -> Json:
 
 
 def letters(taint: int) -> str:
-    """The letters of a taint mask, as the kernel prints them; a bit that is newer than this program is its number."""
+    """Return the letters of a taint mask as the kernel prints them, and the number of an unknown bit."""
     return "".join(
         TAINTS[bit] if bit < len(TAINTS) else f"({bit})"
         for bit in range(taint.bit_length())
@@ -220,7 +220,7 @@ def _secure_boot(context: Context) -> Any:
             None,
         )
         state = bool(data[4] == 1) if isinstance(data, bytes) and len(data) > 4 else None
-    return not_exposed("no UEFI variable says so") if state is None else state
+    return not_exposed("no UEFI variable confirms it") if state is None else state
 
 
 def module_files(context: Context) -> Json:
@@ -443,7 +443,7 @@ def _stall(text: Any) -> Any:
 
 
 def time_sync(context: Context) -> Json:
-    """Whether the kernel holds its clock for synchronised (adjtimex(2)); of a directory that plays a node, what timesyncd left there."""
+    """Return whether the kernel holds its clock for synchronised (adjtimex(2)); of a directory that plays a node, what timesyncd left there."""
     synchronised: Any
     if not context.host.live:
         return not_exposed("an image does not run")
@@ -462,7 +462,7 @@ def time_sync(context: Context) -> Json:
 
 
 def suspects(files: Files) -> bool:
-    """Whether a task may have been blocked for long. Tasks in uninterruptible sleep count in the load average: one of half a minute has
+    """Return whether a task may have been blocked for long. Tasks in uninterruptible sleep count in the load average: one of half a minute has
     raised that of the last minute by 0.39. A node without load is spared the look at each of its tasks."""
     load, stat = files.text("/proc/loadavg"), files.data("/proc/stat", 1 << 20)
     at = stat.find(b"procs_blocked ") if isinstance(stat, bytes) else -1

@@ -151,7 +151,7 @@ def link(files: Files, name: str, real: bool) -> Json:
     if duplex == "unknown":
         duplex = not_exposed("its driver does not know")
     version = (
-        firmware(name) if real else not_exposed("told by the driver, which is asked on a live node alone")
+        firmware(name) if real else not_exposed("reported by the driver, which is asked on a live node only")
     )
     return {"speed_mbps": speed, "duplex": duplex, "firmware": version}
 
@@ -177,7 +177,7 @@ def firmware(name: str) -> Any:
         fault = not_exposed if problem.errno in (95, 19) else unread  # EOPNOTSUPP, ENODEV
         return fault(os.strerror(problem.errno or 0), problem.errno)
     text = answer.tobytes()[68:100].partition(b"\0")[0].decode("ascii", "replace").strip()
-    return text if text and text != "N/A" else not_exposed("its driver tells none")
+    return text if text and text != "N/A" else not_exposed("its driver reports none")
 
 
 # -- InfiniBand and RoCE

@@ -8,6 +8,8 @@ functions: of irrelevant ones only this file is read.
 
 from __future__ import annotations
 
+import os
+
 from .folder import Folder
 from .values import not_exposed, unread
 
@@ -32,7 +34,7 @@ SEVERITIES = ("correctable", "nonfatal", "fatal")
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is a PCI address as sysfs writes it: ``0000:18:00.0``; domains of a controller's own have more digits."""
+    """Return whether a name is a PCI address as sysfs writes it: ``0000:18:00.0``; domains of a controller's own have more digits."""
     parts = name.split(":")
     return (
         len(parts) == 3
@@ -52,7 +54,10 @@ def read(context: Context) -> Json:
     health = context.document.get("health")
     inner = health.get("on_package") if isinstance(health, dict) else None
     known = context.seen.functions if context.seen is not None else {}
-    return sections(files, identities(files, names, known), inner if isinstance(inner, list) else [])
+    ids = identities(files, names, known)
+    found = sections(files, ids, inner if isinstance(inner, list) else [])
+    unknown = unidentified(files, names, ids)
+    return {**found, "pci_unread": unknown} if unknown else found
 
 
 def identities(files: Files, names: Sequence[str], known: Mapping[str, Tuple[str, str]]) -> Functions:
@@ -65,6 +70,18 @@ def identities(files: Files, names: Sequence[str], known: Mapping[str, Tuple[str
                 if own is not None:
                     found[address] = own
     return found
+
+
+def unidentified(files: Files, names: Sequence[str], found: Functions) -> List[str]:
+    """Return the addresses of functions on the bus whose :func:`identity` is not in `found`: one may be a GPU.
+
+    A function that has been removed in the meantime is not on the bus.
+    """
+    return [
+        name
+        for name in names
+        if name not in found and is_address(name) and os.path.isdir(f"{files.root}{BUS}/{name}")
+    ]
 
 
 def sections(files: Files, ids: Functions, inner: Sequence[str]) -> Json:
@@ -184,7 +201,7 @@ def _device(folder: Folder, ids: Tuple[str, str], kind: str, path: List[str], ro
 
 
 def _gone(folder: Folder, row: Json) -> Any:
-    """Whether the configuration space reads all ones, as that of a device does which is off the bus. One in D3cold is not woken for that."""
+    """Return whether the configuration space reads all ones, as that of a device does which is off the bus. One in D3cold is not woken for that."""
     if row["power_state"] == "D3cold":
         return unread(SLEEPS)
     data = folder.data("config", 4)
@@ -321,7 +338,7 @@ def _judge(found: Json, path: Sequence[str], inner: Sequence[str]) -> None:
     if "virtual_of" in device:
         return
     if narrow is None:
-        device["limits"] = not_exposed("no hop says what its link can")
+        device["limits"] = not_exposed("no hop reports the capability of its link")
         return
     narrow["now"] = now
     if unknown:

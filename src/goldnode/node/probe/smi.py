@@ -92,12 +92,22 @@ def captured(root: Element) -> Json:
         "uptime": None,
         "source": "nvidia-smi-xml",
         "simulated": any(str(gpu.get("serial")).startswith("SIMULATED") for gpu in gpus),
-        "identity": {},
+        "identity": _guest(elements),
         "driver": driver,
         "gpus": gpus,
         "gpu_error": None,
         **({"gpu_count": int(attached)} if attached is not None and attached.isdigit() and not whole else {}),
     }
+
+
+# The modes of `gpu_virtualization_mode` by which a guest knows that it is one.
+GUESTS = {"pass-through": "GPU passed through", "vgpu": "vGPU"}
+
+
+def _guest(elements: Sequence[Element]) -> Json:
+    """Return the identity of the machine: only that it is a virtual one, if the driver reports it."""
+    modes = [_text(element, "gpu_virtualization_mode/virtualization_mode") or "" for element in elements]
+    return next(({"virtual": GUESTS[mode.lower()]} for mode in modes if mode.lower() in GUESTS), {})
 
 
 def _text(element: Element, path: str) -> Optional[str]:

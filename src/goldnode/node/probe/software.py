@@ -163,7 +163,8 @@ def services(context: Context, installed: Any) -> Json:
         if said.rc != 0 or not blocks:
             error = unread(f"systemctl show: {plain(said.err.strip() or 'no answer')}", said.rc)
     return {
-        name: _unit(rows[name]) if name in rows else error or unread("systemd did not tell") for name in names
+        name: _unit(rows[name]) if name in rows else error or unread("systemd did not report it")
+        for name in names
     }
 
 

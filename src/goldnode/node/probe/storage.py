@@ -128,7 +128,7 @@ def devices(files: Files) -> Dict[str, Json]:
 
 
 def hidden(name: str) -> bool:
-    """Whether it is one path of a disk with several, as nvme0c1n1 is: the disk itself is there too."""
+    """Return whether it is one path of a disk with several, as nvme0c1n1 is: the disk itself is there too."""
     return name.startswith("nvme") and "c" in name[4:].partition("n")[0]
 
 
@@ -233,7 +233,7 @@ def decode(page: bytes) -> Json:
     kelvin = int.from_bytes(page[1:3], "little")
     return {
         "critical_warning": page[0],
-        "temperature_c": kelvin - 273 if kelvin else not_exposed("the disk tells no temperature"),
+        "temperature_c": kelvin - 273 if kelvin else not_exposed("the disk reports no temperature"),
         "available_spare": page[3],
         "spare_threshold": page[4],
         "percentage_used": page[5],
@@ -246,7 +246,7 @@ def decode(page: bytes) -> Json:
 
 
 def remote(kind: str) -> bool:
-    """Whether a file system is not on a disk of this machine."""
+    """Return whether a file system is not on a disk of this machine."""
     return kind in REMOTE or kind.startswith("fuse.")
 
 

@@ -34,12 +34,12 @@ def unread(text: str, rc: Optional[int] = None) -> Fault:
 
 
 def is_fault(value: Any) -> bool:
-    """Whether a value is a fault."""
+    """Return whether a value is a fault."""
     return isinstance(value, dict) and "fault" in value
 
 
 def known(value: Any) -> bool:
-    """Whether there is a value at all: neither missing nor a fault."""
+    """Return whether there is a value at all: neither missing nor a fault."""
     return value is not None and not is_fault(value)
 
 
@@ -102,7 +102,7 @@ class Files:
             return None
 
     def there(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether there is such a file."""
         return os.path.lexists(self.root + name)
 
     def real(self, name: str) -> Optional[str]:

@@ -37,11 +37,14 @@ OUTCOMES = {
 METRICS = {
     "goldnode_info": (
         "gauge",
-        "What the node is: class and its digest, lock, stack, image, driver. Always 1.",
+        "Identity of the node: class and its digest, lock, stack, image, driver. Always 1.",
     ),
     "goldnode_simulated": ("gauge", "1 when any of the hardware is simulated."),
     "goldnode_last_run_timestamp_seconds": ("gauge", "When the last check was made, seconds since 1970."),
-    "goldnode_verdict_limit_seconds": ("gauge", "For how long a verdict counts; an older one says nothing."),
+    "goldnode_verdict_limit_seconds": (
+        "gauge",
+        "For how long a verdict counts; an older one does not count.",
+    ),
     "goldnode_verdict_holds": (
         "gauge",
         "1 when the verdict counts: of this boot, of the class of the node, and not too old.",
@@ -63,7 +66,7 @@ METRICS = {
     "goldnode_gate_open": ("gauge", "1 while the gate lets work start."),
     "goldnode_drained": (
         "gauge",
-        "1 while this node is drained by goldnode, 0 while it is not or somebody else has drained it.",
+        "1 while this node is drained by goldnode, 0 while it is not or another party has drained it.",
     ),
     "goldnode_gpu_info": ("gauge", "A GPU: its address, name, PCI id, VBIOS. Always 1."),
     "goldnode_gpu_lost": ("gauge", "1 when the GPU is listed and cannot be reached."),

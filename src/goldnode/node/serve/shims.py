@@ -12,11 +12,11 @@ from ..verdict import current
 MEMORY = "/var/lib/goldnode/slurm-health"  # the reason for which SLURM (below) has drained the node
 
 SLURM = f"""#!/bin/sh
-# goldnode: Slurm's HealthCheckProgram, for classes with `gate: drain`. It always exits with 0, and says what it does in slurmd's log.
+# goldnode: Slurm's HealthCheckProgram, for classes with `gate: drain`. It always exits with 0, and logs its actions to slurmd's log.
 #
-# A bad verdict drains the node through goldnode's gate, at the check that finds it. What the gate cannot tell is that nothing checks any
-# more: then this program drains, and resumes when checks are made again and the gate is open. It drains no node that is drained already,
-# resumes only what it drained itself (the reason must still be its own, word for word), and does not drain a second time what a person
+# A bad verdict drains the node through goldnode's gate, at the check that finds it. The gate cannot report that checks have
+# stopped: then this program drains, and resumes when checks are made again and the gate is open. It drains no node that is drained already,
+# resumes only what it drained itself (the reason must still be its own, word for word), and does not drain a second time a node that a person
 # has resumed meanwhile.
 run=${{GOLDNODE_RUN:-/run/goldnode}} state=${{GOLDNODE_STATE:-/var/lib/goldnode}}
 memory=$state/slurm-health limit={current.LIMIT}
@@ -71,7 +71,7 @@ case $drained:$reason in
 yes:"$text"*)
     timeout 20 scontrol update NodeName="$node" State=RESUME && rm -f "$memory" && echo "goldnode: resumed $node: checks are made again" >&2
     ;;
-*) rm -f "$memory" ;; # somebody has resumed it, or has a reason of his own
+*) rm -f "$memory" ;; # it was resumed, or drained for another reason
 esac
 exit 0
 """

@@ -176,7 +176,7 @@ def earlier(known: List[Json], to: str = "") -> RollbackTarget:
         raise GoneError(
             "nothing-earlier",
             "The node has had no other class document than that of lock "
-            f"{short(now['lock_digest'])} ({now['stack']}), wholly brought.",
+            f"{short(now['lock_digest'])} ({now['stack']}), fully applied.",
             "There is nothing to return to: change the stack or its lock, and run site.yml.",
         )
     return RollbackTarget(found[-1], now, False)

@@ -299,8 +299,8 @@ class Applier:
         leaving = sorted(records.removed_by(simulated) - free)
         if leaving:
             raise NodeError(
-                f"installing the locked set would remove {', '.join(leaving)}, which goldnode has "
-                "not been told to remove. "
+                f"installing the locked set would remove {', '.join(leaving)}, whose removal goldnode "
+                "was not asked for. "
                 "Remove those packages yourself, or change the stack; no package was changed."
             )
 
@@ -656,8 +656,8 @@ def perform(applier: Applier, action: Action, done: List[Dict[str, Any]]) -> Non
         row["error"] = str(problem)
     except OSError as problem:
         row["error"] = (
-            f"{problem.filename or action.target}: {problem.strerror}. Mend that on the node and "
-            "run again; what was done before stands."
+            f"{problem.filename or action.target}: {problem.strerror}. Fix that on the node and run "
+            "again; what was done before remains."
         )
     finally:
         row["seconds"] = round(time.monotonic() - begun, 2)
@@ -777,6 +777,8 @@ def withdraw(
         after = before
         if before.actions:
             host.write(JOURNAL, json.dumps({"part": ABSENT}).encode())
+            if host.live:
+                say(f"{ABSENT}: start")  # the lines before it are of earlier runs
         for _ in range(2):  # the first pass may uncover more; a second settles it
             for action in after.actions:
                 perform(applier, action, done)

@@ -73,7 +73,7 @@ def gpu_containers(default: Optional[str]) -> List[Json]:
         rows = ask("/containers/json")
     except OSError as error:
         unknown = (
-            f"docker does not answer at {SOCKET}, so that nobody can say what its containers use: {error}"
+            f"docker does not answer at {SOCKET}, so that it is unknown what its containers use: {error}"
         )
         return [{"id": "unknown", "name": "any container", "why": unknown}]
     found = []

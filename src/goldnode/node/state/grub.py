@@ -165,7 +165,7 @@ def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Gr
         return GrubChoice(None, via, wanted or None, None, False, script.blind + note)
     if wanted is None:
         return GrubChoice(
-            None, via, None, None, False, "the default depends on what only the boot itself can tell" + note
+            None, via, None, None, False, "the default depends on what only the boot itself decides" + note
         )
     if not script.menu:
         return GrubChoice(None, via, wanted or None, None, False, "grub.cfg has no menu entry" + note)

@@ -280,8 +280,8 @@ def queried(host: Host) -> List[List[str]]:
     host.commands.append(("dpkg-query",))
     if found.rc != 0:  # a plan based on an empty package list would be wrong
         raise NodeError(
-            f"dpkg-query cannot tell what is installed: {found.tail(2)}. Put dpkg's database "
-            "right, then run again."
+            f"dpkg-query cannot list what is installed: {found.tail(2)}. Repair dpkg's database, then "
+            "run again."
         )
     return [line.split("\t") for line in found.out.splitlines()]
 
@@ -563,7 +563,7 @@ def systemd_boot_choice(host: Host, place: str, release: str) -> Dict[str, Optio
     reason = (
         chosen.reason
         if after or not chosen.entry
-        else f"{chosen.reason}, whose kernel does not tell its release"
+        else f"{chosen.reason}, whose kernel does not state its release"
     )
     return {
         "loader": "systemd-boot",
@@ -586,11 +586,9 @@ def functions(host: Host) -> Dict[str, Tuple[str, str]]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     found = pci.identities(files, names, {})
-    for address in names:
+    for address in pci.unidentified(files, names, found):
         place = f"{files.root}{pci.BUS}/{address}"
-        # A function that has been removed in the meantime is not on the bus.
-        if address not in found and pci.is_address(address) and os.path.isdir(place):
-            raise OSError(errno.EIO, "its PCI id and class cannot be read", place)
+        raise OSError(errno.EIO, "its PCI id and class cannot be read", place)
     return found
 
 

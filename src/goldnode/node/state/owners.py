@@ -290,7 +290,7 @@ def record_refusals(seen: Observed) -> List[Refusal]:
             )
     wrong = {path: have for path, have in seen.strays.items() if path.startswith(RECORD + "/")}
     if wrong:
-        text = f"What goldnode noted of this node may have been changed by others: {_listed(wrong)}."
+        text = f"The records of goldnode on this node may have been changed by others: {_listed(wrong)}."
         remedy = (
             f"Look at them, then `chown -R root:root {RECORD} && chmod -R go-w {RECORD}`, or remove "
             "them, and run again."

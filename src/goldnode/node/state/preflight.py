@@ -147,7 +147,7 @@ def notes(document: Document, seen: Observed) -> List[Note]:
             )
         )
     elif document.get("gpu") and document["simulated"] and not seen.simulated:
-        found.append(Note("gpu", "the class says simulated: its GPUs are not looked for on the PCI bus"))
+        found.append(Note("gpu", "the class says simulated: the PCI bus is not searched for its GPUs"))
     found += [
         Note(name, "declared by the class; this version neither sets nor reads it")
         for name in unread(document)

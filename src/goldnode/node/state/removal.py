@@ -255,7 +255,7 @@ def removal(
         for name in changed
     ):
         text = (
-            "what runs now keeps the settings that were made (sysctl, governor, MTU, swap, GPU): they "
+            "running processes keep the settings that were made (sysctl, governor, MTU, swap, GPU): they "
             "go with a reboot"
         )
         notes.append(Note("settings.live", text))
@@ -288,7 +288,7 @@ def open_gate(seen: Observed) -> List[Action]:
         return []
     return [
         Action(
-            "sanity", "gate.release", "gate", "nobody would open it again", BOOT, "kept by goldnode\n", None
+            "sanity", "gate.release", "gate", "nothing would open it again", BOOT, "kept by goldnode\n", None
         )
     ]
 
@@ -552,7 +552,7 @@ def leaving(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[str], List[
             root = needed[root]
         if root not in keep:
             text = (
-                f"{name} stays: {root} needs it, which goldnode did not bring. Without {root}: apt-get "
+                f"{name} stays: {root} needs it, which goldnode did not install. Without {root}: apt-get "
                 f"purge {name}"
             )
             notes.append(Note("packages.needed", text))
@@ -574,8 +574,8 @@ def unknown(document: Optional[Document], seen: Observed, record: Mapping[str, A
     if not names:
         return []
     text = (
-        f"{len(names)} packages of the stack stay, since an older goldnode did not note which of them "
-        "it brought. "
+        f"{len(names)} packages of the stack stay, since an older goldnode did not record which of them "
+        "it installed. "
     )
     text += f"To take them away: apt-get purge {' '.join(names)}"
     return [Note("packages.unknown", text)]
@@ -608,7 +608,7 @@ def staying(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> 
     if removed:
         names = " ".join(f"{name}={version}" for name, version in sorted(removed.items()))
         sources = sorted({row["uri"] for row in (record.get("first") or {}).get("sources", ())})
-        text = f"removed by goldnode for another stack, and not brought back: apt-get install {names}"
+        text = f"removed by goldnode for another stack, and not reinstalled: apt-get install {names}"
         notes.append(
             Note(
                 "packages.removed",
@@ -765,7 +765,7 @@ def settle(seen: Observed) -> Action:
         "node_class",
         "removal.settle",
         " and ".join(who) or "journal",
-        "what they had read has left",
+        "their source was removed",
         BOOT if who else IMAGE,
         None,
         None,

@@ -55,7 +55,7 @@ def run(host: Host, options: Any) -> int:
     left = host.exists(deltas.SET_ASIDE)
     if fault is not None and not fnmatchcase("memory.state", options.id):
         raise NodeError(
-            f"{deltas.MEMORY} cannot be used: {fault}. Run `goldnode-node check`, which sets it aside."
+            f"{deltas.MEMORY} cannot be used: {fault}. Run `goldnode-node check`, which moves it away."
         )
     if not memory and not left:
         raise NodeError(f"nothing is kept in {deltas.MEMORY} yet. Run `goldnode-node check` first.")

@@ -196,7 +196,7 @@ def unkept(verdict: Json, problem: OSError) -> Json:
     """The verdict of a check that could not keep what the next one needs: never healthy, for counters would be judged from nowhere."""
     text = rules.plain(f"it cannot be written: {problem.strerror or problem}")
     remedy = Remedy("Make room on the root filesystem, or see dmesg for why it is read-only.", PERSON)
-    finding = Finding("memory.state", MISMATCH, "what the next check needs is kept", text, remedy)
+    finding = Finding("memory.state", MISMATCH, "the state for the next check is stored", text, remedy)
     code = verdict["exit_code"] or DEGRADED
     counts = {**verdict["counts"], MISMATCH: verdict["counts"][MISMATCH] + 1}
     findings = [item for item in verdict["findings"] if item["id"] != finding.id] + [as_json(finding)]
@@ -467,7 +467,8 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 want,
                 want if fault is None else fault,
                 Remedy(
-                    f"Run site.yml: it {'installs' if driver.get('built') else 'builds'} the module, and tells why when it cannot.",
+                    f"Run site.yml: it {'installs' if driver.get('built') else 'builds'} the module, and "
+                    "reports why when it cannot.",
                     SITE,
                 ),
             )
@@ -605,7 +606,7 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             document["digest"],
             computed if same else digest(str(declared).encode()),
             Remedy(
-                "Run site.yml: the class has changed since it was applied, or somebody has edited it on the node.",
+                "Run site.yml: the class has changed since it was applied, or it was edited on the node.",
                 SITE,
             ),
         ),
@@ -643,7 +644,8 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             ROOT_ALONE,
             ROOT_ALONE if not own else "; ".join(own[:4]) + (" …" if len(own) > 4 else ""),
             Remedy(
-                "Find out who changed that and what ran since as root, then run site.yml: it gives back to root what goldnode wrote.",
+                "Find out who changed that and what ran since as root, then run site.yml: it makes root "
+                "own goldnode's files again.",
                 SITE,
             ),
         ),
@@ -676,7 +678,7 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
             "boot.next",
             DEFERRED,
             release,
-            f"this boot tries an image ({slots['tried']}): it is told once that is good",
+            f"this boot tries an image ({slots['tried']}): it is reported once the image is good",
         )
     elif slots.get("next") not in (None, slots.get("running")):
         image = slots["slots"][slots["next"]]["image"]

@@ -42,7 +42,7 @@ def fault(
     if verdict.get("exit_code") not in (0, 1, 2, 3, 4) or not isinstance(verdict.get("findings"), list):
         return f"{VERDICT} is not whole"
     if identity is None or uptime is None:
-        return "this boot cannot be told from another: /proc is not readable"
+        return "this boot cannot be identified: /proc is not readable"
     at = verdict.get("uptime")
     if verdict.get("boot_identity") != identity or not isinstance(at, (int, float)) or at > uptime + 1:
         return "the last verdict is of another boot"

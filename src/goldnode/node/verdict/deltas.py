@@ -296,7 +296,8 @@ def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
 REMEDIES = {
     "gpu": (
         Remedy(
-            "Another GPU, or another VBIOS, than this node had: was it replaced? Then say so: `goldnode-node ack --id changed.gpu`.",
+            "Another GPU, or another VBIOS, than this node had: was it replaced? Then acknowledge it: "
+            "`goldnode-node ack --id changed.gpu`.",
             PERSON,
             ACKNOWLEDGE,
         ),
@@ -312,7 +313,8 @@ REMEDIES = {
     ),
     "bios": (
         Remedy(
-            "Was the firmware updated? Then say so: `goldnode-node ack --id changed.bios`; see that its settings are still the class's.",
+            "Was the firmware updated? Then acknowledge it: `goldnode-node ack --id changed.bios`; see "
+            "that its settings are still the class's.",
             PERSON,
             ACKNOWLEDGE,
         ),
@@ -377,7 +379,7 @@ def changes(
 
 STANDS = ("gpu.ecc.uncorrected", "gpu.sram", "memory.edac", "pcie.aer")
 SETTLE = (
-    "Repair or replace what it was, then say so: `goldnode-node ack --id {id}{subject} --by … --reason …`."
+    "Repair or replace it, then acknowledge it: `goldnode-node ack --id {id}{subject} --by … --reason …`."
 )
 
 
@@ -531,7 +533,7 @@ def told(host: Host, fault: Optional[str]) -> List[Finding]:
     got = (
         f"{MEMORY}: {fault}; what was counted before is not known"
         if fault
-        else f"{SET_ASIDE} was set aside: what was counted before it is not known"
+        else f"{SET_ASIDE} was moved away: earlier counts are lost"
     )
     remedy = Remedy(
         "Look whether the disk is sound (dmesg); then `goldnode-node ack --id memory.state` takes the old file away.",
@@ -542,7 +544,7 @@ def told(host: Host, fault: Optional[str]) -> List[Finding]:
         Finding(
             "memory.state",
             MISMATCH,
-            "what the last check kept",
+            "the record of the last check",
             plain(got, 240),
             remedy,
             None,

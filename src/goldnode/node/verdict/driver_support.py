@@ -117,7 +117,8 @@ def _known_bad(capture: Mapping[str, Any], facts: Facts, version: str) -> List[F
 def _host(capture: Mapping[str, Any], facts: Facts, version: str) -> Dict[str, Any]:
     """Return what conditions compare with; a key without a value is unknown, and its condition does not hold."""
     gpus = [gpu for gpu in rules.as_list(capture.get("gpus")) if isinstance(gpu, dict) and not is_fault(gpu)]
-    known = [facts["models"][gpu["pci_id"]] for gpu in gpus if gpu.get("pci_id") in facts["models"]]
+    ids = [str(gpu.get("pci_id")) for gpu in gpus]
+    known = [facts["models"][name] for name in ids if name in facts["models"]]
     system = rules.as_map(capture.get("os"))
     line = rules.fetch(system, "kernel.cmdline")
     return {

@@ -211,7 +211,7 @@ def remembered(memory: Mapping[str, Any]) -> Json:
 
 
 def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
-    """Whether the log could be read, and from its beginning."""
+    """Return whether the log could be read, and from its beginning."""
     wanted = "the kernel's log since boot"
     remedy = Remedy(
         "Read it with `journalctl -k -b`; keep it with a persistent journal (/var/log/journal) or a larger ring (kernel parameter log_buf_len).",
@@ -239,7 +239,7 @@ def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
     sources = ", ".join(_scalars(events.get("sources"))) or "nothing"
     if events.get("truncated"):
         acked = kept["acked"]
-        text = f"its beginning is lost (read from {sources}): what stood there is not known"
+        text = f"its beginning is lost (read from {sources}): earlier lines are unknown"
         if acked.get("truncated") and acked.get("boot_id") == events.get("boot_id"):
             return Finding("events.log", MATCH, wanted, text + "; acknowledged")
         return Finding(
@@ -269,7 +269,7 @@ def _key(row: Mapping[str, Any]) -> str:
 
 
 def _settled(row: Json, kept: Json, log: Json) -> bool:
-    """Whether a person has acknowledged all lines of this row."""
+    """Return whether a person has acknowledged all lines of this row."""
     acked = kept["acked"]
     if not log.get("boot_id") or acked.get("boot_id") != log["boot_id"]:
         return False
@@ -379,7 +379,7 @@ def _xid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
         return Fault(row, UNREAD, NOTHING, "an Xid in a form that this version does not know")
     entry = _entry(table, code)
     if entry is None:
-        why = "the class document has no table of Xids: run site.yml" if table is None else "nobody lists it"
+        why = "the class document has no table of Xids: run site.yml" if table is None else "it is not listed"
         return Fault(row, UNREAD, NOTHING, f"Xid {code}: {why}")
     action, meaning, name = entry
     blast = BLAST.get(action, GPU if meaning == DRAIN else NOTHING)
@@ -416,7 +416,7 @@ def _workflows(faults: List[Fault]) -> List[Fault]:
         last = _seq(fault.row)
         if after is not None and fault.blast == GPU and last is not None and last < after:
             fault = fault._replace(
-                meaning=NONE, blast=NOTHING, text=fault.text + ", settled by a reset that Xid 154 tells"
+                meaning=NONE, blast=NOTHING, text=fault.text + ", settled by a reset that Xid 154 reports"
             )
         found.append(fault)
     return found
@@ -447,7 +447,8 @@ def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequenc
                 gpus = sorted({str(fault.row.get("address")) for fault in shown})
                 text += f"; seen as NVLink errors by {len(gpus)} GPUs ({', '.join(gpus)})"
             remedy = Remedy(
-                "Drain the node and restart it, which resets GPUs and switches; where it comes back, have the link looked at.",
+                "Drain the node and restart it, which resets GPUs and switches; where it comes back, "
+                "have the link inspected.",
                 REBOOT,
                 REPAIR,
             )
@@ -541,7 +542,7 @@ def _remedy(where: Optional[str], blast: str, severity: str) -> Remedy:
         text = "Drain the node and restart it; where the GPU stays away, cut the power for half a minute. Keep `nvidia-bug-report.sh` for the ticket."
         return Remedy(text, REBOOT, REPAIR)
     if blast == VISIT:
-        return Remedy("Drain the node; have power cables and seating of the GPU looked at.", REPAIR)
+        return Remedy("Drain the node; have power cables and seating of the GPU inspected.", REPAIR)
     return Remedy(
         "Look at the lines with `goldnode xid`; `goldnode-node ack` when it is understood.",
         PERSON,
@@ -629,7 +630,7 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
         ):
             text = f"a device of driver {_parameters(row).get('driver')} does not answer any more"
             remedy = Remedy(
-                "Restart the node; where the device stays away, have it looked at.", REBOOT, REPAIR
+                "Restart the node; where the device stays away, have it inspected.", REBOOT, REPAIR
             )
             where = _text(row.get("address"))
             found.append(
@@ -718,7 +719,7 @@ def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding
 
 
 def _works(capture: Mapping[str, Any], where: Any) -> bool:
-    """Whether the GPU library lists this GPU (without an address: every GPU that the node has) and can reach it now."""
+    """Return whether the GPU library lists this GPU (without an address: every GPU that the node has) and can reach it now."""
     gpus = _list(capture.get("gpus"))
     if capture.get("gpu_error") is not None or not gpus:
         return False
@@ -734,7 +735,7 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     kind = _parameters(row).get("type")
     text = f"{severity} PCIe error" + (f" ({kind})" if kind else "")
     remedy = Remedy(
-        "Have seating, riser and cable of the device looked at; a restart trains the link anew.", REPAIR
+        "Have seating, riser and cable of the device inspected; a restart trains the link again.", REPAIR
     )
     if severity == "corrected":
         most = limits.get("aer_correctable_minute")
@@ -810,7 +811,7 @@ def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """A PCIe slot that went down has lost its device. Network links go down at each start: they are judged by their state and counters."""
     slot = _parameters(row).get("slot")
     if slot is not None:
-        remedy = Remedy("Restart the node; where the device stays away, have it looked at.", REBOOT, REPAIR)
+        remedy = Remedy("Restart the node; where the device stays away, have it inspected.", REBOOT, REPAIR)
         return _of_row(row, "pcie.slot_down", f"the link of slot {slot} went down", remedy, NODE)
     return _of_row(row, "net.link_down", "the link went down", subject=_parameters(row).get("interface"))
 

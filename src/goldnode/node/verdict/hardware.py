@@ -29,7 +29,7 @@ from .rules import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Optional
+    from typing import Any, Dict, List, Mapping, Optional
 
 
 # The action that the driver requests (NVML field 230), and what the action disrupts.
@@ -95,7 +95,7 @@ def library(node: Node) -> Answer:
 
 
 def in_driver(row: Mapping[str, Any]) -> bool:
-    """Whether a task in uninterruptible sleep waits in a GPU driver."""
+    """Return whether a task in uninterruptible sleep waits in a GPU driver."""
     return str(row.get("wait")).startswith(
         ("nv", "_nv", "uvm", "rm_", "os_acquire", "amdgpu", "kfd", "drm_sched", "xe_", "i915")
     )
@@ -262,9 +262,17 @@ def vram(node: Node, gpu: Any) -> Answer:
         and fetch(other, "ecc.current") == fetch(gpu, "ecc.current")
     ]
     most = max(size for size in alike if is_number(size))
-    if value < most:
+    # Without ECC no cell is taken out of use. A display takes some MiB.
+    if value < most * (1 if is_number(fetch(gpu, "ecc.volatile.uncorrected")) or _remaps(gpu) else 1 - share):
         return bad(f"{most} MiB, as others of this node", f"{value} MiB")
     return ok(expected or f"{most} MiB")
+
+
+def _remaps(gpu: Any) -> bool:
+    """Return whether the GPU can take rows or pages of its memory out of use."""
+    return any(
+        is_number(fetch(gpu, path)) for path in ("remapped_rows.uncorrectable", "retired_pages.double_bit")
+    )
 
 
 @gpu_rule("gpu.vbios")
@@ -283,7 +291,22 @@ def vbios(node: Node, gpu: Any) -> Answer:
     ]
     same: List[str] = [item for item in alike if isinstance(item, str)]
     usual = max(sorted(set(same)), key=same.count)
+    if _pairs(node, gpu):
+        return ok("the same versions on each board")
     return ok("one version on all") if value == usual else bad(f"{usual}, as others of this node", value)
+
+
+def _pairs(node: Node, gpu: Any) -> bool:
+    """Return whether the model has several GPUs on a board, each with its own VBIOS, and the boards are alike.
+
+    The GPUs of a board have one serial number.
+    """
+    boards: Dict[str, List[str]] = {}
+    for other in node.gpus:
+        if other.get("pci_id") == gpu.get("pci_id") and isinstance(other.get("serial"), str):
+            boards.setdefault(other["serial"], []).append(str(other.get("vbios")))
+    versions = {tuple(sorted(found)) for found in boards.values()}
+    return len(boards) > 1 and len(versions) == 1 and len(set(next(iter(versions)))) > 1
 
 
 @gpu_rule("gpu.bar1")
@@ -335,7 +358,7 @@ def _ecc_on(node: Node, gpu: Any) -> Optional[str]:
 def volatile(node: Node, gpu: Any) -> Answer:
     value, said = node.number(gpu, "ecc.volatile.uncorrected", _ecc_on(node, gpu))
     if value is None:
-        return said
+        return _hidden_by_mig(gpu, "ecc.volatile.uncorrected", "0 since the driver was loaded", "ECC") or said
     expected = "0 since the driver was loaded"
     if value <= node.limit("volatile_uncorrected", 0):
         return ok(expected)
@@ -405,20 +428,23 @@ def _remap(node: Node, gpu: Any, key: str, good: str, wrong: str) -> Answer:
     value, said = node.flag(gpu, f"remapped_rows.{key}")
     if value is not None:
         return ok(good) if not value else bad(good, wrong, *_ecc_evidence(gpu))
-    if said is None and fetch(gpu, "mig.current") is True and is_fault(fetch(gpu, f"remapped_rows.{key}")):
-        # NVML answers 3 while MIG instances exist. The driver's own verdict covers it where there is one; nothing else does.
-        covered = gpu.get("recovery_action") == "none"
-        told = "hidden while MIG is on" + ("; the driver itself asks for nothing" if covered else "")
-        return Said(
-            NOT_EXPOSED,
-            None if covered else good,
-            told,
-            (),
-            None,
-            Remedy("Look at it when MIG is off: `nvidia-smi -q -d ROW_REMAPPER`.", PERSON),
-            NOTHING,
-        )
-    return said
+    if said is not None:
+        return said
+    return _hidden_by_mig(gpu, f"remapped_rows.{key}", good, "ROW_REMAPPER")
+
+
+def _hidden_by_mig(gpu: Any, path: str, good: str, section: str) -> Answer:
+    """Return the answer for a value that the driver does not state while MIG is on; None otherwise.
+
+    The driver's own recovery action covers it where there is one; nothing else does.
+    """
+    value = fetch(gpu, path)
+    if fetch(gpu, "mig.current") is not True or not is_fault(value) or value["fault"] != NOT_EXPOSED:
+        return None
+    covered = gpu.get("recovery_action") == "none"
+    told = "hidden while MIG is on" + ("; the driver itself asks for nothing" if covered else "")
+    remedy = Remedy(f"Check it when MIG is off: `nvidia-smi -q -d {section}`.", PERSON)
+    return Said(NOT_EXPOSED, None if covered else good, told, (), None, remedy, NOTHING)
 
 
 @gpu_rule("gpu.remap.spare")

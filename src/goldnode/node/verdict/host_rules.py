@@ -179,7 +179,7 @@ def firmware(node: Node) -> Answer:
 
 
 def _real(node: Node) -> List[Any]:
-    """(name, row) of interfaces that are hardware, or that the class names."""
+    """Return (name, row) of interfaces that are hardware, or that the class names."""
     rows = as_map(node.capture.get("network"))
     named = as_map(node.baseline.get("network"))
     return [
@@ -270,7 +270,7 @@ def flaps(node: Node) -> Answer:
             found.append(
                 bad(
                     "counters that count",
-                    "a counter stands at its end (32 bits)",
+                    "a counter is at its maximum (32 bits)",
                     remedy=Remedy("Clear it: `perfquery -x -R` on the node.", COMMAND),
                     subject=f"{name}/{port}",
                 )

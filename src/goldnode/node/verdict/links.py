@@ -22,6 +22,13 @@ REST_PSTATE, REST_USE = (
 )  # a GPU in P5 or below, or used less than half, may have slowed its link down (field notes of the NVML field)
 
 
+HOSTED = Remedy(
+    "The host of this virtual machine has the slot: compare with another machine of the same type, and have the "
+    "provider replace this one if that has all lanes. Declare the link in the class if it is by design.",
+    PERSON,
+)
+
+
 def wanted(node: Node, gpu: Mapping[str, Any], key: str) -> Tuple[Optional[int], str]:
     """The generation or width that is right for a GPU, and why; (None, "") where nothing says it. By address, by class, by facts."""
     row = node.overrides.get(str(gpu.get("address")), {})
@@ -41,9 +48,14 @@ def wanted(node: Node, gpu: Mapping[str, Any], key: str) -> Tuple[Optional[int],
     return None, ""
 
 
+def is_guest(capture: Mapping[str, Any]) -> bool:
+    """Return whether the capture is of a virtual machine."""
+    return as_map(capture.get("identity")).get("virtual") not in (None, "none")
+
+
 def is_virtual(node: Node) -> bool:
-    """Whether a hypervisor shows ports of its own invention above the GPUs."""
-    return as_map(node.capture.get("identity")).get("virtual") not in (None, "none")
+    """Return whether a hypervisor shows ports of its own invention above the GPUs."""
+    return is_guest(node.capture)
 
 
 def hops(node: Node, address: str) -> List[Tuple[str, Dict[str, Any]]]:
@@ -89,7 +101,8 @@ def width(node: Node, gpu: Any) -> Answer:
     if any(value in DOWN for value in have):
         return bad(expected, "the link is down", *evidence)
     if least < want:
-        return bad(expected, f"x{least}", *evidence, *_ends(node, gpu, rows))
+        remedy = HOSTED if is_virtual(node) else None
+        return bad(expected, f"x{least}", *evidence, *_ends(node, gpu, rows), remedy=remedy)
     above = narrow(rows[1:], "width", want)
     if above:
         return bad(expected, f"x{least}, and the path above is narrower: {'; '.join(above)}", *evidence)

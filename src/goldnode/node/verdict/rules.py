@@ -124,7 +124,7 @@ def as_list(value: Any) -> List[Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that can be compared: no flag, and not NaN."""
+    """Return whether it is a number that can be compared: no flag, and not NaN."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 
 
@@ -190,7 +190,7 @@ class Node:
     def elsewhere(self) -> Optional[str]:
         """Why the host around the GPUs cannot be judged from this capture; None where it can."""
         if self.partial:
-            return "the output of nvidia-smi says nothing of it"
+            return "the output of nvidia-smi does not have it"
         return "a container shows the hardware of its host" if self.container else None
 
     def absent(self, value: Any, expected: Optional[str]) -> Optional[Said]:

@@ -32,6 +32,8 @@ COMPUTE = Remedy("Allow programs again: `nvidia-smi -i SUBJECT -c DEFAULT`.", CO
 RANGE = Remedy(
     "Set a value that the board accepts: `nvidia-smi -q -d POWER,CLOCK -i SUBJECT` shows the range.", COMMAND
 )
+# A laptop's board decides how many lanes its GPU has, and no reading of the GPU states that number.
+LAPTOPS = ("Laptop GPU", "with Max-Q Design")
 LINK = Remedy(
     "Reseat SUBJECT and its riser, and check the slot's lanes and generation in the firmware. Declare the link in "
     "the class if it is by design.",
@@ -57,7 +59,10 @@ def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Find
     found: List[Finding] = []
     for rule in RULES:
         found += _rows(gpus, rule)
-    links_ = [row for gpu in gpus for row in _link(gpu, rules.as_map(models.get(str(gpu.get("pci_id")))))]
+    remedy = links.HOSTED if links.is_guest(capture) else LINK
+    links_ = [
+        row for gpu in gpus for row in _link(gpu, rules.as_map(models.get(str(gpu.get("pci_id")))), remedy)
+    ]
     for name in ("pcie.width", "pcie.gen"):
         own = [row for row in links_ if row.id == name]
         wrong = [row for row in own if row.outcome != MATCH]
@@ -71,6 +76,7 @@ class GpuSetting:
     """One setting: id of its findings, path in a GPU of the capture, value as text, and its own fault if any.
 
     `elsewhere`: a difference is a finding of the table of rules (`gpu.modes`), and only a match is one here.
+    `by_board`: the vendor of the board sets the range, so that only equal boards of a model are compared.
     """
 
     def __init__(
@@ -81,9 +87,10 @@ class GpuSetting:
         fault: Optional[Callable[[Mapping[str, Any], Any], Optional[str]]] = None,
         remedy: Remedy = DECLARE,
         elsewhere: bool = False,
+        by_board: bool = False,
     ) -> None:
         self.name, self.path, self.text, self.fault, self.remedy = name, path, text, fault, remedy
-        self.elsewhere = elsewhere
+        self.elsewhere, self.by_board = elsewhere, by_board
 
 
 def _on(value: Any) -> str:
@@ -140,13 +147,14 @@ def _pending(path: str, name: str) -> Callable[[Mapping[str, Any], Any], Optiona
 RULES = (
     GpuSetting("policy.persistence_mode", "persistence_mode", _on),
     GpuSetting("policy.compute_mode", "compute_mode", str, _prohibited, COMPUTE),
-    GpuSetting("policy.power_limit_watts", "power.limit_w", _watts, _power, RANGE),
+    GpuSetting("policy.power_limit_watts", "power.limit_w", _watts, _power, RANGE, by_board=True),
     GpuSetting(
         "policy.clocks.graphics_mhz",
         "clocks.application.graphics_mhz",
         _mhz,
         _at_most("clocks.max.graphics_mhz"),
         RANGE,
+        by_board=True,
     ),
     GpuSetting(
         "policy.clocks.memory_mhz",
@@ -154,9 +162,10 @@ RULES = (
         _mhz,
         _at_most("clocks.max.memory_mhz"),
         RANGE,
+        by_board=True,
     ),
-    GpuSetting("gpu.max_clocks", "clocks.max.sm_mhz", _mhz),
-    GpuSetting("gpu.bar1", "memory.bar1_mib", _mib),
+    GpuSetting("gpu.max_clocks", "clocks.max.sm_mhz", _mhz, by_board=True),
+    GpuSetting("gpu.bar1", "memory.bar1_mib", _mib, by_board=True),
     GpuSetting("policy.ecc", "ecc.current", _on, _pending("ecc.pending", "ECC"), elsewhere=True),
     GpuSetting("policy.mig", "mig.current", _on, _pending("mig.pending", "MIG"), elsewhere=True),
 )
@@ -171,8 +180,8 @@ def _rows(gpus: Gpus, rule: GpuSetting) -> List[Finding]:
         if isinstance(value, (bool, str)) or rules.is_number(value)
     ]
     wrong: List[Finding] = []
-    for model in dict.fromkeys(str(gpu.get("pci_id")) for gpu, _ in values):
-        own = [(gpu, value) for gpu, value in values if str(gpu.get("pci_id")) == model]
+    for kind in dict.fromkeys(_kind(gpu, rule) for gpu, _ in values):
+        own = [(gpu, value) for gpu, value in values if _kind(gpu, rule) == kind]
         alike = [value for _, value in own]
         usual = max(alike, key=alike.count)
         for gpu, value in own:
@@ -189,6 +198,11 @@ def _rows(gpus: Gpus, rule: GpuSetting) -> List[Finding]:
     return [Finding(rule.name, MATCH, about, ", ".join(texts), severity=DEGRADED)]
 
 
+def _kind(gpu: Mapping[str, Any], rule: GpuSetting) -> Tuple[str, str]:
+    """Return what GPUs have in common that are compared: the model, or the board."""
+    return str(gpu.get("pci_id")), str(gpu.get("subsystem_id")) if rule.by_board else ""
+
+
 def _finding(name: str, gpu: Mapping[str, Any], expected: str, got: str, remedy: Remedy) -> Finding:
     subject = rules.plain(gpu.get("address") or gpu.get("index"), 80)
     return Finding(
@@ -203,13 +217,27 @@ def _finding(name: str, gpu: Mapping[str, Any], expected: str, got: str, remedy:
     )
 
 
-def _link(gpu: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[Finding]:
+def in_laptop(gpu: Mapping[str, Any]) -> bool:
+    """Return whether the GPU is soldered into a laptop, by its name."""
+    return str(gpu.get("name")).endswith(LAPTOPS)
+
+
+def lanes(gpu: Mapping[str, Any]) -> Optional[str]:
+    """Return the width of a laptop's link as a text, if it is narrower than the GPU can have: it is not judged."""
+    now, most = rules.fetch(gpu, "pcie.width.current"), rules.fetch(gpu, "pcie.width.max")
+    narrower = rules.is_number(now) and rules.is_number(most) and now < most
+    return f"x{now}, and the GPU can have x{most}" if narrower and in_laptop(gpu) else None
+
+
+def _link(gpu: Mapping[str, Any], facts: Mapping[str, Any], remedy: Remedy) -> Iterator[Finding]:
     """Yield findings about the link where the facts state none, by what GPU and slot can do together."""
     stated = rules.as_map(facts.get("pcie"))
     rests, state = links.resting(gpu)
     for name, key, mark in (("pcie.width", "width", "x"), ("pcie.gen", "gen", "generation ")):
         now, most = rules.fetch(gpu, f"pcie.{key}.current"), rules.fetch(gpu, f"pcie.{key}.max")
         if stated.get(key) is not None or not rules.is_number(now) or not rules.is_number(most):
+            continue
+        if key == "width" and lanes(gpu) is not None:
             continue
         expected = f"{mark}{most}, which GPU and slot can do together"
         generation = rules.fetch(gpu, "pcie.gen.current")
@@ -221,7 +249,7 @@ def _link(gpu: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[Finding]
             got = f"{mark}{now} while the GPU rests"
             yield Finding(name, DEFERRED, expected, got, links.LATER, subject, (state,), DEGRADED, NOTHING)
         else:
-            yield _finding(name, gpu, expected, f"{mark}{now}", LINK)
+            yield _finding(name, gpu, expected, f"{mark}{now}", remedy)
 
 
 def _heat(gpu: Mapping[str, Any]) -> List[Finding]:

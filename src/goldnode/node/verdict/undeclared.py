@@ -55,6 +55,10 @@ NO_GPU = Remedy(
     PERSON,
 )
 
+UNREADABLE = Remedy("Search dmesg for SUBJECT: the device or its bridge has failed.", PERSON)
+NAMELESS = "a GPU without model and PCI id"
+PCI_ID = len("10de:2330")
+
 
 class KnownGpus(NamedTuple):
     """The GPUs of a capture: vendor, models by PCI id, and their number."""
@@ -104,6 +108,7 @@ def examine(
         judged = [item for item in judged if item.id != "gpu.visible"]
     if found.vendor is None:
         judged.append(_no_gpu(capture))
+    judged += _unread_functions(capture)
     root = captured is not None or os.geteuid() == 0
     if declared is None:
         judged = [_milder(item) for item in judged]
@@ -223,7 +228,9 @@ def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownG
     ids = [str(row.get("pci_id")) for row in rows if row.get("vendor") == found.vendor]
     names = {str(row.get("pci_id")): row["name"] for row in rows if isinstance(row.get("name"), str)}
     models = [
-        " or ".join(facts["models"][name]["models"]) if name in facts["models"] else names.get(name, name)
+        " or ".join(facts["models"][name]["models"])
+        if name in facts["models"]
+        else names.get(name, _shown(name))
         for name in ids
     ]
     if not rows:
@@ -249,6 +256,22 @@ def _no_gpu(capture: Mapping[str, Any]) -> Finding:
     return Finding("check", UNREAD, "a GPU that can be judged", text, NO_GPU, blast=NODE)
 
 
+def _unread_functions(capture: Mapping[str, Any]) -> List[Finding]:
+    """Return a finding for each PCI function that cannot be identified: it may be a GPU that is left out."""
+    return [
+        Finding(
+            "check",
+            UNREAD,
+            "a PCI id and a class that can be read",
+            f"those of {rules.plain(address, 20)} cannot be read",
+            UNREADABLE.about(rules.plain(address, 20)),
+            rules.plain(address, 20),
+            blast=NODE,
+        )
+        for address in rules.as_list(capture.get("pci_unread"))
+    ]
+
+
 def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> KnownGpus:
     """Return the GPUs that the PCI bus shows, or else those that the library lists."""
     listed = [row for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
@@ -263,11 +286,11 @@ def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> KnownGpus:
         if ids:
             known = {name: facts["models"][name]["models"] for name in ids if name in facts["models"]}
             names = [
-                str(row.get("name") or row.get("pci_id"))
+                row["name"] if isinstance(row.get("name"), str) else NAMELESS
                 for row in listed
-                if row.get("vendor") == vendor and row.get("pci_id") not in known
+                if row.get("vendor") == vendor and str(row.get("pci_id")) not in known
             ]
-            unknown = names or [name for name in ids if name not in known]
+            unknown = names or [_shown(name) for name in ids if name not in known]
             return KnownGpus(vendor, known, len(ids), list(dict.fromkeys(unknown)))
     return KnownGpus(None, {}, 0, [])
 
@@ -364,6 +387,8 @@ def undeclared(capture: Mapping[str, Any], found: KnownGpus) -> List[Json]:
             dict.fromkeys(_text(value) for value in values if value is not None and not is_fault(value))
         )
         rows.append((name, ", ".join(known) if known else None))
+    laptops = [settings.lanes(row) for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
+    rows.append(("pcie.width", next((text for text in laptops if text is not None), None)))
     for section in ("network", "infiniband"):
         names = sorted(rules.as_map(capture.get(section)))
         rows.append((f"baseline.{section}", ", ".join(names[:8]) if names else None))
@@ -378,6 +403,11 @@ def undeclared(capture: Mapping[str, Any], found: KnownGpus) -> List[Json]:
         for name, value in rows
         if value is not None and not is_fault(value)
     ]
+
+
+def _shown(pci_id: str) -> str:
+    """Return a PCI id as a report shows it. A record may hide it, and then holds a fault in its place."""
+    return pci_id if len(pci_id) == PCI_ID else NAMELESS
 
 
 def _text(value: Any) -> str:

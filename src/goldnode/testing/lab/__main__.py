@@ -31,7 +31,7 @@ def main(context: click.Context, state: Path) -> None:
     context.obj = state
 
 
-@main.command("engine", help="Make sure a Docker engine runs, installing one where there is none.")
+@main.command("engine", help="Make sure a Docker engine runs, and install one where it is missing.")
 @click.option("--yes", is_flag=True, help="Install without asking.")
 @click.option("--stop", is_flag=True, help="Stop an engine that an earlier run started itself.")
 @click.pass_context
@@ -49,7 +49,7 @@ def image(os_name: str, flavour: str) -> None:
     click.echo(images.ensure(engine.connect(), os_name, flavour, say=_say))
 
 
-@main.command(help="Bring up nodes: NAME=GROUP pairs after the lab's name. Prints the inventory directory.")
+@main.command(help="Start nodes: NAME=GROUP pairs after the lab's name. Prints the inventory directory.")
 @click.argument("lab")
 @click.argument("node", nargs=-1, required=True)
 @click.option(

@@ -54,9 +54,9 @@ CCACHE_DIRECTORY = "/var/cache/ccache"
 CCACHE_CONF = f"""\
 cache_dir = {CCACHE_DIRECTORY}
 max_size = 4G
-# DKMS copies the source anew for each build.
+# DKMS copies the source again for each build.
 sloppiness = include_file_ctime,include_file_mtime,time_macros
-# What is not there yet is compiled at once, and not preprocessed first: kbuild has the compiler tell what a file includes.
+# On a cache miss, compile at once and do not preprocess first: kbuild has the compiler list the included files.
 depend_mode = true
 """
 # Debian's kernel headers (.kernelvariables) then name `ccache gcc-N` as the compiler; ssh sessions read this file.

@@ -92,7 +92,7 @@ def unframed(data: bytes) -> bytes:
         at += 8
         length = int.from_bytes(head[4:], "big")
         if len(head) < 8 or at + length > len(data):
-            raise LabError("what a command wrote breaks off", remedy="see the engine's log")
+            raise LabError("the output of a command breaks off", remedy="see the engine's log")
         output += data[at : at + length]
         at += length
     return bytes(output)

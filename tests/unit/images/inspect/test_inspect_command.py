@@ -51,7 +51,7 @@ def test_a_refused_image_says_all_of_it(store: Path) -> None:
     found = call("cpu:1-bad-debian12-0123456789ab", "--store", str(store))
     assert found.exit_code == 1
     for said in (
-        "xgboost 3.2.0 brings NVIDIA CUDA into a cpu image",
+        "xgboost 3.2.0 adds NVIDIA CUDA to a cpu image",
         'instead: use the wheel "xgboost-cpu"',
         "REFUSED, 1 finding refuses it",
     ):

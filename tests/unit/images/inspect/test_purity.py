@@ -193,7 +193,7 @@ def test_a_name_alone_is_a_note(tmp_path: Path) -> None:
         tmp_path, "cpu", {"usr/lib/libavutil.so.57": elf(imports=["dlopen"], strings=["libcuda.so.1"])}
     )
     row = only(found, "note")
-    assert row.message.startswith("what lies in usr/lib and no package owns may load NVIDIA CUDA by itself")
+    assert row.message.startswith("files in usr/lib without a package may load NVIDIA CUDA by itself")
     assert found.passed
 
 

@@ -113,7 +113,7 @@ def module(document: Document, seen: Observed) -> List[Action]:
             IMAGE,
             None,
             f"{driver['module']} {driver['version']} for {release}\n",
-            "the GPU module was built anew",
+            "the GPU module was rebuilt",
             {
                 "module": driver["module"],
                 "version": driver["version"],
@@ -137,7 +137,7 @@ def restored(document: Document, name: str, why: str) -> Action:
         IMAGE,
         None,
         after,
-        f"{name} was put there anew",
+        f"{name} was put there again",
         data,
     )
 
@@ -203,7 +203,7 @@ def initramfs_faults(document: Document, inside: Mapping[str, Any]) -> List[str]
     `inside` is one entry of :attr:`Observed.initramfs`.
     """
     if "absent" in inside:
-        return ["there is none, and the kernel would not find its root"]
+        return ["it is missing, and the kernel would not find its root"]
     if "error" in inside:
         return [f"it cannot be read ({inside['error']})"]
     wanted = {file.path: digest(file.content.encode()) for file in module_files(document, "gpu_driver")}

@@ -67,7 +67,7 @@ def hook(document: Document, part: str) -> List[Wanted]:
             "/etc/kernel/postinst.d/zz-goldnode",
             text,
             part,
-            "a kernel that arrives without the locked module is told",
+            "a kernel that arrives without the locked module is reported",
             0o755,
         )
     ]
@@ -135,9 +135,7 @@ def systemd_boot(document: Document, seen: Observed, part: str) -> Tuple[List[Ac
     if survey is None:
         if have is None:
             return [], [
-                Note(
-                    "boot.entry", f"which kernel boots next: {seen.boot.get('reason') or 'it cannot be told'}"
-                )
+                Note("boot.entry", f"which kernel boots next: {seen.boot.get('reason') or 'it is unknown'}")
             ]
         if have == release:
             return [], []

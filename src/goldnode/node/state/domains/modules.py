@@ -169,7 +169,7 @@ def builds(document: Document, seen: Observed) -> List[Action]:
         moved = [name for name in foreign(document, row) if name in anew]
         wrong = fault(document, row, found)
         return wrong or (
-            f"{', '.join(moved)} is built anew, and it is compiled against that"
+            f"{', '.join(moved)} is rebuilt, and it is compiled against that"
             if moved and tree(document, row)
             else None
         )
@@ -239,7 +239,7 @@ def _action(document: Document, row: Mapping[str, Any], why: str) -> Action:
         IMAGE,
         None,
         after,
-        f"{row['name']} was built anew",
+        f"{row['name']} was rebuilt",
         data,
     )
 
@@ -272,7 +272,10 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
         )
         files.append(
             Wanted(
-                SOFTDEP, text, PART, "modules of the stack are loaded in their order, by whatever loads them"
+                SOFTDEP,
+                text,
+                PART,
+                "modules of the stack are loaded in their order, no matter what loads them",
             )
         )
     return files
@@ -305,7 +308,7 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
         Refusal(
             "module-not-built",
             f"{action.data['module']}: {action.reason}, and its package {action.data['package']} "
-            "brings it built.",
+            "contains it built.",
             f"Put a build for kernel {action.data['release']} into the archive and lock again, or "
             "name the package's `dkms` in the stack.",
         )
@@ -337,7 +340,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         wrong = fault(document, row, seen.other_modules)
         if wrong is None and seen.secure_boot and info and not info["signer"]:
             wrong = "it is not signed, and Secure Boot is on"
-        remedy = Remedy("Run site.yml: it builds the module, and tells why when it cannot.", SITE)
+        remedy = Remedy("Run site.yml: it builds the module, and reports why when it cannot.", SITE)
         found.append(judge_item(item, want, wrong or want, remedy))
         if row["load"]:
             have = "loaded" if inner_name(row["name"], info) in seen.loaded else "not loaded"

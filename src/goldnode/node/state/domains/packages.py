@@ -239,7 +239,7 @@ def way_back(seen: Observed) -> List[Action]:
             "kernel",
             "packages.manual",
             name,
-            "the kernel that runs now is the way back; apt holds it for nobody's",
+            "the kernel that runs now is the way back; apt holds it for no other",
             BOOT,
             "auto\n",
             "manual\n",

@@ -407,7 +407,7 @@ def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
     if info["default"] in runtimes(document) and not default(document) and not _says_default(seen):
         # A reload applies new settings, but never resets removed ones (moby, daemon/reload_unix.go).
         restart.append(
-            f"the running daemon's default runtime is {info['default']}, which nobody wants any more"
+            f"the running daemon's default runtime is {info['default']}, which nothing wants any more"
         )
     for name, program in runtimes(document).items():
         if str(info["runtimes"].get(name, "")).rpartition("/")[2] != program:
@@ -669,7 +669,7 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
         found.append(
             Refusal(
                 "engine-masked",
-                f"{unit_name(document)} is masked: somebody has seen to it that it does not start.",
+                f"{unit_name(document)} is masked: an administrator has prevented its start.",
                 f"Find out why, then `systemctl unmask {unit_name(document)}`, or use a class "
                 "without a container engine.",
             )
@@ -747,7 +747,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
             elsewhere = None if seen.runtime.get("gpus") else place(seen) or "no GPU can be asked for here"
             fault = spec_fault(document, seen)
             remedy = Remedy(
-                "Run site.yml: it makes the spec anew; containers that are started with a stale one fail.",
+                "Run site.yml: it writes the spec again; containers that are started with a stale one fail.",
                 SITE,
             )
             found.append(

@@ -165,7 +165,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         # A changed socket file needs a daemon-reload, which could take the devices away from containers.
         if active and users:
             waiting.append(
-                Waiting("sanity", SOCKET, f"{reason}; it is started anew once nothing uses the GPU ({users})")
+                Waiting("sanity", SOCKET, f"{reason}; it is restarted once nothing uses the GPU ({users})")
             )
         else:
             actions.append(Action("sanity", "serve.start", SOCKET, reason, BOOT))

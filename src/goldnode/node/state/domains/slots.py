@@ -218,7 +218,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         why = (
             "an image does not run"
             if not seen.live
-            else "the ESP is not mounted, or the loader was told another root"
+            else "the ESP is not mounted, or the loader was given another root"
         )
         return [
             Finding("slot.fallback", ELSEWHERE, newest, why),

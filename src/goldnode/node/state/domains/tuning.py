@@ -744,7 +744,7 @@ def _unset(document: Document, seen: Observed) -> Optional[str]:
     if loader != "grub":
         return f"the words are not set: boot loader {loader} is not written by this version"
     if seen.boot.get("cmdline") is None:
-        return f"the next boot's command line cannot be told ({seen.boot.get('reason')})"
+        return f"the next boot's command line is unknown ({seen.boot.get('reason')})"
     return None
 
 
@@ -786,7 +786,7 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
         found.append(
             Refusal(
                 "host-override",
-                "What the class sets would be undone at the next boot by files that are read "
+                "Settings of the class would be undone at the next boot by files that are read "
                 f"after goldnode's: {rows}.",
                 "Take those lines out, or change `policy.host` of the class.",
             )

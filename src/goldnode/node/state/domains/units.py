@@ -193,7 +193,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
                 f"{FOLDER}/{EVENTS}",
                 EVENTS_TEXT,
                 "sanity",
-                "the node is checked when the kernel tells of a fault",
+                "the node is checked when the kernel reports a fault",
             )
         )
     if document.get("gate") == gate.BLOCK:
@@ -343,7 +343,9 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
                 "resume: […]}`, and run site.yml.",
                 PERSON,
             )
-            found.append(judge_item("gate.hook", "a drain is told", error or "a drain is told", remedy))
+            found.append(
+                judge_item("gate.hook", "a drain is reported", error or "a drain is reported", remedy)
+            )
     if seen.units.get("loaded") is None:
         elsewhere = elsewhere or "systemd does not run here"
     names = stale(seen)

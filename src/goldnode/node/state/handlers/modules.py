@@ -33,8 +33,8 @@ def build(applier: Writer, action: Action) -> str:
         return "built by the package's own scripts"
     if data["dkms"] is None:
         raise NodeError(
-            f"{data['module']}: {why}, and its package {data['package']} brings no source for "
-            "dkms. Lock a package that does."
+            f"{data['module']}: {why}, and its package {data['package']} contains no source for dkms. "
+            "Lock a package that does."
         )
     release, source = data["release"], data["dkms"]
     built, installed = (
@@ -83,7 +83,7 @@ def source_version(applier: Writer, source: str, version: str, package: Optional
     if len(fits) != 1:
         has = f"the sources {', '.join(offered)}" if offered else "no source"
         raise NodeError(
-            f"package {package} {version} should bring the dkms source {source}, and /usr/src has "
+            f"package {package} {version} should contain the dkms source {source}, and /usr/src has "
             f"{has}. Correct `dkms` in the stack."
         )
     return fits[0]
@@ -161,7 +161,7 @@ def restore(applier: Writer, action: Action) -> str:
 
     package = action.data["package"]
     if _package_fault(applier) is None:
-        return f"brought by {package}"
+        return f"installed by {package}"
     version = next(row["version"] for row in applier.document["packages"] if row["name"] == package)
     request = (
         *applier.apt,
@@ -174,10 +174,10 @@ def restore(applier: Writer, action: Action) -> str:
     done = applier.host.run(*request, timeout=APT_TIME)
     why = _package_fault(applier)
     if why is None:
-        return f"{package} was installed anew"
+        return f"{package} was installed again"
     stack = applier.document["stack"]["name"]
     raise NodeError(
-        f"{action.data['module']}: {why}, and {package} {version} should bring it ({done.tail(3)}). "
+        f"{action.data['module']}: {why}, and {package} {version} should install it ({done.tail(3)}). "
         f"Run `goldnode modules build {stack}` again, then site.yml."
     )
 

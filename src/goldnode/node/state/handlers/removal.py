@@ -49,7 +49,7 @@ def release_gate(applier: Writer, action: Action) -> str:
         return "\n".join(gate.release(applier.host))
     except gate.HookError as problem:
         raise NodeError(
-            f"the gate has drained this node and cannot resume it: {problem}. Put that right, then run again."
+            f"the gate has drained this node and cannot resume it: {problem}. Fix that, then run again."
         ) from None
 
 
@@ -122,7 +122,7 @@ def leave(applier: Writer, action: Action) -> Optional[str]:
                 else f"is refused by apt: {simulated.tail()}"
             )
             raise NodeError(
-                f"removing what goldnode brought {what}. Look at those packages, then run again; "
+                f"removing what goldnode installed {what}. Check those packages, then run again; "
                 "no package was changed."
             )
         if remove or "remove" not in request:
@@ -130,13 +130,12 @@ def leave(applier: Writer, action: Action) -> Optional[str]:
             done = host.run(*request, timeout=APT_TIME)
             if done.rc != 0:
                 raise NodeError(
-                    f"apt cannot remove what goldnode brought: {done.tail(12)}. Put that right, "
-                    "then run again."
+                    f"apt cannot remove what goldnode installed: {done.tail(12)}. Fix that, then run again."
                 )
     if "docker.io" in purge and host.exists(DOCKER):
         told.append(
-            f"{DOCKER} stays: containers, images and volumes in it are whoever's made them. To "
-            f"take them away: rm -r {DOCKER}"
+            f"{DOCKER} stays: containers, images and volumes in it belong to their users. To remove "
+            f"them: rm -r {DOCKER}"
         )
     purge_configuration(applier, purge)
     return "\n".join([*told, *data["lines"]])
@@ -151,9 +150,7 @@ def purge_configuration(applier: Writer, names: Sequence[str]) -> None:
     if left:
         done = host.run("dpkg", "--purge", *left, timeout=APT_TIME)
         if done.rc != 0:
-            raise NodeError(
-                f"dpkg cannot purge {', '.join(left)}: {done.tail()}. Put that right, then run again."
-            )
+            raise NodeError(f"dpkg cannot purge {', '.join(left)}: {done.tail()}. Fix that, then run again.")
 
 
 def automatic(applier: Writer, action: Action) -> None:
@@ -185,7 +182,7 @@ def settle(applier: Writer, action: Action) -> None:
     if action.data["grub"]:
         done = host.run("update-grub", timeout=300)
         if done.rc != 0:
-            raise NodeError(f"update-grub fails: {done.tail()}. Put that right, then run again.")
+            raise NodeError(f"update-grub fails: {done.tail()}. Fix that, then run again.")
     host.remove(JOURNAL)
 
 

@@ -125,7 +125,7 @@ def reload(applier: Writer, action: Action) -> None:
             return
         time.sleep(0.2)
     raise NodeError(
-        f"docker was told to read {runtime.DAEMON} anew and did not take it. See `journalctl -u docker`."
+        f"docker was asked to reload {runtime.DAEMON} and did not apply it. See `journalctl -u docker`."
     )
 
 

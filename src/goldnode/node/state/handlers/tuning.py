@@ -112,8 +112,8 @@ def command_line(applier: Writer, action: Action) -> Optional[str]:
         raise NodeError(
             f"after update-grub the next boot's command line lacks {' '.join(lacking)} "
             f"({choice['cmdline']}). "
-            "A file of /etc/default/grub.d that is read later sets GRUB_CMDLINE_LINUX anew: make "
-            "it append instead."
+            "A file of /etc/default/grub.d that is read later overrides GRUB_CMDLINE_LINUX: make it "
+            "append instead."
         )
     applier.remember("cmdline", list(action.data["stale"]), forget=True)
     applier.remember("cmdline", list(action.data["words"]))
