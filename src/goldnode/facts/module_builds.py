@@ -26,7 +26,7 @@ builds:%s
 # Sources: goldnode's own runs, and those of a site.
 OWN, SITE = "measured", "site"
 _TITLES = {
-    OWN: "built with goldnode modules matrix --packages, in clean roots made of the packages of Debian's archive",
+    OWN: "built with goldnode modules matrix --packages, in clean roots, with packages of Debian",
     SITE: "built at this site with goldnode modules matrix --packages",
 }
 

@@ -419,7 +419,7 @@ def fetch_packages(
 # -- the root
 
 
-# Program of a build -> package of Debian's family that has it.
+# Program of a build -> Debian package that has it.
 _TOOLS = {
     "unshare": "util-linux",
     "tar": "tar",

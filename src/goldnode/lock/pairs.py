@@ -20,7 +20,7 @@ from goldnode.lock.builder import ModuleBuildInputs, closure
 from goldnode.lock.resolve import DependencyGraph, _names, _records, archive_sources, upstream_part
 from goldnode.node.state.family import kernel_packages
 
-# Packages with a DKMS source of NVIDIA's driver in /usr/src. nvidia-fs-dkms and the like are no driver.
+# Packages with a DKMS source of the NVIDIA driver in /usr/src. nvidia-fs-dkms and the like are no driver.
 _DRIVER = re.compile(r"nvidia-(?:[a-z0-9]+-)*?kernel-(?:open-)?dkms|nvidia-dkms-\d[a-z0-9-]*")
 _HEADERS = re.compile(r"linux-headers-(\d+\.\d.*)")
 
