@@ -391,7 +391,7 @@ def _other(gpus: Json) -> Tuple[Json, Json]:
 def _policy(document: Json, found: Json, declared: Json) -> List[Json]:
     """Return the findings about a policy, from a capture."""
     rows = checking.of_record({**document, "policy": declared}, found)
-    return [{**vars(row), "evidence": list(row.evidence)} for row in rows if row.id.startswith("policy.")]
+    return [{**row._asdict(), "evidence": list(row.evidence)} for row in rows if row.id.startswith("policy.")]
 
 
 def _plan(session: Session, document: Json) -> List[str]:

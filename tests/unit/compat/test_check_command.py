@@ -64,7 +64,7 @@ def test_nothing_named_is_every_class(check: Check) -> None:
     assert "1 class validated against" in last
     assert "0 block, 1 warn, 1 unknown" in last
     assert (
-        "Not checked: what runs on the nodes of a100, which name no image and no requirements; exact versions of r580"
+        "Not checked: the workloads of a100, which name no image and no requirements; exact versions of r580"
         in last
     )
 
