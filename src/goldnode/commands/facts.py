@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -137,16 +137,7 @@ def update(form: str, source: str | None) -> None:
 )
 @click.option("--bundle", type=_FILE, metavar="FILE", help="Also write the repository as a zip archive.")
 @reports("facts-publication")
-def publish(
-    repository: Path,
-    keys: tuple[Path, ...],
-    directory: Path | None,
-    root_keys: tuple[Path, ...],
-    threshold: int,
-    days: int,
-    bundle: Path | None,
-    form: str,
-) -> None:
+def publish(repository: Path, form: str, **given: Any) -> None:
     """Publish signed facts in a directory.
 
     Facts with a fault are not published in REPOSITORY. A web server, or the zip archive of --bundle, takes the repository
@@ -154,7 +145,8 @@ def publish(
     """
     from goldnode.fleet import facts_update
 
-    wanted = facts_update.FactsPublication(keys, root_keys, threshold, days, directory, bundle)
+    wanted = facts_update.FactsPublication(**given)
+    bundle = wanted.bundle
     version, root = facts_update.publish(repository, wanted)
     emit(
         form,

@@ -617,6 +617,17 @@ def distribution(os: str) -> dict[str, Any] | None:
     return found
 
 
+def release_of(codename: str) -> tuple[str, str]:
+    """Return (``ubuntu``, ``24.04``) for the codename of a release. One without facts is Debian's: forky, sid."""
+    rows = load("distros.yml")["distributions"]
+    name = next((str(row["id"]) for row in rows if row.get("codename") == codename), "")
+    found = re.fullmatch(r"([a-z]+)(\d+)", name)
+    if found is None:
+        return "debian", codename
+    kind, number = found.groups()
+    return kind, f"{number[:2]}.{number[2:]}" if kind == "ubuntu" else number
+
+
 @cache
 def kernels_built() -> tuple[str, ...]:
     """Return every kernel in the build table, mainline series and exact versions, oldest first."""

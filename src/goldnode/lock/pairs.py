@@ -18,11 +18,10 @@ from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
 from goldnode.lock.archives import ArchivePlaces, KeyAccess
 from goldnode.lock.builder import ModuleBuildInputs, closure
 from goldnode.lock.resolve import DependencyGraph, _names, _records, archive_sources, upstream_part
-from goldnode.node.state.family import kernel_packages
+from goldnode.node.state.family import headers_release, kernel_packages, kernel_release
 
 # Packages with a DKMS source of the NVIDIA driver in /usr/src. nvidia-fs-dkms and the like are no driver.
 _DRIVER = re.compile(r"nvidia-(?:[a-z0-9]+-)*?kernel-(?:open-)?dkms|nvidia-dkms-\d[a-z0-9-]*")
-_HEADERS = re.compile(r"linux-headers-(\d+\.\d.*)")
 
 _Item = TypeVar("_Item")
 
@@ -144,9 +143,7 @@ class PairArchives:
                 root.accept_expired()  # a record names the versions it measured, however old they are
                 root.refresh(self._offline)
                 names = root.names()
-                found = root.show(
-                    name for name in names if _DRIVER.fullmatch(name) or _HEADERS.fullmatch(name)
-                )
+                found = root.show(name for name in names if _DRIVER.fullmatch(name) or headers_release(name))
             for stanza in found:
                 name, version = stanza["Package"], stanza["Version"]
                 if _DRIVER.fullmatch(name):
@@ -171,12 +168,7 @@ class PairArchives:
 
 
 def _system(codename: str, architecture: str) -> OperatingSystem:
-    row = next(
-        (row for row in facts.load("distros.yml")["distributions"] if row.get("codename") == codename), None
-    )
-    found = re.match(r"([a-z]+)(.*)", str(row["id"])) if row is not None else None
-    kind, number = (found.group(1), found.group(2)) if found else ("debian", codename)
-    version = f"{number[:2]}.{number[2:]}" if kind == "ubuntu" else number
+    kind, version = facts.release_of(codename)
     return OperatingSystem.model_validate(
         {"id": kind, "version": version, "codename": codename, "architecture": architecture}
     )
@@ -213,13 +205,11 @@ def _driver(stanza: Stanza, codename: str) -> PairDriver:
 
 def _release(stanza: Stanza) -> str | None:
     """Return the kernel release of a headers package; None for parts of one and for metapackages."""
-    found = _HEADERS.fullmatch(stanza["Package"])
+    found = headers_release(stanza["Package"])
     needs = _names(stanza.get("Depends", ""))
-    if found is None or not any(need.startswith(("linux-kbuild-", "linux-headers-")) for need in needs):
-        return None
     # A metapackage needs headers only: those of a release.
-    part = any(need.startswith("linux-headers-") and _HEADERS.fullmatch(need) for need in needs)
-    return found.group(1) if part and len(needs) > 1 else None
+    part = any(headers_release(need) is not None for need in needs)
+    return found if part and len(needs) > 1 else None
 
 
 def _beside(root: AptRoot, headers: str, version: str) -> dict[str, str]:
@@ -247,7 +237,7 @@ def _kernel_inputs(
     stanzas: Mapping[str, Stanza],
 ) -> ModuleBuildInputs:
     graph = DependencyGraph(stanzas)
-    images = {name for name in stanzas if name.startswith(("linux-image-", "linux-modules-"))}
+    images = {name for name in stanzas if kernel_release(name) is not None}
     parts, pending = {headers}, [headers]
     while pending:
         for name in graph.needs(pending.pop()):

@@ -455,7 +455,7 @@ def test_a_gate_that_cannot_let_go_stops_the_removal(root: Host, monkeypatch: py
     monkeypatch.setattr(gate, "release", fail)
     applier = Applier(root, NO_CLASS, {}, lambda text: None, "absent")
     with pytest.raises(
-        NodeError, match=r"cannot resume it: scontrol ended with 1\. Put that right, then run again\."
+        NodeError, match=r"cannot resume it: scontrol ended with 1\. Fix that, then run again\."
     ):
         applier.apply(Action("sanity", "gate.release", "gate", ""))
 

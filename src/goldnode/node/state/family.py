@@ -66,6 +66,8 @@ FAMILIES: Dict[str, Family] = {
 _KERNEL = r"linux-(?:image(?:-unsigned)?|modules(?:-extra)?)-(\d.*?)(?:-unsigned)?"
 
 
+_HEADERS = r"linux-headers-(\d+\.\d.*)"
+
 # Packages of a kernel that serve only to build modules.
 _BUILD = ("linux-headers-", "linux-kbuild-", "linux-compiler-")
 
@@ -73,6 +75,14 @@ _BUILD = ("linux-headers-", "linux-kbuild-", "linux-compiler-")
 def builds_modules(package: str) -> bool:
     """Return whether a package belongs to a kernel and serves only to build modules for it."""
     return package.startswith(_BUILD)
+
+
+def headers_release(package: str) -> Optional[str]:
+    """Return the kernel release of a headers package, or None. The packages that several releases share have
+    one too.
+    """
+    found = re.fullmatch(_HEADERS, package)
+    return found.group(1) if found else None
 
 
 def family(distribution: str) -> Family:
