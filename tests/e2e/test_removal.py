@@ -183,7 +183,7 @@ def test_what_somebody_else_needs_stays_and_is_told(gone: tuple[LabNode, Site, P
         "dpkg-deb -b /root/trainer /root/trainer.deb; dpkg -i /root/trainer.deb; apt-mark hold trainer"
     )
     said = node.run("/usr/lib/goldnode/goldnode-node", "plan", "--absent").output
-    assert "libcuda1 stays: trainer needs it, which goldnode did not bring" in said
+    assert "libcuda1 stays: trainer needs it, which goldnode did not install" in said
     done = node.run("/usr/lib/goldnode/goldnode-node", "apply", "--absent").output
     assert "nothing to do" in done
     assert "reboot needed: the kernel or driver of the class has left" in done
