@@ -47,7 +47,7 @@ def test_from_locks_to_a_container_of_the_registry_and_again(
             assert f"{row['ref']}: passed" in first.stdout
             assert f"{row['digest']}: verified" in first.stdout
             assert f"127.0.0.1:{port}/{row['ref']}@{row['digest']}" in first.stdout
-        assert "which nobody else trusts" in first.stdout
+        assert "which no other machine trusts" in first.stdout
         assert "gpu tier: not run" in first.stdout
         assert "was pulled by its digest and run." in first.stdout
         # Once more: nothing is built, sent or moved, and it ends the same.
