@@ -203,10 +203,10 @@ def run_alone(work: Callable[[], object], handles: Sequence[Optional[int]]) -> N
         ]
         for number, handle in enumerate(above):
             os.dup2(handle, number)
-        for opened in os.listdir("/proc/self/fd"):
-            if int(opened) >= len(handles):
+        for opened in _descriptors():
+            if opened >= len(handles):
                 with suppress(OSError):  # the descriptor of the listing itself
-                    os.close(int(opened))
+                    os.close(opened)
         work()
         status = 0
     except BaseException as problem:
@@ -214,3 +214,13 @@ def run_alone(work: Callable[[], object], handles: Sequence[Optional[int]]) -> N
             os.write(2, f"{type(problem).__name__}: {problem}\n".encode("utf-8", "replace"))
     finally:
         os._exit(status)
+
+
+def _descriptors() -> Sequence[int]:
+    """Return the file descriptors of this process, and others that are not open where /proc is missing, as in a
+    bare chroot.
+    """
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return range(1024)

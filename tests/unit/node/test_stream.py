@@ -347,6 +347,31 @@ def test_a_program_that_runs_from_its_copy_asks_in_a_fork(monkeypatch: pytest.Mo
     )
 
 
+def test_a_fork_needs_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a bare chroot."""
+    shown = os.listdir
+
+    def hidden(path: str) -> list[str]:
+        if str(path).startswith("/proc"):
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return shown(path)
+
+    opened = os.open("/dev/null", os.O_RDONLY)
+
+    def work(_: Sequence[str]) -> None:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(opened)
+        os.write(1, f"{HEAD}\n{line(0, None)}\n{line(1, None)}\n{DONE}\n".encode())
+
+    machine = own(monkeypatch, work)
+    with monkeypatch.context() as patch:  # pytest's own report of a failure reads /proc
+        patch.setattr(os, "listdir", hidden)
+        found = stream.start(machine).finish()
+    os.close(opened)
+    assert found["error"] is None
+    assert found["count"] == 2
+
+
 @pytest.mark.parametrize(
     ("work", "says"),
     [
