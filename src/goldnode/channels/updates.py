@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tuf.ngclient import FetcherInterface, Updater
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
-# Days until the metadata of a role expires, counted from its signature.
-DAYS = {ROOT: 365, TARGETS: 90, SNAPSHOT: 90, TIMESTAMP: 90}
+# Days until signatures expire: of the root, and of everything else.
+ROOT_DAYS, DAYS = 365, 90
 LARGEST = 64 << 20  # bytes of one file
 
 
@@ -47,7 +47,6 @@ class Update:
     files: Mapping[str, bytes]
     version: int
     expires: dt.datetime
-    root_version: int
 
 
 @dataclass(frozen=True)
@@ -60,21 +59,17 @@ class RootKeys:
     before: Sequence[EnvelopeSigner] = field(default=())
 
 
-def create(
-    repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = DAYS[ROOT]
-) -> Path:
+def create(repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = ROOT_DAYS) -> Path:
     """Write the first root document of a repository. Return its path. Raises UpdateError."""
     if newest_root(repository) is not None:
         raise UpdateError(
             f"{repository} has a root document already",
             remedy="replace its keys with `goldnode facts rotate`",
         )
-    return _write_root(repository, 1, keys, online, days)
+    return _write_root(repository, _root(1, keys, online, days))
 
 
-def rotate(
-    repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = DAYS[ROOT]
-) -> Path:
+def rotate(repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = ROOT_DAYS) -> Path:
     """Write the next root document, with other keys or another threshold. Return its path.
 
     It needs the signatures of the root before (`keys.before`) and of the new one. Raises UpdateError.
@@ -84,32 +79,32 @@ def rotate(
         raise UpdateError(
             f"{repository} has no root document", remedy="create it with `goldnode facts publish`"
         )
-    before = _document(newest)
-    made = _write_root(repository, before.signed.version + 1, keys, online, days)
-    try:
-        from tuf.api.exceptions import UnsignedMetadataError
+    from tuf.api.exceptions import UnsignedMetadataError
 
-        before.signed.verify_delegate(ROOT, _document(made).signed_bytes, _document(made).signatures)
+    before = _document(newest)
+    document = _root(before.signed.version + 1, keys, online, days)
+    try:
+        before.signed.verify_delegate(ROOT, document.signed_bytes, document.signatures)
     except UnsignedMetadataError:
-        made.unlink()
         raise UpdateError(
             f"the new root is not signed by {before.signed.roles[ROOT].threshold} keys of the root before",
             file=newest,
             remedy="give the present keys with --root-key",
         ) from None
-    return made
+    return _write_root(repository, document)
 
 
 def publish(
     repository: Path,
     files: Mapping[str, bytes],
     online: Sequence[EnvelopeSigner],
-    days: int = DAYS[TIMESTAMP],
+    days: int = DAYS,
 ) -> int:
     """Publish these files as the next version. Return its number. Raises UpdateError.
 
     The timestamp is replaced last, so a client sees the state before or the new one.
     """
+    from tuf.api.exceptions import UnsignedMetadataError
     from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets, Timestamp
     from tuf.api.serialization.json import JSONSerializer
 
@@ -140,7 +135,7 @@ def publish(
             document.sign(signer.signer, append=True)
         try:
             root.signed.verify_delegate(role, document.signed_bytes, document.signatures)
-        except Exception:
+        except UnsignedMetadataError:
             raise UpdateError(
                 f"the root document does not name the given key for {role}",
                 file=newest,
@@ -186,6 +181,9 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
             remedy="put the publisher's root document there, from a place that you trust",
         ) from problem
     fetcher = _fetcher(source)
+    before = _before(state)
+    if before.is_dir() and not state.is_dir():  # an earlier run was interrupted between two renames
+        before.rename(state)
     with tempfile.TemporaryDirectory(prefix="goldnode-update-") as work:
         metadata, targets = Path(work, "metadata"), Path(work, "targets")
         if state.is_dir():
@@ -212,16 +210,29 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
                 f"the update cannot be read from {source}: {_reason(problem)}",
                 remedy="check the address and the proxy, or give a directory or a zip archive of the repository",
             ) from problem
-        stamp, top = (_document(metadata / f"{role}.json") for role in (TIMESTAMP, ROOT))
+        stamp = _document(metadata / f"{TIMESTAMP}.json")
         if not files:
             raise UpdateError(f"{source} has none of {', '.join(names)}", remedy="check the address")
-        fresh = state.with_name(f".{state.name}.new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        state.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(metadata, fresh)
-        shutil.rmtree(state, ignore_errors=True)
-        fresh.rename(state)
-    return Update(files, stamp.signed.version, stamp.signed.expires, top.signed.version)
+        _store(metadata, state)
+    return Update(files, stamp.signed.version, stamp.signed.expires)
+
+
+def _before(state: Path) -> Path:
+    """Return the place of the metadata that is being replaced."""
+    return state.with_name(f".{state.name}.before")
+
+
+def _store(metadata: Path, state: Path) -> None:
+    """Replace the stored metadata. What was seen before is never lost, or an older update could be accepted."""
+    fresh, before = state.with_name(f".{state.name}.new"), _before(state)
+    for left in (fresh, before):
+        shutil.rmtree(left, ignore_errors=True)
+    state.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(metadata, fresh)
+    if state.is_dir():
+        state.rename(before)
+    fresh.rename(state)
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def newest_root(repository: Path) -> Path | None:
@@ -247,11 +258,9 @@ def _target(updater: Updater, name: str) -> bytes | None:
     return Path(updater.download_target(info)).read_bytes()
 
 
-def _write_root(
-    repository: Path, version: int, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int
-) -> Path:
+def _root(version: int, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int) -> Metadata[Root]:
+    """Return a signed root document. Raises UpdateError for a threshold that its keys cannot reach."""
     from tuf.api.metadata import Metadata, Root
-    from tuf.api.serialization.json import JSONSerializer
 
     if not 1 <= keys.threshold <= len(keys.signers):
         raise UpdateError(
@@ -268,7 +277,13 @@ def _write_root(
     document: Metadata[Root] = Metadata(root)
     for signer in {signer.keyid: signer for signer in (*keys.before, *keys.signers)}.values():
         document.sign(signer.signer, append=True)
-    path = repository / "metadata" / f"{version}.{ROOT}.json"
+    return document
+
+
+def _write_root(repository: Path, document: Metadata[Root]) -> Path:
+    from tuf.api.serialization.json import JSONSerializer
+
+    path = repository / "metadata" / f"{document.signed.version}.{ROOT}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     _replace(path, document.to_bytes(JSONSerializer(compact=False)))
     return path

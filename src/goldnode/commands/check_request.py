@@ -234,20 +234,20 @@ def not_judged(selected: SelectedClasses, faults: Sequence[GoldnodeError]) -> li
 
 
 def _not_checked(hosts: Sequence[CompatHost], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
-    told = []
+    left = []
     if without:
-        told.append(f"the workloads of {few(without)}, which name no image and no requirements")
+        left.append(f"the workloads of {few(without)}, which name no image and no requirements")
     alone = [host.stack for host in hosts if host.name is None and host.stack]
     if alone:
-        told.append(f"GPUs and platforms of {few(alone)}: stacks alone have none")
+        left.append(f"GPUs and platforms of {few(alone)}: stacks alone have none")
     unlocked = sorted({host.stack for host in hosts if host.unlocked and host.stack})
     if unlocked:
-        told.append(f"exact versions of {few(unlocked)}, which have no lock")
+        left.append(f"exact versions of {few(unlocked)}, which have no lock")
     never = [row.id for row in known_bad.rows() if row.never is not None]
-    told.append(f"{len(never)} known bad combinations of things that no class states ({few(never)})")
+    left.append(f"{len(never)} known bad combinations of things that no class states ({few(never)})")
     if left_out:
-        told.append(f"hosts of no class: {few(left_out)}")
-    return told
+        left.append(f"hosts of no class: {few(left_out)}")
+    return left
 
 
 def few(names: Sequence[str], most: int = 6) -> str:

@@ -140,8 +140,8 @@ def update(form: str, source: str | None) -> None:
 def publish(repository: Path, form: str, **given: Any) -> None:
     """Publish signed facts in a directory.
 
-    Facts with a fault are not published in REPOSITORY. A web server, or the zip archive of --bundle, takes the repository
-    to the sites. They need the newest `metadata/N.root.json` once, over a way that they trust.
+    Facts with an error are not published. Serve REPOSITORY with a web server, or hand out the archive of
+    --bundle. Each site needs the newest `metadata/N.root.json` once, from a source that it trusts.
     """
     from goldnode.fleet import facts_update
 

@@ -238,15 +238,6 @@ def folder() -> Path:
     return FACTS if found.compiled < str(_compiled(FACTS)) else Path(directory, found.folder)
 
 
-def installed_update() -> InstalledUpdate | None:
-    """Return the update in force; None if the facts are the built-in ones."""
-    place = folder()
-    if place == FACTS:
-        return None
-    state = (place.parent / UPDATE).stat()
-    return _installed(str(place.parent), state.st_mtime_ns, state.st_size)
-
-
 @lru_cache(maxsize=8)
 def _update_directory(states: _State) -> str | None:
     for name, _, _ in states:

@@ -113,6 +113,11 @@ def install(source: str | None = None, site: Site | None = None) -> Installed:
     found = updates.fetch(origin, site.resolve(site.facts.root), directory / "metadata", sorted(FILES))
     _valid(found.files)
     compiled = max(_compiled(name, data) for name, data in found.files.items())
+    if compiled < str(host.built_in()):
+        raise updates.UpdateError(
+            f"the newest facts of {origin} are of {compiled}, and this version of goldnode has those of {host.built_in()}",
+            remedy="the built-in facts stay in force; ask the publisher for newer ones",
+        )
     folder = f"{found.version}"
     before = _present(directory)
     update = InstalledUpdate(
@@ -133,11 +138,6 @@ def install(source: str | None = None, site: Site | None = None) -> Installed:
     for old in directory.iterdir():
         if old.is_dir() and old.name.isdigit() and old.name != folder:
             shutil.rmtree(old, ignore_errors=True)
-    if compiled < str(host.built_in()):
-        raise updates.UpdateError(
-            f"the newest facts of {origin} are of {compiled}, and this version of goldnode has those of {host.built_in()}",
-            remedy="the built-in facts stay in force; ask the publisher for newer ones",
-        )
     return Installed(update, directory, not same)
 
 

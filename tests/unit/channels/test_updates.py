@@ -129,6 +129,21 @@ def test_an_older_state_is_refused(publisher: Publisher, client: Client) -> None
     refused(client, "older than what was seen before")
 
 
+def test_what_was_seen_survives_an_interruption(publisher: Publisher, client: Client) -> None:
+    """A run that ended between the two renames leaves the metadata under its other name."""
+    publisher.publish(x="1")
+    old = publisher.folder / "old"
+    shutil.copytree(publisher.repository, old)
+    publisher.publish(x="2")
+    client.fetch()
+    client.state.rename(updates._before(client.state))
+    client.source = old
+    with pytest.raises(UpdateError, match="older than what was seen before"):
+        client.fetch()
+    client.source = publisher.repository
+    assert client.fetch() == {"x.yml": "2"}
+
+
 def test_expired_metadata_is_refused(
     publisher: Publisher, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +215,7 @@ def test_a_root_of_strangers_is_refused(publisher: Publisher, client: Client) ->
     other = publisher.signer("other")
     with pytest.raises(UpdateError, match="not signed by 1 keys of the root before"):
         updates.rotate(publisher.repository, RootKeys([other]), [other])
-    updates._write_root(publisher.repository, 2, RootKeys([other]), [other], 30)
+    updates._write_root(publisher.repository, updates._root(2, RootKeys([other]), [other], 30))
     refused(client, "not enough of the trusted keys have signed it")
 
 

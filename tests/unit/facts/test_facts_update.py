@@ -117,6 +117,7 @@ def test_an_update_that_is_older_than_this_version_is_not_used(desk: Desk) -> No
     done = desk.run("update")
     assert done.exit_code == 2
     assert "are of 2001-01-01, and this version of goldnode has those of" in done.output
+    assert not Path("facts-update/update.json").exists(), "nothing is installed"
     assert host.compiled() == before
 
 
