@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.extras import require
+from goldnode.core.files import replace_file
 from goldnode.evidence.signatures import EnvelopeSigner
 from goldnode.lock.transport import Transport
 
@@ -124,8 +125,7 @@ def publish(
         target = TargetFile.from_data(name, data, ["sha256"])
         targets.targets[name] = target
         path = repository / "targets" / target.get_prefixed_paths()[0]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, data)
+        replace_file(path, data)
     snapshot = Snapshot(version, expires=expires, meta={f"{TARGETS}.json": MetaFile(version)})
     timestamp = Timestamp(version, expires=expires, snapshot_meta=MetaFile(version))
     serializer = JSONSerializer(compact=False)
@@ -142,7 +142,7 @@ def publish(
                 remedy="give the key that the repository was created with, or rotate the root",
             ) from None
         name = f"{role}.json" if role == TIMESTAMP else f"{version}.{role}.json"
-        _replace(repository / "metadata" / name, document.to_bytes(serializer))
+        replace_file(repository / "metadata" / name, document.to_bytes(serializer))
     return version
 
 
@@ -155,7 +155,7 @@ def bundle(repository: Path, out: Path) -> None:
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, path.read_bytes())
-    _replace(out, data.getvalue())
+    replace_file(out, data.getvalue())
 
 
 def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
@@ -284,8 +284,7 @@ def _write_root(repository: Path, document: Metadata[Root]) -> Path:
     from tuf.api.serialization.json import JSONSerializer
 
     path = repository / "metadata" / f"{document.signed.version}.{ROOT}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, document.to_bytes(JSONSerializer(compact=False)))
+    replace_file(path, document.to_bytes(JSONSerializer(compact=False)))
     return path
 
 
@@ -303,14 +302,6 @@ def _document(path: Path) -> Metadata[Any]:
 
 def _in_days(days: int) -> dt.datetime:
     return dt.datetime.now(tz=dt.UTC).replace(microsecond=0) + dt.timedelta(days=days)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the old content or the new one."""
-    with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as out:
-        out.write(data)
-    Path(out.name).chmod(0o644)
-    Path(out.name).replace(path)
 
 
 def _refused(problem: Exception, source: str, root: Path) -> UpdateError:

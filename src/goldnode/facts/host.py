@@ -243,7 +243,7 @@ def _update_directory(states: _State) -> str | None:
     for name, _, _ in states:
         from goldnode.core.site import load_site  # parses YAML: only where there is a site file
 
-        with contextlib.suppress(GoldnodeError):  # whoever reads the site file reports it
+        with contextlib.suppress(GoldnodeError):  # the command that reads the site file reports it
             site = load_site(Path(name))
             if site.facts is not None:
                 return str(site.resolve(site.facts.directory))
@@ -272,7 +272,7 @@ def _site_folders(variable: str, states: tuple[tuple[str, int, int], ...]) -> tu
     for name, _, _ in states:
         from goldnode.core.site import load_site  # parses YAML: only where there is a site file
 
-        with contextlib.suppress(GoldnodeError):  # whoever reads the site file reports it
+        with contextlib.suppress(GoldnodeError):  # the command that reads the site file reports it
             catalog = load_site(Path(name)).catalog_directory()
             places += [catalog] if catalog is not None else []
     own = {place.resolve(): str(place / "facts") for place in reversed(places) if (place / "facts").is_dir()}

@@ -22,6 +22,7 @@ from pathlib import Path
 from goldnode.channels import updates
 from goldnode.core.errors import FactsError
 from goldnode.core.extras import require
+from goldnode.core.files import replace_file
 from goldnode.core.site import Site, file_to_edit
 from goldnode.evidence.signatures import EnvelopeSigner, load_signer
 from goldnode.facts import audit, host
@@ -133,8 +134,7 @@ def install(source: str | None = None, site: Site | None = None) -> Installed:
     )
     if not same:
         _write(directory, folder, found.files)
-    (directory / f".{UPDATE}").write_text(json.dumps(asdict(update), indent=1) + "\n", encoding="utf-8")
-    (directory / f".{UPDATE}").replace(directory / UPDATE)
+    replace_file(directory / UPDATE, (json.dumps(asdict(update), indent=1) + "\n").encode())
     for old in directory.iterdir():
         if old.is_dir() and old.name.isdigit() and old.name != folder:
             shutil.rmtree(old, ignore_errors=True)

@@ -163,15 +163,10 @@ class PairRecords:
 
     def write(self, pair: ModulePair, record: MeasuredBuild, log: str) -> None:
         """Write one record, the log first, so that a record is always whole."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        _replace(self.directory / f"{pair.file}.log.xz", lzma.compress(log[-_LOG:].encode(errors="replace")))
-        _replace(self.directory / f"{pair.file}.json", (record.model_dump_json(indent=1) + "\n").encode())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+        replace_file(
+            self.directory / f"{pair.file}.log.xz", lzma.compress(log[-_LOG:].encode(errors="replace"))
+        )
+        replace_file(self.directory / f"{pair.file}.json", (record.model_dump_json(indent=1) + "\n").encode())
 
 
 # -- the run
