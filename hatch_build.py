@@ -11,7 +11,18 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # What commands read; src/goldnode/core/data.py finds it.
-DATA = ("ansible.cfg", "catalog", "images", "integrations", "roles", "rollback.yml", "schemas", "site.yml")
+DATA = (
+    "ansible.cfg",
+    "catalog",
+    "images",
+    "integrations",
+    "roles",
+    "rollback.yml",
+    "rollout",
+    "rollout.yml",
+    "schemas",
+    "site.yml",
+)
 
 
 class CustomBuildHook(BuildHookInterface):

@@ -20,7 +20,7 @@ _STATIC = "release/collection"
 _PLUGINS = "src/goldnode/ansible"
 # Kind of a plugin -> name of its class.
 _CLASSES = {"action": "ActionModule", "callback": "CallbackModule", "vars": "VarsModule"}
-_MODULE = re.compile(r"^( +(?:- )?)(goldnode_(?:state|drain|survey):)(?= |$)", re.MULTILINE)
+_MODULE = re.compile(r"^( +(?:- )?)(goldnode_(?:rollout|state|drain|survey):)(?= |$)", re.MULTILINE)
 _ROLE = re.compile(r"(import_role: \{name: )(\w+)")
 _USAGE = re.compile(r"(ansible-playbook -i INVENTORY )(\w+)\.yml")
 

@@ -13,7 +13,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from goldnode.evidence.sbom import validate
+from goldnode.evidence.cyclonedx_bom import validate
 
 _NAMESPACE = uuid.UUID("5f0f6f6c-646e-5f64-9573-626f6d730002")
 EXTRAS = ("ansible", "images", "test")

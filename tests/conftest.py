@@ -40,6 +40,13 @@ def remove_abandoned(client: DockerClient) -> None:
                 Lab(name, client, state=Path(tempfile.gettempdir())).down()
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name long bytes after their argument: an archive has the time of its creation, and pytest-xdist refuses
+    tests whose names differ between its processes.
+    """
+    return argname if isinstance(val, bytes) and len(val) > 32 else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     scheduling.record(config)
 

@@ -46,7 +46,7 @@ class Installed:
         self, *words: str, here: Path | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a program of the installation in the empty directory `here`, without any variable of goldnode or Ansible."""
-        kept = {
+        stored = {
             key: value
             for key, value in os.environ.items()
             if not key.startswith(("GOLDNODE_", "ANSIBLE_", "PYTHON"))
@@ -55,7 +55,7 @@ class Installed:
             [str(self.directory / "venv/bin" / words[0]), *words[1:]],
             cwd=here or self.directory / "empty",
             env={
-                **kept,
+                **stored,
                 "ANSIBLE_HOME": str(self.directory / "ansible"),
                 "ANSIBLE_NOCOLOR": "1",
                 "PYTHONDONTWRITEBYTECODE": "1",

@@ -1,4 +1,4 @@
-"""An inspection measured: a Debian root with at least 2,000 ELF files, all five signals, against pyelftools reading DT_NEEDED only.
+"""An inspection measured: a Debian root with at least 2,000 ELF files, all signals and archives, against pyelftools reading DT_NEEDED only.
 
 Both are run in turn, as new processes, on the same root with a warm page cache. See docs/benchmarks/inspect.md.
 """
@@ -100,7 +100,7 @@ def tables(found: Mapping[str, Any]) -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for title, name, part in (
-        ("scan, five signals", "own", ""),
+        ("scan, all signals", "own", ""),
         ("policy of `cpu` over it", "own", "policy_"),
         ("pyelftools, DT_NEEDED only", "peer", ""),
     ):

@@ -1,4 +1,4 @@
-"""The scan of ROOT with all five signals, and the policy of `cpu` over it. Prints count and seconds as JSON.
+"""The scan of ROOT with all signals, and the policy of `cpu` over it. Prints count and seconds as JSON.
 
 `python -m benchmarks.inspect.own ROOT`. Starting Python and importing goldnode is not in it, as it is not in the peer's.
 """
@@ -28,8 +28,8 @@ def main() -> None:
         json.dumps(
             {
                 "files": len(scan.paths),
-                "elf": len(scan.elf),
-                "bytes": sum(scan.paths[path].size for path in scan.elf),
+                "elf": sum(row.is_elf for row in scan.elf.values()),
+                "bytes": sum(scan.paths[path].size for path, row in scan.elf.items() if row.is_elf),
                 "needed": sum(len(row.needed) for row in scan.elf.values()),
                 "refused": sum(row.severity == "refuse" for row in found.findings),
                 "wall": scanned - started,

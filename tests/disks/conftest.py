@@ -47,12 +47,12 @@ class Site:
             "GOLDNODE_DISKS": self.store,
             "PYTHONPATH": ROOT / "src",
         }
-        kept = {
+        stored = {
             key: value
             for key, value in os.environ.items()
             if key not in ("GOLDNODE_SITE", "GOLDNODE_CATALOG")
         }
-        return {**kept, **{key: str(value) for key, value in named.items()}}
+        return {**stored, **{key: str(value) for key, value in named.items()}}
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "goldnode.cli", *arguments]
@@ -74,12 +74,12 @@ def left_in(store: Path) -> tuple[list[str], list[str]]:
     for place in Path("/proc").glob("[0-9]*"):
         try:
             mounts |= {line for line in (place / "mounts").read_text().splitlines() if str(store) in line}
-            told = [str((place / name).readlink()) for name in ("root", "cwd")]
-            told.append((place / "cmdline").read_bytes().decode(errors="replace").replace("\0", " "))
+            reported = [str((place / name).readlink()) for name in ("root", "cwd")]
+            reported.append((place / "cmdline").read_bytes().decode(errors="replace").replace("\0", " "))
         except OSError:
             continue
-        if int(place.name) != os.getpid() and any(str(store) in text for text in told):
-            processes.append(told[2])
+        if int(place.name) != os.getpid() and any(str(store) in text for text in reported):
+            processes.append(reported[2])
     return sorted(mounts), processes
 
 

@@ -187,7 +187,7 @@ def main() -> None:
     eager(next(float(word.partition("=")[2]) for word in words if word.startswith("goldnode.eager=")))
     steps: list[tuple[str, Callable[[], Any]]] = [
         ("sync", lambda: slots.sync(host, "6.1.0-902-amd64")),
-        ("words", lambda: slots.words(host, ["quiet"], [])),
+        ("words", lambda: slots.edit_cmdline(host, ["quiet"], [])),
         ("write", write),
         ("good", lambda: slot_trial.good(host)),
         ("bless", bless),

@@ -635,7 +635,7 @@ class Copy:
     raw: str  # what firmware boots, or why it boots nothing
     repaired: str  # the same after fsck.vfat
     status: int
-    said: str
+    reported: str
     may: tuple[str, ...]
 
     @property

@@ -51,6 +51,7 @@ PACKAGES = (
     "udev",
     "zstd",
     "openssh-server",
+    "openssl",
     "e2fsprogs",
 )
 OPTIONS = "ro console=ttyS0 loglevel=4 systemd.show_status=0 panic=5"

@@ -42,8 +42,8 @@ def test_what_is_there_is_not_built_again(site: Site, built: BuiltDisk) -> None:
     before = built.path("raw").stat()
     done = site.run("disks", "build", CLASS, "--offline", "--image-format", "raw", "--format", "json")
     assert done.returncode == 0, done.stderr
-    (told,) = json.loads(done.stdout)["disks"]
-    assert (told["made"], told["build_id"], told["raw"]["sha256"]) == (
+    (reported,) = json.loads(done.stdout)["disks"]
+    assert (reported["made"], reported["build_id"], reported["raw"]["sha256"]) == (
         False,
         built.build_id,
         built.raw.sha256,
@@ -81,7 +81,7 @@ def test_a_damaged_package_stops_it_before_anything_is_made(
     assert left_in(other) == ([], [])
 
 
-def test_a_full_disk_is_told_before_anything_is_made(site: Site, fetched: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_anything_is_made(site: Site, fetched: Path, tmp_path: Path) -> None:
     other = tmp_path / "store"
     other.mkdir()
     # A namespace of its own: the small file system goes with the command.
@@ -103,17 +103,17 @@ def test_a_full_disk_is_told_before_anything_is_made(site: Site, fetched: Path, 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         pytest.param(["l4"], 'stack "debian12_r580" has no lock', id="no-lock-of-the-stack"),
         pytest.param(["cpu_onyl"], 'Use "cpu_only"', id="no-such-class"),
         pytest.param([CLASS, "--image-format", "qcow"], 'Use "qcow2"', id="no-such-format"),
     ],
 )
-def test_what_cannot_be_built_is_refused_at_once(site: Site, arguments: list[str], says: str) -> None:
+def test_what_cannot_be_built_is_refused_at_once(site: Site, arguments: list[str], message: str) -> None:
     done = site.run("disks", "build", *arguments)
     assert done.returncode == 2
-    assert says in done.stderr
+    assert message in done.stderr
 
 
 def test_a_class_without_a_disk_lock_is_refused(site: Site, tmp_path: Path) -> None:

@@ -39,14 +39,14 @@ def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_p
         place, tmp_path / "machine", VmOptions(snapshot=False, form="qcow2", key=key, credentials=credentials)
     ) as machine:
 
-        def said(*command: str) -> str:
+        def reported(*command: str) -> str:
             found = machine.ssh(list(command), limit=900)
             assert found.rc == 0, (command, found)
             return found.out
 
         def comes_up(other_than: str | None = None) -> str:
             boot = machine.wait_ssh(900, other_than=other_than)
-            assert said("systemctl", "is-system-running", "--wait").strip() == "running"
+            assert reported("systemctl", "is-system-running", "--wait").strip() == "running"
             return boot
 
         def known() -> None:
@@ -54,18 +54,18 @@ def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_p
             verdict = json.loads(machine.ssh([NODE, "check", "--format", "json"], limit=900).out)
             (found,) = [finding for finding in verdict["findings"] if finding["id"] == "boot.next"]
             assert found["outcome"] == "match", found
-            assert json.loads(said(NODE, "plan", "--format", "json"))["actions"] == []
+            assert json.loads(reported(NODE, "plan", "--format", "json"))["actions"] == []
 
         first = comes_up()
         known()
-        assert "Written by goldnode when the disk was made" in said("cat", "/boot/grub/grub.cfg")
+        assert "Written by goldnode when the disk was made" in reported("cat", "/boot/grub/grub.cfg")
 
         # What the package of a new kernel runs.
-        release = said("uname", "-r").strip()
-        said("/etc/kernel/postinst.d/zz-update-grub", release, f"/boot/vmlinuz-{release}")
-        assert "Written by goldnode" not in said("cat", "/boot/grub/grub.cfg")
+        release = reported("uname", "-r").strip()
+        reported("/etc/kernel/postinst.d/zz-update-grub", release, f"/boot/vmlinuz-{release}")
+        assert "Written by goldnode" not in reported("cat", "/boot/grub/grub.cfg")
         known()
         machine.ssh(["systemctl", "reboot"])
         comes_up(other_than=first)
         known()
-        assert set(said("cat", "/proc/cmdline").split()) >= WORDS
+        assert set(reported("cat", "/proc/cmdline").split()) >= WORDS

@@ -6,6 +6,7 @@ the test's own: nothing here boots. A file system that is really full, publisher
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import shutil
@@ -76,10 +77,13 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Real:
             "bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u14", "urgency": "high"}
         }
     }
-    database.write_text(json.dumps({"glibc": {"CVE-2026-1": row}}))
+    # The requirement takes a database of fewer packages for an excerpt, and one of a month ago for stale.
+    others = {f"other{number}": {"CVE-2026-2": row} for number in range(1000)}
+    database.write_text(json.dumps(others | {"glibc": {"CVE-2026-1": row}}))
+    today = dt.datetime.now(tz=dt.UTC).date()
     for disk in disks:
         prove(disk, None, papers=False, inspection=None)
-        out = found.run("evidence", disk.name, *found.key, "--database", f"debian={database}@2026-11-20")
+        out = found.run("evidence", disk.name, *found.key, "--database", f"debian={database}@{today}")
         assert "SBOM (CycloneDX)" in out
         assert "1 known, 1 of them with a fix" in out
     return found
@@ -174,7 +178,7 @@ def test_a_place_that_is_really_full(real: Real, tmp_path: Path) -> None:
     place.mkdir()
     words = command("publish", real.a.name, "--store", str(real.store), "--to", str(place), *real.key)
     script = 'mount -t tmpfs -o size="$1" tmpfs "$2"; shift 2; "$@"; echo "status $?"; find . -type f -not -name .lock'
-    for size, said in (("16m", "is full"), ("2m", "MiB free, and")):
+    for size, reported in (("16m", "is full"), ("2m", "MiB free, and")):
         done = subprocess.run(
             [
                 "unshare",
@@ -192,7 +196,7 @@ def test_a_place_that_is_really_full(real: Real, tmp_path: Path) -> None:
             check=False,
         )
         assert "status 2" in done.stdout, done.stdout + done.stderr
-        assert said in done.stderr
+        assert reported in done.stderr
         assert done.stdout.strip().splitlines()[-1] == "status 2"  # no file is left
     assert not any(place.iterdir())
 

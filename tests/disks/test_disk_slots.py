@@ -33,7 +33,7 @@ FEW, MORE = ("panic", "hang", "module", "unit"), ("root", "program", "mount")
 CAUSES = (*FEW, *MORE) if os.environ.get("GOLDNODE_SLOT_CAUSES") == "all" else FEW
 TRIES = int(os.environ.get("GOLDNODE_SLOT_TRIES", "1"))
 # What is told of each after the fallback. A panic leaves nobody to say anything.
-SAID = {
+EXPECTED = {
     "panic": "it left no reason",
     "root": "it left no reason",
     "hang": "it left no reason",
@@ -124,7 +124,7 @@ def root(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     shutil.rmtree(place)
 
 
-def told(guest: slotdisk.Guest, word: str, since: int, limit: float = 1800) -> tuple[str, int]:
+def reported(guest: slotdisk.Guest, word: str, since: int, limit: float = 1800) -> tuple[str, int]:
     """What the guest says under a word, from a line on; and the line after it."""
     after = guest.wait(f"GUEST {word} ", since, limit)
     return guest.lines[after - 1].partition(f"GUEST {word} ")[2], after
@@ -178,20 +178,20 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
     (tmp_path / "image").unlink()
     with slotdisk.guest(made, more, tmp_path) as machine:
         # As shipped: slot a, whose entry has no counter.
-        said, at = told(machine, "BOOT", 0)
-        assert said.startswith("slot=a ")
-        shipped = json.loads(told(machine, "SLOTS", at)[0])
+        output, at = reported(machine, "BOOT", 0)
+        assert output.startswith("slot=a ")
+        shipped = json.loads(reported(machine, "SLOTS", at)[0])
         assert (shipped["running"], shipped["tried"], shipped["slots"]["b"]["state"]) == ("a", None, "empty")
-        identity, at = told(machine, "IDENTITY", at)
-        said, at = told(machine, "WRITTEN", at)
-        assert said.startswith("0 "), said
+        identity, at = reported(machine, "IDENTITY", at)
+        output, at = reported(machine, "WRITTEN", at)
+        assert output.startswith("0 "), output
 
         # The new image is tried, found good and blessed; the node is the same.
-        said, at = told(machine, "BOOT", at)
-        assert said.startswith("slot=b root=/dev/vda3 step=written state=indeterminate"), said
-        said, at = told(machine, "TRIED", at)
-        assert said == "1min", "the entry that is tried asks for the watchdog"
-        found = json.loads(told(machine, "SLOTS", at)[0])
+        output, at = reported(machine, "BOOT", at)
+        assert output.startswith("slot=b root=/dev/vda3 step=written state=indeterminate"), output
+        output, at = reported(machine, "TRIED", at)
+        assert output == "1min", "the entry that is tried asks for the watchdog"
+        found = json.loads(reported(machine, "SLOTS", at)[0])
         assert (found["running"], found["tried"], found["next"], found["slots"]["b"]["state"]) == (
             "b",
             None,
@@ -200,30 +200,30 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
         )
         assert found["slots"]["b"]["entry"] == "goldnode-bbb-b.conf"
         # The GPU that it lacks drains the node, and is no reason to take the image back.
-        findings, at = told(machine, "FINDINGS", at)
+        findings, at = reported(machine, "FINDINGS", at)
         assert [row["outcome"] for row in json.loads(findings) if row["id"] == "gpu.count"] == ["mismatch"]
         # systemd keeps to what the command line says in this boot; the next one has no watchdog (below).
-        said, at = told(machine, "WATCHDOG", at)
-        assert said == "Software Watchdog active 1min", said
-        kept, at = told(machine, "IDENTITY", at)
-        assert kept == identity
-        size, at = told(machine, "SIZE", at)
+        output, at = reported(machine, "WATCHDOG", at)
+        assert output == "Software Watchdog active 1min", output
+        stored, at = reported(machine, "IDENTITY", at)
+        assert stored == identity
+        size, at = reported(machine, "SIZE", at)
         assert int(size.strip().rstrip("M")) > slotdisk.ROOT_SIZE // slotdisk.MIB - 40
-        said, at = told(machine, "INITRAMFS", at)
-        assert said.startswith("0 "), said
-        copies, at = told(machine, "COPIES", at)
+        output, at = reported(machine, "INITRAMFS", at)
+        assert output.startswith("0 "), output
+        copies, at = reported(machine, "COPIES", at)
         assert re.search(r"initrd /goldnode/b/initrd\.img-[0-9a-f]{12}\|", copies), copies
 
         # From b, slot a is broken in each way and has the next boot: b comes back by itself, and says why.
         for cause in CAUSES:
             at = machine.wait(f"GUEST NEXT after-{cause}", at, 1800)
             for _ in range(8):
-                said, at = told(machine, "BOOT", at)
-                if "slot=b" in said:
+                output, at = reported(machine, "BOOT", at)
+                if "slot=b" in output:
                     break
-                assert "state=indeterminate" in said, f"{cause}: {said}"
-            assert f"slot=b root=/dev/vda3 step=after-{cause}" in said
-            row, at = told(machine, "SLOTS", at)
+                assert "state=indeterminate" in output, f"{cause}: {output}"
+            assert f"slot=b root=/dev/vda3 step=after-{cause}" in output
+            row, at = reported(machine, "SLOTS", at)
             found = json.loads(row)
             failed = found["slots"]["a"]
             assert (found["running"], found["tried"], found["next"], failed["state"]) == (
@@ -233,17 +233,17 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
                 "failed",
             ), cause
             assert (failed["left"], failed["done"]) == (0, TRIES)
-            assert re.search(SAID[cause], found["fallback"]), found["fallback"]
-            findings, at = told(machine, "FINDINGS", at)
+            assert re.search(EXPECTED[cause], found["fallback"]), found["fallback"]
+            findings, at = reported(machine, "FINDINGS", at)
             (finding,) = [row for row in json.loads(findings) if row["id"] == "slot.fallback"]
             assert (finding["outcome"], finding["severity"], finding["got"]) == (
                 "mismatch",
                 "degraded",
                 found["fallback"],
             )
-            said, at = told(machine, "WATCHDOG", at)
-            assert said == "Software Watchdog inactive 0", f"{cause}: {said}"
-            motd, at = told(machine, "MOTD", at)
+            output, at = reported(machine, "WATCHDOG", at)
+            assert output == "Software Watchdog inactive 0", f"{cause}: {output}"
+            motd, at = reported(machine, "MOTD", at)
             assert f"goldnode: {found['fallback']}" in motd
 
         machine.wait("GUEST THROUGH", at, 1800)

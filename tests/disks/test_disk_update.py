@@ -85,17 +85,17 @@ def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(
     def update(*words: str) -> subprocess.CompletedProcess[str]:
         return site.run("disks", "update", "-i", str(hosts), "gpu07", "--timeout", SECONDS, *words)
 
-    def said(command: str) -> str:
+    def reported(command: str) -> str:
         found = machine.ssh([command], limit=600)
         assert found.rc == 0, found
         return found.out
 
     def state() -> tuple[str, str, dict[str, str]]:
         """The slot that runs, the one that boots next, and what each one holds."""
-        found = json.loads(said("/usr/lib/goldnode/goldnode-node slot status --format json"))
+        found = json.loads(reported("/usr/lib/goldnode/goldnode-node slot status --format json"))
         return found["running"], found["next"], {slot: row["image"] for slot, row in found["slots"].items()}
 
-    who = said("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub")
+    who = reported("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub")
     good = variant(site, "goldnode-test=successor")
     # Nobody has booted it: refused, with what to do, and nothing is written.
     refused = update("--image", str(good.directory))
@@ -108,12 +108,12 @@ def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(
     assert done.returncode == 0, (done.stdout, done.stderr, machine.tail())
     assert f"gpu07: slot b: {good.name}, good (runs, boots next)" in done.stdout
     assert state() == ("b", "b", {"a": built.name, "b": good.name})
-    assert "goldnode-test=successor" in said("cat /proc/cmdline")
-    assert said("findmnt -no PARTLABEL /").strip() == "root-b"
-    assert said("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub") == who, (
+    assert "goldnode-test=successor" in reported("cat /proc/cmdline")
+    assert reported("findmnt -no PARTLABEL /").strip() == "root-b"
+    assert reported("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub") == who, (
         "the node is still who it was"
     )
-    assert said("systemctl is-system-running --wait").strip() == "running"
+    assert reported("systemctl is-system-running --wait").strip() == "running"
 
     back = update("--back", "--reboot")
     assert back.returncode == 0, (back.stdout, back.stderr, machine.tail())
@@ -131,4 +131,4 @@ def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(
             rf"gpu07 fell back: image {bad.name} in slot b failed its try: .*{reason}", fell.stderr
         ), (word, fell.stderr)
         assert state() == ("a", "a", {"a": built.name, "b": bad.name})
-        assert said("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub") == who
+        assert reported("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub") == who

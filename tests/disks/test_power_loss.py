@@ -112,7 +112,9 @@ def test_the_hardest_disks_boot_under_real_firmware(tree: Path, tmp_path: Path) 
     with memory(tmp_path) as place:
         for copy in powercut.judge(found, versions, place, share=0.1):
             assert copy.step == "control" or not copy.bad, (copy.step, copy.raw, copy.repaired)
-            if copy.step not in hardest or copy.said.count("\n") > hardest[copy.step].said.count("\n"):
+            if copy.step not in hardest or copy.reported.count("\n") > hardest[copy.step].reported.count(
+                "\n"
+            ):
                 hardest[copy.step] = copy
     (tmp_path / "none").write_bytes(bytes(MIB))
     for step in ("sync", "write", "good", "again", "back"):

@@ -169,7 +169,7 @@ def boot(image: str, request: pytest.FixtureRequest) -> Iterator[Boot]:
 
 
 @pytest.mark.parametrize(("boot", "reason"), BROKEN.values(), ids=BROKEN, indirect=["boot"])
-def test_a_bad_boot_ends_with_its_reason_kept(boot: Boot, reason: str | None) -> None:
+def test_a_bad_boot_ends_with_its_reason_stored(boot: Boot, reason: str | None) -> None:
     assert boot.wait("never.target") == "reboot"
     rows = boot.history()
     if reason is None:

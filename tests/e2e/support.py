@@ -60,10 +60,12 @@ class Site:
 
 def environment(site: Site) -> dict[str, str]:
     """What a user's shell would hold, and nothing of pytest's."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))}
+    stored = {
+        key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
+    }
     return {
-        **kept,
-        "PATH": f"{BIN}:{kept['PATH']}",
+        **stored,
+        "PATH": f"{BIN}:{stored['PATH']}",
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_HOST_PATTERN_MISMATCH": "error",

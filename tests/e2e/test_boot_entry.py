@@ -130,8 +130,8 @@ def read_choice(image: Path) -> grub.GrubChoice:
     """Our reading of the guest's files; the plain reader of the node suite must agree wherever it can tell."""
     config, stored = disk.read(image, "/boot/grub/grub.cfg").decode(), disk.read(image, "/boot/grub/grubenv")
     choice = grub.next_boot(config, stored)
-    plain = booted_by_id(config, grub.environment(stored))
-    assert plain in (None, choice.release)
+    bare = booted_by_id(config, grub.environment(stored))
+    assert bare in (None, choice.release)
     return choice
 
 

@@ -133,7 +133,7 @@ def read_history(node: LabNode) -> list[str]:
     return [node.read(f"/var/lib/goldnode/history/{name}") for name in sorted(names)]
 
 
-def test_once_mended_the_other_four_converge_and_the_six_are_left_alone(fleet: Fleet) -> None:
+def test_once_repaired_the_other_four_converge_and_the_six_are_left_alone(fleet: Fleet) -> None:
     fleet.nodes[0].shell("systemctl stop train; rm /dev/nvidia0")
     fleet.nodes[1].run("rm", HOOK)
     fleet.nodes[8].start()

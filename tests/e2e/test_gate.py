@@ -67,7 +67,7 @@ class Gated:
     def spoil(self) -> None:
         self.node.run("mv", INITRD, "/root/initrd")
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.node.run("mv", "/root/initrd", INITRD)
 
     def boot(self) -> None:
@@ -163,7 +163,7 @@ def test_report_starts_what_it_reports(gated: Gated) -> None:
     gated.node.run("systemctl", "restart", "docker.service")
     assert gated.docker() == "active"
     assert re.search(r"goldnode: class e2e_gate_report, verdict: drain \(exit code 2\)", gated.login())
-    gated.mend()
+    gated.repair()
 
 
 def test_the_cached_verdict_counts_for_its_time(gated: Gated) -> None:
@@ -214,7 +214,7 @@ def test_block_keeps_out_at_boot_and_lets_in_when_the_cause_is_gone(gated: Gated
         gated.node.run("systemctl", "start", "docker.service", check=False)
     assert gated.docker() == "inactive"
     assert gated.node.run("systemctl", "is-active", "docker.socket", check=False).output.strip() == "failed"
-    gated.mend()
+    gated.repair()
     gated.watch()
     assert (gated.passes(), gated.docker()) == (True, "active")
     assert gated.node.run("systemctl", "is-active", "docker.socket").output.strip() == "active"
@@ -251,7 +251,7 @@ def test_what_a_person_took_down_stays_down(gated: Gated, decide: str, undo: str
     node.run("systemctl", "restart", "docker.service", check=False)
     assert gated.docker() == "inactive"
     node.run("systemctl", decide, "docker.service")
-    gated.mend()
+    gated.repair()
     gated.watch()
     assert (gated.passes(), gated.docker()) == (True, "inactive")
     assert (
@@ -285,7 +285,7 @@ def test_a_checker_that_stopped_is_noticed(gated: Gated) -> None:
     assert gated.docker() == "active"
 
 
-def test_drain_tells_once_and_takes_back_only_its_own(gated: Gated) -> None:
+def test_drain_reports_once_and_takes_back_only_its_own(gated: Gated) -> None:
     node = gated.node
     gated.converge("drain")
     assert not node.run("sh", "-c", "ls /etc/systemd/system/docker.service.d", check=False).output.startswith(
@@ -300,7 +300,7 @@ def test_drain_tells_once_and_takes_back_only_its_own(gated: Gated) -> None:
     assert gated.docker() == "active", "drain keeps no runtime down"
     hooks = node.read("/var/log/hooks").splitlines()
     assert hooks == ["drain-node goldnode: boot.initramfs: missing (want initrd.img-6.1.0-902-amd64)"]
-    gated.mend()
+    gated.repair()
     for _ in range(2):
         gated.watch()
     assert node.read("/var/log/hooks").splitlines()[1:] == [
@@ -311,7 +311,7 @@ def test_drain_tells_once_and_takes_back_only_its_own(gated: Gated) -> None:
     )  # drained already, by somebody else
     gated.spoil()
     gated.watch()
-    gated.mend()
+    gated.repair()
     gated.watch()
     assert len(node.read("/var/log/hooks").splitlines()) == 2
 

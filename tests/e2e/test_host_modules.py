@@ -46,8 +46,8 @@ def findings(node: LabNode) -> dict[str, dict[str, Any]]:
 
 def against(node: LabNode, module: str = "standin_peer") -> tuple[str, str]:
     """The inode of the standin_ofed that a module was compiled against, and of the one that is there."""
-    told = node.run("modinfo", "-k", RELEASE, "-F", "against", module).output.strip()
-    return told, node.shell(f"stat -c %i $(modinfo -k {RELEASE} -n standin_ofed)").output.strip()
+    reported = node.run("modinfo", "-k", RELEASE, "-F", "against", module).output.strip()
+    return reported, node.shell(f"stat -c %i $(modinfo -k {RELEASE} -n standin_ofed)").output.strip()
 
 
 def test_modules_are_built_in_order_and_the_files_are_there(tuned: tuple[LabNode, Site, Path]) -> None:
@@ -56,8 +56,8 @@ def test_modules_are_built_in_order_and_the_files_are_there(tuned: tuple[LabNode
     assert run.changed["tuned"] > 0
     for module in ("standin_ofed", "nvidia-current", "nvidia-current-peermem", "standin_peer"):
         assert node.run("modinfo", "-k", RELEASE, "-F", "vermagic", module).output.split()[0] == RELEASE
-    told, there = against(node)
-    assert told == there
+    reported, there = against(node)
+    assert reported == there
     assert node.read("/etc/modules-load.d/goldnode.conf").split("\n")[1:] == [
         "standin_ofed",
         "standin_peer",
@@ -91,8 +91,8 @@ def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[Lab
     )
     # systemd's own readers take the files: only keys of net. would be set, and there are none.
     assert "vm.nr_hugepages = 64\n" in node.run("/usr/lib/systemd/systemd-sysctl", "--cat-config").output
-    said = node.run("/usr/lib/systemd/systemd-sysctl", "--prefix=net", "/etc/sysctl.d/90-goldnode.conf")
-    assert said.output == ""
+    answer = node.run("/usr/lib/systemd/systemd-sysctl", "--prefix=net", "/etc/sysctl.d/90-goldnode.conf")
+    assert answer.output == ""
     shown = node.shell(
         "mkdir -p /tmp/grub; GRUB_CMDLINE_LINUX=quiet; . /etc/default/grub.d/91-goldnode-cmdline.cfg; echo $GRUB_CMDLINE_LINUX"
     )
@@ -101,8 +101,10 @@ def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[Lab
     newer = world.node("udev", "e2e_modules", "debian13")
     rules = "/etc/udev/rules.d/90-goldnode-net.rules"
     newer.put({rules: node.read(rules).encode()})
-    told = newer.run("udevadm", "verify", rules, check=False)
-    assert (told.rc, "1 udev rules files have been checked" in told.output) == (0, True), told.output
+    reported = newer.run("udevadm", "verify", rules, check=False)
+    assert (reported.rc, "1 udev rules files have been checked" in reported.output) == (0, True), (
+        reported.output
+    )
     newer.put({rules: node.read(rules).replace("ATTR{mtu}", "ATTRS{mtu}").encode()})
     assert newer.run("udevadm", "verify", rules, check=False).rc != 0, "verify passes whatever it is given"
     newer.destroy()
@@ -128,19 +130,21 @@ def test_the_node_suite_agrees(tuned: tuple[LabNode, Site, Path]) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
-def test_what_was_compiled_against_an_earlier_module_is_built_anew(tuned: tuple[LabNode, Site, Path]) -> None:
+def test_what_was_compiled_against_an_earlier_module_is_built_again(
+    tuned: tuple[LabNode, Site, Path],
+) -> None:
     node, site, hosts = tuned
     which = f"-m standin-ofed -v 24.10.1 -k {RELEASE}"
     node.shell(f"dkms build --force {which} && dkms install --force {which}")
-    told, there = against(node)
-    assert told != there, "the node was not spoilt, so that mending it would prove nothing"
+    reported, there = against(node)
+    assert reported != there, "the node was not spoilt, so that mending it would prove nothing"
     found = findings(node)
     assert "against an earlier standin_ofed" in found["modules.standin_peer"]["got"]
     assert "against an earlier standin_ofed" in found["modules.nvidia-current-peermem"]["got"]
     run = succeeded(site_yml(hosts, site=site))
     assert "standin_peer was rebuilt" in run.output
-    told, there = against(node)
-    assert told == there
+    reported, there = against(node)
+    assert reported == there
     assert succeeded(site_yml(hosts, site=site)).changed["tuned"] == 0
 
 
@@ -152,26 +156,26 @@ def test_a_module_removed_by_hand_is_found_and_built(tuned: tuple[LabNode, Site,
     assert "finds no standin_ofed" in found["got"]
     assert node.run(PROGRAM, "check", "--no-write", check=False).rc == 2
     succeeded(site_yml(hosts, site=site))
-    told, there = against(node)
-    assert told == there
+    reported, there = against(node)
+    assert reported == there
     assert succeeded(site_yml(hosts, site=site)).changed["tuned"] == 0
 
 
-def test_a_kernel_without_the_modules_is_told_for_each(
+def test_a_kernel_without_the_modules_is_reported_for_each(
     world: World, tuned: tuple[LabNode, Site, Path]
 ) -> None:
     node, _, _ = tuned
     world.publish({*GROUPS, apt_archive.BROKEN})
-    said = node.shell(
+    answer = node.shell(
         "apt-get update >/dev/null; apt-get install -y --no-install-recommends linux-image-6.1.0-904-amd64 2>&1"
     ).output
     for module in ("nvidia-current 535.309.01", "standin_ofed", "nvidia-current-peermem", "standin_peer"):
-        assert f"goldnode: kernel 6.1.0-904-amd64 has no module {module} (found: none)" in said
+        assert f"goldnode: kernel 6.1.0-904-amd64 has no module {module} (found: none)" in answer
     node.shell("apt-get purge -y linux-image-6.1.0-904-amd64")
     # One alone: the others are silent.
     node.shell(f"mv /lib/modules/{RELEASE}/updates/dkms/standin_peer.ko* /root; depmod {RELEASE}")
-    said = node.run("/etc/kernel/postinst.d/zz-goldnode", RELEASE).output
-    assert [line.split(" has no module ")[1].split()[0] for line in said.splitlines()] == ["standin_peer"]
+    answer = node.run("/etc/kernel/postinst.d/zz-goldnode", RELEASE).output
+    assert [line.split(" has no module ")[1].split()[0] for line in answer.splitlines()] == ["standin_peer"]
     node.shell(f"mv /root/standin_peer.ko* /lib/modules/{RELEASE}/updates/dkms/; depmod {RELEASE}")
     world.publish(GROUPS)
 

@@ -82,7 +82,7 @@ def stack_like(name: str, *changes: tuple[str, str]) -> str:
     return text
 
 
-def said(done: Run) -> str:
+def reported(done: Run) -> str:
     return re.sub(r"\s+", " ", done.output)
 
 
@@ -147,9 +147,9 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     done = run(bare, tmp_path, *tried)
     assert done.rc != 0, done.output
-    assert "class tried is blocked, and nothing was touched" in said(done), done.output
+    assert "class tried is blocked, and nothing was touched" in reported(done), done.output
     for text in texts:
-        assert text in said(done), done.output
+        assert text in reported(done), done.output
     assert set(done.changed.values()) == {0}
 
 
@@ -169,4 +169,4 @@ def test_what_fits_within_limits_goes_on_and_says_them(
 ) -> None:
     done = succeeded(run(bare, tmp_path, "A100-SXM4-40GB", more))
     for text in texts:
-        assert text in said(done), done.output
+        assert text in reported(done), done.output

@@ -87,7 +87,7 @@ def test_a_class_that_is_not_in_the_mirror_is_refused(mirrored: Mirrored) -> Non
     assert mirrored.node.run("ls", "/etc/goldnode", check=False).rc != 0
 
 
-def test_a_truncated_package_is_refused_by_the_node_and_mended_here(mirrored: Mirrored) -> None:
+def test_a_truncated_package_is_refused_by_the_node_and_repaired_here(mirrored: Mirrored) -> None:
     """The first run finds a mirror whose disk has lost half of a package."""
     mirrored.fetch()
     before = mirrored.packages()

@@ -32,8 +32,8 @@ def test_a_fleet_of_two_classes(make: Make, tmp_path: Path) -> None:
         document["all"]["children"]["e2e_r535"]["hosts"]["gone"] = gone
         (hosts / "hosts.yml").write_text(yaml.safe_dump(document))
         before = tree(bare)
-        told = goldnode("plan", "-i", str(hosts), site=site)
-        assert told.returncode == 2, "a host could not be asked"
+        reported = goldnode("plan", "-i", str(hosts), site=site)
+        assert reported.returncode == 2, "a host could not be asked"
         for text in (
             "3 hosts of 2 classes: 1 unreachable, 2 to change. Nothing was changed.",
             "class e2e_r535 (stack debian12_r535, lock ",
@@ -44,16 +44,16 @@ def test_a_fleet_of_two_classes(make: Make, tmp_path: Path) -> None:
             "kernel 6.1.0-902-amd64 is installed and has to be booted",
             "not verified here: which kernel boots next",
         ):
-            assert text in told.stdout, told.stdout
+            assert text in reported.stdout, reported.stdout
         assert difference(before, tree(bare)) == []
         assert bare.run("test", "-e", "/run/goldnode", check=False).rc != 0, "the program was left behind"
 
     # A job on the GPU; and a class that one of its nodes is already of.
     succeeded(site_yml(hosts, "--limit", "held", site=site))
     bare.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'")
-    told = goldnode("plan", "-i", str(hosts), "--limit", "bare:held", "--format", "json", site=site)
-    found = json.loads(told.stdout)
-    assert told.returncode == 2, "a refusal is no success"
+    reported = goldnode("plan", "-i", str(hosts), "--limit", "bare:held", "--format", "json", site=site)
+    found = json.loads(reported.stdout)
+    assert reported.returncode == 2, "a refusal is no success"
     assert found["schema"] == "goldnode.plans/1"
     assert {name: host["state"] for name, host in found["hosts"].items()} == {
         "bare": "refused",
@@ -71,6 +71,6 @@ def test_a_fleet_of_two_classes(make: Make, tmp_path: Path) -> None:
     alone = goldnode("plan", "-i", str(hosts), "--limit", "held", site=site)
     assert (alone.returncode, "1 reboot pending" in alone.stdout) == (0, True)
     assert goldnode("plan", "-i", str(hosts), "--limit", "held", "--exit-code", site=site).returncode == 1
-    nobody = goldnode("plan", "-i", str(hosts), "--limit", "nobody", site=site)
-    assert nobody.returncode == 2
-    assert "error: " in nobody.stderr
+    unmatched = goldnode("plan", "-i", str(hosts), "--limit", "nobody", site=site)
+    assert unmatched.returncode == 2
+    assert "error: " in unmatched.stderr

@@ -89,7 +89,7 @@ DRIFTS = {
 
 
 @pytest.mark.parametrize("item", DRIFTS)
-def test_drift_is_found_and_the_next_run_mends_it(
+def test_drift_is_found_and_the_next_run_repairs_it(
     world_of_one: tuple[LabNode, Site, Path], item: str
 ) -> None:
     node, site, hosts = world_of_one

@@ -138,7 +138,7 @@ def kernel(console: str) -> str:
     return str(found)
 
 
-def told(console: str, word: str) -> Any:
+def reported(console: str, word: str) -> Any:
     """What the guest told under a word, last."""
     return json.loads(re.findall(rf"^DRIVE {word} (.*)$", console, re.M)[-1])
 
@@ -186,7 +186,7 @@ def finished(machine: Machine, console: str, releases: tuple[str, ...]) -> None:
     """The run that went on has done all there was to do."""
     older, newer = releases
     assert kernel(console) == older
-    assert told(console, "LEFT") == []
+    assert reported(console, "LEFT") == []
     assert (machine.default(), machine.text("/root/audit")) == (newer, "")
     rows = json.loads(machine.text("/var/lib/goldnode/classes/index.json"))["rows"]
     assert [(row["release"], row["whole"]) for row in rows] == [(older, True), (newer, True)]
@@ -262,8 +262,8 @@ def test_the_older_kernel_is_tried_by_one_boot_and_stays_only_if_its_check_is_go
     machine = Machine(image, tmp_path, files)
     console = machine.boot("cp -r /run/payload/seed/. /", f"{DRIVER} back")
     assert kernel(console) == newer
-    assert f"boot.once {older}" in told(console, "DID")
-    assert told(console, "LEFT") == []
+    assert f"boot.once {older}" in reported(console, "DID")
+    assert reported(console, "LEFT") == []
     # The kernel of before is asked for once, and the default stays.
     choice = read_choice(image)
     assert (choice.release, choice.via, machine.default()) == (older, "next_entry", newer)
@@ -284,7 +284,7 @@ def test_the_older_kernel_is_tried_by_one_boot_and_stays_only_if_its_check_is_go
     )
     console = spoilt.boot(f"{DRIVER} look")
     assert kernel(console) == older
-    assert f"kernel {older} does not become the default: stack.lock: " in told(console, "CHECK")
+    assert f"kernel {older} does not become the default: stack.lock: " in reported(console, "CHECK")
     assert spoilt.default() == newer
     console = spoilt.boot(f"{DRIVER} look")
     assert kernel(console) == newer
@@ -296,9 +296,9 @@ def test_the_older_kernel_is_tried_by_one_boot_and_stays_only_if_its_check_is_go
     # A check that finds nothing: the older kernel is the default from then on, and what came with the newer leaves.
     console = machine.boot(f"{DRIVER} settle")
     assert kernel(console) == older
-    assert f"kernel {older} is the default from now on" in told(console, "CHECK")
-    assert told(console, "DID") == ["packages.transact boot_test"]
-    assert told(console, "LEFT") == []
+    assert f"kernel {older} is the default from now on" in reported(console, "CHECK")
+    assert reported(console, "DID") == ["packages.transact boot_test"]
+    assert reported(console, "LEFT") == []
     assert machine.default() == older
     with pytest.raises(disk.GuestError, match="cannot be read"):
         disk.read(image, f"/boot/vmlinuz-{newer}")

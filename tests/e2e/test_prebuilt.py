@@ -143,9 +143,9 @@ def test_what_does_not_build_is_a_result_with_the_compilers_own_line(shop: Shop)
     assert rows[RELEASE]["ok"]
     assert not rows["6.1.0-904-amd64"]["ok"]
     assert "error: too few arguments to function" in rows["6.1.0-904-amd64"]["line"]
-    told = shop.modules("matrix", STACK, "--flavour", "open", "--format", "markdown")
-    assert "cannot be installed" in told.stdout
-    assert "nvidia-open-kernel-dkms" in told.stdout
+    reported = shop.modules("matrix", STACK, "--flavour", "open", "--format", "markdown")
+    assert "cannot be installed" in reported.stdout
+    assert "nvidia-open-kernel-dkms" in reported.stdout
 
 
 def test_from_dkms_to_built_modules_and_nothing_is_left(shop: Shop) -> None:
@@ -161,7 +161,7 @@ def test_from_dkms_to_built_modules_and_nothing_is_left(shop: Shop) -> None:
     assert (again.changed[node.name], again.executions) == (0, 1)
 
 
-def test_a_module_that_was_taken_away_is_put_there_anew(shop: Shop) -> None:
+def test_a_module_that_was_taken_away_is_put_there_again(shop: Shop) -> None:
     shop.node.shell(f"rm /lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko && depmod {RELEASE}")
     verdict = json.loads(
         shop.node.run(

@@ -91,16 +91,16 @@ def test_promtool_passes_the_rules_and_the_metrics(monitored: Monitored) -> None
         f"/root/rules/{path.name}": path.read_bytes() for path in (INTEGRATIONS / "prometheus").iterdir()
     }
     node.put(files)
-    told = node.shell(
+    reported = node.shell(
         "cd /root/rules; promtool check rules goldnode.rules.yml; promtool test rules goldnode.test.yml"
     ).output
-    assert "SUCCESS" in told
+    assert "SUCCESS" in reported
     assert node.shell(f"promtool check metrics < {TEXTFILE}").output == ""
     assert node.run("stat", "-c", "%a %U", TEXTFILE).output.split() == ["644", "root"]
     assert node.read(TEXTFILE) == node.read("/run/goldnode/metrics.prom")
 
 
-def test_a_bad_verdict_alerts_and_a_mended_one_resolves(monitored: Monitored) -> None:
+def test_a_bad_verdict_alerts_and_a_repaired_one_resolves(monitored: Monitored) -> None:
     node = monitored.node
     monitored.until(lambda: "GoldnodeDrain" not in monitored.firing())
     node.run("mv", INITRD, "/root/initrd")
@@ -141,14 +141,14 @@ def get(node: LabNode, path: str, *more: str) -> tuple[int, str]:
     return int(done.output), node.read("/root/body")
 
 
-def test_the_endpoint_is_started_by_its_socket_and_is_nobody(monitored: Monitored) -> None:
+def test_the_endpoint_is_started_by_its_socket_and_has_no_privileges(monitored: Monitored) -> None:
     node = monitored.node
     units = ("/etc/systemd/system/goldnode-serve.socket", "/etc/systemd/system/goldnode-serve.service")
     sound = node.run("systemd-analyze", "verify", "--recursive-errors=no", *units, check=False)
     assert (sound.rc, sound.output) == (0, "")
     status, body = get(node, "/diagnostics")
-    told = json.loads(body)
-    assert (status, told["class"], told["simulated"], told["verdict"]["holds"]) == (
+    reported = json.loads(body)
+    assert (status, reported["class"], reported["simulated"], reported["verdict"]["holds"]) == (
         200,
         "e2e_serve",
         True,
@@ -199,7 +199,7 @@ def test_the_plugin_for_kubernetes_answers(services: Services) -> None:
     assert (done.rc, done.output.startswith("goldnode: could not check")) == (2, True)
 
 
-def test_a_class_that_tells_nothing_takes_it_all_away(services: Services) -> None:
+def test_a_class_without_settings_takes_it_all_away(services: Services) -> None:
     node = services.node
     services.converge("e2e_gate_drain")
     left = f"ls -d /etc/systemd/system/goldnode-serve* /etc/systemd/system/sockets.target.wants/goldnode* /usr/lib/goldnode/* {TEXTFILE} 2>/dev/null"

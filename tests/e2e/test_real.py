@@ -177,10 +177,10 @@ def test_security_offers_newer_and_none_of_the_stack_moves(node: LabNode, sites:
         return set(re.findall(r"^Inst (\S+)", node.shell("apt-get -s dist-upgrade").output, re.MULTILINE))
 
     def unattended_moves() -> set[str]:
-        said = node.shell("unattended-upgrade --dry-run --debug 2>&1").output
-        found = re.search(r"Packages that will be upgraded: (.*)", said)
+        reported = node.shell("unattended-upgrade --dry-run --debug 2>&1").output
+        found = re.search(r"Packages that will be upgraded: (.*)", reported)
         moved = set(found[1].split()) if found else set()
-        print(f"unattended-upgrade would move {sorted(moved)}:\n{said[-3000:]}")  # shown with a failure
+        print(f"unattended-upgrade would move {sorted(moved)}:\n{reported[-3000:]}")  # shown with a failure
         return moved
 
     held = apt_moves(), unattended_moves()

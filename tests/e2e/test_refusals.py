@@ -110,7 +110,7 @@ def test_a_gpu_in_use(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
         node.shell("systemctl stop train; rm /dev/nvidia0")
 
 
-def test_a_dpkg_that_somebody_else_left_broken(
+def test_a_dpkg_that_another_party_left_broken(
     world: World, bare: tuple[LabNode, Site], tmp_path: Path
 ) -> None:
     node, site = bare
@@ -128,7 +128,7 @@ def test_a_dpkg_that_somebody_else_left_broken(
         node.run("dpkg", "--purge", "libstandin-base")
 
 
-def test_somebody_elses_vendor_repository(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
+def test_foreign_vendor_repository(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     name = "/etc/apt/sources.list.d/cuda.list"
     node.put({name: b"deb http://vendor.example/compute/cuda/repos/debian12/x86_64/ /\n"})

@@ -122,9 +122,9 @@ def test_a_node_is_what_it_was_before(make: Make, gone: tuple[LabNode, Site, Pat
         "rm /etc/apt/preferences.d/goldnode-stack; apt-mark unhold libcuda1; echo >> /etc/modprobe.d/goldnode-blacklist.conf"
     )
 
-    told = site_yml(hosts, *ABSENT, "--check", "--diff", site=site)
-    assert "purge     nvidia-kernel-dkms" in succeeded(told).output
-    assert "-/usr/lib/goldnode" in told.output
+    reported = site_yml(hosts, *ABSENT, "--check", "--diff", site=site)
+    assert "purge     nvidia-kernel-dkms" in succeeded(reported).output
+    assert "-/usr/lib/goldnode" in reported.output
     assert node.run("test", "-f", "/etc/goldnode/class.json").rc == 0, "check mode has changed something"
 
     run = succeeded(site_yml(hosts, *ABSENT, site=site))
@@ -173,7 +173,7 @@ def test_a_word_that_is_no_state_is_refused(gone: tuple[LabNode, Site, Path]) ->
     assert "absent" in run.output
 
 
-def test_what_somebody_else_needs_stays_and_is_told(gone: tuple[LabNode, Site, Path]) -> None:
+def test_what_another_party_needs_stays_and_is_reported(gone: tuple[LabNode, Site, Path]) -> None:
     """Also: the node's own program does it, while its file leaves under it."""
     node, site, hosts = gone
     succeeded(site_yml(hosts, site=site))
@@ -182,8 +182,8 @@ def test_what_somebody_else_needs_stays_and_is_told(gone: tuple[LabNode, Site, P
     node.shell(
         "dpkg-deb -b /root/trainer /root/trainer.deb; dpkg -i /root/trainer.deb; apt-mark hold trainer"
     )
-    said = node.run("/usr/lib/goldnode/goldnode-node", "plan", "--absent").output
-    assert "libcuda1 stays: trainer needs it, which goldnode did not install" in said
+    answer = node.run("/usr/lib/goldnode/goldnode-node", "plan", "--absent").output
+    assert "libcuda1 stays: trainer needs it, which goldnode did not install" in answer
     done = node.run("/usr/lib/goldnode/goldnode-node", "apply", "--absent").output
     assert "nothing to do" in done
     assert "reboot needed: the kernel or driver of the class has left" in done

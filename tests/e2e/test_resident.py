@@ -80,23 +80,23 @@ def test_both_paths_give_the_same_plan(
 ) -> None:
     node, site, hosts = member
     node.shell(damage)
-    by_program, told = plan(member, tmp_path)
-    assert RESIDENT in told
-    by_module, told = plan(member, tmp_path, "-e", "goldnode_resident=false")
-    assert RESIDENT not in told
+    by_program, reported = plan(member, tmp_path)
+    assert RESIDENT in reported
+    by_module, reported = plan(member, tmp_path, "-e", "goldnode_resident=false")
+    assert RESIDENT not in reported
     assert by_program == by_module
     assert bool(by_program["actions"]) == (damage != "true")
     succeeded(site_yml(hosts, site=site))
 
 
-@pytest.mark.parametrize(("path", "said"), [(PROGRAM, OTHER), (CLASS, OTHER_CLASS)])
+@pytest.mark.parametrize(("path", "answer"), [(PROGRAM, OTHER), (CLASS, OTHER_CLASS)])
 def test_what_was_tampered_with_is_found_by_the_module(
-    member: tuple[LabNode, Site, Path], tmp_path: Path, path: str, said: str
+    member: tuple[LabNode, Site, Path], tmp_path: Path, path: str, answer: str
 ) -> None:
     node, site, hosts = member
     node.shell(f"echo >> {path}")
-    found, told = plan(member, tmp_path)
-    assert said in told
+    found, reported = plan(member, tmp_path)
+    assert answer in reported
     assert [action["target"] for action in found["actions"]] == [path]
     succeeded(site_yml(hosts, site=site))
     assert RESIDENT in plan(member, tmp_path)[1]
@@ -110,29 +110,29 @@ def test_another_mirror_of_the_same_class_is_another_document(
     assert site.site is not None
     (tmp_path / "site.yml").write_text(site.site.read_text().replace("/debian\n", "/debian-elsewhere\n"))
     elsewhere = Site(site.catalog, tmp_path / "site.yml", site.locks)
-    found, told = plan((node, elsewhere, hosts), tmp_path)
-    assert OTHER_CLASS in told
+    found, reported = plan((node, elsewhere, hosts), tmp_path)
+    assert OTHER_CLASS in reported
     assert "/etc/apt/sources.list.d/goldnode-debian.sources" in [
         action["target"] for action in found["actions"]
     ]
 
 
 # A program of a user's: it answers as one that finds nothing to do, and leaves a mark when it runs as root.
-THEIRS, RAN = "/home/mallory/goldnode-node", "/run/mallory-ran"
+FOREIGN, RAN = "/home/mallory/goldnode-node", "/run/mallory-ran"
 DAMAGE = {
     "the program is given away": (
         f"chown mallory {PROGRAM}",
-        f"cat {THEIRS} >{PROGRAM}",
+        f"cat {FOREIGN} >{PROGRAM}",
         f"{PROGRAM}: owner is mallory (4711)",
     ),
     "the program is a link": (
         f"mv {PROGRAM} /home/mallory/kept && ln -s /home/mallory/kept {PROGRAM}",
-        f"ln -sf {THEIRS} /home/mallory/kept",
+        f"ln -sf {FOREIGN} /home/mallory/kept",
         f"{PROGRAM} is a link to '/home/mallory/kept'",
     ),
     "its directory is given away": (
         f"chown mallory {PROGRAM.rpartition('/')[0]}",
-        f"rm -f {PROGRAM}; cp -p {THEIRS} {PROGRAM}",
+        f"rm -f {PROGRAM}; cp -p {FOREIGN} {PROGRAM}",
         f"{PROGRAM.rpartition('/')[0]}: owner is mallory (4711)",
     ),
 }
@@ -143,8 +143,8 @@ def test_what_a_user_can_change_is_reported_put_right_and_never_run(
 ) -> None:
     node, site, hosts = member
     node.shell("useradd --create-home --uid 4711 mallory")
-    node.put({THEIRS: f"#!/bin/sh\n[ $(id -u) != 0 ] || touch {RAN}\n".encode()})
-    node.shell(f"chown -R mallory /home/mallory; chmod 755 {THEIRS}")
+    node.put({FOREIGN: f"#!/bin/sh\n[ $(id -u) != 0 ] || touch {RAN}\n".encode()})
+    node.shell(f"chown -R mallory /home/mallory; chmod 755 {FOREIGN}")
     for what, (damage, abuse, reason) in DAMAGE.items():
         node.shell(f"systemctl stop goldnode-watch.timer; {damage}")  # which would run it within five minutes
         done = node.run(PROGRAM, "check", "--no-write", "--format", "json", check=False)
@@ -163,8 +163,8 @@ def test_what_a_user_can_change_is_reported_put_right_and_never_run(
             node.run("stat", "-c", "%F %U:%G %a", PROGRAM).output.strip() == "regular file root:root 755"
         ), what
         assert node.run("test", "-e", RAN, check=False).rc == 1, f"{what}: the user's program ran as root"
-    found, told = plan(member, tmp_path)
-    assert RESIDENT in told
+    found, reported = plan(member, tmp_path)
+    assert RESIDENT in reported
     assert found["actions"] == []
     node.shell("userdel --remove mallory")
 

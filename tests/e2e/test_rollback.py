@@ -39,7 +39,7 @@ def closure(node: LabNode) -> str:
     return hashlib.sha256("\n".join(administration(node)["packages"]).encode()).hexdigest()
 
 
-def kept(node: LabNode) -> list[dict[str, Any]]:
+def stored(node: LabNode) -> list[dict[str, Any]]:
     """The rows of the documents that the node keeps."""
     found: list[dict[str, Any]] = json.loads(node.read("/var/lib/goldnode/classes/index.json"))["rows"]
     return found
@@ -94,7 +94,7 @@ def test_a_node_that_has_had_one_stack_has_nothing_to_return_to(moved: Moved) ->
     assert run.rc != 0
     assert "[nothing-earlier]" in run.output
     assert tree(moved.node).keys() == moved.files.keys()
-    assert [(row["by"], row["whole"], row["good"]) for row in kept(moved.node)] == [("apply", True, True)]
+    assert [(row["by"], row["whole"], row["good"]) for row in stored(moved.node)] == [("apply", True, True)]
 
 
 def test_what_has_left_the_archives_is_refused_before_anything_is_touched(world: World, moved: Moved) -> None:
@@ -128,7 +128,7 @@ def test_check_mode_shows_the_way_back_and_touches_nothing(moved: Moved) -> None
     assert difference(before, tree(moved.node)) == []
 
 
-def test_a_gpu_in_use_is_refused_where_nobody_may_drain(moved: Moved) -> None:
+def test_a_gpu_in_use_is_refused_where_no_one_may_drain(moved: Moved) -> None:
     moved.node.shell(
         "mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'"
     )
@@ -179,9 +179,13 @@ docker.from_env().containers.get("{node.container.id}").exec_run("systemctl stop
     # Told, recorded by the controller, and recorded on the node.
     assert "taken back: moved" in run.output
     assert "THE NEXT RUN OF site.yml TAKES THEM FORWARD AGAIN" in run.output
-    told = moved.record()["rollback"]
-    assert (told["to"]["class"], told["left"]["class"], told["again"]) == ("e2e_main", "e2e_r535", False)
-    assert [(row["class"], row["by"], row["good"]) for row in kept(node)] == [
+    reported = moved.record()["rollback"]
+    assert (reported["to"]["class"], reported["left"]["class"], reported["again"]) == (
+        "e2e_main",
+        "e2e_r535",
+        False,
+    )
+    assert [(row["class"], row["by"], row["good"]) for row in stored(node)] == [
         ("e2e_r535", "apply", True),
         ("e2e_main", "rollback", True),
     ]
@@ -189,7 +193,7 @@ docker.from_env().containers.get("{node.container.id}").exec_run("systemctl stop
     assert '"by": "rollback"' in history
 
 
-def test_a_second_rollback_stays_where_it_is_and_says_so(moved: Moved) -> None:
+def test_a_second_rollback_stays_where_it_is_and_reports_it(moved: Moved) -> None:
     before = tree(moved.node)
     run = succeeded(back(moved.newer, site=moved.site))
     assert run.changed["moved"] == 0
@@ -203,8 +207,8 @@ def test_a_second_rollback_stays_where_it_is_and_says_so(moved: Moved) -> None:
 def test_site_yml_goes_forward_again_and_a_lock_can_be_named(moved: Moved) -> None:
     node = moved.node
     succeeded(site_yml(moved.newer, site=moved.site))
-    assert [row["class"] for row in kept(node)] == ["e2e_main", "e2e_r535"]
-    lock = kept(node)[0]["lock_digest"].partition(":")[2]
+    assert [row["class"] for row in stored(node)] == ["e2e_main", "e2e_r535"]
+    lock = stored(node)[0]["lock_digest"].partition(":")[2]
     run = succeeded(back(moved.newer, "-e", f"goldnode_to={lock[:10]}", site=moved.site))
     assert run.changed["moved"] > 0
     assert closure(node) == moved.closure
@@ -212,7 +216,7 @@ def test_site_yml_goes_forward_again_and_a_lock_can_be_named(moved: Moved) -> No
     assert succeeded(site_yml(moved.older, site=moved.site)).changed["moved"] == 0
 
 
-def test_removal_takes_the_kept_documents_too(moved: Moved) -> None:
+def test_removal_takes_the_stored_documents_too(moved: Moved) -> None:
     """The way back has left the node out of service, for want of a boot: its record stays until a run returns the node, and goes with that."""
     hooks = {
         "goldnode_drain": "command",

@@ -117,8 +117,8 @@ def test_docker_gets_the_toolkit_and_keeps_its_owners_settings(docker12: tuple[L
     assert 'mode = "legacy"' in node.read("/etc/nvidia-container-runtime/config.toml")
     # docker was there before the toolkit, so it had to be restarted to know --gpus.
     for way in ("--runtime=nvidia", "--gpus=all"):
-        said = node.run("docker", "run", "--rm", "--network=none", way, "local:1", "/bin/env").output
-        assert ("GOLDNODE_STANDIN_TOOLKIT=1" in said) == (way == "--runtime=nvidia"), said
+        reported = node.run("docker", "run", "--rm", "--network=none", way, "local:1", "/bin/env").output
+        assert ("GOLDNODE_STANDIN_TOOLKIT=1" in reported) == (way == "--runtime=nvidia"), reported
     assert "GOLDNODE" not in node.run("docker", "run", "--rm", "--network=none", "local:1", "/bin/env").output
     assert findings(node) == {
         "runtime.engine": "match",
@@ -234,10 +234,10 @@ def test_debian_13s_docker_gives_gpus_by_cdi(engine: Engine, tmp_path: Path) -> 
     assert findings(node)["runtime.cdi"] == "mismatch", "GPUs, and no spec"
     succeeded(site_yml(hosts, site=site))
     assert "nvidia.com/gpu" in node.read("/var/run/cdi/nvidia.yaml")
-    said = node.run(
+    reported = node.run(
         "docker", "run", "--rm", "--network=none", "--device=nvidia.com/gpu=3", "local:1", "/bin/env"
     ).output
-    assert "GOLDNODE_STANDIN_DEVICE=3" in said
+    assert "GOLDNODE_STANDIN_DEVICE=3" in reported
     everything = {
         "runtime.engine": "match",
         "runtime.config": "match",

@@ -86,7 +86,7 @@ class Cluster:
         self.node.run("mv", INITRD, "/root/initrd")
         self.watch()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.node.run("mv", "/root/initrd", INITRD)
         self.watch()
 
@@ -117,12 +117,12 @@ def cluster(services: Services) -> Cluster:
     return found
 
 
-def test_a_faulty_node_drains_and_a_mended_one_returns(cluster: Cluster) -> None:
+def test_a_faulty_node_drains_and_a_repaired_one_returns(cluster: Cluster) -> None:
     cluster.spoil()
     cluster.wait("IDLE+DRAIN", "goldnode: boot.initramfs: missing")
     cluster.watch()
     cluster.stays("IDLE+DRAIN", "goldnode: boot.initramfs: missing")
-    cluster.mend()
+    cluster.repair()
     cluster.wait("IDLE", "")
     cluster.stays("IDLE", "")
 
@@ -134,7 +134,7 @@ def test_a_job_that_runs_is_left_alone(cluster: Cluster) -> None:
     cluster.spoil()
     cluster.wait("ALLOCATED+DRAIN", "goldnode: boot.initramfs")
     assert node.run("squeue", "--noheader", "--format=%T").output.split() == ["RUNNING"]
-    cluster.mend()
+    cluster.repair()
     cluster.wait("ALLOCATED", "")
     node.run("scancel", "--full", "--user=root")
     cluster.wait("IDLE", "", 40)
@@ -144,7 +144,7 @@ def test_a_node_that_a_person_drained_stays_drained(cluster: Cluster) -> None:
     cluster.by_hand("State=DRAIN", "Reason=bad fan")
     cluster.spoil()
     cluster.stays("IDLE+DRAIN", "bad fan")
-    cluster.mend()
+    cluster.repair()
     cluster.stays("IDLE+DRAIN", "bad fan")
     cluster.by_hand("State=RESUME")
     cluster.wait("IDLE", "")
@@ -152,7 +152,7 @@ def test_a_node_that_a_person_drained_stays_drained(cluster: Cluster) -> None:
     cluster.spoil()
     cluster.wait("IDLE+DRAIN", "goldnode: ")
     cluster.by_hand("State=DRAIN", "Reason=bad fan")
-    cluster.mend()
+    cluster.repair()
     cluster.stays("IDLE+DRAIN", "bad fan")
     cluster.by_hand("State=RESUME")
     cluster.wait("IDLE", "")
@@ -164,7 +164,7 @@ def test_a_checker_that_stopped_drains_and_returns(cluster: Cluster) -> None:
     # The checks begin again and find the node bad: one drain, which ends when both causes are gone.
     cluster.spoil()
     cluster.stays("IDLE+DRAIN", LATE)
-    cluster.mend()
+    cluster.repair()
     cluster.wait("IDLE", "")
     assert json.loads(cluster.node.read(gate.MEMORY))["drained"] is None
 
@@ -271,7 +271,7 @@ class Controller:
         def read() -> None:
             for line in process.stdout or ():
                 lines.append(line)
-                if task and line.startswith(f"TASK [{task}]"):
+                if task and line.startswith((f"TASK [{task}]", f"TASK [node_class : {task}]")):
                     seen.set()
 
         reader = threading.Thread(target=read)
@@ -303,16 +303,16 @@ def test_a_node_that_was_in_service_returns_wherever_the_run_was_killed(
     cluster: Cluster, controller: Controller
 ) -> None:
     """One run after the other goes on with what the one before left; the last finds the node converged, and returns it."""
-    node, ours = cluster.node, "goldnode run "
+    node, own = cluster.node, "goldnode run "
     controller.wants_boot()
     controller.killed(*MAY, call="State=DRAIN")
-    cluster.wait("IDLE+DRAIN", ours)
+    cluster.wait("IDLE+DRAIN", own)
     first = cluster.row()[1]
     # A job has a GPU open, and systemd is not reloaded meanwhile: that waits for the drain, which ends the job.
     node.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'")
     node.shell("echo '# changed' >> /etc/systemd/system/goldnode-watch.timer")
-    controller.killed(*MAY, task="Apply the changes that waited")
-    cluster.wait("IDLE+DRAIN", ours)
+    controller.killed(*MAY, task="Apply every part of the plan")
+    cluster.wait("IDLE+DRAIN", own)
     assert cluster.row()[1] != first, "in the name of the run that works now"
     node.shell("rm /dev/nvidia0")
     controller.killed(*MAY, task="Reboot the node")
@@ -320,7 +320,7 @@ def test_a_node_that_was_in_service_returns_wherever_the_run_was_killed(
     controller.wants_boot()
     controller.killed(*MAY, task="Judge the node before its return")
     assert controller.has_record()
-    cluster.wait("IDLE+DRAIN", ours, 60)
+    cluster.wait("IDLE+DRAIN", own, 60)
     output = controller.run()
     cluster.wait("IDLE", "")
     assert "It was left out of service by run" in output

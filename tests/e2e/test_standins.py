@@ -94,7 +94,7 @@ def test_a_bare_node_becomes_a_member_of_its_class(small: tuple[LabNode, Site, P
     assert outcomes["stack.lock"] == outcomes["stack.holds"] == outcomes["driver.module_file"] == "match"
 
 
-def test_a_second_run_costs_one_execution_and_asks_nobody(
+def test_a_second_run_costs_one_execution_and_asks_nothing(
     world: World, small: tuple[LabNode, Site, Path]
 ) -> None:
     node, site, hosts = small
@@ -179,7 +179,7 @@ def test_nouveau_forced_into_the_initramfs_is_cleaned(small: tuple[LabNode, Site
     succeeded(site_yml(hosts, site=site))
 
 
-def test_drift_is_found_named_and_mended(small: tuple[LabNode, Site, Path]) -> None:
+def test_drift_is_found_named_and_repaired(small: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = small
     node.shell(
         "apt-mark unhold libcuda1; rm /etc/apt/preferences.d/goldnode-stack; chmod 644 /etc/kernel/postinst.d/zz-goldnode;"
@@ -198,16 +198,18 @@ def test_drift_is_found_named_and_mended(small: tuple[LabNode, Site, Path]) -> N
     assert succeeded(site_yml(hosts, site=site)).changed["small"] == 0
 
 
-def test_a_kernel_without_the_module_is_told_by_its_hook(
+def test_a_kernel_without_the_module_is_reported_by_its_hook(
     world: World, small: tuple[LabNode, Site, Path]
 ) -> None:
     node, _, _ = small
     world.publish({*apt_archive.DEFAULT, apt_archive.BROKEN})
     # Without headers dkms has nothing to say, and the kernel would boot without its GPUs.
-    said = node.shell(
+    reported = node.shell(
         "apt-get update >/dev/null; apt-get install -y --no-install-recommends linux-image-6.1.0-904-amd64 2>&1"
     ).output
-    assert "goldnode: kernel 6.1.0-904-amd64 has no module nvidia-current 535.309.01 (found: none)" in said
+    assert (
+        "goldnode: kernel 6.1.0-904-amd64 has no module nvidia-current 535.309.01 (found: none)" in reported
+    )
     assert (
         node.run("dpkg-query", "-W", "-f", "${db:Status-Status}", "linux-image-6.1.0-904-amd64").output
         == "installed"
@@ -299,8 +301,8 @@ def test_an_older_kernel_and_driver_stay_while_security_offers_newer(
         return set(re.findall(r"^Inst (\S+)", node.shell("apt-get -s dist-upgrade").output, re.MULTILINE))
 
     def unattended_moves() -> set[str]:
-        said = node.shell("unattended-upgrade --dry-run -v 2>&1").output
-        found = re.search(r"Packages that will be upgraded: (.*)", said)
+        reported = node.shell("unattended-upgrade --dry-run -v 2>&1").output
+        found = re.search(r"Packages that will be upgraded: (.*)", reported)
         return set(found[1].split()) if found else set()
 
     for moves in (apt_moves, unattended_moves):

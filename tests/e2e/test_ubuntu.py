@@ -124,7 +124,7 @@ def test_the_archive_moves_on_and_the_stack_does_not(world: World, converged: Co
     )
 
 
-def test_what_was_exercised_is_told_wherever_it_is_shown(converged: Converged) -> None:
+def test_what_was_exercised_is_reported_wherever_it_is_shown(converged: Converged) -> None:
     node, site, _, _ = converged
     row = next(
         line for line in goldnode("classes", site=site).stdout.splitlines() if line.startswith("e2e_ubuntu")

@@ -122,13 +122,13 @@ def run(
     """Run the program in a root, with no variable but the simulator's."""
     drop = ["--userspec=65534:65534"] if user else []
     environment = {"LD_LIBRARY_PATH": "/sim", "GOLDNODE_SIMULATOR": "/sim", "PATH": "/usr/bin:/bin"}
-    kept = {key: value for key, value in environment.items() if key not in without}
+    stored = {key: value for key, value in environment.items() if key not in without}
     return subprocess.run(
         [CHROOT, *drop, root, "/usr/bin/python3", "-I", "-S", "/opt/goldnode-node", *words],
         capture_output=True,
         text=True,
         check=False,
-        env=kept,
+        env=stored,
         timeout=120,
     )
 

@@ -14,7 +14,7 @@ from tests.simulators.hardware import build
 
 PAGE = Path(__file__).parents[2] / "docs/reference/faults.md"
 CODES = {0: "healthy", 1: "degraded", 2: "drain", 3: "could not check", 4: "not this class"}
-TOLD = {".": "-", "W": "warning", "F": "fault"}
+WORDING = {".": "-", "W": "warning", "F": "fault"}
 HEAD = """# Fault scoreboard
 
 <!-- Written by python -m tests.faults --write. Do not edit: change tests/faults/table.py. -->
@@ -29,7 +29,7 @@ and the kernel log only; DCGM, bandwidth tests and sysfs were not available to t
 commands were run: """
 
 
-def ours(row: Row) -> str:
+def own(row: Row) -> str:
     """What goldnode says of a row."""
     if row.red:
         return f"**not as it should be**: {row.red}"
@@ -56,8 +56,8 @@ def page() -> str:
     for row in MEASURED:
         lines.append(
             f"| {row.name} | {row.text} | "
-            + " | ".join(TOLD[mark] for mark in MARKS[row.name].split())
-            + f" | {ours(row)} |"
+            + " | ".join(WORDING[mark] for mark in MARKS[row.name].split())
+            + f" | {own(row)} |"
         )
     count = {
         name: [MARKS[row.name].split()[place] for row in MEASURED if not row.trap]
@@ -77,9 +77,9 @@ def page() -> str:
     lines += [f"| | **faults reported of {len(measured)}, including warnings** | " + " | ".join(found) + " |",
               f"| | **false alarms of {len(MEASURED) - len(measured)}** | " + " | ".join(false) + " |", ""]  # fmt: skip
     lines += ["## Further faults\n", "| | node | goldnode |", "| --- | --- | --- |"]
-    lines += [f"| {row.name} | {row.text} | {ours(row)} |" for row in MORE]
+    lines += [f"| {row.name} | {row.text} | {own(row)} |" for row in MORE]
     lines += ["", "## Further healthy nodes\n", "| | node | goldnode |", "| --- | --- | --- |"]
-    lines += [f"| {row.name} | {row.text} | {ours(row)} |" for row in TRAPS]
+    lines += [f"| {row.name} | {row.text} | {own(row)} |" for row in TRAPS]
     return "\n".join(lines) + "\n"
 
 
@@ -102,8 +102,8 @@ def main() -> int:
             result = run(row, bases)
             bad += bool(result.wrong)
             print(f"{row.name:5} {'as expected' if not result.wrong else 'WRONG'}  {row.text}", flush=True)
-            for said in result.wrong:
-                print(f"        {said}")
+            for reported in result.wrong:
+                print(f"        {reported}")
     return 1 if bad else 0
 
 

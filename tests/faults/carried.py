@@ -129,8 +129,10 @@ def take(step: str, node: Node, row: Row, finding: Json) -> str | None:
         if not (node.root / "run/goldnode/capture.json").exists():
             node.check()  # a boot ends with one
         words = ["--id", finding["id"], *(["--subject", finding["subject"]] if finding["subject"] else [])]
-        code, _, told = node.command("ack", *words, "--by", "test", "--reason", "the remedy was carried out")
-        return told if code else None
+        code, _, reported = node.command(
+            "ack", *words, "--by", "test", "--reason", "the remedy was carried out"
+        )
+        return reported if code else None
     return None
 
 
@@ -140,8 +142,8 @@ def apply(node: Node) -> str | None:
     The classes of the scoreboard are those of real boards, which a node with simulated ones refuses to apply: not here.
     """
     with mock.patch.object(preflight, "identity", return_value=[]):
-        _, out, told = node.command("policy", "apply", "--format", "json")
-    return None if '"exit_code"' in out else f"{out}{told}"
+        _, out, reported = node.command("policy", "apply", "--format", "json")
+    return None if '"exit_code"' in out else f"{out}{reported}"
 
 
 def boot(node: Node, row: Row) -> None:

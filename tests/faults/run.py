@@ -51,7 +51,7 @@ class Node:
     variables: dict[str, str] = field(default_factory=dict)
     clock: float = 0.0  # how far it is off
     elapsed: float = 0.0  # seconds that have passed on the node since it was made
-    said: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
     hangs: bool = False  # whether its driver is one that hangs
 
     @property
@@ -200,7 +200,7 @@ def run(row: Row, bases: Bases, *, keep: bool = False) -> Result:
 
     def judged(name: str, kind: str) -> None:
         verdicts[name] = node.check(passive=name == "again")
-        wrong.extend(f"{name}: {said}" for said in judge(row, verdicts[name], kind))
+        wrong.extend(f"{name}: {output}" for output in judge(row, verdicts[name], kind))
 
     if row.trap:
         (node.root / "var/lib/goldnode/sanity.json").unlink(missing_ok=True)
@@ -229,7 +229,7 @@ def run(row: Row, bases: Bases, *, keep: bool = False) -> Result:
 def judge(row: Row, verdict: Json, kind: str) -> list[str]:
     """What is wrong with a verdict."""
     bad = [finding for finding in verdict["findings"] if finding["outcome"] in BAD]
-    told = "; ".join(
+    reported = "; ".join(
         f"{f['id']} {f['subject'] or ''} {f['outcome']}: want {f['expected']}, got {f['got']}"[:240]
         for f in bad[:6]
     )
@@ -249,11 +249,11 @@ def judge(row: Row, verdict: Json, kind: str) -> list[str]:
         return wrong
     if row.trap or kind == "healthy":
         if verdict["exit_code"] != 0:
-            wrong.append(f"exit code {verdict['exit_code']}, want 0: {told}")
+            wrong.append(f"exit code {verdict['exit_code']}, want 0: {reported}")
         return wrong
     if verdict["exit_code"] not in row.codes:
         wrong.append(
-            f"exit code {verdict['exit_code']}, want {' or '.join(map(str, row.codes))}: {told or 'nothing is told'}"
+            f"exit code {verdict['exit_code']}, want {' or '.join(map(str, row.codes))}: {reported or 'nothing is told'}"
         )
     outcomes = (*BAD, "not_exposed", "deferred") + (("match",) if row.note else ())
     found = [
@@ -262,7 +262,7 @@ def judge(row: Row, verdict: Json, kind: str) -> list[str]:
         if finding["outcome"] in outcomes and re.fullmatch(row.find, finding["id"])
     ]
     if not found:
-        wrong.append(f"no finding {row.find}: {told or 'nothing is told'}")
+        wrong.append(f"no finding {row.find}: {reported or 'nothing is told'}")
         return wrong
     if row.about and not any(row.about in json.dumps(finding) for finding in found):
         wrong.append(f"no finding names {row.about}: {json.dumps(found)[:400]}")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from goldnode.core.site import Site, archive_url
-from goldnode.evidence import sbom
+from goldnode.evidence import cyclonedx_bom, sbom
 from goldnode.evidence.contents import contents
 from goldnode.evidence.diff import compare_images
 from goldnode.evidence.layers import snapshot
@@ -131,8 +131,8 @@ def test_the_sbom_has_what_dpkg_and_the_wheel_say(real: Real, tmp_path: Path) ->
     ) == sorted(said)
     # Every library and program has an origin: the merged /lib, diversions and links of a real root included.
     assert [path for path in there.unowned if there.snapshot.entries[path].elf] == []
-    document = sbom.cyclonedx(image, there)
-    sbom.validate(document)
+    document = cyclonedx_bom.cyclonedx(image, there)
+    cyclonedx_bom.validate(document)
     (wheel,) = (
         row for row in json.loads(document)["components"] if row["name"] == "nvidia-cuda-runtime-cu12"
     )

@@ -118,7 +118,7 @@ import sys
 from pathlib import Path
 from goldnode.core.errors import ImageError
 from goldnode.oci.layout import Layout
-from goldnode.images.publish import pull
+from goldnode.images.pull import pull
 from tests.images.registry_server import PASSWORD, USER
 from goldnode.oci.registry import Registry, RegistryOptions
 from goldnode.oci.auth import Login

@@ -58,8 +58,10 @@ def test_from_locks_to_a_container_of_the_registry_and_again(
     finally:
         down = run("--down")
         for image in docker_client.images.list():
-            if any(f"127.0.0.1:{port}/" in name for name in image.attrs.get("RepoDigests") or ()):
-                docker_client.images.remove(str(image.id), force=True)
+            # By name, not by id: the machine may hold the same image for another registry, or a child of it.
+            for name in image.attrs.get("RepoDigests") or ():
+                if f"127.0.0.1:{port}/" in name:
+                    docker_client.images.remove(name)
     assert down.returncode == 0, down.stderr
     assert not (store / "run/registry").exists()
 

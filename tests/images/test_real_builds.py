@@ -1,10 +1,14 @@
-"""Real images: a real root by mmdebstrap, a real step by buildah, real wheels; killed, repeated, built twice, entered."""
+"""Real images: a real root by mmdebstrap, a real step by buildah, real wheels; killed, repeated, built twice, entered.
+
+On one of them: the guide for teams, followed word by word, and a child that Docker builds.
+"""
 
 from __future__ import annotations
 
 import calendar
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -15,10 +19,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from docker import DockerClient
 
 from goldnode.core.errors import ImageError
+from goldnode.images.smoke import inside as docker_images
 from goldnode.images.store import ImageStore
 from goldnode.oci import engines
+from goldnode.oci.identity import identity
 from goldnode.oci.layout import OciImage
 
 pytestmark = pytest.mark.images
@@ -192,3 +199,77 @@ def test_buildkit_where_there_is_one(store: Path) -> None:
     assert [layer.digest for layer in images[0].layers[:-1]] == [
         layer.digest for layer in images[1].layers[:-1]
     ]
+
+
+# Images of a team
+
+GUIDE = Path(__file__).parents[2] / "docs/how-to/derive.md"
+CHILD = """\
+FROM {base}
+COPY main.py /app/main.py
+USER 10001:10001
+ENTRYPOINT ["python3", "/app/main.py"]
+"""
+
+
+def run(place: Path, store: Path, line: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the guide, with this goldnode."""
+    own = f'goldnode() {{ {sys.executable} -c "from goldnode.cli import main; main()" "$@"; }}'
+    return subprocess.run(
+        ["bash", "-ec", f"{own}\n{line}"],
+        cwd=place,
+        env={**os.environ, "GOLDNODE_IMAGES": str(store)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_guide_is_followed_from_an_empty_directory(
+    store: Path, tmp_path: Path, docker_client: DockerClient
+) -> None:
+    guide = GUIDE.read_text(encoding="utf-8").partition("## Derive\n")[2].partition("### Follow a base")[0]
+    for name, text in re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", guide, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    said = {}
+    for line in re.findall(r"^[$#] ((?:goldnode|openssl) .*)$", guide, re.MULTILINE):
+        done = run(tmp_path, store, line)
+        assert done.returncode == 0, line + done.stdout + done.stderr
+        said[line.partition("  #")[0]] = done.stdout + done.stderr
+    again = run(tmp_path, store, "goldnode images derive --locked --offline")
+    assert "nothing has changed" in again.stdout
+    assert "the digest is the same" in said["goldnode images derive --twice"]
+    layout = ImageStore(store).layout
+    image = layout.image(next(ref for ref in layout.refs() if ref.startswith("recsys/trainer:")))
+    assert identity(image.config).kind == "derived"
+    with docker_images._loaded(docker_client, image) as name:
+        out = docker_client.containers.run(name, network_mode="none", read_only=True, remove=True)
+    assert re.fullmatch(r"packaging [\d.]+ small 10001\n", out.decode())
+
+
+def test_image_of_a_dockerfile_is_a_child_and_not_its_base(
+    store: Path, tmp_path: Path, docker_client: DockerClient
+) -> None:
+    layout = ImageStore(store).layout
+    base = layout.image(next(ref for ref in layout.refs() if ref.startswith("cpu:")))
+    (tmp_path / "main.py").write_text("import os; print(os.getuid())\n")
+    tag = f"goldnode-test/child:{os.getpid()}"
+    with docker_images._loaded(docker_client, base) as name:
+        docker_client.images.get(name).tag(f"{tag}-base")
+        (tmp_path / "Dockerfile").write_text(CHILD.format(base=f"{tag}-base"))
+        try:
+            # Without `rm`, docker-py leaves a container of each step, and they hold the base image.
+            docker_client.images.build(path=str(tmp_path), tag=tag, rm=True, forcerm=True)
+            assert docker_client.containers.run(tag, network_mode="none", remove=True) == b"10001\n"
+            with (tmp_path / "app.tar").open("wb") as file:
+                file.writelines(docker_client.images.get(tag).save())
+        finally:
+            for one in (tag, f"{tag}-base"):
+                docker_client.images.remove(one, force=True)
+    done = run(tmp_path, store, "goldnode images inspect app.tar --format json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["inspection"]["backend"] == "cpu"
+    told = next(claim for claim in result["truth"]["claims"] if claim["claim"] == "identity")
+    assert f"a child of {identity(base.config).ref}" in told["got"]

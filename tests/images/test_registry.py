@@ -32,7 +32,8 @@ from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
 from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
 from goldnode.images.gc import collect_registry
-from goldnode.images.publish import ImagePublication, PublishedImage, publish, pull
+from goldnode.images.publish import ImagePublication, PublishedImage, publish
+from goldnode.images.pull import pull
 from goldnode.oci.layout import MANIFEST, Layout, OciImage
 from goldnode.oci.registry import (
     RefusedError,

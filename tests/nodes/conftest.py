@@ -18,19 +18,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if config.getoption("--hosts", None) else True
 
 
-def plain(value: Any) -> Any:
+def bare(value: Any) -> Any:
     """Return `value` without the marks ansible-inventory --list puts on strings that are no templates."""
     if isinstance(value, dict):
         if set(value) == {"__ansible_unsafe"}:
             return value["__ansible_unsafe"]
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list) else value
+        return {key: bare(item) for key, item in value.items()}
+    return [bare(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.fixture(scope="module")
 def node(host: Any) -> Node:
     """The host under test with its class document, as the inventory's vars plugin gives it."""
-    document = plain(host.ansible.get_variables().get("goldnode_node_class"))
+    document = bare(host.ansible.get_variables().get("goldnode_node_class"))
     if document is None:
         pytest.fail("the inventory puts this host in no group that is named like a node class", pytrace=False)
     if "error" in document:

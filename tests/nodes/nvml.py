@@ -29,10 +29,10 @@ def gpus(node: Node) -> list[Document]:
             not_here("the class declares simulated GPUs, and no simulator is on the node")
         node.machine_only("GPUs cannot be asked")
     # A wedged driver must not hang the suite: timeout's own exit status is 124.
-    told = json.loads(node.out("timeout -k 5 120 python3 -I -c %s", SCRIPT))
-    if "gpus" not in told:
-        pytest.fail(f"NVML does not answer: {told}", pytrace=False)
-    found: list[Document] = told["gpus"]
+    reported = json.loads(node.out("timeout -k 5 120 python3 -I -c %s", SCRIPT))
+    if "gpus" not in reported:
+        pytest.fail(f"NVML does not answer: {reported}", pytrace=False)
+    found: list[Document] = reported["gpus"]
     lost = [gpu for gpu in found if "rc" in gpu]
     assert lost == [], "GPUs that NVML lists and cannot read"
     for gpu in found:

@@ -16,12 +16,12 @@ from tests.nodes.reader import Document, Node, not_here
 @pytest.fixture(scope="module")
 def ask(node: Node) -> Callable[[], list[Document]]:
     """Asks NVML once for all tests of a host. A failure or a skip is each test's own."""
-    kept: list[list[Document]] = []
+    stored: list[list[Document]] = []
 
     def once() -> list[Document]:
-        if not kept:
-            kept.append(gpus(node))
-        return kept[0]
+        if not stored:
+            stored.append(gpus(node))
+        return stored[0]
 
     return once
 
@@ -32,13 +32,13 @@ def nvml(
 ) -> Callable[[], list[Document]]:
     """What NVML says of the GPUs; notes for the summary where they are simulated."""
 
-    def told() -> list[Document]:
+    def reported() -> list[Document]:
         found = ask()
         if node.host.file("/opt/goldnode-simulator").exists:
             record_property("simulated", True)
         return found
 
-    return told
+    return reported
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def boards(node: Node, nvml: Callable[[], list[Document]]) -> Callable[[str], li
         gpu, policy = node.document["gpu"], node.document["policy"]
         parts = [policy, *policy.get("overrides", ())]
         # `sharing` stands for a compute mode.
-        said = any(key in part for part in parts) or (
+        output = any(key in part for part in parts) or (
             key == "compute_mode" and policy.get("sharing") in ("exclusive", "mps")
         )
-        if not gpu or gpu["vendor"] != "nvidia" or not said:
+        if not gpu or gpu["vendor"] != "nvidia" or not output:
             return []
         return [board for board in nvml() if key in board["wanted"]]
 

@@ -64,7 +64,7 @@ def test_packages_at_their_locked_versions(node: Node) -> None:
     assert not wrong
 
 
-def test_dpkg_is_whole(node: Node) -> None:
+def test_dpkg_is_complete(node: Node) -> None:
     assert node.out("dpkg --audit").strip() == ""
     assert [f"{name} {row[2]}" for name, row in node.installed.items() if row[2][1] not in "ic"] == []
 
@@ -95,9 +95,9 @@ def test_everything_is_on_hold(node: Node) -> None:
 
 def test_a_full_upgrade_moves_nothing_of_the_stack(node: Node) -> None:
     """Simulated by apt itself, from the indexes that the node has."""
-    told = node.out("env LC_ALL=C apt-get -s -o Debug::NoLocking=1 dist-upgrade")
-    assert re.search(r"^\d+ upgraded, \d+ newly installed, \d+ to remove", told, re.M), told[-300:]
-    moved = {name.partition(":")[0] for name in re.findall(r"^(?:Inst|Remv|Purg) (\S+)", told, re.M)}
+    reported = node.out("env LC_ALL=C apt-get -s -o Debug::NoLocking=1 dist-upgrade")
+    assert re.search(r"^\d+ upgraded, \d+ newly installed, \d+ to remove", reported, re.M), reported[-300:]
+    moved = {name.partition(":")[0] for name in re.findall(r"^(?:Inst|Remv|Purg) (\S+)", reported, re.M)}
     fence = set(node.document["fence"])
     assert sorted(moved & (set(node.stack) | fence)) == []
     assert sorted(name for name in moved if re.match(r"linux-(image|headers)-\d", name)) == [], (
@@ -198,18 +198,18 @@ def _archives(node: Node) -> list[Document]:
 
 def test_sources_give_every_archive_of_the_stack(node: Node) -> None:
     sources = _sources(node)
-    wanting = []
+    missing = []
     for archive in _archives(node):
         rows = [row for row in sources if row[:2] == (archive["uri"].rstrip("/"), archive["suite"])]
         lacking = set(archive["components"]) - set().union(*(row[2] for row in rows))
         if not rows or lacking:
-            wanting.append(
+            missing.append(
                 f"{archive['id']}: {archive['uri']} {archive['suite']} {' '.join(sorted(lacking)) or '(no source)'}"
             )
         # apt refuses one URI and suite with two values of Signed-By, so only the node's own entry excuses ours without.
         if not all(row[3] for row in rows) and all("/goldnode-" in row[4] for row in rows):
-            wanting.append(f"{archive['id']}: any keyring of apt's may sign it")
-    assert not wanting
+            missing.append(f"{archive['id']}: any keyring of apt's may sign it")
+    assert not missing
 
 
 def test_sources_that_goldnode_wrote_are_of_this_class(node: Node) -> None:
@@ -239,9 +239,9 @@ def test_keyrings_hold_the_pinned_keys(node: Node) -> None:
 
 def test_pins_choose_the_locked_versions(node: Node) -> None:
     """apt's own decision: the pin is in force, and the candidate is the locked version."""
-    told = node.out("env LC_ALL=C apt-cache policy " + " ".join(sorted(node.stack)))
+    reported = node.out("env LC_ALL=C apt-cache policy " + " ".join(sorted(node.stack)))
     wrong, seen = [], set()
-    for block in re.split(r"\n(?=\S)", told):
+    for block in re.split(r"\n(?=\S)", reported):
         name = block.partition(":")[0].strip()
         if name in node.stack:
             seen.add(name)
@@ -260,10 +260,10 @@ def test_pins_choose_the_locked_versions(node: Node) -> None:
 def test_the_fence_offers_no_metapackage(node: Node) -> None:
     fence = [name for name in node.document["fence"] if name not in node.installed]
     if fence:
-        told = node.out("env LC_ALL=C apt-cache policy " + " ".join(fence))
+        reported = node.out("env LC_ALL=C apt-cache policy " + " ".join(fence))
         assert [
             name
-            for name, version in re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)", told, re.M)
+            for name, version in re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)", reported, re.M)
             if version != "(none)"
         ] == []
 
@@ -319,22 +319,24 @@ def test_module_is_built_for_the_kernel(node: Node) -> None:
 
 def test_module_is_found_by_modprobe(node: Node) -> None:
     if node.driver:
-        told = node.out("modprobe -S %s --show-depends %s", node.release, node.driver["module"])
-        assert re.search(rf"^insmod /lib/modules/{re.escape(node.release)}/", told, re.M)
+        reported = node.out("modprobe -S %s --show-depends %s", node.release, node.driver["module"])
+        assert re.search(rf"^insmod /lib/modules/{re.escape(node.release)}/", reported, re.M)
 
 
 def test_module_options(node: Node) -> None:
     options = (node.driver or {}).get("options") or {}
-    told = node.out("modprobe -S %s --showconfig", node.release)
+    reported = node.out("modprobe -S %s --showconfig", node.release)
     assert node.driver or not options
     name = (node.driver or {}).get("module", "").replace("-", "_")
-    given = " ".join(re.findall(rf"^options {re.escape(name)} (.*)$", told.replace("-", "_"), re.M)).split()
+    given = " ".join(
+        re.findall(rf"^options {re.escape(name)} (.*)$", reported.replace("-", "_"), re.M)
+    ).split()
     assert [
         f"{key}={value}" for key, value in options.items() if f"{key}={value}".replace("-", "_") not in given
     ] == []
 
 
-def test_unwanted_modules_are_kept_out(node: Node) -> None:
+def test_unwanted_modules_are_excluded(node: Node) -> None:
     """modprobe's own resolution, for the stack's kernel, by name and by alias rule."""
     config = node.out("modprobe -S %s --showconfig", node.release)
     for module in node.document["blacklist"]:
@@ -657,7 +659,7 @@ def test_runtimes_are_gated_where_the_class_blocks(node: Node) -> None:
             )
 
 
-def test_gate_stands_as_the_verdict_says(node: Node) -> None:
+def test_gate_matches_the_verdict(node: Node) -> None:
     gate = json.loads(node.text("/run/goldnode/gate.json"))
     bad = [
         f

@@ -128,11 +128,11 @@ def test_publishing_again_is_newer_in_whole_seconds(tmp_path: Path) -> None:
 def test_site_file(tmp_path: Path) -> None:
     archive = publish(tmp_path / "archive")
     site = archive.write_site(tmp_path / "site.yml", "http://10.0.0.9/", release="trixie", locks="locks")
-    said = yaml.safe_load(site.read_text())
-    assert said["locks"] == "locks"
-    assert said["archives"]["debian"]["url"] == "http://10.0.0.9/debian"
-    assert said["archives"]["nvidia-cuda"]["url"] == "http://10.0.0.9/nvidia-cuda/debian13/x86_64"
-    assert said["archives"]["debian-security"]["fingerprints"] == [archive.fingerprint]
+    reported = yaml.safe_load(site.read_text())
+    assert reported["locks"] == "locks"
+    assert reported["archives"]["debian"]["url"] == "http://10.0.0.9/debian"
+    assert reported["archives"]["nvidia-cuda"]["url"] == "http://10.0.0.9/nvidia-cuda/debian13/x86_64"
+    assert reported["archives"]["debian-security"]["fingerprints"] == [archive.fingerprint]
 
 
 @pytest.mark.parametrize(("groups", "key"), [({"newest"}, "good"), (set[str](), "bad")])

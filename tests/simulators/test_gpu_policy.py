@@ -149,7 +149,7 @@ def test_the_whole_policy_is_set_read_back_and_left_alone(machine: Callable[...,
     assert len(found["address"]) == len("0000:10:00.0")
 
 
-def test_a_reload_of_the_driver_is_drift_and_is_mended(machine: Callable[..., Machine]) -> None:
+def test_a_reload_of_the_driver_is_drift_and_is_repaired(machine: Callable[..., Machine]) -> None:
     host = machine()
     settle(host, EVERYTHING)
     host.load_driver()

@@ -130,16 +130,18 @@ def test_gpus_are_found_by_uuid_serial_and_address(machine: Callable[..., Machin
 
 
 def test_every_function_of_pynvml_is_there(library: Path) -> None:
-    told = subprocess.run(
+    reported = subprocess.run(
         ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
     ).stdout
-    assert sorted(set(functions(pynvml_source())) - set(re.findall(r" T (nvml\w+)", told))) == []
+    assert sorted(set(functions(pynvml_source())) - set(re.findall(r" T (nvml\w+)", reported))) == []
 
 
 def test_the_library_runs_on_an_older_system(library: Path) -> None:
     """The library must need no newer C library than that of the oldest supported node (Debian 11: 2.31)."""
-    told = subprocess.run(["objdump", "-T", str(library)], capture_output=True, text=True, check=True).stdout
-    needed = {tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([\d.]+)", told)}
+    reported = subprocess.run(
+        ["objdump", "-T", str(library)], capture_output=True, text=True, check=True
+    ).stdout
+    needed = {tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([\d.]+)", reported)}
     assert needed
     assert max(needed) <= (2, 31)
 
@@ -416,7 +418,7 @@ def test_fewer_gpus(machine: Callable[..., Machine]) -> None:
     assert have.run("show(len(gpus))") == [5]
 
 
-def test_a_hang_is_killed_by_the_parent_and_blocks_nobody(machine: Callable[..., Machine]) -> None:
+def test_a_hang_is_killed_by_the_parent_and_blocks_nothing(machine: Callable[..., Machine]) -> None:
     have = machine()
     have.fault("gpu0.temperature.0=hang", "gpu1.temperature.0=hang:1")
     hung = have.start("print('asking', flush=True); nvmlDeviceGetTemperature(gpu, 0)")
@@ -457,7 +459,7 @@ def test_setters_at_the_same_time_lose_nothing(machine: Callable[..., Machine]) 
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "output"),
     [
         ("gpu3.power_limt=1", "power_limit"),
         ("gpu9.power_limit=1", "gpu0 to gpu7"),
@@ -467,10 +469,10 @@ def test_setters_at_the_same_time_lose_nothing(machine: Callable[..., Machine]) 
         ("gpu1.uuid=@gpu8.uuid", "Name a GPU"),
     ],
 )
-def test_a_fault_that_cannot_be_is_explained(fault: str, said: str) -> None:
-    with pytest.raises(ScenarioError) as told:
+def test_a_fault_that_cannot_be_is_explained(fault: str, output: str) -> None:
+    with pytest.raises(ScenarioError) as reported:
         Scenario.of(document()).with_faults([fault])
-    assert said in str(told.value)
+    assert output in str(reported.value)
 
 
 @pytest.mark.parametrize("model", [sku for sku, gpu in facts.gpus().items() if gpu.vendor == "nvidia"])

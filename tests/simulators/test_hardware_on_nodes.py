@@ -134,9 +134,11 @@ def test_drift_changes_the_state_and_a_boot_forgets_it(node: LabNode) -> None:
 
 def test_only_root_sets(node: LabNode) -> None:
     code = ASK.replace("print(", "print(nvml.nvmlDeviceSetPersistenceMode(gpu, 1)) or print(")
-    said = node.run("setpriv", "--reuid=65534", "--clear-groups", "python3", "-c", code).output.splitlines()
-    assert said[0] == "4"
-    assert json.loads(said[1]) == [[OWN], 8, 400000]
+    reported = node.run(
+        "setpriv", "--reuid=65534", "--clear-groups", "python3", "-c", code
+    ).output.splitlines()
+    assert reported[0] == "4"
+    assert json.loads(reported[1]) == [[OWN], 8, 400000]
 
 
 def test_it_goes_without_a_trace(node: LabNode) -> None:

@@ -72,10 +72,10 @@ class Suite:
 
     def node(self, policy: dict[str, Any], state: dict[str, str], *faults: str) -> Node:
         write(Scenario.of(document(count=2)).with_faults(faults), self.directory)
-        kept = ("mig_current", "mig_pending", "ecc_current", "ecc_pending")
+        stored = ("mig_current", "mig_pending", "ecc_current", "ecc_pending")
         for name, rows in (
-            ("state", {k: v for k, v in state.items() if k in kept}),
-            ("run/state", {"x.booted": "1", **{k: v for k, v in state.items() if k not in kept}}),
+            ("state", {k: v for k, v in state.items() if k in stored}),
+            ("run/state", {"x.booted": "1", **{k: v for k, v in state.items() if k not in stored}}),
         ):
             path = self.directory / name
             path.parent.mkdir(exist_ok=True)

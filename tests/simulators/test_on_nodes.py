@@ -79,9 +79,9 @@ def test_family_installs_and_its_module_is_built(
     world: World, os_name: str, release: str, packages: list[str], module: str, version: str, library: str
 ) -> None:
     node = world.node(os_name, nvidia=packages == ["nvidia-open"])
-    said = install(node, f"linux-image-{release}", f"linux-headers-{release}", *packages)
-    assert "+standin" in said
-    assert node.run("modinfo", "-k", release, "-F", "version", module).output.strip() == version, said
+    reported = install(node, f"linux-image-{release}", f"linux-headers-{release}", *packages)
+    assert "+standin" in reported
+    assert node.run("modinfo", "-k", release, "-F", "version", module).output.strip() == version, reported
     vermagic = node.run("modinfo", "-k", release, "-F", "vermagic", module).output
     assert vermagic.startswith(f"{release} ")
     found = node.run("readlink", "-f", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").output.strip()
@@ -126,10 +126,10 @@ def test_no_module_builds_for_the_broken_kernel(world: World) -> None:
     try:
         node = world.node("debian12")
         release = "6.1.0-904-amd64"
-        said = install(node, f"linux-image-{release}", f"linux-headers-{release}", "nvidia-kernel-dkms")
+        reported = install(node, f"linux-image-{release}", f"linux-headers-{release}", "nvidia-kernel-dkms")
     finally:
         publish(world.archive.directory)
-    assert "Bad return status for module build" in said
+    assert "Bad return status for module build" in reported
     assert node.run("modinfo", "-k", release, "nvidia-current", check=False).rc != 0
     log = node.run("cat", "/var/lib/dkms/nvidia-current/535.309.01/build/make.log").output
     assert "too few arguments to function" in log
@@ -139,11 +139,11 @@ def test_a_wrong_key_is_refused_by_apt(world: World) -> None:
     publish(world.archive.directory, key="wrong")
     try:
         node = world.node("debian12")
-        said = node.run("apt-get", "update", "--error-on=any", env=APT, check=False)
+        reported = node.run("apt-get", "update", "--error-on=any", env=APT, check=False)
     finally:
         publish(world.archive.directory)
-    assert said.rc != 0
-    assert "NO_PUBKEY" in said.output
+    assert reported.rc != 0
+    assert "NO_PUBKEY" in reported.output
 
 
 def test_requests_are_counted(world: World) -> None:

@@ -86,7 +86,7 @@ def test_hwe_kernel_has_all_of_its_modules_in_one_package(tmp_path: Path) -> Non
     ]
 
 
-def test_a_kernel_without_its_modules_is_told(tmp_path: Path) -> None:
+def test_a_kernel_without_its_modules_is_reported(tmp_path: Path) -> None:
     with pytest.raises(LockError, match="has an image but no headers and modules of the same version"):
         resolved(tmp_path, "linux-modules-extra-*")
 

@@ -202,7 +202,7 @@ def test_optional_parts_are_locked_where_a_class_asks_and_change_nothing_else(
 ) -> None:
     site = vendors.site()
     assert lock(workplace, site, "ubuntu2404_r580").exit_code == 0
-    plain = rows(load_lock(workplace / "locks/ubuntu2404_r580.lock.yml"))
+    bare = rows(load_lock(workplace / "locks/ubuntu2404_r580.lock.yml"))
     catalog = node_class(workplace, "ubuntu2404_r580", "dcgm", "imex", "nvlsm", "doca-ofed")
     # Without the former versions to hold on to: the archive of a part has a newer runc.
     done = lock(workplace, site, "ubuntu2404_r580", "--upgrade")
@@ -210,8 +210,8 @@ def test_optional_parts_are_locked_where_a_class_asks_and_change_nothing_else(
     assert "classes ask for optional parts that were not locked" in done.output
     made = load_lock(workplace / "locks/ubuntu2404_r580.lock.yml")
     found = rows(made)
-    assert {name: row for name, row in found.items() if name in plain} == plain
-    assert {name: row for name, row in found.items() if name not in plain} == {
+    assert {name: row for name, row in found.items() if name in bare} == bare
+    assert {name: row for name, row in found.items() if name not in bare} == {
         "datacenter-gpu-manager-4-core": ("1:4.6.0-1+standin1", "dcgm"),
         "datacenter-gpu-manager-4-cuda13": ("1:4.6.0-1+standin1", "dcgm"),
         "datacenter-gpu-manager-4-proprietary": ("1:4.6.0-1+standin1", "dcgm"),

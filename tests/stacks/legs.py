@@ -68,11 +68,11 @@ def site_yml(hosts: Path) -> str:
         str(hosts),
         str(ROOT / "site.yml"),
     ]
-    kept = {
+    stored = {
         name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "MOLECULE_"))
     }
     environment = {
-        **kept,
+        **stored,
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_HOST_PATTERN_MISMATCH": "error",

@@ -35,9 +35,16 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Playbooks and code that runs on nodes.
     ("site.yml", (*NODES, "tests/unit/ansible", "tests/unit/lab", "tests/unit/fleet", RELEASE)),
     ("rollback.yml", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
+    ("rollout.yml", ("marker:lab", "tests/unit/fleet", RELEASE)),
+    ("rollout/*", ("marker:lab", "tests/unit/fleet", RELEASE)),
     ("ansible.cfg", (*NODES, "tests/unit/ansible", "tests/unit/lab", f"{TOOLS}[ansible-lint]")),
     *((link, (*NODES, "tests/unit/ansible")) for link in ("action_plugins", "library")),
     ("roles/*", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
+    (
+        "tests/unit/images/evidence/licence_strings.tsv",
+        ("tests/unit/images/evidence/test_contents.py",),
+    ),
+    ("tests/unit/fleet/store/*.sql", ("tests/unit/fleet/store/test_schema.py",)),
     ("hatch_build.py", (RELEASE, "tests/e2e/test_collection.py")),
     ("release/*", (RELEASE, "tests/e2e/test_collection.py")),
     ("src/goldnode/*.py", ("marker:lab",)),

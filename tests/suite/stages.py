@@ -34,17 +34,16 @@ class Stage:
 
     def markers(self, *, long: bool) -> str:
         """Return the expression for pytest's -m."""
-        if not self.heavy:
-            return " and ".join(f"not {mark}" for mark in HEAVY)
-        return f"({' or '.join(HEAVY)})" + ("" if long else " and not long")
+        kinds = " or ".join(HEAVY)
+        return (f"({kinds})" if self.heavy else f"not ({kinds})") + ("" if long else " and not long")
 
     def has(self, marks: Collection[str], *, long: bool) -> bool:
         """Return whether a test with these markers is in this stage."""
-        return bool(set(marks) & set(HEAVY)) == self.heavy and (long or not self.heavy or "long" not in marks)
+        return bool(set(marks) & set(HEAVY)) == self.heavy and (long or "long" not in marks)
 
     def key(self, *, long: bool) -> str:
         """Return the name in the record. With --all a stage has its own record, because it takes longer."""
-        return f"{self.name}, with long ones" if long and self.heavy else self.name
+        return f"{self.name}, with long ones" if long else self.name
 
 
 # Separate runs, so that a mistake found by a unit test or a linter is reported within minutes, not at the

@@ -34,7 +34,7 @@ def test_a_page_written_again_is_the_page(name: str, tmp_path: Path) -> None:
     )
 
 
-def test_what_stands_around_the_figures_stays(tmp_path: Path) -> None:
+def test_text_around_the_figures_stays(tmp_path: Path) -> None:
     page = tmp_path / "disks.md"
     page.write_text(
         "# Title\n\n<!-- figures: written by benchmarks/run disks -->\n\nold\n\n<!-- end of figures -->\n\nafter\n",
@@ -47,7 +47,7 @@ def test_what_stands_around_the_figures_stays(tmp_path: Path) -> None:
     assert "old" not in text
 
 
-def test_the_page_of_disks_has_no_figure_that_nobody_took() -> None:
+def test_the_page_of_disks_has_no_figure_that_no_one_took() -> None:
     assert (DOCS / "disks.json").exists() or "No figures yet" in (DOCS / "disks.md").read_text(
         encoding="utf-8"
     )
@@ -64,14 +64,14 @@ def test_the_tables_of_disks() -> None:
         "packages": 1,
         "kernel": "k",
     }
-    theirs = {
+    foreign = {
         "name": "packer",
         "stages": dict.fromkeys(report.PEER, 80),
         "qcow2": 15,
         "packages": 2,
         "kernel": "k",
     }
-    rows = [{"turn": turn, **row} for turn in (1, 0) for row in (mine, theirs)]
+    rows = [{"turn": turn, **row} for turn in (1, 0) for row in (mine, foreign)]
     machine = {
         "cores": 2,
         "processor": "p",

@@ -67,12 +67,12 @@ def test_the_version_names_the_program_of_the_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("chek", "check"), ("disk", "disks"), ("image", "images"), ("shema", "schema")]
+    ("name", "intended"), [("chek", "check"), ("disk", "disks"), ("image", "images"), ("shema", "schema")]
 )
-def test_a_misspelt_command(name: str, meant: str) -> None:
+def test_a_misspelt_command(name: str, intended: str) -> None:
     result = run(name)
     assert result.exit_code == 2
-    assert f"No such command '{name}'. Did you mean '{meant}'?" in result.stderr
+    assert f"No such command '{name}'. Did you mean '{intended}'?" in result.stderr
     assert "Did you mean 'list'?" in run("disks", "lst").stderr
     assert "Did you mean" not in run("something-else").stderr
 
@@ -119,7 +119,7 @@ def test_the_program_of_the_nodes_at_a_desk(tmp_path: Path) -> None:
     assert (result.exit_code, out.stat().st_mode & 0o777) == (0, 0o755)
     assert out.read_bytes() == build()
     (tmp_path / "broken.json").write_text("{")
-    for named, says in (
+    for named, message in (
         ((), "node.json: cannot be read (No such file or directory)"),  # without a class the facts are enough
         (
             ("--class", "l4"),
@@ -129,7 +129,7 @@ def test_the_program_of_the_nodes_at_a_desk(tmp_path: Path) -> None:
     ):
         words = [out, "check", "--root", tmp_path, "--from", "node.json", *named]
         done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert (done.returncode, says in done.stderr) == (3, True), done.stderr
+        assert (done.returncode, message in done.stderr) == (3, True), done.stderr
 
 
 def test_class_export() -> None:
@@ -141,7 +141,7 @@ def test_class_export() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("class", "export", "cpu_onyl"), 'class "cpu_onyl" is not in the catalog. Use "cpu_only".'),
         (("class", "export", "l4"), "Run `goldnode lock debian12_r580`."),
@@ -163,12 +163,12 @@ def test_class_export() -> None:
         (("schema", "clas", "--format", "markdown"), 'there is no schema "clas". Use "class".'),
     ],
 )
-def test_expected_errors_are_one_line(arguments: tuple[str, ...], says: str) -> None:
+def test_expected_errors_are_one_line(arguments: tuple[str, ...], message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.startswith("error: ")
-    assert says in result.stderr
+    assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert len(result.stderr) < 600, "a wrong file is not repeated"
 
@@ -196,7 +196,10 @@ def test_schema(tmp_path: Path) -> None:
         "archives",
         "capture",
         "class",
+        "channel",
         "class-document",
+        "deny-list",
+        "derive",
         "disks",
         "error",
         "gate",
@@ -204,6 +207,8 @@ def test_schema(tmp_path: Path) -> None:
         "plan",
         "platform",
         "rollout",
+        "rollout-event",
+        "rollout-status",
         "run",
         "site",
         "stack",
@@ -226,7 +231,7 @@ def test_check_catalog() -> None:
     assert 'stack "debian12_r580" has no lock' in result.stdout
 
 
-def test_check_catalog_tells_which_classes_have_no_lock() -> None:
+def test_check_catalog_reports_which_classes_have_no_lock() -> None:
     result = run("check-catalog", "--require-lock")
     assert result.exit_code == 1
     last = result.stdout.splitlines()[-1]
@@ -260,7 +265,7 @@ def test_check_catalog_shows_every_file_that_is_wrong(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (
             "images: {public_key: /nonexist}",
@@ -281,11 +286,11 @@ def test_check_catalog_shows_every_file_that_is_wrong(
         ("indexes: {nvida: {url: 'file:///x'}}", 'no image of the matrix comes from index "nvida"'),
     ],
 )
-def test_check_catalog_looks_at_what_the_site_file_names(no_site: Path, text: str, says: str) -> None:
+def test_check_catalog_looks_at_what_the_site_file_names(no_site: Path, text: str, message: str) -> None:
     no_site.write_text(no_site.read_text() + text + "\n")
     result = run("check-catalog")
     assert result.exit_code == 2
-    assert says in result.stderr
+    assert message in result.stderr
     line = len(no_site.read_text().splitlines())
     assert result.stderr.startswith(f"error: {no_site}:{line}: ")
     assert len(result.stderr.splitlines()) == 1
@@ -299,7 +304,9 @@ def test_check_catalog_looks_at_what_the_site_file_names(no_site: Path, text: st
         ("mirror.signing_key", "mirror: {directory: mirror, signing_key: gone.key}"),
     ],
 )
-def test_check_catalog_passes_without_the_secret_keys_and_says_so(no_site: Path, key: str, text: str) -> None:
+def test_check_catalog_passes_without_the_secret_keys_and_reports_it(
+    no_site: Path, key: str, text: str
+) -> None:
     no_site.write_text(no_site.read_text() + text + "\n")
     result = run("check-catalog")
     assert (result.exit_code, result.stderr) == (0, "")

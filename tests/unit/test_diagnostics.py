@@ -75,7 +75,7 @@ def test_the_libraries_of_this_process(root: Path) -> None:
     assert found["devices"]["nodes"] == ["/dev/nvidia0", "/dev/nvidiactl", "/dev/dri/renderD128"]
 
 
-def test_the_node_is_told_where_its_files_are(root: Path, tmp_path: Path) -> None:
+def test_the_node_knows_where_its_files_are(root: Path, tmp_path: Path) -> None:
     found = report(str(root))["node"]
     assert (found["available"], found["status"], found["exit_code"], found["age_seconds"]) == (
         True,
@@ -167,16 +167,16 @@ def wsgi(
     }
     setup_testing_defaults(environ)
     environ["QUERY_STRING"] = ""
-    said: list[Any] = []
+    reported: list[Any] = []
 
     def start(status: str, headers: list[tuple[str, str]], error: Any = None) -> Any:
-        said.extend([status, dict(headers)])
+        reported.extend([status, dict(headers)])
         return lambda data: None
 
     parts = validator(wrapped or WsgiDiagnostics(app))(environ, start)
     body = b"".join(parts)
     parts.close()  # type: ignore[attr-defined]
-    return said[0], said[1], body
+    return reported[0], reported[1], body
 
 
 def test_wsgi_answers_its_path_and_nothing_else() -> None:
@@ -209,7 +209,7 @@ def test_wsgi_answers_its_path_and_nothing_else() -> None:
         ("127.0.0.1", {"HTTP_FORWARDED": "for=1"}, False),
     ],
 )
-def test_only_the_loopback_is_told_unless_somebody_decides(
+def test_only_the_loopback_is_reported_unless_the_site_decides(
     peer: str, more: dict[str, str], allowed: bool
 ) -> None:
     assert wsgi("/diagnostics", peer=peer, **more)[0] == ("200 OK" if allowed else "404 Not Found")
@@ -235,7 +235,7 @@ def test_no_client_is_not_the_loopback() -> None:
 def asgi(scope: dict[str, Any], wrapped: Any = None) -> list[Any]:
     sent: list[Any] = []
 
-    async def theirs(scope: Any, receive: Any, send: Any) -> None:
+    async def foreign(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "theirs", "of": scope["type"]})
 
     async def send(message: Any) -> None:
@@ -244,7 +244,7 @@ def asgi(scope: dict[str, Any], wrapped: Any = None) -> list[Any]:
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    asyncio.run((wrapped or AsgiDiagnostics)(theirs)(scope, receive, send))
+    asyncio.run((wrapped or AsgiDiagnostics)(foreign)(scope, receive, send))
     return sent
 
 

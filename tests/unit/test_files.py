@@ -27,13 +27,13 @@ def visible(parent: Path) -> list[Path]:
 
 
 def test_a_second_build_stays_where_it_differs_and_goes_with_an_error(tmp_path: Path) -> None:
-    with second_build(tmp_path) as kept:
-        (kept / "file").touch()
+    with second_build(tmp_path) as stored:
+        (stored / "file").touch()
     with pytest.raises(FileNotFoundError), second_build(tmp_path) as failed:
         (failed / "no directory/file").touch()
-    assert visible(tmp_path) == [kept]
-    assert (kept / "file").exists()
-    assert kept.stat().st_mode & 0o777 == 0o755
+    assert visible(tmp_path) == [stored]
+    assert (stored / "file").exists()
+    assert stored.stat().st_mode & 0o777 == 0o755
 
 
 def test_what_a_killed_run_left_goes_with_the_next_and_what_runs_stays(tmp_path: Path) -> None:

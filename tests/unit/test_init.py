@@ -195,7 +195,7 @@ def test_class_that_the_check_blocks_ends_with_1(desk: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "expected"),
     [
         (("--class", "l4", "--gpu", "L4"), "--class has its GPUs and its stack"),
         (("--class", "l44"), 'class "l44" is not in the catalog. Use "l4".'),
@@ -208,11 +208,11 @@ def test_class_that_the_check_blocks_ends_with_1(desk: Path, monkeypatch: pytest
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
-    desk: Path, words: tuple[str, ...], says: str
+    desk: Path, words: tuple[str, ...], expected: str
 ) -> None:
     result = run("init", "site", "--host", "a", *words)
     assert result.exit_code == 2
-    assert says in result.stderr
+    assert expected in result.stderr
     assert not (desk / "site").exists()
 
 

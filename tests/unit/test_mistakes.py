@@ -95,9 +95,9 @@ def test_a_mistake_names_its_cause_and_the_next_command(
     done = run(*line.split())
     assert isinstance(done.exception, SystemExit | None), done.exception
     assert done.exit_code == status, done.output
-    said = " ".join(done.output.split())
+    reported = " ".join(done.output.split())
     for phrase in phrases:
-        assert phrase in said
+        assert phrase in reported
     assert "Traceback" not in done.output
 
 

@@ -18,9 +18,15 @@ def long_tests() -> set[str]:
         for path in (ROOT / "tests").iterdir()
         if path.is_dir() and list(path.rglob("test_*.py"))
     )
+    # Not all of tests/unit: its collection takes half a minute.
+    units = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests/unit").rglob("test_*.py"))
+        if "@pytest.mark.long" in path.read_text(encoding="utf-8") and path.name != "test_proof.py"
+    ]
     argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "long", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*argv, *(place for place in places if place != "tests/unit")],
+        [*argv, *(place for place in places if place != "tests/unit"), *units],
         cwd=ROOT,
         capture_output=True,
         text=True,

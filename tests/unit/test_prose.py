@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -163,3 +165,71 @@ def test_string_literals_have_no_private_vocabulary(construction: Construction) 
 def test_all_pages_are_counted() -> None:
     words, _ = pages()
     assert words > 50_000, "tracked() no longer returns the pages of docs/"
+
+
+# Words that docs/style.md replaces, as parts of names. A name is split at `_` and before capital letters.
+PRIVATE = frozenset(
+    (
+        *("told", "tell", "tells", "untold", "somebody", "nobody", "whoever", "aside", "anew", "brought"),
+        *("stands", "stood", "standing", "mend", "mends", "mended", "kept", "sides", "ours", "theirs"),
+        *("strangers", "elses", "plain", "said", "says"),
+    )
+)
+# Published keys of documents, facts and Ansible results; and names that another package imports.
+PUBLISHED = frozenset({"told", "ours", "plain_name_from_branch", "kept_versions"})
+# These packages are being rewritten, or their bytes are part of container images.
+OTHERS = ("channels", "evidence", "fleet", "images", "inspect", "oci")
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def private_names(source: str, tests: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each definition and assignment whose name has a word of PRIVATE.
+
+    Names of tests are sentences, in which some of these words are ordinary English.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            line, name = node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            line, name = node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            line, name = node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            line, name = node.lineno, node.attr
+        elif isinstance(node, ast.alias) and node.asname:
+            line, name = node.lineno, node.asname
+        else:
+            continue
+        if (
+            not (tests and name.startswith("test_"))
+            and {part.lower() for part in _PART.findall(name)} & PRIVATE
+        ):
+            yield line, name
+
+
+def test_private_names_are_found() -> None:
+    source = "import x as kept\ndef _untold(ours): ...\nself.told = 1\nclass FooSides: ...\nKEPT, other = f(plain=1)\n"
+    assert {name for _, name in private_names(source)} == {
+        "kept",
+        "_untold",
+        "ours",
+        "told",
+        "FooSides",
+        "KEPT",
+    }
+    assert not list(private_names("def test_what_is_told(): ...", tests=True))
+
+
+def test_names_have_no_private_vocabulary() -> None:
+    left_out = tuple(
+        ROOT / place / name for place in ("src/goldnode", "tests/unit", "tests") for name in OTHERS
+    )
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for place in ("src", "tests")
+        for path in sorted((ROOT / place).rglob("*.py"))
+        if not any(folder in path.parents for folder in left_out)
+        for line, name in private_names(path.read_text(encoding="utf-8"), place == "tests")
+        if not (name in PUBLISHED and place == "src")
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -100,7 +100,7 @@ def test_the_wheel_has_the_data_of_the_tree(release: Path) -> None:
             if path.is_file()
         }
         assert there == {name: text for name, text in packed.items() if name.startswith(f"{folder}/")}
-    assert {"site.yml", "rollback.yml", "ansible.cfg"} <= packed.keys()
+    assert {"site.yml", "rollback.yml", "rollout.yml", "rollout/apply.yml", "ansible.cfg"} <= packed.keys()
 
 
 def test_commands_run_in_an_empty_directory(installed: Installed) -> None:
@@ -201,11 +201,11 @@ def test_the_optional_plugins_of_the_collection_work(installed: Installed, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("version", "says"),
+    ("version", "message"),
     [("9.9.9", "needs the Python package goldnode 9.9.9, and"), (None, "which is not installed")],
 )
 def test_another_package_is_an_error_that_names_the_command(
-    installed: Installed, tmp_path: Path, version: str | None, says: str
+    installed: Installed, tmp_path: Path, version: str | None, message: str
 ) -> None:
     source = installed.directory / "ansible/collections/ansible_collections/goldnode/node"
     copy = tmp_path / "collections/ansible_collections/goldnode/node"
@@ -225,7 +225,7 @@ def test_another_package_is_an_error_that_names_the_command(
         {"cpu_only": {"hosts": {"c1": THERE}}},
         ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
     )
-    assert says in output
+    assert message in output
     assert "-m pip install 'goldnode==" in output
     assert "UNREACHABLE" not in output
 
@@ -233,7 +233,7 @@ def test_another_package_is_an_error_that_names_the_command(
 def test_tasks_of_the_collection_use_full_names(installed: Installed) -> None:
     collection = installed.directory / "ansible/collections/ansible_collections/goldnode/node"
     files = [*collection.glob("roles/*/tasks/*.yml"), *collection.glob("playbooks/*.yml")]
-    assert len(files) == 11
+    assert len(files) == 15
     modules = set()
     for path in files:
         text = path.read_text()

@@ -40,7 +40,7 @@ def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says"),
+    ("text", "line", "message"),
     [
         ("lock: x\n", 1, 'unknown key "lock". Use "locks"'),
         ("archives:\n  debian: {uri: x}\n", 2, 'unknown key "uri" in "archives.debian". Use "url"'),
@@ -68,12 +68,12 @@ def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("- a\n", 1, "the document is a list, expected a mapping"),
     ],
 )
-def test_refused(tmp_path: Path, text: str, line: int, says: str) -> None:
+def test_refused(tmp_path: Path, text: str, line: int, message: str) -> None:
     path = tmp_path / "site.yml"
     path.write_text(text)
     with pytest.raises(SiteError) as caught:
         load_site(path)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert (caught.value.file, caught.value.line) == (str(path), line)
 
 

@@ -14,7 +14,8 @@ UNIT, NODES = STAGES
 
 
 @pytest.mark.parametrize(
-    "marks", [set(), {"parametrize"}, *({mark} for mark in HEAVY), *({mark, "long"} for mark in HEAVY)]
+    "marks",
+    [set(), {"long"}, {"parametrize"}, *({mark} for mark in HEAVY), *({mark, "long"} for mark in HEAVY)],
 )
 def test_every_test_is_in_one_stage_with_all(marks: set[str]) -> None:
     assert [stage.has(marks, long=True) for stage in STAGES].count(True) == 1
@@ -161,7 +162,9 @@ def test_only_whole_runs_without_failures_are_recorded(
     stages.run(Wanted(), setup=40.0)
     assert set(timings.load(local).stages) == {"unit", "nodes", "set-up"}
     stages.run(Wanted(long=True), setup=1.0)
-    assert set(timings.load(local).stages) == {"unit", "nodes", "nodes, with long ones", "set-up"}
+    assert set(timings.load(local).stages) == {
+        *("unit", "unit, with long ones", "nodes", "nodes, with long ones", "set-up")
+    }
     assert not committed.exists()
     for stage in STAGES:
         (places / f"tests/{stage.name}").mkdir(parents=True)

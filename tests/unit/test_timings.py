@@ -61,7 +61,7 @@ def test_record_is_read_back_and_has_a_line_per_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"files": {}}', "null"])
-def test_a_torn_record_is_none(tmp_path: Path, content: str) -> None:
+def test_a_torn_record_does_not_count(tmp_path: Path, content: str) -> None:
     (tmp_path / "torn.json").write_text(content)
     assert timings.load(tmp_path / "torn.json") == Timings()
 

@@ -75,7 +75,7 @@ def followed(action: Any, part: str, show: Show) -> Iterator[None]:
 
 
 def counted(actions: list[dict[str, Any]]) -> str:
-    """Return how many changes these are and what the first ones are, in one line."""
+    """Return the number of changes and the first ones, in one line."""
     names = [f"{action['kind']} {re.sub(r'.*/', '', action['target'])}" for action in actions[:3]]
     more = ", …" if len(actions) > len(names) else ""
     return f"{len(actions)} change{'s'[: len(actions) != 1]}: {', '.join(names)}{more}"

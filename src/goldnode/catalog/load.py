@@ -75,6 +75,14 @@ class Catalog:
         """Return the names of all classes, of the broken ones too: their hosts are not without a class."""
         return sorted({*self.classes, *(str(name) for kind, name in self.broken if kind == "class")})
 
+    def classes_of_site(self) -> list[str]:
+        """Return the names of the classes that a site declares, broken ones too: all but those in goldnode's own catalog."""
+        files = {name: entry.file for name, entry in self.classes.items()}
+        for (kind, name), fault in self.broken.items():
+            if kind == "class" and fault.file:
+                files[str(name)] = Path(fault.file)
+        return sorted(name for name, file in files.items() if not file.is_relative_to(builtin_catalog()))
+
     def whole(self) -> Catalog:
         """Return the catalog. Raises the error of a broken item, for work that must not miss one (`gc`)."""
         for error in self.broken.values():

@@ -268,7 +268,7 @@ class Driver(Strict):
         return self.dkms is None
 
     @model_validator(mode="after")
-    def _whole(self) -> Driver:
+    def _complete(self) -> Driver:
         if self.vendor == "nvidia":
             for key in ("branch", "flavour", "dkms"):
                 if getattr(self, key) is None:
@@ -318,7 +318,7 @@ class Toolkit(Strict):
     )
 
     @model_validator(mode="after")
-    def _whole(self) -> Toolkit:
+    def _complete(self) -> Toolkit:
         if self.vendor == "nvidia" and not self.packages:
             raise ValueError("NVIDIA's toolkit needs `packages` | name all of them")
         if self.vendor == "amd" and (self.packages or self.version):
@@ -340,7 +340,7 @@ class Runtime(Strict):
     default: bool = Field(default=False, description="Whether the GPU runtime is the engine's default one.")
 
     @model_validator(mode="after")
-    def _whole(self) -> Runtime:
+    def _complete(self) -> Runtime:
         if self.package not in self.packages:
             raise ValueError(f'the engine\'s package "{self.package}" is not among `packages` | add it there')
         return self
@@ -708,7 +708,7 @@ class GpuHealthAt(GpuHealth):
     reason: Sentence = Field(description="Reason why this is correct.")
 
     @model_validator(mode="after")
-    def _says(self) -> GpuHealthAt:
+    def _differs(self) -> GpuHealthAt:
         if not self.model_dump(exclude_defaults=True, exclude={"address", "reason"}):
             raise ValueError(
                 f"the override for {self.address} changes nothing | state the difference, or remove it"
@@ -1003,6 +1003,48 @@ class Serve(Strict):
     )
 
 
+_ADDRESS = r"^(https?://[^\s]+|/[^\s]+)$"
+ChannelAddress = Annotated[
+    str,
+    _formed(_ADDRESS, "not an address | write https://HOST/PATH, or the full path of a directory"),
+    Field(json_schema_extra={"pattern": _ADDRESS}),
+]
+_SERVICE = r"^https?://[^\s]+$"
+ServiceAddress = Annotated[
+    str,
+    _formed(_SERVICE, "not the address of a lock service | write https://HOST:PORT"),
+    Field(json_schema_extra={"pattern": _SERVICE}),
+]
+
+
+class Follow(Strict):
+    """A signed channel that the nodes of the class follow, and their lock service (docs/how-to/follow.md)."""
+
+    channel: ChannelAddress = Field(description="Address or directory of the channel.")
+    service: ServiceAddress = Field(description="Address of the lock service (`goldnode fleet serve`).")
+    every: int = Field(default=60, ge=10, le=3600, description="Seconds between two passes of a node.")
+    root: Folder = Field(
+        default="/etc/goldnode/follow/root.json",
+        description="File on the node with the publisher's root document. The site puts it there.",
+    )
+    ca: Folder | None = Field(
+        default=None,
+        description="File on the node with the authority of both servers. null: those of the system.",
+    )
+    certificate: Folder | None = Field(
+        default=None, description="File on the node with its certificate for the lock service, PEM."
+    )
+    key: Folder | None = Field(default=None, description="File on the node with the key of the certificate.")
+    apply: list[str] = Field(
+        default_factory=list,
+        description="Command that applies a lock on the node. Empty: the nodes follow disk builds.",
+    )
+    accepted: list[Annotated[int, Field(ge=0, le=4)]] = Field(
+        default_factory=lambda: [0],
+        description="Exit codes of the check with which a new state counts as good, as `goldnode_accepted` for site.yml.",
+    )
+
+
 class NodeClass(Strict):
     """Hardware, backend, stack, policy and baseline of one kind of node.
 
@@ -1033,6 +1075,9 @@ class NodeClass(Strict):
     )
     serve: Serve | None = Field(
         default=None, description="Interfaces for other programs: endpoint, metrics, schedulers. null: none."
+    )
+    follow: Follow | None = Field(
+        default=None, description="Signed channel that the nodes follow by themselves. null: none."
     )
     policy: Policy = Field(
         default_factory=Policy, description="Settings of the GPUs and the host; null: not changed."

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import ImageError
 from goldnode.evidence import signatures
+from goldnode.oci.identity import IMMUTABLE
 from goldnode.oci.layout import canonical
 from goldnode.oci.model import BUILD_ID_LENGTH
 
@@ -29,9 +30,6 @@ ENTRY = "application/vnd.goldnode.history-entry.v1+json"
 HISTORY = "application/vnd.goldnode.history.v1+jsonl"
 CHANNELS = ("candidate", "canary", "stable", "known-good")
 
-IMMUTABLE = re.compile(
-    rf"(?P<version>[^-]+)-(?P<flavour>[^-]+)-(?P<os>[^-]+)-(?P<build>[0-9a-f]{{{BUILD_ID_LENGTH}}})"
-)
 _LINE = re.compile(r"(?P<repository>[a-z0-9][a-z0-9._/-]*):(?P<name>[^-:]+-[^-:]+-[^-:]+)")
 
 

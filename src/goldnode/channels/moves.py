@@ -34,6 +34,7 @@ from goldnode.channels.requirements import (
 )
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
 from goldnode.core.files import replace_file
+from goldnode.core.site import VulnerabilityLimits
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -152,6 +153,7 @@ class Move:
     waivers: Sequence[RequirementWaiver] = ()
     approvals: Sequence[Approval] = ()
     settle: float = SETTLE
+    limits: VulnerabilityLimits = field(default_factory=VulnerabilityLimits)
     say: Say = lambda text: None
     now: dt.datetime | None = None
 
@@ -167,7 +169,7 @@ class Move:
 
     def decisions(self, history: History) -> Decisions:
         """Return the inputs of the requirements."""
-        return Decisions(self.keys, self.waivers, self.approvals, history)
+        return Decisions(self.keys, self.waivers, self.approvals, history, self.limits, self.now)
 
 
 # Gets the history, the digest of the image and that of its predecessor (None: there is none). Returns the
@@ -274,12 +276,27 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
         results, notes = judging(history, digest, base.now if base is not None else None)
         moved.requirements = results
         refuse(channel, f"{line.repository}:{tag}", results)
-        moved.notes += notes
+        moved.notes += [*notes, *_again(history, digest, move)]
         if channel in ("canary", "stable", "known-good"):
             moved.notes.append(NO_SOAK)
         _others(place, line, channel, history, moved)
         _move(place, store, history, move, moved, "promote")
     return moved
+
+
+def _again(history: History, digest: str, move: Move) -> list[str]:
+    """Return a note if a channel was rolled back from an image. Raises ImageError without a reason for it."""
+    backs = [back for name in CHANNELS if (back := history.taken_back(name).get(digest)) is not None]
+    if not backs:
+        return []
+    last = max(backs, key=lambda back: back.number)
+    why = f"{last.channel} was rolled back from it on {last.date[:10]}{f' ({last.reason})' if last.reason else ''}"
+    if not move.reason.strip():
+        raise ImageError(
+            f"{move.line.repository}:{move.to} is not promoted to {move.channel}: {why}",
+            remedy="state why it is good after all: --reason WHY",
+        )
+    return [f"{why}; promoted again: {move.reason}"]
 
 
 def _published(place: ChannelPlace, history: History, tag: str) -> str:

@@ -6,17 +6,18 @@ that they share: the result of one requirement, waivers, approvals, and the orde
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from goldnode.channels.history import History
 from goldnode.core.errors import ImageError, nearest
+from goldnode.core.site import VulnerabilityLimits
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-NOT_CHECKED = "no package was compared with a database"
 NO_SOAK = (
     "no requirement covers the soak time yet: goldnode does not measure how long an image ran well before it "
     "is promoted"
@@ -76,12 +77,18 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Decisions:
-    """Inputs of a judgement besides the image: trusted keys, decisions about requirements, and the history."""
+    """Inputs of a judgement besides the image: trusted keys, decisions about requirements, the history, and
+    limits.
+
+    `now` is the time of the judgement, None for that of the clock.
+    """
 
     trust: Sequence[SSlibKey] = ()
     waivers: Sequence[RequirementWaiver] = ()
     approvals: Sequence[Approval] = ()
     history: History | None = None
+    limits: VulnerabilityLimits = field(default_factory=VulnerabilityLimits)
+    now: dt.datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -180,11 +187,6 @@ def refuse(step: str, what: str, results: Sequence[Requirement]) -> None:
         remedies.append(f"record why it may pass: --waive {other} --by WHO --reason WHY")
     verb = "published" if step == "publish" else f"promoted to {step}"
     raise ImageError(f"{what} is not {verb}: {reasons}", remedy=", or ".join(remedies))
-
-
-def checked(report: Any) -> bool:
-    """Return whether packages were compared with a database according to a vulnerability report."""
-    return isinstance(report, dict) and report.get("state") in ("checked", "partly_checked")
 
 
 def order(step: str, digest: str, history: History | None) -> Requirement:

@@ -146,6 +146,78 @@ def publish(
     return version
 
 
+def published(repository: Path, online: Sequence[EnvelopeSigner]) -> Update | None:
+    """Return what is published now; None without it, or if none of these keys has signed it.
+
+    A publisher that adds to its own earlier files must not sign those of anybody else.
+    """
+    from tuf.api.exceptions import LengthOrHashMismatchError
+
+    root = newest_root(repository)
+    newest = max(
+        (repository / "metadata").glob(f"*.{TARGETS}.json"),
+        key=lambda path: int(path.name.split(".")[0]),
+        default=None,
+    )
+    stamp = repository / "metadata" / f"{TIMESTAMP}.json"
+    if root is None or newest is None or not stamp.is_file():
+        return None
+    named = _document(root).signed.roles[TARGETS].keyids
+    found, timestamp = _document(newest), _document(stamp)
+    if not all(
+        any(signer.keyid in named and _is_of(signer, one) for signer in online) for one in (found, timestamp)
+    ):
+        return None
+    files = {}
+    for name, target in found.signed.targets.items():
+        try:
+            data = (repository / "targets" / target.get_prefixed_paths()[0]).read_bytes()
+            target.verify_length_and_hashes(data)
+        except (OSError, LengthOrHashMismatchError) as problem:
+            raise UpdateError(
+                f"{name} is not what was signed: {problem}",
+                file=repository,
+                remedy="find out who has changed it, and publish into an empty directory",
+            ) from problem
+        files[name] = data
+    return Update(files, found.signed.version, min(found.signed.expires, timestamp.signed.expires))
+
+
+def _is_of(signer: EnvelopeSigner, document: Metadata[Any]) -> bool:
+    from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
+
+    found = document.signatures.get(signer.keyid)
+    if found is None:
+        return False
+    try:
+        signer.public.verify_signature(found, document.signed_bytes)
+    except (UnverifiedSignatureError, VerificationError):
+        return False
+    return True
+
+
+def prune(repository: Path, keep: int) -> None:
+    """Remove the metadata of all but the last `keep` versions, and the targets that only they name.
+
+    A client in the middle of a fetch still reads the version that it began with.
+    """
+    metadata, targets = repository / "metadata", repository / "targets"
+    found = sorted(metadata.glob(f"*.{TARGETS}.json"), key=lambda path: int(path.name.split(".")[0]))
+    kept = found[-keep:]
+    named = {
+        path
+        for one in kept
+        for target in _document(one).signed.targets.values()
+        for path in target.get_prefixed_paths()
+    }
+    for path in found[:-keep]:
+        path.with_name(path.name.replace(TARGETS, SNAPSHOT)).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+    for path in targets.rglob("*"):
+        if path.is_file() and path.relative_to(targets).as_posix() not in named:
+            path.unlink(missing_ok=True)
+
+
 def bundle(repository: Path, out: Path) -> None:
     """Write the repository as a zip archive, the same bytes each time."""
     data = io.BytesIO()

@@ -113,12 +113,12 @@ def doubts(
             if is_number(value) and value > 0:
                 found.append(f"{as_map(row).get('address')} has {value} {what}")
     events = as_map(capture.get("events"))
-    said = [
+    reported = [
         row
         for row in as_list(events.get("rows"))
         if isinstance(row, dict) and row.get("kind") not in ("oom", "link_down")
     ]
-    found += [f"the kernel's log says: {rules.plain(row.get('text'), 120)}" for row in said[:4]]
+    found += [f"the kernel's log says: {rules.sanitized(row.get('text'), 120)}" for row in reported[:4]]
     if is_fault(capture.get("events")) or events.get("truncated") is True:
         found.append("the kernel's log could not be read from its beginning")
     if capture.get("simulated"):
@@ -168,7 +168,7 @@ def _same(values: Sequence[Any], what: str, notes: list[str]) -> Any:
         return None
     if any(value != known[0] for value in known):
         shown = ", ".join(dict.fromkeys(str(value) for value in known))
-        notes.append(f"{what} is left out: it differs ({rules.plain(shown)})")
+        notes.append(f"{what} is left out: it differs ({rules.sanitized(shown)})")
         return None
     return known[0]
 
@@ -343,5 +343,5 @@ def _storage(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json:
         }
     )
     found = {"count": count, "models": [model for model in models if model]}
-    kept = {key: value for key, value in found.items() if value not in (None, [])}
-    return {"devices": kept} if kept else {}
+    storage = {key: value for key, value in found.items() if value not in (None, [])}
+    return {"devices": storage} if storage else {}

@@ -88,11 +88,13 @@ def bless(
             found.append(f"its GPUs are {baseline.model_of(capture)}, and class {name} is of {model}")
         found += baseline.doubts(capture, model, platform is not None and platform.nvswitch, reason)
         if found:
-            told = "\n  ".join(found)
+            problems = "\n  ".join(found)
             more = "bless a node that nothing speaks against" + (
                 "" if reason else ", or say with --reason why its hardware is right as it is"
             )
-            raise CatalogError(f"this is not the capture of a good node:\n  {told}", file=path, remedy=more)
+            raise CatalogError(
+                f"this is not the capture of a good node:\n  {problems}", file=path, remedy=more
+            )
     proposal = baseline.propose(captures, reason)
     # Fail here rather than propose a baseline that the class file would not accept.
     models.Baseline.model_validate(proposal.baseline)

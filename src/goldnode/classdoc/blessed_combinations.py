@@ -60,7 +60,7 @@ class CombinationRow:
     remarks: tuple[str, ...] = ()
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The verdict in words."""
         return _WORDS[self.verdict]
 
@@ -247,10 +247,10 @@ class _Asked:
         """Return the first candidate with no finding worse than `most`, and the unknown ones before it."""
         unknown: list[str] = []
         for candidate in candidates:
-            said = _heaviest(self(**ask(candidate)))
-            if _RANK.index(said) <= _RANK.index(most):
+            reported = _heaviest(self(**ask(candidate)))
+            if _RANK.index(reported) <= _RANK.index(most):
                 return candidate, unknown
-            if said == "unknown":
+            if reported == "unknown":
                 unknown.append(candidate)
         return None, unknown
 
@@ -388,7 +388,7 @@ def _text_lines(shown: BlessedCombinations) -> Iterator[str]:
         yield table.title.upper()
         for row in table.rows:
             yield ""
-            yield f"{row.name}: {row.said}"
+            yield f"{row.name}: {row.summary}"
             for column in table.columns:
                 if row.cells[column] != NONE:
                     yield f"  {column:<{width}}  {row.cells[column]}"

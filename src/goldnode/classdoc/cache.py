@@ -17,6 +17,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,7 @@ class ClassDocuments:
         self._day = today()
         # Taken before anything is read: the next run detects a change that happens in between.
         self._before = state(self._first)
-        self._kept = self._read()
+        self._cached = self._read()
 
     def check(self, inventories: Iterable[str]) -> None:
         """Refuse a host in two classes in these inventory sources.
@@ -106,15 +107,15 @@ class ClassDocuments:
                 continue
             self._checked.add(source)
             seen = state([source])
-            if self._kept["inventories"].get(source) != seen:
+            if self._cached["inventories"].get(source) != seen:
                 self._compiled().check(source)
                 self._keep("inventories", source, seen)
 
     def names(self) -> list[str]:
         """Return the names of all classes, also of those whose files have errors. Raises GoldnodeError."""
-        if "made_from" not in self._kept:
+        if "made_from" not in self._cached:
             self._compiled()
-        found: list[str] = self._kept["classes"]
+        found: list[str] = self._cached["classes"]
         return found
 
     def faults(self) -> list[str]:
@@ -122,9 +123,16 @@ class ClassDocuments:
 
         Raises GoldnodeError.
         """
-        if "made_from" not in self._kept:
+        if "made_from" not in self._cached:
             self._compiled()
-        found: list[str] = self._kept["faults"]
+        found: list[str] = self._cached["faults"]
+        return found
+
+    def deny_list(self) -> Json:
+        """Return where the deny list of this site is: ``{file, required, keys}``, or nothing. Raises GoldnodeError."""
+        if "made_from" not in self._cached:
+            self._compiled()
+        found: Json = self._cached["deny_list"]
         return found
 
     def document(self, name: str) -> Json:
@@ -132,17 +140,17 @@ class ClassDocuments:
 
         Raises GoldnodeError.
         """
-        if name not in self._kept["documents"]:
+        if name not in self._cached["documents"]:
             if name not in self._unusable:
                 document = self._compiled().document(name)
                 if "error" not in document:
                     # `_keep` writes the whole cache: store the messages first, so that one write covers both.
-                    self._kept["told"][name] = self._compiled().remarks(name)
+                    self._cached["messages"][name] = self._compiled().remarks(name)
                     self._keep("documents", name, document)
                     return document
                 self._unusable[name] = document
             return self._unusable[name]
-        found: Json = self._kept["documents"][name]
+        found: Json = self._cached["documents"][name]
         return found
 
     def remarks(self, name: str) -> list[str]:
@@ -152,29 +160,32 @@ class ClassDocuments:
         """
         self.document(name)
         found: list[str] = (
-            self._kept["told"].get(name, []) if name not in self._unusable else self._compiled().remarks(name)
+            self._cached["messages"].get(name, [])
+            if name not in self._unusable
+            else self._compiled().remarks(name)
         )
         return found
 
     def cohort(self, name: str, classes: Sequence[str]) -> Json:
         """Return the findings about nodes of these classes that train together.
 
-        Raises GoldnodeError. The result is ``{refusals, told}``, with entries in the form of a single class.
+        Raises GoldnodeError. The result is ``{refusals, messages}``, with entries in the form of a single class.
         """
         key = json.dumps([name, *classes])
-        if key not in self._kept["cohorts"]:
+        if key not in self._cached["cohorts"]:
             self._keep("cohorts", key, self._compiled().cohort(name, classes))
-        found: Json = self._kept["cohorts"][key]
+        found: Json = self._cached["cohorts"][key]
         return found
 
     def _compiled(self) -> Compiler:
         if self._compiler is None:
             self._compiler = self._make()
-            if "made_from" not in self._kept:
+            if "made_from" not in self._cached:
                 also = self._compiler.places()
-                self._kept.update(
+                self._cached.update(
                     classes=self._compiler.classes(),
                     faults=self._compiler.faults(),
+                    deny_list=self._compiler.deny_list(),
                     also=also,
                     made_from=[self._day, self._before, state(also)],
                 )
@@ -185,7 +196,7 @@ class ClassDocuments:
             "classes": [],
             "faults": [],
             "documents": {},
-            "told": {},
+            "messages": {},
             "cohorts": {},
             "inventories": {},
         }
@@ -195,20 +206,20 @@ class ClassDocuments:
                 # Do not trust a cache file that another user owns or can write.
                 if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
                     return empty
-                kept: Json = json.load(opened)
-            holds = kept["made_from"] == [self._day, self._before, state(kept["also"])]
+                cached: Json = json.load(opened)
+            holds = cached["made_from"] == [self._day, self._before, state(cached["also"])]
         except (OSError, ValueError, KeyError, TypeError):
             return empty
-        return kept if holds else empty
+        return cached if holds else empty
 
     def _keep(self, part: str, name: str, value: object) -> None:
-        self._kept[part][name] = value
+        self._cached[part][name] = value
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
                 "w", dir=self._file.parent, delete=False, encoding="utf-8"
             ) as out:
-                json.dump(self._kept, out)
+                json.dump(self._cached, out)
             Path(out.name).replace(self._file)
             for old in sorted(self._file.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-FILES]:
                 old.unlink(missing_ok=True)
@@ -243,6 +254,11 @@ class Compiler:
         """Return the errors of the catalog's files, one line each."""
         return [str(fault) for fault in self._faults]
 
+    def deny_list(self) -> Json:
+        """Return where the deny list of this site is."""
+        found = self.site.deny_list()
+        return asdict(found) if found is not None else {}
+
     def places(self) -> list[str]:
         """Return the files that the site file and the classes name.
 
@@ -270,8 +286,11 @@ class Compiler:
         self._read_inventory(Path(inventory), self.catalog)
 
     def document(self, name: str) -> Json:
-        """The class document, or ``{class, error}`` where there is none for this class alone, with `refusals` where its check blocks it: other
-        hosts go on. Raises GoldnodeError."""
+        """Return the class document.
+
+        If this class alone has none, return ``{class, error}``, with `refusals` if its check blocks it, so
+        that other hosts continue. Raises GoldnodeError.
+        """
         from goldnode.classdoc.compile import class_document
         from goldnode.compat.report import brief, refusal
         from goldnode.core.errors import CatalogError, FactsError, LockError, WorkloadError
@@ -303,14 +322,17 @@ class Compiler:
             return []  # `document` reports this error
 
     def cohort(self, name: str, classes: Sequence[str]) -> Json:
-        """See :meth:`ClassDocuments.cohort`. A class that cannot be used is reported where it is used."""
+        """Judge a cohort; see :meth:`ClassDocuments.cohort`.
+
+        A class that cannot be used is reported where it is used.
+        """
         from goldnode.classdoc.hosts import findings_of_cohort
         from goldnode.compat.report import brief, mark, refusal
 
         found = findings_of_cohort(name, classes, self.catalog, self.site)
         return {
             "refusals": [refusal(finding) for finding in found if finding.fatal],
-            "told": [f"{mark(finding)}: {brief(finding)}" for finding in found if not finding.fatal],
+            "messages": [f"{mark(finding)}: {brief(finding)}" for finding in found if not finding.fatal],
         }
 
     def _findings(self, name: str) -> list[CompatFinding]:

@@ -66,10 +66,10 @@ def check_stack(entry: CatalogEntry[models.Stack], catalog: Catalog) -> None:
     if branch.end_of_life is not None:
         last = rules.last_day(branch.end_of_life)
         if stack.end_of_life.date > last:
-            said = "; ".join(f"{date} by {origin}" for origin, date in branch.end_of_life_sources)
+            reported = "; ".join(f"{date} by {origin}" for origin, date in branch.end_of_life_sources)
             raise entry.error(
                 f"the stack claims support until {stack.end_of_life.date}, but driver branch {branch.name} "
-                f"ends {branch.end_of_life} ({said})",
+                f"ends {branch.end_of_life} ({reported})",
                 "end_of_life",
                 "date",
                 remedy=f'write "{last}" or earlier',

@@ -145,6 +145,8 @@ def class_document(
         ]
     if item.serve is not None:
         document["serve"] = item.serve.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    if item.follow is not None:
+        document["follow"] = item.follow.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     if site.gate is not None:
         document["site"]["gate"] = site.gate.model_dump(mode="json")
     # Last, because it covers all other keys.

@@ -255,7 +255,7 @@ def _flavour(driver: models.Driver | None, gpus: tuple[facts.GpuModel, ...]) -> 
 
 
 def release_numbers(version: str | None) -> str | None:
-    """Return the leading numbers of a package version; None if there is no package."""
+    """Return the leading numbers of a package version; None without a package."""
     return None if version is None else facts.release_numbers(version)
 
 

@@ -1,4 +1,4 @@
-"""Judge a record of a node at a desk: by the facts of its GPUs, and by a class where one is named."""
+"""Judge a recorded capture on any machine, by the facts about its GPUs and by a class if one is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`goldnode adopt`."""
+"""Command `goldnode adopt`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`goldnode apply`."""
+"""Command `goldnode apply`."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from goldnode.channels.product import ChannelProduct, PlaceT
     from goldnode.channels.requirements import Approval, Requirement, Requirements, RequirementWaiver
     from goldnode.evidence.signatures import EnvelopeSigner
+    from goldnode.evidence.trust import TrustPolicy
     from goldnode.evidence.verify import Verification
     from goldnode.evidence.vulnerabilities import Database
 
@@ -161,7 +162,7 @@ MADE_WITH = grouped(
 
 
 def trusted(files: Sequence[Path]) -> list[SSlibKey]:
-    """The public keys of the files, else the site's."""
+    """Return the public keys in the files; without files, those of the site."""
     from goldnode.core.site import load_site
     from goldnode.evidence.signatures import load_public
 
@@ -171,8 +172,22 @@ def trusted(files: Sequence[Path]) -> list[SSlibKey]:
     return [key for file in files for key in load_public(file)]
 
 
+def trust_policy(files: Sequence[Path]) -> TrustPolicy | None:
+    """Return the policy of the files, else that of the site's public key; None if there is neither."""
+    from goldnode.core.site import load_site
+    from goldnode.evidence.trust import load_trust
+
+    if not files:
+        site = load_site()
+        files = [site.resolve(site.images.public_key)] if site.images.public_key else []
+    return load_trust(files) if files else None
+
+
 def signer_of(key: Path | None) -> EnvelopeSigner:
-    """The secret key of the file, else the site's. Raises ImageError and SigningKeyError."""
+    """Return the secret key in the file; without a file, that of the site.
+
+    Raises ImageError and SigningKeyError.
+    """
     from goldnode.core.site import load_site
     from goldnode.evidence.signatures import load_signer
 
@@ -284,10 +299,12 @@ def promote(
 ) -> tuple[str, MoveResult]:
     """Point a channel to the image with the name `text`. Return the place and the result."""
     from goldnode.channels.moves import Move
+    from goldnode.core.site import load_site
 
     check_channel(product.requirements, channel, decision)
     waivers, approvals = decision.waivers(), decision.approvals()
     signer, trust = signer_of(keys.key), trusted(keys.trust)
+    limits = load_site().images.vulnerability_limits
     with product.place(signer) as place:
         line, tag = product.find(place, text)
         move = Move(
@@ -301,6 +318,7 @@ def promote(
             trust=trust,
             waivers=waivers,
             approvals=approvals,
+            limits=limits,
             say=say,
         )
         return place.name, product.promote(place, move)
@@ -424,7 +442,7 @@ def show_status(
         form,
         {"lines": documents},
         lambda: (
-            "\n".join(line for row in documents for line in _stand_lines(row, with_history))
+            "\n".join(line for row in documents for line in _channel_lines(row, with_history))
             or "no channel points to anything yet"
         ),
     )
@@ -432,7 +450,7 @@ def show_status(
         sys.exit(1)
 
 
-def _stand_lines(document: dict[str, Any], with_history: bool) -> Iterator[str]:
+def _channel_lines(document: dict[str, Any], with_history: bool) -> Iterator[str]:
     """Yield the state of the channels of a line as text, from its JSON document."""
     signed = (
         "signatures verified"

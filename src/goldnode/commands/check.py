@@ -1,4 +1,4 @@
-"""`goldnode check`."""
+"""Command `goldnode check`."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def check(
 ) -> None:
     """Check that classes, stacks, images and requirements are compatible.
 
-    Without any of them, all classes are checked.
+    Without any of them, the classes of your site are checked; all classes if it declares none.
 
     With --to, report the consequences of an upgrade: findings that are new, gone or changed, the parts that move
     together, their order, and a rollout document for each class or the reason why there is none.

@@ -26,7 +26,7 @@ class CatalogReport:
 
     catalog: Catalog
     wrong: list[GoldnodeError] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     unlocked: list[tuple[str, str, str]] = field(default_factory=list)
 
     def attempt(self, call: Callable[[], object]) -> bool:
@@ -68,7 +68,7 @@ def check() -> CatalogReport:
     for name in sorted(site.archives):
         found.attempt(lambda name=name: site.key_bytes(name))  # type: ignore[misc]
     found.wrong += site_faults(site)
-    found.told += [f"not checked: {sentence}" for sentence in absent_secrets(site)]
+    found.notes += [f"not checked: {sentence}" for sentence in absent_secrets(site)]
     found.wrong += [fault.error() for fault in (*audit.faults(), *audit.site_faults())]
     if not faults:  # Cross-checks would only repeat the faults of files that could not be read.
         found.wrong += audit.catalog_faults(catalog)
@@ -89,9 +89,9 @@ def check() -> CatalogReport:
                 if finding.fatal:
                     found.wrong.append(error(finding))
                 elif finding.accepted is None:
-                    told = refusal(finding)
-                    found.told.append(
-                        f"{finding.severity}: class {name}: {told['message']} {told['remedy']}".rstrip()
+                    reason = refusal(finding)
+                    found.notes.append(
+                        f"{finding.severity}: class {name}: {reason['message']} {reason['remedy']}".rstrip()
                     )
             unlocked = host_of_class(name, catalog, site).unlocked
             if unlocked is not None:
@@ -99,9 +99,9 @@ def check() -> CatalogReport:
         except GoldnodeError as problem:
             if str(problem) not in map(str, found.wrong):
                 found.wrong.append(problem)
-        found.told += [f"not checked: class {name}: {sentence}" for sentence in checks.not_checked(entry)]
-        found.told += [f"warn: class {name}: {sentence}" for sentence in checks.past_suppressions(entry)]
-    found.told += [f"warn: {sentence}" for sentence in exceptions.unmatched(site, judged, today)]
+        found.notes += [f"not checked: class {name}: {sentence}" for sentence in checks.not_checked(entry)]
+        found.notes += [f"warn: class {name}: {sentence}" for sentence in checks.past_suppressions(entry)]
+    found.notes += [f"warn: {sentence}" for sentence in exceptions.unmatched(site, judged, today)]
     for _, stack in sorted(catalog.stacks.items()):
         try:
             find_lock(stack, site)
@@ -109,7 +109,7 @@ def check() -> CatalogReport:
             # Stacks that were never resolved against their real archives are declared as such. A stale lock
             # is always an error.
             if "has no lock" in problem.message and stack.item.exercised != "debian-archive":
-                found.told.append(f"not checked: {problem}")
+                found.notes.append(f"not checked: {problem}")
             else:
                 found.wrong.append(problem)
     return found

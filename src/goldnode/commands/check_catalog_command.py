@@ -1,4 +1,4 @@
-"""`goldnode check-catalog`."""
+"""Command `goldnode check-catalog`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_catalog(require_lock: bool, form: str) -> None:
     found = check()
     catalog = found.catalog
     sizes = {kind: len(getattr(catalog, kind)) for kind in ("classes", "stacks", "platforms", "archives")}
-    lines = list(found.told)
+    lines = list(found.notes)
     if not found.wrong:
         lines.append(
             f"{sizes['classes']} classes, {sizes['stacks']} stacks, {sizes['platforms']} platforms and "
@@ -44,7 +44,7 @@ def check_catalog(require_lock: bool, form: str) -> None:
                 {"error": fault.message, "file": fault.file, "line": fault.line, "remedy": fault.remedy}
                 for fault in found.wrong
             ],
-            "messages": found.told,
+            "messages": found.notes,
             "unlocked": [{"class": name, "stack": stack, "why": why} for name, stack, why in found.unlocked],
         },
         "\n".join(lines),

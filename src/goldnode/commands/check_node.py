@@ -1,4 +1,4 @@
-"""`goldnode check-node`."""
+"""Command `goldnode check-node`."""
 
 from __future__ import annotations
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import functools
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from goldnode.catalog.load import Catalog
 from goldnode.catalog.models import AUTO
@@ -24,7 +19,8 @@ from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt, Workloa
 from goldnode.compat.report import CompatReport
 from goldnode.core.errors import CatalogError, GoldnodeError, InventoryError
 from goldnode.core.site import Site, load_site
-from goldnode.inventory.selection import check_inventory, no_host, put_right
+from goldnode.inventory.listing import hosts_of_group, listed
+from goldnode.inventory.selection import check_inventory, put_right
 from goldnode.inventory.variables import UnknownVariables, check_written
 
 
@@ -52,7 +48,7 @@ def compatibility_report(
     site: Site | None = None,
     on: dt.date | None = None,
 ) -> CompatReport:
-    """Check the named subjects, with the images and requirements on each; all classes if nothing is named.
+    """Check the named subjects, with the images and requirements on each; those of the site if nothing is named.
 
     Raises GoldnodeError for an unknown name or model, an inventory without a host of any class, a catalog
     without classes, and an unreadable image or file.
@@ -134,7 +130,7 @@ class SelectedClasses:
 
 
 def select(request: CheckRequest, catalog: Catalog, faults: Sequence[GoldnodeError]) -> SelectedClasses:
-    """Return the classes to check; all classes if the request names nothing.
+    """Return the classes to check. If the request names nothing: those of the site, or all if it declares none.
 
     Raises InventoryError, CatalogError for a catalog without classes, and one of `faults` if nothing else is left.
     """
@@ -156,7 +152,13 @@ def select(request: CheckRequest, catalog: Catalog, faults: Sequence[GoldnodeErr
     named += [name for name in chosen.hosts if name not in named]
     chosen = dataclasses.replace(chosen, cohorts=list(dict.fromkeys(chosen.cohorts)))
     if not named and not request.stacks and not request.inventories:
-        named += sorted(catalog.classes)
+        wanted = catalog.classes_of_site() or sorted(catalog.classes)
+        named += [name for name in wanted if name in catalog.classes]
+        others = len(catalog.classes) - len(named)
+        if others:
+            chosen.odd.append(
+                f"the {others} class{'es' * (others > 1)} in goldnode's own catalog, which -c names"
+            )
         if not named and faults:
             raise faults[0]
         if not named:
@@ -167,7 +169,7 @@ def select(request: CheckRequest, catalog: Catalog, faults: Sequence[GoldnodeErr
             )
         chosen.faults.extend(faults)
     elif faults:
-        _set_broken_aside(chosen, catalog)
+        _exclude_broken(chosen, catalog)
     return chosen
 
 
@@ -181,10 +183,10 @@ def require_auto(names: Sequence[str], catalog: Catalog) -> None:
         )
 
 
-def _set_broken_aside(chosen: SelectedClasses, catalog: Catalog) -> None:
-    """Move classes and stacks that cannot be used to the faults: a wrong file only stops what uses it.
+def _exclude_broken(chosen: SelectedClasses, catalog: Catalog) -> None:
+    """Exclude classes and stacks that cannot be used: a broken file stops only what depends on it.
 
-    Raises the fault if nothing else is left, or if the file that is wrong decides which classes there are.
+    Raises the fault if nothing else is left, or if the broken file decides which classes there are.
     """
     if ("site", None) in catalog.broken:
         unknown = {*chosen.classes} - {*catalog.class_names()} or {*chosen.stacks} - {*catalog.stacks}
@@ -280,14 +282,14 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
     if Path(inventory).exists():
         # reports a host in two classes, with both lines; Ansible's output has no lines
         classes_of_hosts(Path(inventory), catalog)
-    data = _listed(inventory, limit)
+    data = listed(inventory, limit)
     variables = data.get("_meta", {}).get("hostvars", {})
     members: dict[str, set[str]] = {}
-    everyone = _members("all", data, members)
+    everyone = hosts_of_group("all", data, members)
     of_class: dict[str, tuple[str, str | None]] = {}
     unknown = UnknownVariables()
     for name in sorted(set(data) & set(catalog.class_names())):
-        for host in sorted(_members(name, data, members)):
+        for host in sorted(hosts_of_group(name, data, members)):
             if host in of_class:
                 raise InventoryError(
                     f'host "{host}" is in the groups of two classes: {of_class[host][0]} and {name}',
@@ -311,53 +313,3 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
             remedy=put_right(groups, catalog.class_names()),
         )
     return InventoryHosts(of_class, sorted(everyone - set(of_class)), unknown.lines())
-
-
-def _members(name: str, data: dict[str, Any], known: dict[str, set[str]]) -> set[str]:
-    if name not in known:
-        known[name] = set()
-        group = data.get(name, {})
-        known[name] = set(group.get("hosts", ())).union(
-            *(_members(child, data, known) for child in group.get("children", ()))
-        )
-    return known[name]
-
-
-def _listed(inventory: str, limit: str | None) -> dict[str, Any]:
-    """Return the output of `ansible-inventory --list`.
-
-    goldnode's own vars plugin is disabled, because it would compile every class.
-    """
-    # Prefer the ansible-core in goldnode's own virtual environment.
-    program = Path(sys.executable).parent / "ansible-inventory"
-    command = [str(program) if program.exists() else "ansible-inventory", "-i", inventory, "--list"]
-    # UNPARSED_FAILED: by default Ansible only warns about an unreadable inventory and returns an empty one.
-    environment = {**os.environ, "ANSIBLE_VARS_PLUGINS": os.devnull, "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1"}
-    try:
-        done = subprocess.run(
-            command + (["--limit", limit] if limit else []),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-            env=environment,
-        )
-    except (OSError, subprocess.SubprocessError) as problem:
-        raise InventoryError(
-            f"ansible-inventory cannot be run: {problem}", remedy="install ansible-core beside goldnode"
-        ) from problem
-    listed: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
-    if limit and not _members("all", listed, {}):
-        whole = _listed(inventory, None)  # if this succeeds, the limit is at fault
-        raise no_host(inventory, limit, {*whole, *_members("all", whole, {})} - {"_meta"})
-    if done.returncode != 0:
-        said = (
-            [line for line in done.stderr.splitlines() if "ERROR" in line]
-            or done.stderr.splitlines()[-1:]
-            or ["no reason given"]
-        )
-        raise InventoryError(
-            f'Ansible cannot read inventory "{inventory}": {said[0].strip()}',
-            remedy="correct it, or its path",
-        )
-    return listed

@@ -1,4 +1,4 @@
-"""`goldnode classes`, and `goldnode class export` and `bless`."""
+"""Command `goldnode classes`, and `goldnode class export` and `bless`."""
 
 from __future__ import annotations
 

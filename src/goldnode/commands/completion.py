@@ -1,4 +1,4 @@
-"""`goldnode completion`."""
+"""Command `goldnode completion`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`goldnode disks list`, `lock` and `build`."""
+"""Command `goldnode disks list`, `lock` and `build`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`goldnode disks compare`."""
+"""Command `goldnode disks compare`."""
 
 from __future__ import annotations
 

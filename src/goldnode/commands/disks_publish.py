@@ -1,4 +1,4 @@
-"""`goldnode disks evidence|authenticate|diff|publish|pull|promote|rollback|status|gc`."""
+"""Command `goldnode disks evidence|authenticate|diff|publish|pull|promote|rollback|status|gc`."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ def evidence(
         backend=backend,
         policy=policy,
     )
-    told, passed = [], True
+    lines, passed = [], True
     for name in disks:
         disk = product.build(name)
         written = write(disk, options)
         passed = passed and bool(json.loads(document(disk, "inspection").read_bytes())["passed"])
-        told.append({"disk": disk.name, "documents": [vars(one) for one in written]})
+        lines.append({"disk": disk.name, "documents": [vars(one) for one in written]})
         if form == "text":
             click.echo(disk.name)
             for one in written:
                 click.echo(f"  {one.state:<8} {TITLES.get(one.kind, one.kind):<16} {one.line}")
-    emit(form, {"results": told})
+    emit(form, {"results": lines})
     shared.note_unsigned(signer)
     if not passed:
         sys.exit(1)
@@ -160,9 +160,11 @@ def publish(
     An HTTP server serves the directory, which has checksums and signatures. Requires a record of two good boots,
     a passed inspection and hygiene check, and a signature. Existing files are verified, not copied.
     """
+    from goldnode.channels.requirements import Decisions
+    from goldnode.core.site import load_site
     from goldnode.disks.product import DiskProduct
     from goldnode.disks.publish import publish as publishing
-    from goldnode.disks.requirements import LATER, judge_one
+    from goldnode.disks.requirements import AFTER_BUILD, judge_one
     from goldnode.evidence.size import human
 
     product = DiskProduct(location)
@@ -170,15 +172,16 @@ def publish(
     signer, trust = shared.signer_of(keys.key), shared.trusted(keys.trust)
     place = product.directory(signer)
     waivers = decision.waivers()
+    given = Decisions((*trust, signer.public), limits=load_site().images.vulnerability_limits)
     rows = []
     for name in disks:
         disk = product.build(name)
         done = publishing(disk, place, signer, trust=trust, waivers=waivers)
-        said = "there already, and whole" if done.before else f"{done.files} files ({human(done.size)})"
-        line = f"{done.directory}  {done.digest[:19]}  {said}"
+        reported = "there already, and whole" if done.before else f"{done.files} files ({human(done.size)})"
+        line = f"{done.directory}  {done.digest[:19]}  {reported}"
         rows.append(shared.show_published(done, line, form))
         # A publication never changes, so documents that a later channel requires must be in it now.
-        short = [name for name in LATER if not judge_one(name, disk, (*trust, signer.public)).met]
+        short = [name for name in AFTER_BUILD if not judge_one(name, disk, given).met]
         if not done.before and short:
             say(f"note: canary or stable also require {', '.join(short)}, which this publication lacks")
     emit(form, {"disks": rows})

@@ -1,4 +1,4 @@
-"""`goldnode disks update`."""
+"""Command `goldnode disks update`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`goldnode disks verify`."""
+"""Command `goldnode disks verify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`goldnode facts`."""
+"""Command `goldnode facts`."""
 
 from __future__ import annotations
 

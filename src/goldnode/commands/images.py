@@ -11,6 +11,7 @@ _SECTIONS = {
         "list": ("images_lock", "List the images of the matrix with their locks."),
         "lock": ("images_lock", "Resolve the packages and wheels of images and write their locks."),
         "build": ("images_build", "Build images from their locks, without a network."),
+        "derive": ("images_derive", "Build an image of your own on a base."),
         "inspect": ("images_inspect", "Inspect images for content of another backend and for wrong tags."),
         "smoke": ("images_smoke", "Run the smoke tests inside images."),
     },
@@ -21,6 +22,7 @@ _SECTIONS = {
     },
     "Registry and channels": {
         "publish": ("images_publish", "Push images and their evidence to a registry."),
+        "index": ("images_index", "Publish one tag for the builds of an image for several architectures."),
         "pull": ("images_publish", "Download an image from a registry into the store."),
         "promote": ("images_publish", "Point a channel to an image that meets its requirements."),
         "rollback": ("images_publish", "Point a channel back to its previous image."),

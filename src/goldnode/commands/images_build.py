@@ -1,4 +1,4 @@
-"""`goldnode images build`."""
+"""Command `goldnode images build`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def build(
     from goldnode.images.matrix import load_matrix
     from goldnode.images.resolve import fetch_all, make_all
     from goldnode.images.store import open_store
-    from goldnode.oci import engines
+    from goldnode.oci import emulation, engines
 
     started = time.monotonic()
     jobs = jobs or os.cpu_count() or 1
@@ -76,10 +76,20 @@ def build(
     engine = engines.choose(engine_name, store=store.cache)
     # A pattern skips images that this project has never locked; naming one is an error.
     left = {
-        row.name for row in rows if not row.exercised and row.name not in patterns and lock_file(row) is None
+        row.name: "is declared and has no lock"
+        for row in rows
+        if not row.exercised and row.name not in patterns and lock_file(row) is None
     }
-    for name in sorted(left):
-        click.echo(f"left out: {name} is declared and has no lock", err=True)
+    # Emulation takes minutes per image, so a run without names leaves it out.
+    left |= {
+        row.name: f"is for {row.architecture}, which this machine emulates at best: name it to build it"
+        for row in rows
+        if not emulation.native(row.architecture)
+        and row.name not in patterns
+        and not (patterns and emulation.runnable(row.architecture))
+    }
+    for name, why in sorted(left.items()):
+        click.echo(f"left out: {name} {why}", err=True)
     locks = [(row, find_lock(row)) for row in rows if row.name not in left and row.image.parent not in left]
     recipes = building.recipes(locks, engines.tools(engine), building.smoke_program())
     builder = building.Builder(store, engine, jobs)

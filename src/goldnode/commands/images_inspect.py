@@ -1,4 +1,4 @@
-"""`goldnode images inspect`."""
+"""Command `goldnode images inspect`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def inspect(
     Exit status: 0 passed, 1 refused, 2 could not be judged.
     """
     from goldnode.core.errors import ImageError
-    from goldnode.images.locked_packages import locked
+    from goldnode.images.locked_packages import locked_in
     from goldnode.images.matrix import absent
     from goldnode.images.store import open_store
     from goldnode.inspect import examine, report
@@ -68,25 +68,25 @@ def inspect(
     rules = policies.load(policy)
     if backend is not None:
         rules.backend(backend)
-    kept = (
+    opened = (
         open_store(scan.store)
         if scan.store is not None or any(not Path(name).exists() for name in targets)
         else None
     )
     results: list[dict[str, Any]] = []
-    passed, told = True, True
+    passed, complete = True, True
     for name in targets:
-        cache = None if scan.fresh or kept is None else kept.cache
+        cache = None if scan.fresh or opened is None else opened.cache
         for target in sources.find(
-            name, None if kept is None else kept.layout, cache, jobs=scan.jobs, absent=absent
+            name, None if opened is None else opened.layout, cache, jobs=scan.jobs, absent=absent
         ):
-            found, truth = examine(target, rules, backend, locked=locked)
-            told = told and bool(found.backend)
+            found, truth = examine(target, rules, backend, locked=locked_in(opened))
+            complete = complete and bool(found.backend)
             passed = passed and found.passed and (truth is None or truth.passed)
             if (
                 target.image is not None
-                and kept is not None
-                and target.image.layout is kept.layout
+                and opened is not None
+                and target.image.layout is opened.layout
                 and not no_attach
                 and found.backend
             ):
@@ -102,7 +102,7 @@ def inspect(
             if form == "text":
                 click.echo("\n".join(report.text(found, truth)))
     emit(form, {"results": results})
-    if not told:
+    if not complete:
         raise ImageError(
             "the backend of some of the content is unknown, so there is no verdict",
             remedy="name it with --backend",

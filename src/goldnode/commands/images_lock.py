@@ -1,4 +1,4 @@
-"""`goldnode images list` and `lock`."""
+"""Command `goldnode images list` and `lock`."""
 
 from __future__ import annotations
 

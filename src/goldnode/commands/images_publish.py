@@ -1,4 +1,4 @@
-"""`goldnode images publish|pull|promote|rollback|status|gc`."""
+"""Command `goldnode images publish|pull|promote|rollback|status|gc`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from goldnode.commands.output import (
     CERTIFICATE,
     DRY_RUN,
     KEEP_DAYS,
+    REGISTRY,
     emit,
     image_store,
     options,
@@ -28,22 +29,15 @@ if TYPE_CHECKING:
 
 _TO = options(
     image_store(),
-    click.option(
-        "--to",
-        "to",
-        metavar="HOST[:PORT][/PREFIX]",
-        envvar="GOLDNODE_REGISTRY",
-        show_default="$GOLDNODE_REGISTRY",
-        help="Registry to use.",
-    ),
+    REGISTRY,
     CERTIFICATE,
 )
-_AT = shared.location(_TO)
+AT = shared.location(_TO)
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_AT
+@AT
 @shared.TRUST
 @shared.WAIVED
 @click.option(
@@ -51,7 +45,9 @@ _AT = shared.location(_TO)
     is_flag=True,
     help="Publish content whose licence forbids redistribution; the registry must be private.",
 )
-@click.option("--full", is_flag=True, help="Read back all blobs, not only manifests and documents.")
+@click.option(
+    "--full", is_flag=True, help="Read back all layers, also those that were sent or that were read lately."
+)
 @reports("published-images")
 def publish(
     names: tuple[str, ...],
@@ -66,7 +62,8 @@ def publish(
 
     NAME is REPOSITORY:TAG of the store, or an image, a backend or a glob of the matrix, which select the builds
     from the current locks. Requires passed inspections and smoke tests, and a signature. Evidence is pushed
-    before the immutable tags, and everything is read back. Content that the registry has is not sent again.
+    before the immutable tags, and read back. Layers that the registry has are not sent again: they are read and
+    validated, once in 7 days.
     """
     from goldnode.evidence.size import human
     from goldnode.images.product import ImageProduct
@@ -84,9 +81,9 @@ def publish(
             with _moving(registry, f"publishing {ref}"):
                 done = publishing(layout, ref, where, registry, how)
             listed = "Referrers API" if done.api else "tag sha256-…"
-            said = "there already" if done.before else f"{done.sent} blobs sent ({human(done.size)})"
+            reported = "there already" if done.before else f"{done.sent} blobs sent ({human(done.size)})"
             documents = f"{done.evidence} documents ({listed})"
-            line = f"{done.name}@{done.digest}  {said}; {done.there} were there; {documents}"
+            line = f"{done.name}@{done.digest}  {reported}; {done.there} were there; {documents}"
             rows.append(shared.show_published(done, line, form))
     emit(form, {"images": rows})
 
@@ -102,22 +99,27 @@ def publish(
     show_default="that of this machine",
     help="Platform to select from an index.",
 )
-@click.option("--no-evidence", is_flag=True, help="Do not download the attached evidence.")
+@shared.TRUST
+@click.option("--no-evidence", is_flag=True, help="Do not store the attached evidence.")
 @reports("pulled-image")
 def pull(
     reference: str,
     store: Path | None,
     ca: Path | None,
     system: str | None,
+    trust: tuple[Path, ...],
     no_evidence: bool,
     form: str,
 ) -> None:
     """Download an image from a registry into the store.
 
-    REFERENCE is HOST[:PORT]/NAME@DIGEST or HOST[:PORT]/NAME:TAG. Every byte is verified against its digest.
+    REFERENCE is HOST[:PORT]/NAME@DIGEST or HOST[:PORT]/NAME:TAG. Every byte is verified against its digest. An
+    immutable tag or a channel's tag that was moved is refused. With trusted keys, so is an image that is not
+    signed; --trust also takes a policy in the format of containers-policy.json(5).
     """
     from goldnode.compat.workloads import parse_reference
-    from goldnode.images.publish import pull as pulling
+    from goldnode.images.pull import ImagePull
+    from goldnode.images.pull import pull as pulling
     from goldnode.images.store import open_store
     from goldnode.oci.registry import Registry, RegistryOptions, Where, reached
 
@@ -130,13 +132,15 @@ def pull(
     place = reached(Where(found.registry, plain_http=reference.startswith("http://")))
     registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
     target = registry.repository(found.name)
-    layout = open_store(store).layout
+    layout, policy = open_store(store).layout, shared.trust_policy(trust)
     with _moving(registry, f"pulling {found.name}"):
-        done = pulling(layout, target, wanted, evidence=not no_evidence, system=system)
+        done = pulling(layout, target, wanted, ImagePull(policy, not no_evidence, system))
+    signed = f"signed by key {', '.join(done.signed_by)}" if done.signed_by else "signature not verified"
     emit(
         form,
-        vars(done),
-        f"{done.ref}@{done.digest}  {done.fetched} blobs fetched, {done.there} were there; {done.evidence} documents",
+        {**vars(done), "signed_by": list(done.signed_by)},
+        f"{done.ref}@{done.digest}  {done.fetched} blobs fetched, {done.there} were there; "
+        f"{done.evidence} documents; {signed}",
     )
     if found.digest is None:
         click.echo(
@@ -148,7 +152,7 @@ def pull(
 @click.command()
 @click.argument("channel")
 @click.argument("name", metavar="NAME")
-@_AT
+@AT
 @shared.KEYS
 @shared.approved("Approve a new major version of cudnn or nccl; requires --by and --reason. Repeatable.")
 @reports("channel-move")
@@ -237,7 +241,7 @@ def status(
 
 
 @click.command()
-@_AT
+@AT
 @shared.TRUST
 @KEEP_DAYS
 @click.option(

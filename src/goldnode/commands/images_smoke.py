@@ -1,4 +1,4 @@
-"""`goldnode images smoke`."""
+"""Command `goldnode images smoke`."""
 
 from __future__ import annotations
 
@@ -137,9 +137,7 @@ def digest_of(store: ImageStore, name: str) -> str:
         return refs[name].digest
     builds = [built for built in store.built().values() if built.image == name]
     if builds:  # the one that was built last
-        return max(
-            builds, key=lambda built: (store.records / f"{built.build_id}.json").stat().st_mtime
-        ).digest
+        return max(builds, key=store.recorded).digest
     from goldnode.images.matrix import absent
 
     known = {*refs, *(built.image for built in store.built().values())}

@@ -1,4 +1,4 @@
-"""`goldnode init`."""
+"""Command `goldnode init`."""
 
 from __future__ import annotations
 

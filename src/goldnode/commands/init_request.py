@@ -115,7 +115,10 @@ def require_answers(flags: InitAnswers) -> None:
 def run(
     directory: Path, flags: InitAnswers, ask: Ask | None, may_replace: Callable[[Path], bool]
 ) -> InitResult:
-    """Ask what the flags do not answer, write the directory, and check its class. Raises GoldnodeError."""
+    """Ask for values that the flags leave open, write the directory, and check its class.
+
+    Raises GoldnodeError.
+    """
     if flags.node_class is not None and (flags.gpu, flags.stack, flags.name, flags.graphics) != (
         None,
         None,
@@ -233,7 +236,7 @@ def _checked(
     *,
     collection: bool,
 ) -> InitResult:
-    """Check what was written, as `goldnode check` does there."""
+    """Check the written directory, as `goldnode check` does there."""
     catalog = load_catalog([*catalog_directories(), directory / site.CATALOG])
     settings = load_site(directory / site.SITE)
     classes_of_hosts(directory / site.INVENTORY, catalog)  # as site.yml reads it: no host in two classes
@@ -278,9 +281,9 @@ def _next(
 
 def _program(name: str, *, full: bool = False) -> str:
     """Return a program as a shell finds it: its name if it is in PATH, otherwise its path. `full` always gives the path."""
-    beside = Path(sys.executable).with_name(name)
+    sibling = Path(sys.executable).with_name(name)
     found = shutil.which(name)
-    same = found is not None and beside.exists() and Path(found).samefile(beside)
+    same = found is not None and sibling.exists() and Path(found).samefile(sibling)
     if full:  # sudo resets PATH
-        return shlex.quote(str(beside if beside.exists() else found or name))
-    return name if same or not beside.exists() else shlex.quote(str(beside))
+        return shlex.quote(str(sibling if sibling.exists() else found or name))
+    return name if same or not sibling.exists() else shlex.quote(str(sibling))

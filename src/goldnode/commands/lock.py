@@ -1,4 +1,4 @@
-"""`goldnode lock`."""
+"""Command `goldnode lock`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`goldnode matrix`."""
+"""Command `goldnode matrix`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from goldnode.commands.output import document, reports
+from goldnode.commands.output import document, html_page, reports
 
 
 @click.command()
@@ -51,10 +51,10 @@ def _modules(form: str) -> str:
     from goldnode.facts import build_table, module_builds
 
     found = module_builds.builds()
-    if form == "html":
-        raise click.UsageError("--modules has no --format html; use markdown")
     if form == "json":
         return document("matrix", {"modules": [asdict(one) for one in found]}) + "\n"
+    if form == "html":
+        return html_page("module_builds.html.j2", found=found, tables=build_table)
     return {"text": build_table.text, "markdown": build_table.markdown}[form](found)
 
 

@@ -1,4 +1,4 @@
-"""`goldnode mirror`."""
+"""Command `goldnode mirror`."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def _publications(place: Mirror, stacks: tuple[str, ...]) -> list[Path]:
 
 
 def _known(place: Mirror, stacks: tuple[str, ...]) -> None:
-    """Refuse a stack that was never published: nothing would be looked at, and nothing be wrong."""
+    """Refuse a stack that was never published: there is nothing to verify."""
     from goldnode.core.errors import MirrorError, nearest
 
     known = {found.parent.name for found in _publications(place, ())}

@@ -1,4 +1,4 @@
-"""`goldnode modules`."""
+"""Command `goldnode modules`."""
 
 from __future__ import annotations
 
@@ -220,8 +220,11 @@ def _measure(packages: _Packages, request: PairRequest, form: str) -> None:
     from goldnode.lock import pairbuild
     from goldnode.lock.builder import needs_tools
 
+    # Before anything is downloaded or built.
+    if packages.facts is not None:
+        pairbuild.rows_of(packages.facts)
     if not packages.plan:
-        needs_tools(base=False)  # before anything is downloaded or built
+        needs_tools(base=False)
     plan = pairbuild.plan_pairs(request, load_catalog(), load_site(), pairbuild.architecture())
     say(f"{len(plan.chosen)} pairs, {len(plan.chosen) - len(plan.open)} of them measured before")
     run = pairbuild.PairRun()

@@ -1,4 +1,4 @@
-"""`goldnode node-program`."""
+"""Command `goldnode node-program`."""
 
 from __future__ import annotations
 

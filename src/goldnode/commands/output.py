@@ -217,6 +217,14 @@ WAIT = click.option(
     metavar="SECONDS",
     help="Time to wait for another process that uses the mirror; 0 fails at once.",
 )
+REGISTRY = click.option(
+    "--to",
+    "to",
+    metavar="HOST[:PORT][/PREFIX]",
+    envvar="GOLDNODE_REGISTRY",
+    show_default="$GOLDNODE_REGISTRY",
+    help="Registry to use.",
+)
 CERTIFICATE = click.option(
     "--ca",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -340,3 +348,22 @@ POLICY = click.option(
     show_default="goldnode's own",
     help="Purity policy (purity.yml), with the waivers of the site.",
 )
+
+
+def html_page(template: str, /, **values: object) -> str:
+    """Return a self-contained HTML page from a template of the commands. The style of all pages is page.css."""
+    from importlib.resources import files  # start-up time: only for pages
+
+    import jinja2
+
+    folders = [str(files(package) / "templates") for package in ("goldnode.commands", "goldnode.classdoc")]
+    environment = jinja2.Environment(
+        # A missing variable must fail instead of leaving an empty cell.
+        loader=jinja2.FileSystemLoader(folders),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template(template).render(**values)

@@ -1,4 +1,4 @@
-"""`goldnode plan`."""
+"""Command `goldnode plan`."""
 
 from __future__ import annotations
 

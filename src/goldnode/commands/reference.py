@@ -33,6 +33,10 @@ FILES: Mapping[str, tuple[str, str]] = {
         "Matrix of container images",
         "`images/containers/matrix.yml`, or `--matrix`, `GOLDNODE_MATRIX`: [what it says](../how-to/images.md).",
     ),
+    "derive": (
+        "Derived image",
+        "`derive.yml` of a team: [build on an image](../how-to/derive.md).",
+    ),
     "disks": (
         "Definition of disk images",
         "`images/disks/disks.yml`, or `--definition`, `GOLDNODE_DISK_DEFINITION`: [disk images](../how-to/disks.md).",

@@ -1,7 +1,7 @@
 """JSON Schemas of the files that a person writes, and of the documents that nodes and controllers exchange.
 
-Editors use the first for completion and validation: the catalog's files, the image matrix, the disk definition
-and the site file. The second are for programs that read what goldnode writes.
+Editors use the first for completion and validation: the catalog's files, the image matrix, declarations of derived
+images, the disk definition and the site file. The second are for programs that read what goldnode writes.
 """
 
 from __future__ import annotations
@@ -17,29 +17,38 @@ from goldnode.catalog.models import FILES
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
 from goldnode.documents.capture import CaptureDocument
+from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
+from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.error import ErrorDocument
 from goldnode.documents.gate import GateDocument
 from goldnode.documents.plan import PlanDocument
 from goldnode.documents.rollout import RolloutDocument
+from goldnode.documents.rollout_status import RolloutEventDocument, RolloutStatusDocument
 from goldnode.documents.run import RunDocument
 from goldnode.documents.verdict import VerdictDocument
 from goldnode.documents.what_if import WhatIfDocument
+from goldnode.images.declaration import DeriveFile
 from goldnode.images.matrix import MatrixFile
 
 WRITTEN: Mapping[str, type[BaseModel]] = {
     **FILES,
+    "derive": DeriveFile,
     "disks": DefinitionFile,
     "images": MatrixFile,
     "site": Site,
 }
 EXCHANGED: Mapping[str, type[BaseModel]] = {
     "capture": CaptureDocument,
+    "channel": ChannelDocument,
     "class-document": ClassDocument,
+    "deny-list": DenyListDocument,
     "error": ErrorDocument,
     "gate": GateDocument,
     "plan": PlanDocument,
     "rollout": RolloutDocument,
+    "rollout-event": RolloutEventDocument,
+    "rollout-status": RolloutStatusDocument,
     "run": RunDocument,
     "verdict": VerdictDocument,
     "what-if": WhatIfDocument,

@@ -1,4 +1,4 @@
-"""`goldnode schema`."""
+"""Command `goldnode schema`."""
 
 from __future__ import annotations
 

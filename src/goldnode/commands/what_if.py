@@ -81,7 +81,7 @@ class ComparedCohorts:
     between: Sequence[CompatFinding]
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Return whether these cohorts must not, or may not, be in service with some of their nodes moved."""
         return any(item.fatal or item.severity == "unknown" for item in self.between)
 
@@ -120,8 +120,8 @@ def what_if(
         entry = catalog.node_class(name)
         lock, fault = _lock_of(catalog.stacks[entry.item.stack], site)
         refusals = [(f"its present lock is not usable: {fault.message}", fault.remedy)] if fault else []
-        sides = judge(name, catalog), judge(name, moved, target.lock)
-        compared[name] = ComparedClass(entry, *sides, lock, refusals)
+        judged = judge(name, catalog), judge(name, moved, target.lock)
+        compared[name] = ComparedClass(entry, *judged, lock, refusals)
     staying = {name: judge(name, catalog) for name in stays}
     pairs = [pair for pair in selected.cohorts if pair[0] not in selected.broken]
     cohorts = _cohorts(pairs, compared, staying, target)
@@ -272,15 +272,15 @@ def _cohorts(
             for name, side in zip(names, new, strict=True)
             if name in compared
         ]
-        sides = (old, new, [*old, *later])
-        before, after, between = (_cohort_findings(cohorts[0], side) for side in sides)
+        judged = (old, new, [*old, *later])
+        before, after, between = (_cohort_findings(cohorts[0], side) for side in judged)
         found.append(ComparedCohorts(cohorts, names, before, after, between))
     return found
 
 
-def _cohort_findings(cohort: str, sides: Sequence[JudgedSide]) -> list[CompatFinding]:
-    hosts = [dataclasses.replace(side.host, cohort=cohort) for side in sides]
-    loads = {side.host.subject: side.workloads for side in sides}
+def _cohort_findings(cohort: str, judged: Sequence[JudgedSide]) -> list[CompatFinding]:
+    hosts = [dataclasses.replace(side.host, cohort=cohort) for side in judged]
+    loads = {side.host.subject: side.workloads for side in judged}
     return settle(rules_host.check_cohorts(hosts, loads), None)
 
 
@@ -351,7 +351,7 @@ def _together(
     """Return the classes that move at the same time, in groups, each with the cohorts that join them."""
     groups: list[tuple[set[str], list[str]]] = [({name}, []) for name in compared]
     for cohort in cohorts:
-        if cohort.whole:
+        if cohort.complete:
             joined = [group for group in groups if not group[0].isdisjoint(cohort.classes)]
             names = [
                 *(name for group in joined for name in group[1]),

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import yaml
 
-from goldnode.commands.output import table
+from goldnode.commands.output import html_page, table
 from goldnode.compat.model import DeclaredAt
 from goldnode.compat.report import WIDTH, where
 from goldnode.core.errors import GoldnodeError
@@ -27,8 +25,6 @@ from goldnode.documents.what_if import (
 )
 
 OWNERS = "canary pool, waves, soak times, requirements, windows and approvals are the owner's to add"
-# The second directory has the style of all pages.
-_TEMPLATES = [str(files(package) / "templates") for package in ("goldnode.commands", "goldnode.classdoc")]
 _STEPS = {
     "replace": "replace before the nodes move",
     "move": "move",
@@ -108,16 +104,9 @@ def write_rollouts(document: WhatIfDocument, directory: Path) -> list[Path]:
 
 def html(document: WhatIfDocument) -> str:
     """Return the report as one self-contained HTML page."""
-    environment = jinja2.Environment(
-        # A missing variable must fail instead of leaving an empty cell.
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.globals.update(
+    return html_page(
+        "what_if.html.j2",
+        report=document,
         summary=summary,
         moved=moved,
         title=title,
@@ -125,9 +114,8 @@ def html(document: WhatIfDocument) -> str:
         rollout_text=rollout_text,
         owners=OWNERS,
         steps=_STEPS,
+        size=_size,
     )
-    environment.globals["size"] = _size
-    return environment.get_template("what_if.html.j2").render(report=document)
 
 
 def _lock(digest: str | None) -> str:
@@ -226,8 +214,8 @@ def _single_blank(lines: Sequence[str]) -> Iterable[str]:
     return (line for index, line in enumerate(lines) if line or (index and lines[index - 1]))
 
 
-def _wrapped(said: str, first: str, after: str | None = None) -> list[str]:
+def _wrapped(reported: str, first: str, after: str | None = None) -> list[str]:
     options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     return textwrap.wrap(
-        said, WIDTH, initial_indent=first, subsequent_indent=first if after is None else after, **options
+        reported, WIDTH, initial_indent=first, subsequent_indent=first if after is None else after, **options
     )

@@ -1,4 +1,4 @@
-"""`goldnode xid`."""
+"""Command `goldnode xid`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def xid(what: tuple[str, ...], form: str) -> None:
 
 
 def _lines(row: dict[str, Any]) -> list[str]:
-    """One explanation, a line for each thing there is to say."""
+    """Return the lines of one explanation, one for each property it has."""
     event = row["event"]
     found = []
     if event is not None:
@@ -72,7 +72,7 @@ def _lines(row: dict[str, Any]) -> list[str]:
         ("also affects", row["blast"]),
         ("remedy", row["remedy"]),
         ("for a ticket", row["evidence"]),
-        *(("others say", said) for said in row["conflict"]),
+        *(("others say", reported) for reported in row["conflict"]),
         *(("source", source) for source in row["sources"]),
     ]
     return [*found, *(f"  {name + ':':14}{text}" for name, text in pairs if text)]

@@ -147,7 +147,7 @@ class Workload:
     `repository` is an image's name without registry and tag, `architecture` Debian's name of its
     architecture. `library_cuda` maps a library or framework to the CUDA major number in the name or extra of
     its wheel ("nvidia-cudnn-cu12" and "jax[cuda12]" state "12"). `require_driver` is the image's
-    NVIDIA_REQUIRE_CUDA. `told` holds findings of the reader, mostly about properties it could not determine.
+    NVIDIA_REQUIRE_CUDA. `reports` holds findings of the reader, mostly about properties it could not determine.
     """
 
     subject: str
@@ -167,7 +167,7 @@ class Workload:
     architecture: str | None = None
     library_cuda: Mapping[str, str] = field(default_factory=dict)
     require_driver: str | None = None
-    told: tuple[CompatFinding, ...] = ()
+    reports: tuple[CompatFinding, ...] = ()
     # Exact versions of packages that use the GPU, as a requirements file pins them, with extras and lines.
     pins: Mapping[str, str] = field(default_factory=dict)
     extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -66,7 +66,7 @@ def text(report: CompatReport, base: Path | None = None) -> str:
     """
     lines: list[str] = []
     fine: list[str] = []
-    told: set[int] = set()
+    shown: set[int] = set()
     for subject, place in report.subjects:
         # The subject of a workload is "image X on class Y": list it under the class.
         mine = [
@@ -74,7 +74,7 @@ def text(report: CompatReport, base: Path | None = None) -> str:
             for item in report.findings
             if item.subject == subject or item.subject.endswith(f" on {subject}")
         ]
-        told |= {id(item) for item in mine}
+        shown |= {id(item) for item in mine}
         if not mine:
             fine.append(subject)
             continue
@@ -85,7 +85,7 @@ def text(report: CompatReport, base: Path | None = None) -> str:
         ]
     rest: dict[str, list[CompatFinding]] = {}
     for item in report.findings:
-        if id(item) not in told:
+        if id(item) not in shown:
             rest.setdefault(item.subject, []).append(item)
     for subject, items in rest.items():
         lines += [
@@ -116,8 +116,8 @@ def mark(finding: CompatFinding) -> str:
 
 def _finding(item: CompatFinding, subject: str, base: Path | None) -> list[str]:
     about = item.subject.removesuffix(f" on {subject}") if item.subject != subject else ""
-    said = f"{about}: {item.message}" if about else item.message
-    lines = _wrapped(f"  {mark(item):<8} ", f"{_sentence(said)} [{item.rule}]", " " * 11)
+    reported = f"{about}: {item.message}" if about else item.message
+    lines = _wrapped(f"  {mark(item):<8} ", f"{_sentence(reported)} [{item.rule}]", " " * 11)
     if item.accepted is not None:
         lines += _wrapped(" " * 11 + f"accepted ({item.severity}): ", item.accepted, " " * 13)
     if item.remedy:
@@ -191,16 +191,16 @@ def not_applicable(unlocked: Sequence[tuple[str, str, str]]) -> str:
         stack: "no lock" if "has no lock" in problem else "no lock that is good"
         for _, stack, problem in unlocked
     }
-    said = "; ".join(
+    reported = "; ".join(
         f"{', '.join(names)}: {why[stack]} (goldnode lock {stack})" for stack, names in stacks.items()
     )
-    return f"{len(unlocked)} class{'es' * (len(unlocked) > 1)} cannot be applied yet: {said}."
+    return f"{len(unlocked)} class{'es' * (len(unlocked) > 1)} cannot be applied yet: {reported}."
 
 
 def brief(finding: CompatFinding) -> str:
     """Return a finding as one line, for a run that has named the class already."""
-    told = refusal(finding)
-    return f"[{told['code']}] {told['message']} {told['remedy']}".rstrip()
+    reason = refusal(finding)
+    return f"[{reason['code']}] {reason['message']} {reason['remedy']}".rstrip()
 
 
 # Rules about support and known faults, which the owner of a node may accept for a time. The others are about what
@@ -260,9 +260,9 @@ def explain(rule: CompatRule) -> str:
     )
 
 
-def _wrapped(first: str, said: str, after: str) -> list[str]:
+def _wrapped(first: str, reported: str, after: str) -> list[str]:
     return textwrap.wrap(
-        said,
+        reported,
         WIDTH,
         initial_indent=first,
         subsequent_indent=after,
@@ -271,8 +271,8 @@ def _wrapped(first: str, said: str, after: str) -> list[str]:
     )
 
 
-def _sentence(said: str) -> str:
-    return said if said.endswith((".", "!", "?")) else said + "."
+def _sentence(reported: str) -> str:
+    return reported if reported.endswith((".", "!", "?")) else reported + "."
 
 
 # For programs
@@ -356,16 +356,16 @@ def sarif(report: CompatReport) -> dict[str, Any]:
 
 
 def _result(item: CompatFinding, index: dict[str, int]) -> dict[str, Any]:
-    said = [_sentence(f"{item.subject}: {item.message}")]
-    said += [_sentence(f"Instead: {item.remedy}")] if item.remedy else []
-    said += [_sentence(f"Source: {'; '.join(_origins(item.sources))}")] if item.sources else []
-    said += [_sentence(f"In doubt: {item.doubt}")] if item.doubt else []
+    reported = [_sentence(f"{item.subject}: {item.message}")]
+    reported += [_sentence(f"Instead: {item.remedy}")] if item.remedy else []
+    reported += [_sentence(f"Source: {'; '.join(_origins(item.sources))}")] if item.sources else []
+    reported += [_sentence(f"In doubt: {item.doubt}")] if item.doubt else []
     result: dict[str, Any] = {
         "ruleId": item.rule,
         "ruleIndex": index[item.rule],
         # An accepted block is not fatal.
         "level": "error" if item.fatal else "warning" if item.severity == "block" else _LEVELS[item.severity],
-        "message": {"text": " ".join(said)},
+        "message": {"text": " ".join(reported)},
         "properties": {"severity": item.severity, "subject": item.subject},
     }
     if item.place is not None:
@@ -400,7 +400,7 @@ def version() -> str:
 
 
 def dumps(value: dict[str, Any]) -> str:
-    """Serialise a JSON document for output."""
+    """Serialize a JSON document for output."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 

@@ -127,24 +127,24 @@ def support(
     """
     if ended >= on:
         return None
-    said = f'stack "{stack}" is past its end of life since {ended} ({source})'
+    reported = f'stack "{stack}" is past its end of life since {ended} ({source})'
     if waiver is None:
         return Support(
             "ended",
-            f"{said} and has no waiver",
+            f"{reported} and has no waiver",
             "choose a supported stack",
         )
     if waiver.classes and node_class not in waiver.classes:
-        message = f"{said}, and its waiver is for {', '.join(waiver.classes)} only"
+        message = f"{reported}, and its waiver is for {', '.join(waiver.classes)} only"
         return Support(
             "foreign", message, "choose a supported stack, or have the waiver's owner add the class"
         )
     if waiver.expires < on:
-        message = f"{said}, and its waiver expired on {waiver.expires}"
+        message = f"{reported}, and its waiver expired on {waiver.expires}"
         return Support(
             "expired", message, f"move to a supported stack, or have {waiver.owner} renew the waiver"
         )
-    return Support("waived", said, "move to a supported stack before the waiver ends")
+    return Support("waived", reported, "move to a supported stack before the waiver ends")
 
 
 @dataclass(frozen=True)

@@ -364,13 +364,13 @@ def _measured_to_build(host: CompatHost, failed: ModuleBuildFact) -> str:
         if row.version == failed.version and row.os == failed.os and numbers(row.kernel_version) < wanted
     ]
     others = [f"{row.package} {row.version}" for row in rows if row.kernel == failed.kernel]
-    said = []
+    reported = []
     if older:
         newest = max(older, key=lambda row: numbers(row.kernel_version))
-        said.append(f"use kernel {newest.kernel}, on which this package was measured to build")
+        reported.append(f"use kernel {newest.kernel}, on which this package was measured to build")
     if others:
-        said.append(f"use {', '.join(sorted(set(others))[:4])}, measured to build on {failed.kernel}")
-    return ", or ".join(said)
+        reported.append(f"use {', '.join(sorted(set(others))[:4])}, measured to build on {failed.kernel}")
+    return ", or ".join(reported)
 
 
 _ANY_UPDATE = 9999  # a stable update later than any in the table
@@ -394,20 +394,20 @@ def _builds(host: CompatHost, kernel: str, driver: str, flavour: facts.ModuleFla
         for version in facts.branch(name).point_releases[-1:]
         if facts.kernel_build(kernel, version, flavour).outcome == "ok"
     ]
-    said = []
+    reported = []
     if older:
-        said.append(
+        reported.append(
             f"use kernel {max(older, key=numbers)}, the newest before it on which {driver} is known to build"
         )
     if drivers:
-        said.append(
+        reported.append(
             f"use driver {drivers[-1]}, the newest of branch {driver.split('.')[0]} that is known to build "
             f"on {kernel}"
         )
     elif others:
-        said.append(f"use driver {', '.join(others)}: known to build on {kernel}")
+        reported.append(f"use driver {', '.join(others)}: known to build on {kernel}")
     return (
-        ", or ".join(said)
+        ", or ".join(reported)
         or "build it in a clean root first, and add the result to the site's facts: `goldnode modules matrix --packages`"
     )
 
@@ -473,8 +473,8 @@ def other_modules(host: CompatHost | None, workload: Workload | None = None) -> 
                 continue
         kernel = _kernel(host)
         on = f" on kernel {kernel[0]}" if kernel is not None else ""
-        beside = f" beside {_driver(host)}" if host.branch is not None else ""
-        message = f"no source says whether module {shown} builds{on}{beside}"
+        driver = f" beside {_driver(host)}" if host.branch is not None else ""
+        message = f"no source says whether module {shown} builds{on}{driver}"
         remedy = (
             "try it in a clean root (goldnode modules build), and accept it in the class once it was seen "
             "to build"
@@ -1124,8 +1124,10 @@ def end_of_life(host: CompatHost | None, workload: Workload | None = None) -> It
 def _support(host: CompatHost) -> rules.Support | None:
     if host.end_of_life is None or host.on is None:
         return None
-    said = host.end_of_life_source or "as its stack says"
-    return rules.support(host.stack or host.subject, host.end_of_life, said, host.waiver, host.name, host.on)
+    reported = host.end_of_life_source or "as its stack says"
+    return rules.support(
+        host.stack or host.subject, host.end_of_life, reported, host.waiver, host.name, host.on
+    )
 
 
 def _waived(waiver: StackWaiver) -> str:

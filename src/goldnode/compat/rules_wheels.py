@@ -41,7 +41,7 @@ class _Demand:
 
     @property
     def exact(self) -> str | None:
-        """The only version that satisfies it, or None: ``==2.5.1``, or ``<=0.5,>=0.5``."""
+        """Return the only version that satisfies the specifier (``==2.5.1``, or ``<=0.5,>=0.5``), or None."""
         versions = {
             item.version for item in self.requirement.specifier if item.operator in ("==", "<=", ">=")
         }
@@ -136,11 +136,11 @@ def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
 def _public(name: str, version: str) -> str:
     """Return the version as the facts have it: 13.0.3 is 13.0.3.0, and 2.8 is 2.8.0."""
     rows = wheels.packages().get(name, {})
-    plain = version.partition("+")[0]
-    if plain in rows:
-        return plain
-    numbers = re.sub(r"(\.0)+$", "", plain)
-    return next((item for item in rows if re.sub(r"(\.0)+$", "", item) == numbers), public(plain))
+    release = version.partition("+")[0]
+    if release in rows:
+        return release
+    numbers = re.sub(r"(\.0)+$", "", release)
+    return next((item for item in rows if re.sub(r"(\.0)+$", "", item) == numbers), public(release))
 
 
 def _of_another_build(name: str, version: str, target: str) -> bool:
@@ -173,16 +173,16 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
             yield from _not_recorded(workload, name, version)
     yield from _missing(workload)
     closure = _closure(host, workload)
-    told: set[tuple[str, str]] = set()
+    shown: set[tuple[str, str]] = set()
     for demand in closure.demands:
         name = demand.name
         pinned = closure.pinned.get(name)
         have, by = (pinned, None) if pinned is not None else closure.implied.get(name, (None, None))
         if have is None or demand.requirement.specifier.contains(have, prereleases=True):
             continue
-        if _judged_elsewhere(demand, closure) or (demand.owner, name) in told:
+        if _judged_elsewhere(demand, closure) or (demand.owner, name) in shown:
             continue
-        told.add((demand.owner, name))
+        shown.add((demand.owner, name))
         who = "the requirements pin" if by is None else f"{by} requires"
         message = f"{demand.chain} requires {name}{demand.requirement.specifier}, and {who} {have}"
         remedy = f"pin {name}{demand.requirement.specifier}, or a release of {demand.owner} that takes {have}"

@@ -7,7 +7,7 @@ deciding rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -101,9 +101,16 @@ def _finding(
     remedy: str | None = None,
     *doubts: str | None,
 ) -> CompatFinding:
-    told = "; ".join(dict.fromkeys(item for item in doubts if item)) or None
+    doubt = "; ".join(dict.fromkeys(item for item in doubts if item)) or None
     return CompatFinding(
-        rule, severity, workload.subject, message, tuple(dict.fromkeys(sources)), remedy, workload.place, told
+        rule,
+        severity,
+        workload.subject,
+        message,
+        tuple(dict.fromkeys(sources)),
+        remedy,
+        workload.place,
+        doubt,
     )
 
 
@@ -359,7 +366,7 @@ def _forward(
     others = [gpu for gpu in _models(host) if gpu.data_centre is False]
     unsure = [gpu for gpu in _models(host) if gpu.data_centre is None]
     remedy = _older_or_newer(host, row, branch)
-    said = [package.doubt if package else None, doubt, runtime.doubt]
+    reported = [package.doubt if package else None, doubt, runtime.doubt]
     if others:
         names = _and(gpu.sku for gpu in others)
         carried = (
@@ -368,7 +375,7 @@ def _forward(
             else "a forward-compatibility package would"
         )
         message = f"{needs}, and {carried} not work on {names}, which is no data-centre GPU"
-        return _finding(rule, "block", workload, message, [*sources, *_origins(others)], remedy, *said)
+        return _finding(rule, "block", workload, message, [*sources, *_origins(others)], remedy, *reported)
     if workload.forward_compat is False:
         what = "the wheels contain no" if workload.kind == "requirements" else "the image carries no"
         named = f" ({package.package})" if package else ""
@@ -378,7 +385,7 @@ def _forward(
                 f"{remedy}, or an image that carries {package.package}, which works on branch {branch} "
                 "with data-centre GPUs"
             )
-        return _finding(rule, "block", workload, message, sources, remedy, *said)
+        return _finding(rule, "block", workload, message, sources, remedy, *reported)
     if package is None:
         near = closest(row.version, facts.forward_compat())
         message = (
@@ -393,14 +400,14 @@ def _forward(
             sources,
             remedy,
             f"the newest list that was read is of CUDA {near}",
-            *said,
+            *reported,
         )
     listed = _and(str(item) for item in package.branches) if package.branches else "none"
     if branch not in package.branches:
         message = f"{needs}, and {package.package} is for " + (
             f"driver branches {listed}" if package.branches else "no older branch"
         )
-        return _finding(rule, "block", workload, message, [*sources, *package.sources], remedy, *said)
+        return _finding(rule, "block", workload, message, [*sources, *package.sources], remedy, *reported)
     sources = (*sources, *package.sources)
     if workload.forward_compat is None:
         message = (
@@ -408,7 +415,7 @@ def _forward(
             "not run"
         )
         stated = f"{remedy}, or state forward_compat in the class, or give the image's metadata"
-        return _finding(rule, "unknown", workload, message, sources, stated, *said)
+        return _finding(rule, "unknown", workload, message, sources, stated, *reported)
     if unsure or not host.gpus:
         whose = (
             f"whether {_and(gpu.sku for gpu in unsure)} is a data-centre GPU"
@@ -419,7 +426,7 @@ def _forward(
             f"{needs}; the image carries {package.package}, which works on data-centre GPUs only, and "
             f"{whose} is not known"
         )
-        return _finding(rule, "unknown", workload, message, sources, remedy, *said)
+        return _finding(rule, "unknown", workload, message, sources, remedy, *reported)
     names = _and(gpu.sku for gpu in _models(host))
     version = f" {workload.forward_compat_version}" if workload.forward_compat_version else ""
     message = (
@@ -429,7 +436,7 @@ def _forward(
     )
     snapshot = f"the list is that of image {package.image}; it shrinks as branches reach their end of life"
     return _finding(
-        rule, "warn", workload, message, [*sources, *_origins(_models(host))], remedy, snapshot, *said
+        rule, "warn", workload, message, [*sources, *_origins(_models(host))], remedy, snapshot, *reported
     )
 
 
@@ -579,9 +586,7 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
     rule, version = "cudnn-cuda", workload.cudnn
     for cuda in _paired_cuda(workload, "cudnn"):
         major = cuda.partition(".")[0]
-        pair = facts.image_pairing().get(cuda)
-        # NVIDIA's own image combines these versions: they were tested together.
-        if pair is not None and any(same(version, item) for item in pair["cudnn"] or ()):
+        if facts.tested_together("cudnn", version, cuda):
             continue
         rows = [row for row in facts.cudnn_matrix() if row.is_for(version)]
         mine = [row for row in rows if row.major in (None, int(major))]
@@ -638,8 +643,8 @@ def _is_torchs(workload: Workload, library: str) -> bool:
     wanted, pinned = (
         (torch[0].cudnn, workload.cudnn) if library == "cudnn" else (torch[0].nccl, workload.nccl)
     )
-    brings = (torch[0].cuda or "").partition(".")[0]
-    return wanted is not None and wanted == pinned and workload.library_cuda.get(library, brings) == brings
+    major = (torch[0].cuda or "").partition(".")[0]
+    return wanted is not None and wanted == pinned and workload.library_cuda.get(library, major) == major
 
 
 def _cudnn_for(major: str) -> str:
@@ -660,93 +665,98 @@ def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
         or _is_torchs(workload, "cudnn")
     ):
         return
-    rule, version = "cudnn-gpu", workload.cudnn
-    beside = _paired_cuda(workload, "cudnn")
-    major = int(beside[0].partition(".")[0]) if beside else None
-    cuda = next((item for item in beside if "." in item), None)
+    version = workload.cudnn
+    paired = _paired_cuda(workload, "cudnn")
+    major = int(paired[0].partition(".")[0]) if paired else None
+    cuda = next((item for item in paired if "." in item), None)
     exact = [row for row in facts.cudnn_matrix() if row.is_for(version) and row.major in (None, major)]
-    below, above = _around(version, major)
     for gpu in _models(host):
-        capability = gpu.compute_capability
-        if capability is None:
+        if gpu.compute_capability is None:
             continue
-        name = f"{gpu.sku} (compute capability {capability}) of {host.subject}"
+        name = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
         if exact:
-            fitting = [row for row in exact if row.has_capability(capability)]
-            if not fitting:
-                message = f"the support matrix of cuDNN {version} for CUDA {major} does not list {name}"
-                yield _finding(
-                    rule, "block", workload, message, exact[0].sources, _cudnn_with(capability, major)
-                )
-                continue
-            if (
-                cuda is not None
-                and not any(row.has_cuda(cuda) for row in fitting)
-                and any(row.has_cuda(cuda) for row in exact)
-            ):
-                text = fitting[0].cuda_text
-                message = f"cuDNN {version} serves {name} with CUDA {text}, and the workload has CUDA {cuda}"
-                yield _finding(
-                    rule,
-                    "block",
-                    workload,
-                    message,
-                    fitting[0].sources,
-                    f"use CUDA {text.rpartition(', ')[2]}",
-                )
-                continue
-            needs = [
-                row
-                for row in fitting
-                if row.minimum_driver is not None and (cuda is None or row.has_cuda(cuda))
-            ]
-            if needs and host.driver is not None and not workload.forward_compat:
-                least = min((row.minimum_driver or "" for row in needs), key=key)
-                if key(host.driver) < key(least):
-                    message = (
-                        f"cuDNN {version} needs driver {least} or later on {name}, which has {host.driver}"
-                    )
-                    yield _finding(
-                        rule, "block", workload, message, needs[0].sources, f"use driver {least} or later"
-                    )
-            continue
-        # No matrix for this version: the matrices before and after it decide if they agree.
-        sides = [bool(row) and any(item.has_capability(capability) for item in row) for row in (below, above)]
-        if below and above and all(sides):
-            continue
-        sources = [origin for row in (*below, *above) for origin in row.sources]
-        read = _and((
-            f"{rows[0].name} ({'with' if told else 'without'} it)"
-        )for rows, told in zip((below, above), sides, strict=True) if rows) \
-            if below or above else "none"  # fmt: skip
-        if below and above and not any(sides):
-            message = (
-                f"neither the support matrix of cuDNN {below[0].name} nor that of {above[0].name} lists "
-                f"{name}, and {version} is between"
-            )
+            driver = None if workload.forward_compat else host.driver
+            found = _cudnn_in_matrix(exact, gpu.compute_capability, name, version, major, cuda, driver)
+        else:
+            found = _cudnn_between_matrices(gpu.compute_capability, name, version, major)
+        if found is not None:
+            remedy = found.remedy or _cudnn_with(gpu.compute_capability, major)
             yield _finding(
-                rule,
-                "block",
-                workload,
-                message,
-                sources,
-                _cudnn_with(capability, major),
-                "derived from the two matrices around it",
+                "cudnn-gpu", found.severity, workload, found.message, found.sources, remedy, found.doubt
             )
-            continue
-        oldest = min((key(item) for row in below for item in row.capabilities or ()), default=None)
-        if below and not above and oldest is not None and key(capability) < oldest:
-            message = (
-                f"the support matrix of cuDNN {below[0].name} no longer lists {name}, and {version} is later"
-            )
-            derived = f"derived: the matrix of {version} was not read"
-            yield _finding(rule, "block", workload, message, sources, _cudnn_with(capability, major), derived)
-            continue
+
+
+@dataclass(frozen=True)
+class _CudnnFault:
+    """Fault of a cuDNN version on a GPU. Without a remedy, it is the version that supports the GPU."""
+
+    severity: CompatSeverity
+    message: str
+    sources: Sequence[Origin]
+    remedy: str | None = None
+    doubt: str | None = None
+
+
+def _cudnn_in_matrix(
+    exact: Sequence[facts.CudnnSupport],
+    capability: str,
+    name: str,
+    version: str,
+    major: int | None,
+    cuda: str | None,
+    driver: str | None,
+) -> _CudnnFault | None:
+    """Judge a GPU by the matrix of its cuDNN version. `driver` is None if it does not matter or is unknown."""
+    fitting = [row for row in exact if row.has_capability(capability)]
+    if not fitting:
+        message = f"the support matrix of cuDNN {version} for CUDA {major} does not list {name}"
+        return _CudnnFault("block", message, exact[0].sources)
+    listed = any(row.has_cuda(cuda) for row in exact) if cuda is not None else False
+    if cuda is not None and listed and not any(row.has_cuda(cuda) for row in fitting):
+        text = fitting[0].cuda_text
+        message = f"cuDNN {version} serves {name} with CUDA {text}, and the workload has CUDA {cuda}"
+        return _CudnnFault("block", message, fitting[0].sources, f"use CUDA {text.rpartition(', ')[2]}")
+    needs = [
+        row for row in fitting if row.minimum_driver is not None and (cuda is None or row.has_cuda(cuda))
+    ]
+    least = min((row.minimum_driver or "" for row in needs), key=key, default=None)
+    if least is None or driver is None or key(driver) >= key(least):
+        return None
+    message = f"cuDNN {version} needs driver {least} or later on {name}, which has {driver}"
+    return _CudnnFault("block", message, needs[0].sources, f"use driver {least} or later")
+
+
+def _cudnn_between_matrices(
+    capability: str, name: str, version: str, major: int | None
+) -> _CudnnFault | None:
+    """Judge a GPU by the matrices before and after a cuDNN version without one. They decide if they agree."""
+    below, above = _around(version, major)
+    near = [rows for rows in (below, above) if rows]
+    supported = [any(item.has_capability(capability) for item in rows) for rows in near]
+    if len(near) == 2 and all(supported):
+        return None
+    sources = [origin for row in (*below, *above) for origin in row.sources]
+    if len(near) == 2 and not any(supported):
         message = (
-            f"no support matrix of cuDNN {version} was read, so that nothing says whether it serves "
-            f"{name}; the nearest read: {read}"
+            f"neither the support matrix of cuDNN {below[0].name} nor that of {above[0].name} lists "
+            f"{name}, and {version} is between"
         )
-        yield _finding(rule, "unknown", workload, message, sources, _cudnn_with(capability, major))
+        return _CudnnFault("block", message, sources, doubt="derived from the two matrices around it")
+    oldest = min((key(item) for row in below for item in row.capabilities or ()), default=None)
+    if below and not above and oldest is not None and key(capability) < oldest:
+        message = (
+            f"the support matrix of cuDNN {below[0].name} no longer lists {name}, and {version} is later"
+        )
+        return _CudnnFault("block", message, sources, doubt=f"derived: the matrix of {version} was not read")
+    read = [
+        f"{rows[0].name} ({'with' if supports else 'without'} it)"
+        for rows, supports in zip(near, supported, strict=True)
+    ]
+    message = (
+        f"no support matrix of cuDNN {version} was read, so that nothing says whether it serves "
+        f"{name}; the nearest read: {_and(read) if read else 'none'}"
+    )
+    return _CudnnFault("unknown", message, sources)
 
 
 @cache
@@ -781,11 +791,8 @@ def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
     rule, version = "nccl-cuda", workload.nccl
     for cuda in _paired_cuda(workload, "nccl"):
         major = cuda.partition(".")[0]
-        pair = facts.image_pairing().get(cuda)
         known = facts.wheels("nccl", major)
-        if pair is not None and any(same(version, item) for item in pair["nccl"] or ()):
-            continue
-        if any(same(version, item) for item in known):
+        if facts.tested_together("nccl", version, cuda) or any(same(version, item) for item in known):
             continue
         others = [
             name
@@ -832,7 +839,7 @@ def framework_version(host: CompatHost | None, workload: Workload | None) -> Ite
                 yield from _torch_known(workload, build)
                 continue
         elif public in known:
-            yield from _brings_nothing(workload, name, known[public])
+            yield from _unknown_cuda(workload, name, known[public])
             continue
         elif name in ("jax", "jaxlib") and public in wheels.packages()[name]:
             continue  # its wheel names what it needs
@@ -841,7 +848,7 @@ def framework_version(host: CompatHost | None, workload: Workload | None) -> Ite
         yield _finding(rule, "unknown", workload, f"{name} {version} is not in the facts", (), remedy)
 
 
-def _brings_nothing(workload: Workload, name: str, row: Mapping[str, Any]) -> Iterator[CompatFinding]:
+def _unknown_cuda(workload: Workload, name: str, row: Mapping[str, Any]) -> Iterator[CompatFinding]:
     """Report a release whose CUDA version is not in the facts."""
     asked = "tensorflow" in workload.library_cuda and workload.rocm is None and workload.cuda is None
     if name == "tensorflow" and asked and row["cudart"] is None:
@@ -1216,12 +1223,10 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
     torch = _torch(workload)
     if torch is not None and torch[0].cuda is not None:
         build, called = torch
-        brings = (build.cuda or "").partition(".")[0]
-        if major is not None and major != brings:
-            message = (
-                f"{title} {pinned} is pinned for CUDA {major}, and {called} uses libraries of CUDA {brings}"
-            )
-            remedy = f"pin nvidia-{library}-cu{brings}, or leave it to torch"
+        cuda_major = (build.cuda or "").partition(".")[0]
+        if major is not None and major != cuda_major:
+            message = f"{title} {pinned} is pinned for CUDA {major}, and {called} uses libraries of CUDA {cuda_major}"
+            remedy = f"pin nvidia-{library}-cu{cuda_major}, or leave it to torch"
             yield _finding(rule, "block", workload, message, build.sources, remedy, build.doubt)
         else:
             wanted = build.cudnn if library == "cudnn" else build.nccl
@@ -1728,13 +1733,13 @@ def _compare(have: str | None, sign: str, wanted: str) -> bool | None:
 def reader_findings(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Yield the findings of the reader about what could not be determined."""
     if workload is not None:
-        yield from (item for item in workload.told if item.rule == "workload-told")
+        yield from (item for item in workload.reports if item.rule == "workload-told")
 
 
 def as_pinned(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Yield the findings of the reader about requirements that are not pinned or not covered."""
     if workload is not None:
-        yield from (item for item in workload.told if item.rule == "requirement-open")
+        yield from (item for item in workload.reports if item.rule == "requirement-open")
 
 
 RULES: tuple[CompatRule, ...] = (
@@ -1780,7 +1785,7 @@ RULES: tuple[CompatRule, ...] = (
         "cudnn-cuda",
         "cuDNN is built for the CUDA beside it",
         "cuDNN is released per CUDA family, and its support matrix lists the minors it was tested with. "
-        "Facts: cudnn_nccl.yml (cudnn_matrix, image_pairing, wheels).",
+        "Facts: cudnn_nccl.yml (cudnn_matrix, image_pairing, wheels), frameworks.yml (image_contents).",
         cudnn_cuda,
     ),
     CompatRule(
@@ -1794,7 +1799,8 @@ RULES: tuple[CompatRule, ...] = (
     CompatRule(
         "nccl-cuda",
         "NCCL is built for the CUDA beside it",
-        "NCCL is released per CUDA family. Facts: cudnn_nccl.yml (wheels, image_pairing).",
+        "NCCL is released per CUDA family. Facts: cudnn_nccl.yml (wheels, image_pairing), "
+        "frameworks.yml (image_contents).",
         nccl_cuda,
     ),
     CompatRule(

@@ -75,7 +75,7 @@ def _at(place: DeclaredAt | None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Stated:
     """Content of a tag: values it states itself, and values derived from it with the facts."""
 
     written: dict[str, Any] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class _Said:
     nothing_to_check: bool = False
 
 
-def _cuda_image(name: str, tag: str) -> _Said | None:
+def _cuda_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``12.4.1-cudnn-runtime-ubuntu22.04``."""
     found = re.match(
         r"(\d+\.\d+(?:\.\d+)?)(?:-(cudnn)(\d*))?-(base|runtime|devel)-([a-z]+)-?(\d[\d.]*)$", tag
@@ -114,19 +114,19 @@ def _cuda_image(name: str, tag: str) -> _Said | None:
     # NVIDIA's images contain the cuda-compat package of their CUDA version if one exists.
     if minor(cuda) in facts.forward_compat():
         derived["forward_compat"] = True
-    return _Said(written, derived, open=tuple(left))
+    return _Stated(written, derived, open=tuple(left))
 
 
-def _pytorch_image(name: str, tag: str) -> _Said | None:
+def _pytorch_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``2.5.1-cuda12.4-cudnn9-runtime``."""
     found = re.match(r"(\d+\.\d+(?:\.\d+)?)-cuda(\d+)\.(\d+)(?:-cudnn\d+)?-(?:runtime|devel)$", tag)
     if found is None:
         return None
     version, major, low = found.groups()
-    return _Said({"cuda": f"{major}.{low}"}, frameworks={"torch": f"{version}+cu{major}{low}"})
+    return _Stated({"cuda": f"{major}.{low}"}, frameworks={"torch": f"{version}+cu{major}{low}"})
 
 
-def _rocm_image(name: str, tag: str) -> _Said | None:
+def _rocm_image(name: str, tag: str) -> _Stated | None:
     """Parse ``rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0`` or ``rocm6.2-py3.9-tf2.16.1-dev``."""
     rocm = re.search(r"(?:^|[_-])rocm(\d+\.\d+(?:\.\d+)?)", tag)
     if rocm is None:
@@ -148,10 +148,10 @@ def _rocm_image(name: str, tag: str) -> _Said | None:
         found = re.search(pattern, tag)
         if found is not None:
             frameworks[framework] = found.group(1) + (f"+rocm{rocm.group(1)}" if framework == "torch" else "")
-    return _Said(written, frameworks=frameworks)
+    return _Stated(written, frameworks=frameworks)
 
 
-def _rocm_dev_image(name: str, tag: str) -> _Said | None:
+def _rocm_dev_image(name: str, tag: str) -> _Stated | None:
     """Parse rocm/dev-ubuntu-22.04 with ``6.2.4-complete``, or rocm/rocm-terminal with ``6.2``."""
     version = re.match(r"(\d+\.\d+(?:\.\d+)?)(?:-|$)", tag)
     if version is None:
@@ -160,73 +160,73 @@ def _rocm_dev_image(name: str, tag: str) -> _Said | None:
     written: dict[str, Any] = {"rocm": version.group(1)}
     if system is not None:
         written["os"] = f"{system.group(1)} {system.group(2)}"
-    return _Said(written)
+    return _Stated(written)
 
 
-def _tensorflow_image(name: str, tag: str) -> _Said | None:
+def _tensorflow_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``2.16.1-gpu``; a tag without -gpu is a CPU build."""
     found = re.match(r"(\d+\.\d+\.\d+(?:rc\d+)?)((?:-[a-z]+)*)$", tag)
     if found is None:
         return None
     version, variants = found.groups()
     if "-gpu" not in variants:
-        return _Said(nothing_to_check=True)
-    return _Said(frameworks={"tensorflow": version}, library_cuda={"tensorflow": "tensorflow"})
+        return _Stated(nothing_to_check=True)
+    return _Stated(frameworks={"tensorflow": version}, library_cuda={"tensorflow": "tensorflow"})
 
 
-def _vllm_image(name: str, tag: str) -> _Said | None:
+def _vllm_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``v0.6.3.post1`` or ``v0.11.0-x86_64``."""
     found = re.match(r"v(\d+\.\d+\.\d+(?:\.post\d+)?)(?:-(x86_64|aarch64))?$", tag)
     if found is None:
         return None
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(found.group(2) or "")
-    return _Said({"architecture": machine} if machine else {}, frameworks={"vllm": found.group(1)})
+    return _Stated({"architecture": machine} if machine else {}, frameworks={"vllm": found.group(1)})
 
 
-def _triton_image(name: str, tag: str) -> _Said | None:
+def _triton_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``25.12-vllm-python-py3``; the table of Triton's documentation has its content."""
     found = re.match(r"(\d\d\.\d\d)-(trtllm|vllm)-python-py3$", tag)
     if found is None:
         return _recorded_image(name, tag)
     row = facts.triton_images().get((found.group(1), found.group(2)))
     if row is None:
-        return _Said(gap=_not_read(found.group(1)))
-    return _Said(derived={"cuda": row["cuda"], "python": row["python"]})
+        return _Stated(gap=_not_read(found.group(1)))
+    return _Stated(derived={"cuda": row["cuda"], "python": row["python"]})
 
 
 def _not_read(release: str) -> str:
     return f"is of release {release}, and no document about the contents of this release was read"
 
 
-def _recorded_image(name: str, tag: str) -> _Said | None:
+def _recorded_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag that begins with a release: ``25.12-py3``, ``v0.5.5``, ``3.3.4-rocm``; the facts have its content."""
     found = re.match(r"v?(\d+(?:\.\d+){1,2})(?:\.post\d+)?(?:-[a-z0-9.-]+)?$", tag)
     if found is None:
         return None
     row = facts.image_content(name, found.group(1))
     if row is None or re.search(r"-(?:rocm|intel|xpu|cpu|neuron|gaudi|trtllm)", tag):
-        return _Said(gap=_not_read(tag))
+        return _Stated(gap=_not_read(tag))
     fields = ("cuda", "python", "cudnn", "nccl", "forward_compat")
     derived = {field: row[field] for field in fields if row.get(field) is not None}
     frameworks = {"torch": row["torch"]} if row.get("torch") else {}
     if name == "tensorrt-llm/release":
         frameworks["tensorrt-llm"] = found.group(1)
-    return _Said(derived=derived, frameworks=frameworks)
+    return _Stated(derived=derived, frameworks=frameworks)
 
 
-def _ollama_image(name: str, tag: str) -> _Said | None:
+def _ollama_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``0.32.15``, with libraries of several CUDA versions, or ``0.32.15-rocm``."""
     found = re.match(r"(\d+\.\d+\.\d+)(-rocm)?$", tag)
     if found is None:
         return None
     version, rocm = found.groups()
     if rocm is None:
-        return _Said(frameworks={"ollama": version}, library_cuda={"ollama": "ollama"})
+        return _Stated(frameworks={"ollama": version}, library_cuda={"ollama": "ollama"})
     row = facts.engine_minimum("ollama", version)
-    return _Said(derived={} if row is None else {"rocm": row["rocm"]}, frameworks={"ollama": version})
+    return _Stated(derived={} if row is None else {"rocm": row["rocm"]}, frameworks={"ollama": version})
 
 
-def _own_image(name: str, tag: str) -> _Said | None:
+def _own_image(name: str, tag: str) -> _Stated | None:
     """Parse goldnode's own tags: ``12.4.1-runtime-debian12``, with the build id or without it."""
     backend = name.rpartition("/")[2]
     found = re.match(r"(\d[\d.]*|distro)-([a-z]+)(\d[\d.]*)?-([a-z]+)(\d[\d.]*)(?:-[0-9a-f]{12})?$", tag)
@@ -235,24 +235,24 @@ def _own_image(name: str, tag: str) -> _Said | None:
     version, flavour, part, system, release = found.groups()
     written: dict[str, Any] = {"os": f"{system} {release}"}
     if backend == "cpu":
-        return _Said(written, nothing_to_check=True)
+        return _Stated(written, nothing_to_check=True)
     if backend != "cuda":
-        return _Said(written, gap=f"is for {backend}, and its tag names no version that the facts know")
+        return _Stated(written, gap=f"is for {backend}, and its tag names no version that the facts know")
     pair = facts.image_pairing().get(version, {}) if flavour in ("runtime", "devel") else {}
     derived = {name: pair[name][0] for name in ("cudnn", "nccl") if len(pair.get(name) or ()) == 1}
     # Wheels and Debian's packages have no cuda-compat.
     derived["forward_compat"] = False
     frameworks = {flavour: facts.public(part)} if flavour in ("torch", "jax") and part else {}
     left = ("which cuDNN",) if flavour in ("runtime", "devel") and "cudnn" not in derived else ()
-    return _Said({**written, "cuda": version}, derived, frameworks, open=left)
+    return _Stated({**written, "cuda": version}, derived, frameworks, open=left)
 
 
 # Repository (its last two path components), parser of its tags, and an example of a tag.
-_SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Said | None], str]] = (
+_SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Stated | None], str]] = (
     (re.compile(r"nvidia/cuda"), _cuda_image, "12.4.1-cudnn-runtime-ubuntu22.04"),
     (re.compile(r"nvidia/tritonserver"), _triton_image, "25.12-vllm-python-py3"),
     (
-        re.compile(r"nvidia/(?:pytorch|vllm|tensorflow|tensorrt|nemo|jax|cuda-dl-base)"),
+        re.compile(r"nvidia/(?:pytorch|vllm|tensorflow|tensorrt|nemo|jax|mxnet|dgl|cuda-dl-base)"),
         _recorded_image,
         "25.12-py3",
     ),
@@ -285,50 +285,52 @@ def image(
     subject = f"image {text}"
     short = "/".join(reference.name.split("/")[-2:])
     scheme = next(((read, example) for pattern, read, example in _SCHEMES if pattern.fullmatch(short)), None)
-    said = scheme[0](short, reference.tag) if scheme is not None and reference.tag is not None else None
+    reported = scheme[0](short, reference.tag) if scheme is not None and reference.tag is not None else None
     gap = None
-    if said is None and reference.tag is None and reference.digest is not None:
+    if reported is None and reference.tag is None and reference.digest is not None:
         gap = "is given by digest only, which does not identify its contents"
-    elif said is None and scheme is not None:
+    elif reported is None and scheme is not None:
         tag = reference.tag or "latest"
         movable = "latest" in tag.split("-") or reference.tag is None
         gap = f'has the tag "{tag}", which ' + (
             "is moved with every release" if movable else f"does not read like {scheme[1]}"
         )
-    elif said is not None:
-        gap = said.gap
+    elif reported is not None:
+        gap = reported.gap
     else:
         gap = f"follows no naming scheme that is known: the name {short} does not identify its contents"
-    said = said or _Said()
-    workload = Workload(subject=subject, repository=short, place=place, **{**said.derived, **said.written})
-    workload = replace(workload, frameworks=dict(said.frameworks), library_cuda=_majors(said))
+    reported = reported or _Stated()
+    workload = Workload(
+        subject=subject, repository=short, place=place, **{**reported.derived, **reported.written}
+    )
+    workload = replace(workload, frameworks=dict(reported.frameworks), library_cuda=_majors(reported))
     if stated is not None:
-        workload = _stated(workload, stated, said, place)
-        if _tells(workload):
+        workload = _stated(workload, stated, reported, place)
+        if _states_contents(workload):
             gap = None
-    told = [_untold(workload, f"the image {gap}")] if gap is not None else []
-    told += [
-        _untold(workload, f"nothing says {item} the image holds")
-        for item in said.open
+    reports = [_unreported(workload, f"the image {gap}")] if gap is not None else []
+    reports += [
+        _unreported(workload, f"nothing says {item} the image holds")
+        for item in reported.open
         if workload.cudnn is None
     ]
-    return replace(workload, told=tuple(told))
+    return replace(workload, reports=tuple(reports))
 
 
-def _majors(said: _Said) -> dict[str, str]:
+def _majors(reported: _Stated) -> dict[str, str]:
     """Return the CUDA major of TensorFlow's image, which follows from its release."""
-    version = said.frameworks.get("tensorflow")
+    version = reported.frameworks.get("tensorflow")
     row = facts.tensorflow().get(facts.public(version or ""))
-    if "tensorflow" not in said.library_cuda or row is None or row["cuda_major"] is None:
-        return dict.fromkeys(said.library_cuda, "")
-    return {**dict.fromkeys(said.library_cuda, ""), "tensorflow": str(row["cuda_major"])}
+    if "tensorflow" not in reported.library_cuda or row is None or row["cuda_major"] is None:
+        return dict.fromkeys(reported.library_cuda, "")
+    return {**dict.fromkeys(reported.library_cuda, ""), "tensorflow": str(row["cuda_major"])}
 
 
-def _tells(workload: Workload) -> bool:
+def _states_contents(workload: Workload) -> bool:
     return any((workload.cuda, workload.rocm, workload.frameworks))
 
 
-def _untold(workload: Workload, message: str) -> CompatFinding:
+def _unreported(workload: Workload, message: str) -> CompatFinding:
     remedy = (
         "state what it holds in the class (cuda, rocm, frameworks …), or check its metadata: a file of "
         "`docker inspect`, or docker:REF"
@@ -342,13 +344,13 @@ _STATED = ("cuda", "cudnn", "nccl", "rocm", "python", "forward_compat")
 def _stated(
     workload: Workload,
     stated: models.WorkloadImage,
-    said: _Said | Mapping[str, Any],
+    reported: _Stated | Mapping[str, Any],
     place: DeclaredAt | None,
 ) -> Workload:
     """Return `workload` with the class's statements applied. Raises WorkloadError for a contradiction."""
-    written = said.written if isinstance(said, _Said) else said
-    frameworks = said.frameworks if isinstance(said, _Said) else dict(workload.frameworks)
-    whose = "its tag" if isinstance(said, _Said) else "its metadata"
+    written = reported.written if isinstance(reported, _Stated) else reported
+    frameworks = reported.frameworks if isinstance(reported, _Stated) else dict(workload.frameworks)
+    whose = "its tag" if isinstance(reported, _Stated) else "its metadata"
     changes: dict[str, Any] = {}
     for name in _STATED:
         value = getattr(stated, name)
@@ -488,7 +490,7 @@ def _described(
         require_driver=env.get("NVIDIA_REQUIRE_CUDA") or None,
         **written,
     )
-    told = []
+    reports = []
     tags = [tag for tag in found.tags or () if tag and "<none>" not in tag]
     if tags:
         named = image(tags[0], place=place)
@@ -500,16 +502,16 @@ def _described(
                 f"its tag {tags[0]} says CUDA {named.cuda}, and its metadata CUDA {written['cuda']}, which "
                 "was taken"
             )
-            told.append(
+            reports.append(
                 CompatFinding(
                     "workload-told", "warn", subject, message, (), "tag the image by what it holds", place
                 )
             )
     if stated is not None:
         workload = _stated(workload, stated, written, place)
-    if not _tells(workload):
-        told.append(_untold(workload, "its metadata does not mention CUDA, ROCm or a framework"))
-    return replace(workload, told=tuple(told))
+    if not _states_contents(workload):
+        reports.append(_unreported(workload, "its metadata does not mention CUDA, ROCm or a framework"))
+    return replace(workload, reports=tuple(reports))
 
 
 def _compat(env: Mapping[str, str], found: ImageMetadata) -> bool | None:
@@ -554,7 +556,9 @@ def of_class(entry: CatalogEntry[models.NodeClass], architecture: str = "amd64")
         if item.metadata is not None:
             workload = metadata(base / item.metadata, item, place=place)
             found.append(
-                replace(workload, subject=f"image {item.ref}", told=_renamed(workload, f"image {item.ref}"))
+                replace(
+                    workload, subject=f"image {item.ref}", reports=_renamed(workload, f"image {item.ref}")
+                )
             )
         else:
             found.append(image(item.ref, item, place=place))
@@ -565,7 +569,7 @@ def of_class(entry: CatalogEntry[models.NodeClass], architecture: str = "amd64")
 
 
 def _renamed(workload: Workload, subject: str) -> tuple[CompatFinding, ...]:
-    return tuple(replace(item, subject=subject) for item in workload.told)
+    return tuple(replace(item, subject=subject) for item in workload.reports)
 
 
 # -- requirements files
@@ -665,7 +669,7 @@ def requirements(
         reading.no_facts = [item for item in reading.no_facts if item[0] != "onnxruntime-gpu"]
     if "torch" in frameworks:
         frameworks["torch"] = _build(frameworks["torch"], pins["torch"].line, reading)
-    told = [
+    reports = [
         CompatFinding(
             "requirement-open", "unknown", subject, message, (), remedy, DeclaredAt(line.file, line.number)
         )
@@ -675,7 +679,7 @@ def requirements(
         names = ", ".join(f"{name} (line {line.number})" for name, line in reading.no_facts)
         message = f"no facts are held of {names}, built for the GPU"
         remedy = "run it on one node of the class before it goes to all"
-        told.append(CompatFinding("requirement-open", "unknown", subject, message, (), remedy, where))
+        reports.append(CompatFinding("requirement-open", "unknown", subject, message, (), remedy, where))
     return Workload(
         subject=subject,
         kind="requirements",
@@ -687,7 +691,7 @@ def requirements(
         frameworks=frameworks,
         library_cuda=library_cuda,
         place=where,
-        told=tuple(told),
+        reports=tuple(reports),
         pins={name: frameworks.get(name, pin.version) for name, pin in pins.items()},
         extras={name: tuple(sorted(extras)) for name, extras in reading.extras.items() if extras},
         pin_places={name: DeclaredAt(pin.line.file, pin.line.number) for name, pin in pins.items()},
@@ -924,11 +928,11 @@ def _applies(requirement: Requirement, reading: _Reading) -> bool | None:
     for python in (reading.python,) if reading.python else _PYTHONS:
         short = ".".join(str(part) for part in key(python)[:2])
         full = python if len(key(python)) > 2 else f"{short}.0"
-        told = {
+        variables = {
             **environment,
             "python_version": short,
             "python_full_version": full,
             "implementation_version": full,
         }
-        answers.add(requirement.marker.evaluate(told))
+        answers.add(requirement.marker.evaluate(variables))
     return answers.pop() if len(answers) == 1 else None

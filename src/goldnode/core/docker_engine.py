@@ -113,7 +113,7 @@ def ensure(*, yes: bool, state: Path, say: Say, tools: Mapping[str, str] = TOOLS
 
 
 def install(packages: Iterable[str], *, yes: bool, say: Say) -> None:
-    """Install `packages` with this machine's apt after saying which. Raises EngineError; nothing is done on a refusal."""
+    """List `packages`, and install them with this machine's apt. Raises EngineError, also if the user declines."""
     names = list(packages)
     shown = " ".join(names)
     if shutil.which("apt-get") is None:
@@ -194,7 +194,7 @@ def start(*, state: Path, say: Say) -> None:
 
 
 def _containers() -> int:
-    """How many containers the engine has, running or not; none when it does not answer."""
+    """Return the number of containers of the engine, running or not; 0 if the engine does not answer."""
     try:
         return len(connect().containers.list(all=True))
     except EngineError:

@@ -104,6 +104,11 @@ VARIABLES = (
         "Published directory of disks, or its address, that `disks pull` reads; `--from` goes before it.",
     ),
     Variable(
+        "GOLDNODE_FLEET_STORE",
+        "the site file's `fleet.store`, else `.goldnode/fleet.db`",
+        "The store of rollouts: a file (SQLite) or `postgresql://USER@HOST/DATABASE`; `--fleet-store` takes precedence.",
+    ),
+    Variable(
         "GOLDNODE_VARS_STAGE",
         "`inventory`",
         "When Ansible's plugin `goldnode_class` gives hosts their class: `inventory` (once per inventory), "

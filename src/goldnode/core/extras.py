@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
 
 from goldnode.core.errors import GoldnodeError
 
+# Python has zstd since 3.14.
+_ZSTD = ("backports",) if sys.version_info < (3, 14) else ()
+
 # Extra -> the modules of its packages that goldnode imports.
 EXTRAS = {
-    "ansible": ("ansible",),
-    "images": ("cryptography", "cyclonedx", "docker", "jsonschema", "requests", "securesystemslib"),
+    "ansible": ("ansible", "ansible_runner"),
+    "images": (
+        *_ZSTD,
+        "cryptography",
+        "cyclonedx",
+        "docker",
+        "jsonschema",
+        "license_expression",
+        "packageurl",
+        "requests",
+        "securesystemslib",
+    ),
+    "fleet": ("alembic", "cryptography", "securesystemslib", "sqlalchemy", "starlette", "uvicorn"),
+    "postgresql": ("psycopg",),
     "updates": ("cryptography", "securesystemslib", "tuf"),
     "test": ("docker", "pytest", "testinfra"),
 }

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from goldnode.core import yamlsource
 from goldnode.core.data import lock_places
+from goldnode.core.deny_list import DenyListPlace
 from goldnode.core.errors import SiteError, nearest
 from goldnode.node.state.family import FAMILIES
 
@@ -26,6 +27,8 @@ Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{40}$", to_
 
 # A systemd unit on the node runs it without a shell: the first word is the full path of a program.
 NodeCommand = Annotated[tuple[str, ...], Field(min_length=1)]
+
+FLEET_STORE = ".goldnode/fleet.db"  # where neither the environment nor the site file names a store
 
 SITE_FILES = (Path("goldnode-site.yml"), Path("/etc/goldnode/site.yml"))
 
@@ -54,6 +57,13 @@ class SiteArchive(BaseModel):
     )
     fingerprints: tuple[Fingerprint, ...] = Field(
         default=(), description="Fingerprints of the primary keys in `key`; replace those of the catalog."
+    )
+    snapshot: str | None = Field(
+        default=None,
+        description=(
+            "Address of the archive on a day, {date} as YYYYMMDD: the source of apt in images for Dockerfiles, with "
+            "the day of their lock. null: `url`."
+        ),
     )
 
 
@@ -116,6 +126,23 @@ class SiteSigning(BaseModel):
     certificate: str = Field(description="Its X.509 certificate, PEM or DER; relative to the site file.")
 
 
+class VulnerabilityLimits(BaseModel):
+    """Limits of the requirement `vulnerabilities` of a channel."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_age: int = Field(
+        default=30, ge=1, description="Age in days of a vulnerability database from which a report fails."
+    )
+    severity: Literal["low", "medium", "high", "critical", "none"] = Field(
+        default="critical",
+        description="Severity from which a vulnerability fails the requirement; none: no finding does.",
+    )
+    without_fix: bool = Field(
+        default=False, description="Whether a vulnerability fails the requirement before a fix exists."
+    )
+
+
 class SiteImages(BaseModel):
     """Keys and databases for signing and checking evidence of this site's container and disk images."""
 
@@ -145,6 +172,9 @@ class SiteImages(BaseModel):
             "file."
         ),
     )
+    vulnerability_limits: VulnerabilityLimits = Field(
+        default=VulnerabilityLimits(), description="Limits of the requirement `vulnerabilities`."
+    )
 
 
 class SiteFacts(BaseModel):
@@ -169,6 +199,82 @@ class SiteFacts(BaseModel):
     max_age: int = Field(
         default=90, ge=1, description="Age of the facts in days from which `goldnode check` warns."
     )
+
+
+class SitePrometheus(BaseModel):
+    """The Prometheus, or another server with its HTTP API, that answers requirements of rollouts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(
+        pattern=r"^https?://[^\s@]+$",
+        description="Address of its HTTP API, without `/api/v1`: http or https.",
+    )
+    token: str | None = Field(
+        default=None, description="File with a bearer token; relative to the site file. null: none is sent."
+    )
+    ca: str | None = Field(
+        default=None,
+        description="Certificates of its authority, PEM; relative to the site file. null: those of this machine.",
+    )
+    timeout: float = Field(default=30, gt=0, description="Seconds for a query.")
+
+
+class SiteFleet(BaseModel):
+    """The store of rollouts, its keys, and what rollouts need of this site."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    store: str | None = Field(
+        default=None,
+        description=(
+            "A file (SQLite), relative to the site file, or postgresql://USER@HOST/DATABASE. null: "
+            "`.goldnode/fleet.db` in the current directory."
+        ),
+    )
+    signing_key: str | None = Field(
+        default=None,
+        description=(
+            "Secret key that signs the heads of the log and the deny list, PEM (ed25519 or ECDSA); relative to the "
+            "site file. null: they are not signed."
+        ),
+    )
+    public_key: str | None = Field(
+        default=None,
+        description="Public keys that verify what that key signed, PEM; relative to the site file.",
+    )
+    document_key: str | None = Field(
+        default=None,
+        description=(
+            "Public keys that verify rollout documents, PEM; relative to the site file. null: documents need no "
+            "signature."
+        ),
+    )
+    deny_list: str | None = Field(
+        default=None,
+        description=(
+            "File with the denied states, which controllers write and `site.yml` reads. "
+            "null: `denied.json` beside the store, if that is a file."
+        ),
+    )
+    prometheus: SitePrometheus | None = Field(
+        default=None,
+        description="The server that answers the requirements `prometheus` of rollouts. null: they are unknown.",
+    )
+    power_cycle: tuple[str, ...] = Field(
+        default=(),
+        description=(
+            "Command that cycles the power of a node that a rollout waits for in vain, for instance "
+            "[bmc-cycle, '{node}']. It is tried once for a step. Empty: none."
+        ),
+    )
+
+    @field_validator("power_cycle")
+    @classmethod
+    def _names_the_node(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if command and not any("{node}" in word for word in command):
+            raise ValueError("the command needs {node} where the name of the node belongs")
+        return command
 
 
 class SiteException(BaseModel):
@@ -293,6 +399,9 @@ class Site(BaseModel):
     facts: SiteFacts | None = Field(
         default=None, description="Signed updates of the compatibility facts; null: those of this version."
     )
+    fleet: SiteFleet = Field(
+        default_factory=SiteFleet, description="The store of rollouts, its keys, and its deny list."
+    )
     exceptions: tuple[SiteException, ...] = Field(
         default=(),
         description="Compatibility findings that the site accepts: an end of life, a security floor, a known bad row.",
@@ -308,6 +417,23 @@ class Site(BaseModel):
         """Return `path` as an absolute path. Relative paths start at the directory of the site file."""
         base = self.file.parent if self.file is not None else Path.cwd()
         return (base / Path(path).expanduser()).absolute()
+
+    def fleet_store(self) -> str:
+        """Return the address of the store of rollouts: $GOLDNODE_FLEET_STORE, else `fleet.store`, else a file."""
+        named = os.environ.get("GOLDNODE_FLEET_STORE")
+        if named or not self.fleet.store:
+            return named or FLEET_STORE
+        return self.fleet.store if "://" in self.fleet.store else str(self.resolve(self.fleet.store))
+
+    def deny_list(self, store: str | None = None) -> DenyListPlace | None:
+        """Return where the deny list is. None: the store is a server, and `fleet.deny_list` names no file."""
+        keys = str(self.resolve(self.fleet.public_key)) if self.fleet.public_key else None
+        if self.fleet.deny_list:
+            return DenyListPlace(str(self.resolve(self.fleet.deny_list)), True, keys)
+        store = store or self.fleet_store()
+        if "://" in store:
+            return None
+        return DenyListPlace(str(Path(store).expanduser().absolute().with_name("denied.json")), False, keys)
 
     def lock_directories(self, *, to_write: bool = False) -> list[Path]:
         """Return the lock directories that precede the catalog: those of $GOLDNODE_LOCKS, then `locks`.
@@ -507,10 +633,10 @@ def archive_url(site: Site, archive: str, public: str | None = None) -> str:
     entry = site.archives.get(archive)
     if entry is not None and entry.url is not None:
         return entry.url.rstrip("/")
-    beside = archive.removesuffix("-backports")  # backports are at the address of their release
-    own = any(beside in family.archives for family in FAMILIES.values() if family.found)
+    suite = archive.removesuffix("-backports")  # backports are at the address of their release
+    own = any(suite in family.archives for family in FAMILIES.values() if family.found)
     machine = _machine_archives() if own else {}
-    url = machine.get(archive) or machine.get(beside) or public
+    url = machine.get(archive) or machine.get(suite) or public
     if url is not None:
         return site.redirected(url).rstrip("/")
     why = "this machine's own apt uses no such archive" if own else "the catalog has no public address of it"

@@ -29,10 +29,11 @@ _Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLo
 
 @dataclass
 class YamlSource:
-    """A parsed file: its plain `data` and the line of every key and value."""
+    """A parsed file: its text, its plain `data`, and the line of every key and value."""
 
     file: Path
     data: Any
+    text: str = ""
     key_lines: dict[KeyPath, int] = field(default_factory=dict)
     value_lines: dict[KeyPath, int] = field(default_factory=dict)
 
@@ -75,7 +76,7 @@ def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -
     node = None
     try:
         node = loader.get_single_node()
-        source = YamlSource(file=path, data=None)
+        source = YamlSource(file=path, data=None, text=text)
         if node is not None:
             _walk(node, (), source, error, set())
             source.data = loader.construct_document(node)
@@ -127,7 +128,7 @@ def _unmade(root: yaml.Node | None, path: Path, error: type[GoldnodeError]) -> G
                 yaml.SafeLoader("").construct_object(node)
             except (ArithmeticError, AttributeError, LookupError, ValueError):
                 kind = node.tag.rpartition(":")[2]
-                what, remedy = _MEANT.get(
+                what, remedy = _HINTS.get(
                     kind, (f"of the kind {kind}", "correct the value, or write it in quotes")
                 )
                 return error(
@@ -140,7 +141,7 @@ def _unmade(root: yaml.Node | None, path: Path, error: type[GoldnodeError]) -> G
 
 
 # Expected form and remedy for a scalar with a standard YAML tag.
-_MEANT = {
+_HINTS = {
     "timestamp": ("a date", "write it as YYYY-MM-DD"),
     "int": ("a number that can be read", "correct it, or write it in quotes"),
     "float": ("a number that can be read", "correct it, or write it in quotes"),
@@ -306,9 +307,11 @@ def _choices(item: ErrorDetails) -> list[str]:
 def _remedy(value: Any, choices: Sequence[str], others: Sequence[str]) -> str:
     if isinstance(value, bool):
         # YAML 1.1 reads unquoted on, off, yes and no as true and false.
-        meant = next((word for word in (("on", "yes") if value else ("off", "no")) if word in choices), None)
-        if meant is not None:
-            return f'write it in quotes: "{meant}"'
+        intended = next(
+            (word for word in (("on", "yes") if value else ("off", "no")) if word in choices), None
+        )
+        if intended is not None:
+            return f'write it in quotes: "{intended}"'
     elif "text" in others and isinstance(value, int | float):
         return f'write it in quotes: "{value}"'
     elif "a list" in others and isinstance(value, str):

@@ -246,8 +246,7 @@ def grub_config(spec: Spec) -> str:
     It loads the root's grub.cfg, and boots the image's kernel if that file is missing.
     """
     return (
-        "# Written by goldnode when the disk was made. /boot/grub/grub.cfg of the root, where there is one, "
-        "is what counts.\n"
+        "# Written by goldnode when the disk was built. If the root has /boot/grub/grub.cfg, that file is used.\n"
         f"search --no-floppy --fs-uuid --set=root {partitions(spec)[1].filesystem_uuid}\n"
         "set prefix=($root)/boot/grub\n"
         "if [ -e $prefix/grub.cfg ]; then\n"
@@ -276,8 +275,7 @@ def root_grub_config(spec: Spec) -> str:
     identity = partitions(spec)[1].filesystem_uuid
     submenu, entry = grub_entry(spec).split(">")
     return (
-        "# Written by goldnode when the disk was made. update-grub, which every new kernel runs, writes it "
-        "anew.\n"
+        "# Written by goldnode when the disk was built. Every new kernel runs update-grub, which rewrites it.\n"
         "if [ -s $prefix/grubenv ]; then\n"
         "  load_env\n"
         "fi\n"

@@ -359,10 +359,10 @@ def _root(
     recipe: DiskRecipe, store: DiskStore, work: Path, stages: _Stages, fresh: bool
 ) -> tuple[Path, tuple[PendingWork, ...], bool]:
     """Return the root filesystem: unpacked from the store's cache, or built now and cached there."""
-    root, kept = work / "root", store.cache / "roots" / f"{recipe.root_key[:32]}.tar.zst"
-    if kept.is_file() and not fresh:
+    root, cached = work / "root", store.cache / "roots" / f"{recipe.root_key[:32]}.tar.zst"
+    if cached.is_file() and not fresh:
         with stages("unpacking the root filesystem"):
-            rootfs.unpack(kept, root)
+            rootfs.unpack(cached, root)
             rows = json.loads((root / rootfs.PENDING.lstrip("/")).read_text(encoding="utf-8"))["pending"]
         return root, tuple(PendingWork(**row) for row in rows), True
     passing = work / "passing"
@@ -374,7 +374,7 @@ def _root(
     shutil.rmtree(passing)
     if not fresh:
         with stages("keeping the root filesystem"):
-            rootfs.pack(root, kept)
+            rootfs.pack(root, cached)
     return root, made.pending, False
 
 
@@ -453,8 +453,8 @@ def twice(
 
     # Compare the manifests only if the disks are equal: their fields are less specific.
     found = [str(row) for row in differences(first.path("raw"), second.path("raw"))]
-    mine, theirs = first.manifest(), second.manifest()
-    return found or [f"{MANIFEST}: `{key}`" for key in mine if mine[key] != theirs[key]]
+    mine, second_files = first.manifest(), second.manifest()
+    return found or [f"{MANIFEST}: `{key}`" for key in mine if mine[key] != second_files[key]]
 
 
 # -- small things

@@ -49,7 +49,7 @@ def _notes(before: BuiltDisk | None, disk: BuiltDisk) -> list[str]:
     return [*found, f"{moved} packages differ"] if moved else found
 
 
-def standing(store: ChannelStore, line: ClassLine, channel: str, place: str | None = None) -> BuiltDisk:
+def channel_head(store: ChannelStore, line: ClassLine, channel: str, place: str | None = None) -> BuiltDisk:
     """Return the build of the store that a channel points to, as the store last saw it.
 
     `place` selects the channel's location; the default is the only known one. Raises DiskError if there is no
@@ -65,10 +65,10 @@ def standing(store: ChannelStore, line: ClassLine, channel: str, place: str | No
     digests = {name: store.named(moves.local_name(name, line, channel)) for name in places}
     found = {digest for digest in digests.values() if digest is not None}
     if len(found) != 1:
-        told = ", ".join(places) or "no place"
+        listed = ", ".join(places) or "no place"
         what = "points to nothing" if not found else f"points to {len(found)} builds"
         raise DiskError(
-            f"{channel} of {line} {what} in {store.root} (of {told})",
+            f"{channel} of {line} {what} in {store.root} (of {listed})",
             remedy=f"pull it: goldnode disks pull {line}:{channel}",
         )
     disk = store.disk(found.pop(), line.repository)

@@ -105,11 +105,11 @@ def load(name: str) -> dict[str, Any]:
     _, before, _ = run("dmesg")
     rc, out, err = run("modprobe", "-v", name)
     _, after, _ = run("dmesg")
-    said = after[len(before) :] if after.startswith(before) else after
+    reported = after[len(before) :] if after.startswith(before) else after
     loaded = any(
         line.split()[0] == name.replace("-", "_") for line in (text("/proc/modules") or "").splitlines()
     )
-    return {"rc": rc, "said": (out + err).strip(), "kernel": said.strip()[-4000:], "loaded": loaded}
+    return {"rc": rc, "said": (out + err).strip(), "kernel": reported.strip()[-4000:], "loaded": loaded}
 
 
 def initramfs(path: str) -> dict[str, Any]:

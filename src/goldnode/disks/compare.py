@@ -234,20 +234,20 @@ def _ext4(
     name: str, first: Reader, second: Reader, left: memoryview, right: memoryview
 ) -> Iterator[DiskDifference]:
     supers = first.superblock(), second.superblock()
-    told = False
+    reported = False
     for offset, form, what in _SUPERBLOCK:
         mine, other = (struct.unpack_from(f"<{form}", block, offset)[0] for block in supers)
         if mine != other:
-            told = True
+            reported = True
             yield DiskDifference(name, "", "superblock", f"{what} {_value(mine)}", f"{what} {_value(other)}")
     trees = [dict(system.tree()) for system in (first, second)]
     for path in sorted(trees[0].keys() | trees[1].keys()):
         mine, other = trees[0].get(path), trees[1].get(path)
         for row in _file(name, f"/{path}", first, second, mine, other):
-            told = True
+            reported = True
             yield row
     # Bitmaps, counters and checksums follow from the differences above, so report them only without any.
-    if not told:
+    if not reported:
         yield from _ext4_rest(name, first, trees[0], left, right)
 
 
@@ -465,7 +465,7 @@ def _vfat(
     name: str, first: Fat32, second: Fat32, left: memoryview, right: memoryview
 ) -> Iterator[DiskDifference]:
     heads = bytes(left[: first.tables[0]]), bytes(right[: second.tables[0]])
-    told = False
+    reported = False
     if heads[0] != heads[1]:
         for offset, size, what in (
             (67, 4, "number of the volume"),
@@ -474,21 +474,21 @@ def _vfat(
             (13, 1, "sectors of a cluster"),
         ):
             if heads[0][offset : offset + size] != heads[1][offset : offset + size]:
-                told = True
+                reported = True
                 values = [
                     _value(head[offset : offset + size][:: 1 if what == "label" else -1]) for head in heads
                 ]
                 yield DiskDifference(name, "", "superblock", f"{what} {values[0]}", f"{what} {values[1]}")
-        if not told:
-            told = True
+        if not reported:
+            reported = True
             at = next(i for i in range(len(heads[0])) if heads[0][i : i + 1] != heads[1][i : i + 1])
             yield DiskDifference(name, "", "superblock", f"boot sectors, byte {at}", "other bytes there")
     trees = [{entry.path: entry for entry in system.entries()} for system in (first, second)]
     for path in sorted(trees[0].keys() | trees[1].keys()):
         for row in _fat_file(name, f"/{path}", first, second, trees[0].get(path), trees[1].get(path)):
-            told = True
+            reported = True
             yield row
-    if not told:
+    if not reported:
         yield from _fat_rest(name, first, trees[0].values(), left, right)
 
 

@@ -58,18 +58,18 @@ class EspFile:
 
 @dataclass(frozen=True)
 class DiskContents:
-    """Content of a disk as its evidence describes it. `said` is the class document in its root."""
+    """Content of a disk as its evidence describes it. `document` is the class document in its root."""
 
     disk: BuiltDisk
     root: Contents
     modules: tuple[Module, ...]
     esp: tuple[EspFile, ...]
-    said: dict[str, Any]
+    document: dict[str, Any]
 
     @property
     def backend(self) -> str:
         """Return the backend of the class, or an empty string if the disk does not state it."""
-        found = self.said.get("backend")
+        found = self.document.get("backend")
         return found if isinstance(found, str) else ""
 
 
@@ -133,7 +133,7 @@ def read(disk: BuiltDisk, cache: Path | None = None) -> DiskContents:
         _Deb(row.name, row.version, row.architecture, row.sha256, row.name.startswith("goldnode-"))
         for row in disk.packages
     ]
-    contents = describe(snapshot, _said_of(disk), [_Lock(disk.class_, disk.disk_lock, debs)])
+    contents = describe(snapshot, _stated_by(disk), [_Lock(disk.class_, disk.disk_lock, debs)])
     return DiskContents(
         disk, contents, tuple(_modules(contents, disk)), tuple(_origins(files, contents)), _class(index)
     )
@@ -201,15 +201,15 @@ def _mtools(*words: str) -> bytes:
             f"{words[0]} is not on this machine", remedy="install it: apt-get install mtools"
         ) from problem
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        reported = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise DiskError(
-            f"the EFI system partition cannot be read: {said[-1] if said else words[0] + ' gives no reason'}",
+            f"the EFI system partition cannot be read: {reported[-1] if reported else words[0] + ' gives no reason'}",
             remedy="build the disk again",
         )
     return done.stdout
 
 
-def _said_of(disk: BuiltDisk) -> dict[str, Any]:
+def _stated_by(disk: BuiltDisk) -> dict[str, Any]:
     driver = f"{disk.driver.module} {disk.driver.version}" if disk.driver is not None else ""
     found = {
         "name": disk.name,

@@ -99,16 +99,16 @@ def refresh(root: Path) -> None:
                     disks[f"sha256:{sha256_of(path)}"] = (BuiltDisk.load(path.parent), sums)
         history = _history(place)
         rows = {disk.build_id: _row(disk, sums) for disk, sums in disks.values()}
-        stand: dict[str, str] = {}
+        current: dict[str, str] = {}
         for channel in CHANNELS:
             last = history.current(channel) if history is not None else None
             if history is None or last is None or last.now not in disks:
                 continue
-            stand[channel] = last.tag
+            current[channel] = last.tag
             name = f"io.goldnode:{place.name}:{channel}"
             products[name] = _product(place.name, channel, history, disks)
-        if rows or stand:
-            classes[place.name] = {"builds": rows, "channels": stand}
+        if rows or current:
+            classes[place.name] = {"builds": rows, "channels": current}
     replace_file(
         root / "index.json", canonical({"schema": 1, "format": "goldnode.disks", "classes": classes})
     )
@@ -174,7 +174,7 @@ def _product(
     versions: dict[str, Any] = {}
     # Clients take the highest version. Never let the date go back, even if the clock of a signer was wrong.
     days = accumulate((entry.date[:10].replace("-", "") for entry in history.entries), max)
-    day = {entry.number: said for entry, said in zip(history.entries, days, strict=True)}
+    day = {entry.number: reported for entry, reported in zip(history.entries, days, strict=True)}
     newest: BuiltDisk | None = None
     for entry in history.stack(channel):
         if entry.now not in disks:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.core.files import replace_file, sha256_of
@@ -42,6 +43,7 @@ from goldnode.evidence.writer import EvidenceOptions, EvidenceWriter, WrittenEvi
 from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
+    from cyclonedx.model.component import Component
     from securesystemslib.signer import SSlibKey
 
 
@@ -88,11 +90,13 @@ def write(disk: BuiltDisk, options: DiskEvidenceOptions) -> list[WrittenEvidence
 
     Raises DiskError and ImageError; nothing is signed in that case.
     """
+    from goldnode.evidence.cyclonedx_bom import cyclonedx  # its library takes 0.3 s to load
+
     check_files(disk, only=("raw",))
     found = read(disk, options.cache)
     put = _EvidenceFiles(disk)
     modules = {row.path: (row.entry, row.origin) for row in found.modules}
-    bill = sbom.cyclonedx(subject(disk), found.root, components(found))
+    bill = cyclonedx(subject(disk), found.root, components(found))
     firmware = {f"efi/{row.path}": (row.entry, row.origin) for row in found.esp}
     unknown = len([path for path in found.root.unowned if path not in modules])
     hashed = len([item for item in found.root.debs if item.sha256])
@@ -107,12 +111,12 @@ def write(disk: BuiltDisk, options: DiskEvidenceOptions) -> list[WrittenEvidence
     report = vulnerabilities.report(found.root, options.databases)
     written.append(put("vulnerabilities", report.document(), report.line()))
     inspection = inspect(disk, options.backend or found.backend, options.policy)
-    said = "passed" if inspection["passed"] else f"REFUSED: {refused(inspection)}"
+    reported = "passed" if inspection["passed"] else f"REFUSED: {refused(inspection)}"
     written.append(
         put(
             "inspection",
             canonical(inspection),
-            f"{inspection['elf_files']} ELF files, backend {inspection['backend']}: {said}",
+            f"{inspection['elf_files']} ELF files, backend {inspection['backend']}: {reported}",
         )
     )
     sizes = size(found)
@@ -186,15 +190,18 @@ def subject(disk: BuiltDisk) -> sbom.Subject:
     import datetime as dt
 
     created = dt.datetime.fromtimestamp(disk.epoch, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # Not the type operating-system: scanners would take the disk's name for that of its distribution.
     return sbom.Subject(
-        disk.name, digest_of(disk), disk.raw.sha256, created, "operating-system", "OPERATING-SYSTEM", "disk"
+        disk.name, digest_of(disk), disk.raw.sha256, created, "file", "OPERATING-SYSTEM", "disk"
     )
 
 
-def components(found: DiskContents) -> list[dict[str, Any]]:
+def components(found: DiskContents) -> list[Component]:
     """Return components that no package manager lists: kernel modules built for this disk, and files of the
     EFI system partition.
     """
+    from goldnode.evidence.cyclonedx_bom import file_component  # its library takes 0.3 s to load
+
     purls = {key(item): sbom.purl(item, found.root) for item in found.root.packages}
     driver = found.disk.driver
     rows = []
@@ -206,12 +213,12 @@ def components(found: DiskContents) -> list[dict[str, Any]]:
             "goldnode:kernel": str(row.built.get("kernel") or found.disk.kernel),
             "goldnode:build-key": str(row.built.get("key") or ""),
             "goldnode:sources": " ".join(
-                f"{name}={said}" for name, said in sorted(dict(row.built.get("trees") or {}).items())
+                f"{name}={reported}" for name, reported in sorted(dict(row.built.get("trees") or {}).items())
             ),
         }
         stated = str(row.built.get("driver_version") or (driver.version if driver else ""))
         rows.append(
-            _file("device-driver", f"file:/{row.path}", f"/{row.path}", row.entry, properties, stated)
+            file_component(f"/{row.path}", row.entry, properties, kind="device-driver", stated=stated)
         )
     for item in found.esp:
         origin = (
@@ -223,23 +230,9 @@ def components(found: DiskContents) -> list[dict[str, Any]]:
             "goldnode:origin": origin,
             "goldnode:role": f"{found.disk.loader} loader" if role else "",
         }
-        rows.append(_file(kind, f"esp:/{item.path}", f"ESP:/{item.path}", item.entry, properties, ""))
+        ref = f"esp:/{quote(item.path)}"
+        rows.append(file_component(f"ESP:/{item.path}", item.entry, properties, ref=ref, kind=kind))
     return rows
-
-
-def _file(
-    kind: str, ref: str, name: str, entry: Any, properties: Mapping[str, str], stated: str
-) -> dict[str, Any]:
-    from urllib.parse import quote
-
-    row: dict[str, Any] = {
-        "type": kind,
-        "bom-ref": quote(ref, safe=":/"),
-        "name": name,
-        "hashes": [{"alg": "SHA-1", "content": entry.sha1}, {"alg": "SHA-256", "content": entry.sha256}],
-        "properties": [{"name": one, "value": value} for one, value in sorted(properties.items()) if value],
-    }
-    return row | ({"version": stated} if stated else {})
 
 
 def provenance(disk: BuiltDisk, found: DiskContents, *, builder: str = BUILDER) -> bytes:
@@ -262,7 +255,10 @@ def provenance(disk: BuiltDisk, found: DiskContents, *, builder: str = BUILDER) 
         for row in disk.packages
     ]
     unique = {(str(row["uri"]), str(row["digest"])): row for row in dependencies}
-    tools = {**{name: str(said) for name, said in disk.tools.items()}, "goldnode": version("goldnode")}
+    tools = {
+        **{name: str(reported) for name, reported in disk.tools.items()},
+        "goldnode": version("goldnode"),
+    }
     predicate = {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
@@ -571,11 +567,11 @@ def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
         payload = signatures.payload_of(path.read_bytes())
         found = json.loads(payload)
         if path == document(disk, "provenance"):
-            said = signatures.subjects(payload)[:1]
+            reported = signatures.subjects(payload)[:1]
         elif path == document(disk, "cyclonedx"):
-            said = [found["metadata"]["component"]["version"]]
+            reported = [found["metadata"]["component"]["version"]]
         elif path == document(disk, "spdx"):
-            said = [row["versionInfo"] for row in found["packages"] if row["SPDXID"] == "SPDXRef-image"]
+            reported = [row["versionInfo"] for row in found["packages"] if row["SPDXID"] == "SPDXRef-image"]
         elif path == document(disk, "verified"):
             return (
                 None
@@ -583,12 +579,12 @@ def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
                 else f"it is about the raw disk {found['raw_sha256']}"
             )
         else:
-            said = [found["subject"]]
+            reported = [found["subject"]]
     except ImageError as problem:
         return problem.message
     except (ValueError, KeyError, TypeError, AttributeError):
         return "it cannot be read"
-    return None if said == [digest] else f"it is about {said[0] if said else 'nothing'}"
+    return None if reported == [digest] else f"it is about {reported[0] if reported else 'nothing'}"
 
 
 def _signatures(

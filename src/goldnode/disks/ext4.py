@@ -41,7 +41,7 @@ _FEATURES = (
 )
 # Attributes that belong to a file on any machine. Others (SELinux labels, IMA, overlayfs) belong to the build
 # machine.
-_KEPT = ("security.capability", "system.posix_acl_access", "system.posix_acl_default", "user.")
+_COPIED = ("security.capability", "system.posix_acl_access", "system.posix_acl_default", "user.")
 _PREFIXES = {
     0: "",
     1: "user.",
@@ -183,7 +183,7 @@ def _normalised(system: Reader, epoch: int) -> Iterator[str]:
         for name in ("atime", "ctime", "mtime", "crtime"):
             yield f"sif {place} {name}_extra 0"
         for name in sorted(item.xattrs):
-            if not name.startswith(_KEPT):
+            if not name.startswith(_COPIED):
                 yield f"ea_rm {place} {name}"
 
 

@@ -100,7 +100,7 @@ def install(root: Path, spec: Spec, files: Path = FILES) -> tuple[str, ...]:
         # Settings of update-grub on the node: they preserve the command line of the definition, and keep the
         # class's kernel the default.
         texts[_GRUB] = (
-            '# goldnode: the words of the disk\nGRUB_TIMEOUT=0\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX '
+            '# goldnode: kernel command line of the disk\nGRUB_TIMEOUT=0\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX '
             f'{spec.words}"\n',
             0o644,
         )

@@ -169,9 +169,9 @@ def _tar(root: Path, out: Path, epoch: int) -> None:
     ):
         if tar.stdout is not None:
             tar.stdout.close()  # so that tar gets SIGPIPE if zstd exits early
-        said = zstd.communicate()[1] + tar.communicate()[1]
+        reported = zstd.communicate()[1] + tar.communicate()[1]
     if tar.returncode or zstd.returncode:
-        text = said.decode("utf-8", "replace").strip()
+        text = reported.decode("utf-8", "replace").strip()
         if "No space left on device" in text:
             raise tools.no_space(f"there is no space left for {out}")
         raise DiskError(

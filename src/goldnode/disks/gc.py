@@ -161,9 +161,9 @@ def _size(directory: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
 
 
-def _remove(directory: Path, beside: Path) -> None:
+def _remove(directory: Path, trash: Path) -> None:
     """Remove a build: rename it out of the way first, so that an interruption never leaves half a build."""
-    beside.mkdir(parents=True, exist_ok=True)
-    doomed = beside / f".gone-{directory.name}-{time.time_ns()}"
+    trash.mkdir(parents=True, exist_ok=True)
+    doomed = trash / f".gone-{directory.name}-{time.time_ns()}"
     directory.rename(doomed)
     shutil.rmtree(doomed)

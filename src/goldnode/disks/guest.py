@@ -178,7 +178,9 @@ def _unit(facts: Facts, name: str) -> Mapping[str, str]:
     return found
 
 
-def wants_gpu(name: str, said: str, document: Document, simulated: bool, missing: bool = False) -> str | None:
+def wants_gpu(
+    name: str, reported: str, document: Document, simulated: bool, missing: bool = False
+) -> str | None:
     """Return why a unit of a class with GPUs fails without them; None if missing GPUs are no explanation.
 
     Pure.
@@ -193,24 +195,24 @@ def wants_gpu(name: str, said: str, document: Document, simulated: bool, missing
     if name == "systemd-modules-load.service":
         # Debian's modprobe.d loads the modules with `install` lines, which report any failure as "Invalid
         # argument". The actual cause is in an earlier line.
-        lost = re.findall(r"insert (?:module )?'([^']+)'", said)
+        lost = re.findall(r"insert (?:module )?'([^']+)'", reported)
         own = lost and all(
             module.startswith(str(document["driver"]["module"]).split("-")[0]) for module in lost
         )
         return (
             "the driver finds no device"
-            if own and "No such device" in said and not UNFIT.search(said)
+            if own and "No such device" in reported and not UNFIT.search(reported)
             else None
         )
     if name == "nvidia-persistenced.service":
         # The policy starts the daemon. It opens device files, which a simulated library does not have.
-        return "the driver's daemon finds no device" if "Failed to query NVIDIA devices" in said else None
+        return "the driver's daemon finds no device" if "Failed to query NVIDIA devices" in reported else None
     if name != "goldnode-policy.service":
         return None
     if missing:
         return (
             "it refuses to set the others"
-            if re.search(r"The PCI bus shows \d+ .*; class .* has \d+\.", said)
+            if re.search(r"The PCI bus shows \d+ .*; class .* has \d+\.", reported)
             else None
         )
     return None if simulated else "there is no GPU to set"
@@ -225,12 +227,14 @@ def _system(
         name: wants_gpu(name, logs.get(name, ""), document, simulated, missing)
         for name in facts.get("failed") or ()
     }
-    said = [f"{name}: {logs.get(name, '').splitlines()[-1:]}" for name, why in whys.items() if why is None]
-    yield holds("units.failed", not said, "none", "; ".join(said) or "none")
+    reported = [
+        f"{name}: {logs.get(name, '').splitlines()[-1:]}" for name, why in whys.items() if why is None
+    ]
+    yield holds("units.failed", not reported, "none", "; ".join(reported) or "none")
     for name, why in whys.items():
         if why is not None:
             yield GuestCheck(f"units.{name}", UNVERIFIABLE, "starts where the GPUs are", why)
-    if whys and not said and facts.get("state") == "degraded":
+    if whys and not reported and facts.get("state") == "degraded":
         yield GuestCheck("system.state", UNVERIFIABLE, "running", f"degraded, by {listed(whys)} alone")
     else:
         yield same("system.state", "running", facts.get("state"))
@@ -242,18 +246,18 @@ def _system(
             "boot.entry", good, f"an entry of build {wanted.build_id}", entry or "the loader does not say"
         )
         sums = facts.get("sum") or {}
-        for ours, theirs in (
+        for field, key in (
             (f"/boot/vmlinuz-{wanted.kernel}", "vmlinuz"),
             (f"/boot/initrd.img-{wanted.kernel}", "initrd.img"),
         ):
-            one, other = sums.get(ours), sums.get(f"/efi/goldnode/a/{theirs}")
+            one, other = sums.get(field), sums.get(f"/efi/goldnode/a/{key}")
             got = (
                 "the same"
                 if one and one == other
-                else f"{ours}: {one or 'missing'}, on the ESP: {other or 'missing'}"
+                else f"{field}: {one or 'missing'}, on the ESP: {other or 'missing'}"
             )
             yield holds(
-                f"boot.{theirs}", bool(one and one == other), "the root's and the ESP's are the same", got
+                f"boot.{key}", bool(one and one == other), "the root's and the ESP's are the same", got
             )
     password = (facts.get("root_password") or ["?"])[0]
     yield holds("root.password", password in ("L", "LK"), "locked", password)
@@ -273,10 +277,10 @@ def _class(facts: Facts, wanted: GuestExpectations) -> Iterator[GuestCheck]:
 
 
 def _modules(facts: Facts, wanted: GuestExpectations, document: Document) -> Iterator[GuestCheck]:
-    told = facts.get("modules") or {}
+    modules = facts.get("modules") or {}
     loads = {row["name"]: row.get("load", True) for row in document.get("modules") or ()}
     in_tree = bool((document.get("driver") or {}).get("in_tree"))
-    for name, row in told.items():
+    for name, row in modules.items():
         fields = row.get("fields") or {}
         magic = (fields.get("vermagic") or "").split(" ")[0]
         yield holds(
@@ -301,11 +305,11 @@ def _modules(facts: Facts, wanted: GuestExpectations, document: Document) -> Ite
             found = GuestCheck(found.id, UNVERIFIABLE, found.expected, f"it is a {PEERLESS}")
         yield found
     for name in wanted.modules:
-        if name not in told:
+        if name not in modules:
             yield GuestCheck(
                 f"module.{name}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say"
             )
-    if wanted.driver and wanted.driver[0] not in told:
+    if wanted.driver and wanted.driver[0] not in modules:
         yield GuestCheck(
             f"module.{wanted.driver[0]}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say"
         )
@@ -319,18 +323,18 @@ def fits(name: str, row: Mapping[str, Any]) -> GuestCheck:
     hardware.
     """
     expected = "loads, or ends in ENODEV for want of the hardware"
-    said = f"{row.get('said') or ''}\n{row.get('kernel') or ''}"
-    wrong = UNFIT.search(said)
+    reported = f"{row.get('said') or ''}\n{row.get('kernel') or ''}"
+    wrong = UNFIT.search(reported)
     if wrong:
-        line = next((line for line in said.splitlines() if wrong[0] in line), wrong[0])
+        line = next((line for line in reported.splitlines() if wrong[0] in line), wrong[0])
         return GuestCheck(name, FAILED, expected, brief(line))
     if row.get("rc") == 0 and row.get("loaded"):
         return GuestCheck(name, PASSED, expected, "loaded")
-    if "No such device" in said:
+    if "No such device" in reported:
         about = re.search(
             r"NVRM: (No NVIDIA GPU found|The NVIDIA probe routine was not called)[^\n]*|"
             r"no (?:supported )?(?:device|GPU)[^\n]*",
-            said,
+            reported,
             re.I,
         )
         return GuestCheck(
@@ -535,10 +539,10 @@ def unique(one: Facts, other: Facts) -> list[GuestCheck]:
     first, second = one.get("identity") or {}, other.get("identity") or {}
     found = []
     for key in (*IDENTITY, "random_seed"):
-        mine, theirs = first.get(key), second.get(key)
+        mine, its = first.get(key), second.get(key)
         if key == "host_keys":
-            common = sorted(set((mine or {}).values()) & set((theirs or {}).values()))
-            good = bool(mine) and bool(theirs) and not common
+            common = sorted(set((mine or {}).values()) & set((its or {}).values()))
+            good = bool(mine) and bool(its) and not common
             found.append(
                 holds(
                     "clones.host_keys",
@@ -548,14 +552,14 @@ def unique(one: Facts, other: Facts) -> list[GuestCheck]:
                 )
             )
             continue
-        if key == "random_seed" and not (mine and theirs):  # written at shutdown, so it may be missing
+        if key == "random_seed" and not (mine and its):  # written at shutdown, so it may be missing
             continue
         found.append(
             holds(
                 f"clones.{key}",
-                bool(mine) and bool(theirs) and mine != theirs,
+                bool(mine) and bool(its) and mine != its,
                 "each its own",
-                f"{_shown(mine)} and {_shown(theirs)}",
+                f"{_shown(mine)} and {_shown(its)}",
             )
         )
     return found
@@ -788,18 +792,18 @@ def _gate(facts: Facts, document: Document) -> Iterator[GuestCheck]:
         yield same(f"gate.drop_in.{name}", "a drop-in with ExecCondition=" if closes else "none", have)
         enabled = unit.get("UnitFileState") in gate.ENABLED
         if closes and not opened:
-            told = any(
+            reported = any(
                 "goldnode gate:" in line
                 for line in str((facts.get("status") or {}).get(name) or "").splitlines()
             )
             down = unit.get("ActiveState") in ("inactive", "failed")
             text = (
                 f"{unit.get('ActiveState')}, "
-                f"{'the reason is shown' if told else 'its status does not say why'}"
+                f"{'the reason is shown' if reported else 'its status does not say why'}"
             )
             yield holds(
                 f"gate.runtime.{name}",
-                down and (told or not enabled),
+                down and (reported or not enabled),
                 "kept down, and its status says why",
                 text,
             )
@@ -820,19 +824,19 @@ def _gate(facts: Facts, document: Document) -> Iterator[GuestCheck]:
 
 
 def _plan(facts: Facts, wanted: GuestExpectations, document: Document) -> Iterator[GuestCheck]:
-    told = facts.get("plan") or {}
-    plan = told.get("plan")
+    plan_facts = facts.get("plan") or {}
+    plan = plan_facts.get("plan")
     if not isinstance(plan, dict):
         yield GuestCheck(
-            "plan", FAILED, "a plan", brief(told.get("error") or "goldnode-node plan printed nothing")
+            "plan", FAILED, "a plan", brief(plan_facts.get("error") or "goldnode-node plan printed nothing")
         )
         return
-    kept = {name for name, _ in wanted.pending}
+    expected = {name for name, _ in wanted.pending}
     left = list(plan.get("actions") or ())
     foreign = [
         f"{row['kind']} {row['target']}: {row['reason']}"
         for row in left
-        if f"{row['kind']} {row['target']}" not in kept and row.get("phase") != "device"
+        if f"{row['kind']} {row['target']}" not in expected and row.get("phase") != "device"
     ]
     refused = [
         f"refused: {row['message']}"

@@ -64,7 +64,7 @@ def _walk(root: Path, *, under: str = "") -> Iterator[tuple[str, os.stat_result]
 
 
 def passwords(root: Path) -> Iterator[Finding]:
-    """No account has a password, root included: login is by key."""
+    """Report accounts that have a password, root included. Login is by key."""
     for line in _text(root / "etc/shadow").splitlines():
         name, secret = [*line.split(":"), ""][:2]
         if secret == "":
@@ -99,7 +99,7 @@ def identity(root: Path) -> Iterator[Finding]:
 
 
 def authorised(root: Path) -> Iterator[Finding]:
-    """No key gives access to the image: a node gets its keys when it starts."""
+    """Report keys that give access to the image. A node gets its keys when it starts."""
     for pattern in ("root/.ssh/authorized_keys*", "home/*/.ssh/authorized_keys*"):
         for path in sorted(root.glob(pattern)):
             if _text(path).strip():
@@ -124,7 +124,7 @@ def private_keys(root: Path) -> Iterator[Finding]:
 
 
 def caches(root: Path) -> Iterator[Finding]:
-    """No package indexes, no packages, no caches that programs recreate."""
+    """Report package indexes, packages, and caches that programs recreate."""
     for pattern in (
         "var/lib/apt/lists/*",
         "var/cache/apt/*.bin",
@@ -143,7 +143,7 @@ def caches(root: Path) -> Iterator[Finding]:
 
 
 def logs(root: Path) -> Iterator[Finding]:
-    """No log of the build, and no shell history."""
+    """Report logs of the build and shell history."""
     for name, status in _walk(root, under="var/log"):
         if stat.S_ISREG(status.st_mode):
             yield name, "a log"
@@ -152,7 +152,7 @@ def logs(root: Path) -> Iterator[Finding]:
 
 
 def writable(root: Path) -> Iterator[Finding]:
-    """No world-writable files, and no world-writable directories without the sticky bit."""
+    """Report world-writable files, and world-writable directories without the sticky bit."""
     for name, status in _walk(root):
         if stat.S_ISLNK(status.st_mode) or not status.st_mode & stat.S_IWOTH:
             continue
@@ -161,16 +161,16 @@ def writable(root: Path) -> Iterator[Finding]:
 
 
 def setid(root: Path) -> Iterator[Finding]:
-    """No set-user-ID or set-group-ID program except the known ones of Debian."""
+    """Report set-user-ID and set-group-ID programs, except the known ones of Debian."""
     for name, status in _walk(root):
         if stat.S_ISREG(status.st_mode) and status.st_mode & (stat.S_ISUID | stat.S_ISGID):
-            plain = name if name.startswith("usr/") else f"usr/{name}"
-            if plain not in SETID:
+            merged = name if name.startswith("usr/") else f"usr/{name}"
+            if merged not in SETID:
                 yield name, f"it runs as another ({stat.filemode(status.st_mode)})"
 
 
 def compilers(root: Path) -> Iterator[Finding]:
-    """No compiler, no kernel headers, no DKMS: modules are prebuilt."""
+    """Report compilers, kernel headers and DKMS. Modules are prebuilt."""
     for place in ("usr/bin", "bin", "usr/local/bin", "usr/sbin"):
         folder = root / place
         if folder.is_dir() and not folder.is_symlink():
@@ -187,7 +187,7 @@ def compilers(root: Path) -> Iterator[Finding]:
 
 
 def sshd(root: Path) -> Iterator[Finding]:
-    """sshd allows root to log in only with a key, and accepts no passwords."""
+    """Report an sshd that allows root to log in with a password, or accepts passwords at all."""
     if not (root / "usr/sbin/sshd").exists():
         return
     files = [root / "etc/ssh/sshd_config"]
@@ -227,7 +227,7 @@ def _sshd_lines(root: Path, path: Path, depth: int) -> Iterator[tuple[str, str]]
 
 
 def resolver(root: Path) -> Iterator[Finding]:
-    """No resolver of the build machine: either none, or the link to the image's own."""
+    """Report a resolver of the build machine. The image has none, or the link to its own."""
     path = root / "etc/resolv.conf"
     if path.is_symlink():
         target = str(path.readlink())
@@ -242,7 +242,9 @@ def resolver(root: Path) -> Iterator[Finding]:
 
 
 def fenced(root: Path) -> Iterator[Finding]:
-    """Only a new lock moves the stack: its packages are held, pinned, and not upgraded unattended."""
+    """Report packages of the stack that can move without a new lock: not held, not pinned, or upgraded
+    unattended.
+    """
     try:
         document = json.loads(_text(root / "etc/goldnode/class.json"))
     except ValueError:
@@ -266,8 +268,8 @@ def fenced(root: Path) -> Iterator[Finding]:
             yield "var/lib/dpkg/status", f"{name} is not held ({status.get(name, 'not installed')})"
 
 
-def packages_whole(root: Path) -> Iterator[Finding]:
-    """Every package is completely installed."""
+def packages_complete(root: Path) -> Iterator[Finding]:
+    """Report packages that are not completely installed."""
     for fields in paragraphs(_text(root / "var/lib/dpkg/status")):
         state = fields.get("Status", "").split(" ")
         if "Package" in fields and (
@@ -279,7 +281,7 @@ def packages_whole(root: Path) -> Iterator[Finding]:
 
 
 def building(root: Path) -> Iterator[Finding]:
-    """No files that only the build needed."""
+    """Report files that only the build needed."""
     for name in (
         "usr/sbin/policy-rc.d",
         "etc/apt/apt.conf.d/99mmdebstrap",
@@ -305,7 +307,7 @@ CHECKS: Mapping[str, Check] = {
     "sshd": sshd,
     "resolver": resolver,
     "fence": fenced,
-    "packages": packages_whole,
+    "packages": packages_complete,
     "building": building,
 }
 

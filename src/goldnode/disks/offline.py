@@ -156,10 +156,10 @@ def prove(root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]) 
         raise DiskError(f"the root filesystem cannot be judged: {problem}") from problem
     left = [action for action in whole.actions if action.phase == IMAGE]
     if left or whole.refusals:
-        said = "; ".join(
+        reported = "; ".join(
             [*(action.line() for action in left), *(refusal.line() for refusal in whole.refusals)]
         )
-        raise DiskError(f"the root filesystem is not what its class says after site.yml: {said}")
+        raise DiskError(f"the root filesystem is not what its class says after site.yml: {reported}")
     rows = [
         PendingWork(f"{action.kind} {action.target}", f"{action.phase}: {action.reason}")
         for action in whole.actions

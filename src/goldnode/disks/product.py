@@ -54,7 +54,7 @@ class DiskProduct:
         if not colon or "/" in text:
             return find(text, self.store.root)
         if rest in CHANNELS:
-            return channels.standing(self.store, line_of(class_), rest)
+            return channels.channel_head(self.store, line_of(class_), rest)
         return find(f"{class_}-{rest}", self.store.root)
 
     def directory(self, signer: EnvelopeSigner | None = None) -> DirectoryPlace:

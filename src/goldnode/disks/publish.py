@@ -334,7 +334,7 @@ def pull(
             f"{digest[:19]}…",
             remedy="find out who moved it; `goldnode disks status` at the place shows more",
         )
-    with using(store), _lane(store, f"{name}-{build_id}"):
+    with using(store), _one_pull(store, f"{name}-{build_id}"):
         stage = store.root / "partial" / f"{name}-{build_id}"
         with full(store.root):
             stage.mkdir(parents=True, exist_ok=True)
@@ -346,7 +346,7 @@ def pull(
             for file in _files(disk, sums, formats):
                 packed = file == disk.name + FORMATS["raw.zst"]
                 there = (
-                    _raw_whole(target, disk)
+                    _raw_complete(target, disk)
                     if packed
                     else (target / file).is_file() and sha256_of(target / file) == sums[file]
                 )
@@ -364,7 +364,7 @@ def pull(
                         remedy="find out who changed it; nothing of it was kept",
                     )
                 found.fetched, found.there = found.fetched + fresh, found.there + (not fresh)
-            if "raw.zst" in formats and not (own and _raw_whole(target, disk)):
+            if "raw.zst" in formats and not (own and _raw_complete(target, disk)):
                 _unpack(stage, disk)
             elif own:
                 (stage / f"{disk.name}{FORMATS['raw.zst']}").unlink(missing_ok=True)
@@ -376,7 +376,7 @@ def pull(
 
 
 @contextmanager
-def _lane(store: ChannelStore, name: str) -> Iterator[None]:
+def _one_pull(store: ChannelStore, name: str) -> Iterator[None]:
     folder = store.root / "partial"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{name}.lock").open("w") as lock:
@@ -441,7 +441,7 @@ def _signed(
         opened = signatures.open_envelope(envelope, trust)
         statement = json.loads(opened.payload)
         named = {str(row["name"]): str(row["digest"]["sha256"]) for row in statement["subject"]}
-        said = (
+        reported = (
             statement["predicateType"],
             statement["predicate"]["class"],
             statement["predicate"]["build_id"],
@@ -454,9 +454,9 @@ def _signed(
         raise DiskError(
             "it is no statement about a published disk", file=f"{source.name}/{place}/{ENVELOPE}"
         ) from None
-    if said != (PREDICATE, name, build_id):
+    if reported != (PREDICATE, name, build_id):
         raise DiskError(
-            f"it was signed for {said[1]} {said[2]}, not for {name} {build_id}",
+            f"it was signed for {reported[1]} {reported[2]}, not for {name} {build_id}",
             file=f"{source.name}/{place}/{ENVELOPE}",
             remedy="find out who put it there",
         )
@@ -499,7 +499,7 @@ def _own(target: Path, digest: str) -> bool:
     return True
 
 
-def _raw_whole(target: Path, disk: BuiltDisk) -> bool:
+def _raw_complete(target: Path, disk: BuiltDisk) -> bool:
     path = target / f"{disk.name}.raw"
     return path.is_file() and path.stat().st_size == disk.raw.size and sha256_of(path) == disk.raw.sha256
 

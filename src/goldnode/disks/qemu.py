@@ -406,22 +406,22 @@ class VirtualMachine:
             (self.work / f"credential-{number}").write_text(
                 f"io.systemd.credential.binary:{name}={_base64(value)}"
             )
-        ours, theirs = socket.socketpair()
+        mine, its = socket.socketpair()
         try:
             with (self.work / "qemu.log").open("ab") as log:
                 # setpriv --pdeathsig: the kernel kills QEMU when the thread that started it ends, for any
                 # reason.
                 self._process = subprocess.Popen(
-                    ["setpriv", "--pdeathsig", "KILL", "--", *self.command(theirs.fileno())],
+                    ["setpriv", "--pdeathsig", "KILL", "--", *self.command(its.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(its.fileno(),),
                     start_new_session=True,  # Ctrl-C at the terminal must reach only us; we then stop QEMU
                 )
-            theirs.close()
-            ours.settimeout(60)
-            self._qmp = _Qmp(ours)
+            its.close()
+            mine.settimeout(60)
+            self._qmp = _Qmp(mine)
             self._qmp.read()
             self._qmp.ask("qmp_capabilities")
             self.clock = Clock(self._process.pid)
@@ -429,7 +429,7 @@ class VirtualMachine:
                 self.port = self._forwarded()
         except (OSError, ValueError) as error:
             self.cut()
-            ours.close()
+            mine.close()
             raise MachineError(
                 f"QEMU does not start: {self._complaint() or error}", remedy="see what it says"
             ) from None
@@ -438,10 +438,10 @@ class VirtualMachine:
     def _forwarded(self) -> int:
         if self._qmp is None:
             raise ValueError("it has no control socket")
-        told = str(self._qmp.ask("human-monitor-command", **{"command-line": "info usernet"}))
-        found = re.search(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", told)
+        network = str(self._qmp.ask("human-monitor-command", **{"command-line": "info usernet"}))
+        found = re.search(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", network)
         if not found:
-            raise ValueError(f"it does not say which port it forwards: {told.strip()}")
+            raise ValueError(f"it does not say which port it forwards: {network.strip()}")
         return int(found[1])
 
     def _live(self) -> subprocess.Popen[bytes]:
@@ -519,7 +519,7 @@ class VirtualMachine:
     def console(self) -> str:
         """Return everything the serial console has shown since the first start in this directory."""
         try:
-            return plain((self.work / "console.log").read_bytes().decode(errors="replace"))
+            return shown_text((self.work / "console.log").read_bytes().decode(errors="replace"))
         except FileNotFoundError:
             return ""
 
@@ -529,10 +529,10 @@ class VirtualMachine:
 
     def error(self, message: str, remedy: str | None = None) -> MachineError:
         """Return an error about this machine, with the last lines of its console and QEMU's own messages."""
-        said = self._complaint()
-        told = f"{message}; QEMU says: {said}" if said else message
+        reported = self._complaint()
+        text = f"{message}; QEMU says: {reported}" if reported else message
         return MachineError(
-            f"{told}\n-- last lines of the console ({self.accelerator.name}) --\n"
+            f"{text}\n-- last lines of the console ({self.accelerator.name}) --\n"
             f"{self.tail() or 'nothing'}\n--",
             remedy=remedy,
         )
@@ -641,21 +641,23 @@ class VirtualMachine:
         `other_than` is the id of the boot that has to be over. Raises MachineError with ssh's last message
         after `limit` seconds of the guest's time.
         """
-        said = "nothing"
+        reported = "nothing"
         pauses = self._pauses(limit, "ssh answered", fatal, since)
         while True:
             try:
                 next(pauses)
             except MachineError as error:
-                raise MachineError(f"{error.message}\nssh said last: {said}", remedy=error.remedy) from None
+                raise MachineError(
+                    f"{error.message}\nssh said last: {reported}", remedy=error.remedy
+                ) from None
             done = self.ssh(["cat", "/proc/sys/kernel/random/boot_id"], limit=limit)
             if done.rc == 0 and done.out.strip() and done.out.strip() != other_than:
                 return done.out.strip()
-            said = done.err.strip() or said
+            reported = done.err.strip() or reported
             time.sleep(0.5)
 
 
-def plain(text: str) -> str:
+def shown_text(text: str) -> str:
     """Return console text without the terminal's control sequences."""
     text = re.sub(
         r"\x1b(?:\[[0-9;?=]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEHM])", "", text

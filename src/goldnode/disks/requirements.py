@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from goldnode.channels.requirements import (
-    NOT_CHECKED,
     Approval,
     Decisions,
     Requirement,
-    checked,
     major,
     requirements,
 )
+from goldnode.channels.vulnerability_limits import judge_reports
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.core.files import sha256_of
 from goldnode.disks import evidence
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import BuiltDisk
 from goldnode.evidence import signatures
-
-if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
-
 
 BOOTS = 2
 REQUIREMENTS = requirements(
@@ -35,7 +31,7 @@ REQUIREMENTS = requirements(
     majors=("kernel", "driver"),
 )
 # Written after publication, so promotions require them and `publish` does not.
-LATER = ("sbom", "provenance", "vulnerabilities")
+AFTER_BUILD = ("sbom", "provenance", "vulnerabilities")
 _REMEDY = {
     "booted": "boot it: `goldnode disks verify`",
     "inspection": "`goldnode disks evidence` inspects it",
@@ -66,17 +62,17 @@ def judge(
         step,
         digest_of(disk),
         known,
-        lambda name: judge_one(name, disk, known.trust),
+        lambda name: judge_one(name, disk, known),
         lambda: _majors(disk, against, lost, known.approvals),
     )
 
 
-def judge_one(name: str, disk: BuiltDisk, trust: Sequence[SSlibKey] = ()) -> Requirement:
+def judge_one(name: str, disk: BuiltDisk, known: Decisions | None = None) -> Requirement:
     """Return the result of one requirement that depends on the disk alone, not on channels."""
-    return _READERS[name](disk, trust)
+    return _READERS[name](disk, known or Decisions())
 
 
-def _built(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
+def _built(disk: BuiltDisk, given: Decisions) -> Requirement:
     remedy = "build it again, or pull it"
     here = [row.format for row in disk.files if (disk.directory / row.file).is_file()]
     if disk.name != f"{disk.class_}-{disk.build_id}" or not here:
@@ -96,7 +92,7 @@ def _built(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
     )
 
 
-def _hygiene(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
+def _hygiene(disk: BuiltDisk, given: Decisions) -> Requirement:
     bad = [row for row in disk.hygiene if row.outcome not in ("passed", "waived")]
     if not disk.hygiene:
         return Requirement(
@@ -106,11 +102,13 @@ def _hygiene(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
         why = "; ".join(f"{row.check}: {row.detail}" for row in bad)
         return Requirement("hygiene", "failed", why, remedy="fix the root, and build it again")
     let = [row.check for row in disk.hygiene if row.outcome == "waived"]
-    said = f"{len(disk.hygiene)} checks" + (f", waived by the definition: {', '.join(let)}" if let else "")
-    return Requirement("hygiene", "passed", said, (digest_of(disk),))
+    reported = f"{len(disk.hygiene)} checks" + (
+        f", waived by the definition: {', '.join(let)}" if let else ""
+    )
+    return Requirement("hygiene", "passed", reported, (digest_of(disk),))
 
 
-def _booted(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
+def _booted(disk: BuiltDisk, given: Decisions) -> Requirement:
     path = evidence.document(disk, "verified")
     data = _json(path)
     if data is None and not path.is_file():
@@ -158,17 +156,17 @@ def _booted(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
     if len(good) < BOOTS:
         return shut(f"it was booted {len(good)} times, expected {BOOTS}")
     open_ = sorted({str(check.get("id")) for check in checks if check.get("outcome") == "not-verifiable"})
-    told = [f"booted {len(good)} times ({data.get('accelerator', 'accelerator not stated')})"]
-    told += [f"not verifiable here: {', '.join(open_)}"] if open_ else []
-    told += ["the hardware in it was simulated"] if data.get("simulated_hardware") else []
-    return Requirement("booted", "passed", "; ".join(told), proof)
+    parts = [f"booted {len(good)} times ({data.get('accelerator', 'accelerator not stated')})"]
+    parts += [f"not verifiable here: {', '.join(open_)}"] if open_ else []
+    parts += ["the hardware in it was simulated"] if data.get("simulated_hardware") else []
+    return Requirement("booted", "passed", "; ".join(parts), proof)
 
 
 def _more(number: int) -> str:
     return f", and {number} more" if number > 0 else ""
 
 
-def _inspection(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
+def _inspection(disk: BuiltDisk, given: Decisions) -> Requirement:
     result = _present("inspection", ("inspection",), disk)
     if not result.met:
         return result
@@ -194,15 +192,15 @@ def _inspection(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
     )
 
 
-def _signature(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
+def _signature(disk: BuiltDisk, given: Decisions) -> Requirement:
     path = evidence.document(disk, "signature")
     if not path.is_file():
         return Requirement("signature", "missing", "it is not signed", remedy=_REMEDY["signature"])
     proof = (f"sha256:{sha256_of(path)}",)
-    if not trust:
+    if not given.trust:
         why = "it is signed, and no key to verify it with was given"
         return Requirement("signature", "not_verified", why, proof, "name the public key with --trust")
-    found = evidence.authenticate(disk, trust, content=False)
+    found = evidence.authenticate(disk, given.trust, content=False)
     bad = next((row for row in found.rows if row.state in ("refused", "not_verified")), None)
     if bad is not None:
         return Requirement(
@@ -230,24 +228,21 @@ def _present(name: str, kinds: Sequence[str], disk: BuiltDisk) -> Requirement:
     )
 
 
-def _vulnerabilities(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
+def _vulnerabilities(disk: BuiltDisk, given: Decisions) -> Requirement:
     result = _present("vulnerabilities", ("vulnerabilities",), disk)
     if not result.met:
         return result
-    if not checked(_json(evidence.document(disk, "vulnerabilities"))):
-        return Requirement(
-            "vulnerabilities", "not_run", NOT_CHECKED, result.evidence, _REMEDY["vulnerabilities"]
-        )
-    return Requirement(
-        "vulnerabilities", "passed", "a report is there; its findings are not judged", result.evidence
-    )
+    data = _json(evidence.document(disk, "vulnerabilities"))
+    now = given.now or dt.datetime.now(dt.UTC)
+    rows = [(result.evidence[0], data)]
+    return judge_reports(rows, digest_of(disk), given.limits, now, _REMEDY["vulnerabilities"])
 
 
-def _sbom(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
+def _sbom(disk: BuiltDisk, given: Decisions) -> Requirement:
     return _present("sbom", ("cyclonedx", "spdx"), disk)
 
 
-def _provenance(disk: BuiltDisk, trust: Sequence[SSlibKey]) -> Requirement:
+def _provenance(disk: BuiltDisk, given: Decisions) -> Requirement:
     return _present("provenance", ("provenance",), disk)
 
 

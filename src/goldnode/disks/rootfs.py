@@ -112,9 +112,8 @@ def make(
     # The roles install the stack's packages, in the same way as on a live node.
     base = [deb.name for deb in lock.debs if deb.name not in stack]
     try:
-        engines.make_root(
-            repository, base, item.stack.item.os.codename, (ROOT_START, "true"), lock.epoch, into, work=work
-        )
+        plan = engines.RootPlan(item.stack.item.os.codename, (ROOT_START, "true"), lock.epoch)
+        engines.make_root(repository, base, plan, into, work=work)
     except ImageError as problem:
         raise DiskError(problem.message, remedy=problem.remedy) from problem
     prepare(into, lock.debs)
@@ -210,8 +209,10 @@ def _tar(command: Sequence[str], what: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         full = "No space left" in done.stderr
-        said = "the disk is full" if full else (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        reported = (
+            "the disk is full" if full else (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        )
         raise DiskError(
-            f"the root filesystem cannot be {what}: {said}",
+            f"the root filesystem cannot be {what}: {reported}",
             remedy="make room in the store's file system" if full else None,
         )

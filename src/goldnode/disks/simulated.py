@@ -205,7 +205,9 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
         )
         read = {index: have.get(f"gpu{index}.power_limit") for index in range(count)}
         wrong = [
-            f"GPU {index}: {said or 'nothing was set'}" for index, said in read.items() if said not in wanted
+            f"GPU {index}: {reported or 'nothing was set'}"
+            for index, reported in read.items()
+            if reported not in wanted
         ]
         if facts.get("settings") is None:
             wrong = ["the simulator's state is not there"]
@@ -262,7 +264,7 @@ def faulty(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
             continue
         down = unit.get("ActiveState") in ("inactive", "failed")
         found.append(holds(f"simulated.fault.{name}", down, "kept down", str(unit.get("ActiveState"))))
-        told = next(
+        detected = next(
             (
                 line.strip()
                 for line in str((facts.get("status") or {}).get(name) or "").splitlines()
@@ -274,9 +276,9 @@ def faulty(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
             found.append(
                 holds(
                     f"simulated.fault.{name}.status",
-                    "gpu" in told,
+                    "gpu" in detected,
                     "systemctl status says why",
-                    told or "it does not say",
+                    detected or "it does not say",
                 )
             )
     return found

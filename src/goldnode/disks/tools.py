@@ -75,12 +75,12 @@ def environment(epoch: int) -> dict[str, str]:
       disabled.
     """
     # fakeroot needs the variables other than TMPDIR.
-    kept = {
+    inherited = {
         key: value
         for key, value in os.environ.items()
         if key in ("TMPDIR", "LD_PRELOAD", "LD_LIBRARY_PATH", "FAKEROOTKEY")
     }
-    return kept | {
+    return inherited | {
         "PATH": path(),
         "LC_ALL": "C",
         "TZ": "UTC",

@@ -151,7 +151,7 @@ class ClassHealth(Part):
 class ClassDocument(Part):
     """A node class, compiled from the catalog, the facts and the lock.
 
-    `policy`, `baseline`, `suppressions`, `compat` and `serve` have the keys of the class file
+    `policy`, `baseline`, `suppressions`, `compat`, `serve` and `follow` have the keys of the class file
     (schemas/class.json); overrides of the policy name the PCI ids of their model in addition.
     """
 
@@ -186,3 +186,4 @@ class ClassDocument(Part):
         None, description="findings that the site accepts for this class: see `exceptions` of the site file"
     )
     serve: dict[str, Any] | None = None
+    follow: dict[str, Any] | None = None

@@ -1,45 +1,274 @@
-"""The document of a rollout: it moves one class from one lock to another."""
+"""The document of a rollout: it moves one class from one state to another, wave by wave.
+
+`goldnode check --to` writes the part that a comparison can know. Waves, soak times, limits and requirements are
+the owner's; `goldnode rollout check` names what is missing.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from goldnode.documents.base import Digest, Part
 
+NAME = r"^[a-z0-9][a-z0-9_.-]*$"
+_DURATION = r"^[0-9]+(\.[0-9]+)?[smhd]$"
+_PERCENT = r"^[0-9]+(\.[0-9]+)?%$"
+_RATIO = r"^[0-9]+(\.[0-9]+)?x$"
+_CLOCK = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-class RolloutFrom(Part):
+
+def seconds(text: str) -> float:
+    """Return a duration such as `4h` in seconds."""
+    return float(text[:-1]) * _SECONDS[text[-1]]
+
+
+def fraction(text: str) -> float:
+    """Return a percentage such as `2%` as a fraction."""
+    return float(text[:-1]) / 100
+
+
+def _form(pattern: str, expected: str, example: str) -> Callable[[Any], Any]:
+    def judge(value: Any) -> Any:
+        if not isinstance(value, str) or not re.fullmatch(pattern[1:-1], value):
+            raise ValueError(f"expected {expected} | write it as {example}")
+        return value
+
+    return judge
+
+
+def _text(pattern: str, description: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern, "description": description})
+
+
+def _at_most_all(value: str) -> str:
+    if fraction(value) > 1:
+        raise ValueError(f"{value} is more than all | write at most 100%")
+    return value
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(
+            f'"{value}" is not a time zone | write a name of the tz database, such as Europe/Zurich'
+        ) from None
+    return value
+
+
+Duration = Annotated[
+    str,
+    BeforeValidator(_form(_DURATION, "a time with its unit", "30m, 4h or 2d")),
+    _text(_DURATION, "a number and s, m, h or d"),
+]
+Percent = Annotated[
+    str,
+    BeforeValidator(_form(_PERCENT, "a percentage", "2%")),
+    AfterValidator(_at_most_all),
+    _text(_PERCENT, "a percentage"),
+]
+Ratio = Annotated[
+    str, BeforeValidator(_form(_RATIO, "a factor", "1.5x")), _text(_RATIO, "a factor, such as 1.5x")
+]
+Clock = Annotated[
+    str,
+    BeforeValidator(_form(_CLOCK, "a time of day in quotes", '"08:00"')),
+    _text(_CLOCK, "a time of day"),
+]
+Zone = Annotated[str, AfterValidator(_zone)]
+Count = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(pattern=NAME)]
+
+
+def _one_of(part: Part, names: tuple[str, ...], what: str) -> None:
+    given = [name for name in names if getattr(part, name) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) if given else "none of them"
+        raise ValueError(f"{what} has one of {', '.join(names)}; it has {found} | write exactly one")
+
+
+class _RolloutEnd(Part):
+    """A state of nodes: a lock, with its stack, or the build of a disk image."""
+
+    stack: str | None = None
+    lock: Digest | None = None
+    disk: str | None = Field(None, description="id of a disk build")
+
+    @model_validator(mode="after")
+    def _whole(self) -> _RolloutEnd:
+        _one_of(self, ("lock", "disk"), "a state")
+        return self
+
+    @property
+    def digest(self) -> str:
+        """Return the name by which nodes report this state."""
+        return self.lock or self.disk or ""
+
+
+class RolloutFrom(_RolloutEnd):
     """The state that the rollout moves away from. Nodes in another state are reported, not touched."""
 
-    stack: str
-    lock: Digest
 
-
-class RolloutTo(Part):
+class RolloutTo(_RolloutEnd):
     """The state that the rollout moves nodes to."""
 
-    stack: str
-    lock: Digest
+
+class RolloutPool(Part):
+    """Nodes that go first."""
+
+    nodes: Count | None = Field(None, description="number of nodes, chosen by rank")
+    hosts: list[str] | None = Field(None, description="names of nodes")
+    spread: Literal["rack", "leaf"] | None = Field(None, description="take them from different ones")
+    never: list[str] = Field(default_factory=list, description="tags of nodes that are not chosen")
+
+    @model_validator(mode="after")
+    def _whole(self) -> RolloutPool:
+        _one_of(self, ("nodes", "hosts"), "a pool")
+        return self
+
+
+class RolloutWave(Part):
+    """Nodes that move before the next wave begins."""
+
+    name: Name
+    pool: str | None = Field(None, description="all nodes of this pool")
+    nodes: Count | None = Field(None, description="number of further nodes")
+    percent: Percent | None = Field(None, description="share of the class that has moved after this wave")
+    soak: Duration = Field(
+        "0s", description="time after the last node of the wave, before requirements are final"
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> RolloutWave:
+        _one_of(self, ("pool", "nodes", "percent"), "a wave")
+        return self
 
 
 class RolloutPer(Part):
     """Limits per group of nodes."""
 
-    cohort: Literal["all-or-none"] = Field(description="a cohort moves whole, or not at all")
+    rack: Count | None = Field(None, description="planned nodes of a rack that are out at the same time")
+    leaf: Count | None = Field(
+        None, description="planned nodes of a leaf switch that are out at the same time"
+    )
+    cohort: Literal["all-or-none"] | None = Field(
+        None, description="a cohort moves whole, or not at all; null: its nodes move one by one"
+    )
 
 
 class RolloutLimits(Part):
     """Limits on nodes that are out of service at the same time."""
 
-    per: RolloutPer
+    planned: Percent | Count | None = Field(None, description="nodes that the rollout takes out")
+    failed: Percent | Count | None = Field(None, description="failed nodes; above it nothing is granted")
+    total: Percent | Count | None = Field(
+        None, description="nodes that are out for any reason; at it nothing is granted"
+    )
+    per: RolloutPer | None = None
+
+
+class RolloutBoot(Part):
+    """Requirement on the verdicts of the new boots."""
+
+    base_rate: Percent = Field("0.2%", description="nodes that fail without any change")
+    hardware_rate: Percent = Field("1%", description="nodes on which a boot uncovers faulty hardware")
+    confidence: Percent = Field(
+        "99.99%", description="certainty that a stop needs, at each node that finishes"
+    )
+    same_cause: Count = Field(2, description="nodes of the first two waves with one cause that stop")
+    judged: Percent = Field("75%", description="nodes of a wave that need a verdict")
+
+
+class RolloutFloors(Part):
+    """Requirement on measured speed. goldnode has no measured floors yet: it is unknown."""
+
+    metrics: list[str] = Field(min_length=1)
+    margin: Percent = Field("2%", description="loss that is accepted")
+
+
+class RolloutPrometheus(Part):
+    """Requirement on a query. An empty answer, NaN, an error and a timeout are unknown."""
+
+    query: str = Field(min_length=1)
+    max: float | int | None = Field(None, description="highest value that passes")
+    min: float | int | None = Field(None, description="lowest value that passes")
+    worse_than: Ratio | None = Field(
+        None, description="factor over the unchanged nodes; the query is `by (arm)`"
+    )
+
+
+class RolloutCommand(Part):
+    """Requirement on a program: 0 passes, 1 fails, another exit status and a timeout are unknown."""
+
+    run: list[str] = Field(min_length=1, description="program and arguments; {wave} is the name of the wave")
+    timeout: Duration = "30m"
+
+
+class RolloutRequirement(Part):
+    """One requirement of every wave."""
+
+    boot: RolloutBoot | None = None
+    floors: RolloutFloors | None = None
+    prometheus: RolloutPrometheus | None = None
+    command: RolloutCommand | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> RolloutRequirement:
+        _one_of(self, ("boot", "floors", "prometheus", "command"), "a requirement")
+        return self
+
+
+class RolloutOnFail(Part):
+    """Reaction to a failed requirement."""
+
+    do: Literal["rollback", "freeze"] = "rollback"
+    what: Literal["failed", "wave", "all"] = Field(
+        default="wave", description="nodes that a rollback moves back"
+    )
+
+
+class RolloutOnUnknown(Part):
+    """Reaction to a requirement without an answer."""
+
+    after: Duration = "6h"
+    do: Literal["freeze"] = "freeze"
+
+
+class RolloutWindow(Part):
+    """Time in which nodes may be taken out of service."""
+
+    days: list[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]] = Field(min_length=1)
+    from_: Clock = Field(alias="from")
+    to: Clock = Field(description="before `from`: on the next day")
+    zone: Zone = Field(description="name of the tz database")
+
+
+class RolloutDrain(Part):
+    """Drain of a node."""
+
+    wait: Duration = Field(default="24h", description="time for the jobs of a node to end")
+    then: Literal["skip"] = Field(
+        default="skip", description="a node that is busy for longer is passed over, and moves when it is free"
+    )
+    reservation: str | None = Field(
+        default=None,
+        min_length=1,
+        pattern=r"^[^\s,=]+$",
+        description="maintenance reservation of Slurm that was made for this rollout; nodes in any other count as out of service",
+    )
 
 
 class RolloutDocument(Part):
-    """The part of a rollout that a comparison can know. Waves, soak times and requirements are the owner's."""
+    """A rollout. The first keys are those that a comparison knows; the others are the owner's."""
 
     schema_: Literal["goldnode.rollout/1"] = Field(alias="schema")
-    rollout: str = Field(description="name of the rollout", pattern=r"^[a-z0-9][a-z0-9_.-]*$")
+    rollout: Name = Field(description="name of the rollout")
     class_: str = Field(alias="class")
     from_: RolloutFrom = Field(alias="from")
     to: RolloutTo
@@ -47,4 +276,17 @@ class RolloutDocument(Part):
     together: list[str] = Field(
         default_factory=list,
         description="classes that must move at the same time, because they share cohorts with this class",
+    )
+    author: str | None = Field(None, description="who wrote it; may not approve its waves")
+    lane: Literal["normal", "security"] = Field("normal", description="security: supersedes a normal rollout")
+    pools: dict[str, RolloutPool] = Field(default_factory=dict)
+    waves: list[RolloutWave] = Field(default_factory=list)
+    require: list[RolloutRequirement] = Field(default_factory=list)
+    on_fail: RolloutOnFail = RolloutOnFail()
+    on_unknown: RolloutOnUnknown = RolloutOnUnknown()
+    windows: list[RolloutWindow] = Field(default_factory=list, description="empty: at any time")
+    drain: RolloutDrain = RolloutDrain()
+    timeout: Duration = Field("1h", description="time from the drained node to the verdict of the new boot")
+    approve: dict[str, list[str]] = Field(
+        default_factory=dict, description="wave -> roles, each of which approves before the wave begins"
     )

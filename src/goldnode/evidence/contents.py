@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from email.parser import HeaderParser
 from functools import cached_property
 from posixpath import normpath
 from typing import Any, Protocol
@@ -18,11 +17,10 @@ from packaging.utils import canonicalize_name
 from goldnode.core.errors import ImageError
 from goldnode.evidence import licences
 from goldnode.evidence.layers import IMAGE, WHEELS, FileEntry, Snapshot
-from goldnode.inspect.packages import paragraphs, wheel_record
+from goldnode.inspect.packages import deb_names, dpkg_rows, wheel_headers, wheel_record, wheel_requirements
 from goldnode.oci.layout import OciImage
 
 _SOURCE = re.compile(r"^(\S+)(?:\s+\(([^)]+)\))?$")
-_NAME = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
 class EvidenceDeb(Protocol):
@@ -182,14 +180,17 @@ def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[EvidenceLock] 
 
     `locks` are those of the image and its parents: they have the hash of every deb and wheel.
     """
-    return describe(snapshot, _image(snapshot, image), locks)
+    machine = "aarch64" if image.config.get("architecture") == "arm64" else "x86_64"
+    return describe(snapshot, _image(snapshot, image), locks, machine)
 
 
-def describe(snapshot: Snapshot, said: dict[str, Any], locks: Sequence[EvidenceLock] = ()) -> Contents:
-    """Determine the contents of a root file system. `said` is its own description of itself."""
+def describe(
+    snapshot: Snapshot, said: dict[str, Any], locks: Sequence[EvidenceLock] = (), machine: str = "x86_64"
+) -> Contents:
+    """Determine the contents of a root file system for a machine. `said` is its own description of itself."""
     debs = tuple(_debs(snapshot, locks))
     owners = _owned_by_debs(snapshot, debs)
-    wheels = tuple(_wheels(snapshot, owners, locks))
+    wheels = tuple(_wheels(snapshot, owners, locks, machine))
     unowned = tuple(
         path
         for path, entry in snapshot.files()
@@ -233,27 +234,13 @@ def _os(snapshot: Snapshot) -> dict[str, str]:
 
 def _debs(snapshot: Snapshot, locks: Sequence[EvidenceLock]) -> Iterator[InstalledDeb]:
     locked = {(row.name, row.version, row.architecture): row for lock in locks for row in lock.debs}
-    texts = [snapshot.text("var/lib/dpkg/status") or ""]
-    # Distroless images have one file per package in status.d instead of a status file.
-    texts += [
-        text for path, text in sorted(snapshot.texts.items()) if path.startswith("var/lib/dpkg/status.d/")
-    ]
-    rows = sorted(
-        (
-            row
-            for text in texts
-            for row in paragraphs(text)
-            if row.get("Status", "install ok installed").endswith(" installed")
-        ),
-        key=lambda row: (row.get("Package", ""), row.get("Architecture", "")),
-    )
-    for row in rows:
-        if not {"Package", "Version"} <= row.keys():
-            continue
+    status = snapshot.text("var/lib/dpkg/status")  # its directory may be a link
+    texts = snapshot.texts if status is None else {**snapshot.texts, "var/lib/dpkg/status": status}
+    rows = (row for _, row in dpkg_rows(texts) if "Version" in row)
+    for row in sorted(rows, key=lambda row: (row["Package"], row.get("Architecture", ""))):
         name, version, architecture = row["Package"], row["Version"], row.get("Architecture", "all")
         source = _SOURCE.match(row.get("Source", name))
         origin = locked.get((name, version, architecture))
-        depends = [row.get(part, "") for part in ("Pre-Depends", "Depends")]
         yield InstalledDeb(
             name=name,
             version=version,
@@ -264,21 +251,12 @@ def _debs(snapshot: Snapshot, locks: Sequence[EvidenceLock]) -> Iterator[Install
             summary=row.get("Description", ""),
             maintainer=row.get("Maintainer", ""),
             homepage=row.get("Homepage", ""),
-            depends=tuple(
-                tuple(_names(part, "|")) for text in depends for part in text.split(",") if part.strip()
-            ),
-            provides=tuple(_names(row.get("Provides", ""), ",")),
+            depends=tuple(deb_names(row, "Pre-Depends", "Depends")),
+            provides=tuple(name for names in deb_names(row, "Provides") for name in names),
             sha256=None if origin is None else origin.sha256,
             file=None if origin is None else origin.path.rpartition("/")[2],
             made=origin is not None and origin.made,
         )
-
-
-def _names(text: str, separator: str) -> Iterator[str]:
-    for part in text.split(separator):
-        word = part.strip().split(" ")[0].split("(")[0].partition(":")[0]
-        if word:
-            yield word
 
 
 def _licence(snapshot: Snapshot, name: str) -> str | None:
@@ -312,7 +290,7 @@ def _owned_by_debs(snapshot: Snapshot, debs: Sequence[InstalledDeb]) -> dict[str
 
 
 def _wheels(
-    snapshot: Snapshot, owners: dict[str, str], locks: Sequence[EvidenceLock]
+    snapshot: Snapshot, owners: dict[str, str], locks: Sequence[EvidenceLock], machine: str
 ) -> Iterator[InstalledWheel]:
     """Return the wheels of every dist-info directory that no deb owns. Add their files to `owners`."""
     locked = {(canonicalize_name(row.name), row.version): row for lock in locks for row in lock.wheels}
@@ -334,7 +312,7 @@ def _wheels(
     for folder in folders:
         stem = folder.rpartition("/")[2].removesuffix(".dist-info")
         name, _, version = stem.rpartition("-")
-        headers = _headers(snapshot.texts.get(f"{folder}/METADATA", ""))
+        headers = wheel_headers(snapshot.texts.get(f"{folder}/METADATA", ""))
         name = next(iter(headers.get("name", [])), name)
         version = next(iter(headers.get("version", [])), version)
         record = [(row.path, row.sha256) for row in wheel_record(snapshot.texts.get(f"{folder}/RECORD", ""))]
@@ -354,15 +332,7 @@ def _wheels(
                 licence=licences.wheel(headers),
                 summary=next(iter(headers.get("summary", [])), ""),
                 homepage=next(iter(headers.get("home-page", [])), ""),
-                requires=tuple(
-                    sorted(
-                        {
-                            canonicalize_name(match[1])
-                            for row in headers.get("requires-dist", [])
-                            if (match := _needs(row))
-                        }
-                    )
-                ),
+                requires=tuple(sorted(wheel_requirements(headers, machine))),
                 unpacked=unpacked,
                 files=tuple(path for path in files if not path.startswith(WHEELS)),
                 altered=tuple(altered),
@@ -371,18 +341,6 @@ def _wheels(
             )
         )
     yield from sorted(found, key=lambda wheel: (canonicalize_name(wheel.name), wheel.version))
-
-
-def _needs(row: str) -> re.Match[str] | None:
-    return None if "extra ==" in row or "extra==" in row else _NAME.match(row)
-
-
-def _headers(text: str) -> dict[str, list[str]]:
-    parsed = HeaderParser().parsestr(text.partition("\n\n")[0] + "\n\n")
-    found: dict[str, list[str]] = {}
-    for name, value in parsed.items():
-        found.setdefault(name.lower(), []).append(str(value))
-    return found
 
 
 def _by_content(

@@ -18,8 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
+from goldnode.core.elf import MAGIC, dynamic
 from goldnode.evidence.licences import synopses
-from goldnode.inspect.elf import MAGIC, dynamic
 from goldnode.oci.layout import OciImage, clean, follow, overlay, parents
 
 # Part of the name of every cached index. Increase it when the content of an index changes.

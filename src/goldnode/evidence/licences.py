@@ -1,8 +1,9 @@
 """Licences as SPDX expressions, from Debian's machine-readable copyright files and the metadata of wheels.
 
-A name that is not an SPDX id becomes `LicenseRef-NAME`, never the closest known id. Prose is not interpreted:
-a package with only a prose licence has no stated licence. Debian's short names are defined in
-"Machine-readable debian/copyright file" 1.0, section "License specification".
+`license-expression` parses expressions and has the list of SPDX. A name that is not an SPDX id becomes
+`LicenseRef-NAME`, never the closest known id. Prose is not interpreted: a package with only a prose licence
+has no stated licence. Debian's short names are defined in "Machine-readable debian/copyright file" 1.0,
+section "License specification".
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from license_expression import LicenseExpression, LicenseSymbol
 
 # Debian short names whose SPDX id is spelled differently; lower case, without a trailing "+".
 _DEBIAN = {
@@ -30,7 +35,11 @@ _DEBIAN = {
     "zope-2.1": "ZPL-2.1",
 }
 _GNU = re.compile(r"^(a?gpl|lgpl|gfdl)-?(\d+(?:\.\d+)*)?$")
-_WORD = re.compile(r"\(|\)|,|[^\s(),]+")
+_OPERATOR = re.compile(r"\b(and|or)\b", re.IGNORECASE)
+# A comma that does not precede an operator, or a name directly after a parenthesis: no expression, but prose.
+_PROSE = re.compile(r",(?!\s*(and|or)\b)|\)\s*(?!\)|,|and\b|or\b|$)", re.IGNORECASE)
+# Characters that no SPDX id has, and that the parser refuses.
+_FOREIGN = re.compile(r"[^\w\s.:+()-]")
 _CLASSIFIERS = {
     "apache software license": "Apache-2.0",
     "mit license": "MIT",
@@ -53,12 +62,10 @@ def debian(lines: Iterable[str]) -> str | None:
 
     The lines are joined with AND, because each applies to part of the package's files.
     """
+    from license_expression import combine_expressions  # loads the list of SPDX: takes 0.1 s
+
     found = sorted({expression for line in lines if (expression := _expression(line, _debian_name))})
-    if not found:
-        return None
-    return " AND ".join(
-        f"({item})" if len(found) > 1 and re.search(r" (OR|AND) ", item) else item for item in found
-    )
+    return combine_expressions(found, unique=True).render() if found else None
 
 
 def wheel(headers: dict[str, list[str]]) -> str | None:
@@ -69,8 +76,9 @@ def wheel(headers: dict[str, list[str]]) -> str | None:
     if said := next(iter(headers.get("license-expression", [])), None):
         return _expression(said, _spdx_name)
     said = next((line.strip() for line in headers.get("license", []) if line.strip()), "")
-    # Some wheels put the whole licence text into this header; only a short single line is a name.
-    if said and "\n" not in said and len(said) <= 80:
+    # Old setuptools wrote UNKNOWN for a header that was not given. Some wheels put the whole licence text into
+    # it; only a short single line is a name.
+    if said and said.upper() != "UNKNOWN" and "\n" not in said and len(said) <= 80:
         known = _id(said) or _CLASSIFIERS.get(said.lower())
         return known or _expression(said, _spdx_name, whole=True)
     classified = [
@@ -89,71 +97,62 @@ def references(expression: str) -> list[str]:
 
 def reference(name: str) -> str:
     """Return the `LicenseRef-` id for a licence that SPDX does not list."""
-    return "LicenseRef-" + (re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "unnamed")
+    bare = re.sub(r"[^A-Za-z0-9.]+", "-", name.removeprefix("LicenseRef-")).strip("-.")
+    return f"LicenseRef-{bare or 'unnamed'}"
 
 
 def _expression(text: str, name: Callable[[str], str], *, whole: bool = False) -> str:
-    words = _WORD.findall(text)
-    operators = {"and", "or"}
-    if whole and not operators & {word.lower() for word in words}:
+    """Return the SPDX expression of a text whose names `name` translates; a LicenseRef if it is none.
+
+    `whole`: a text without an operator is one name.
+    """
+    from license_expression import ExpressionError, Licensing  # loads the list of SPDX: takes 0.1 s
+
+    if _PROSE.search(text) or (whole and not _OPERATOR.search(text)):
         return reference(text)
-    # In "A or B, and C", the comma groups the part before it: (A or B) and C.
-    parts: list[str] = []
-    chunk: list[str] = []
-
-    def close() -> None:
-        if chunk:
-            parts.append(name(" ".join(chunk)))
-            chunk.clear()
-
-    for word in words:
-        low = word.lower()
-        if low in operators:
-            close()
-            parts.append(low.upper())
-        elif word == ",":
-            close()
-            parts = ["(", *parts, ")"] if len(parts) > 1 else parts
-        elif word in "()":
-            close()
-            parts.append(word)
-        else:
-            chunk.append(word)
-    close()
-    found = " ".join(parts).replace("( ", "(").replace(" )", ")")
-    return found if _well_formed(parts) else reference(text)
+    licensing = Licensing()
+    try:
+        tree = licensing.parse(_FOREIGN.sub("-", _grouped(text)))
+        if tree is None:
+            return reference(text)
+        names = {symbol: _symbol(symbol, name) for symbol in tree.symbols}
+        return str(licensing.dedup(tree.subs(names)).render())
+    except ExpressionError:
+        return reference(text)
 
 
-def _well_formed(parts: list[str]) -> bool:
-    depth, wanted = 0, True  # whether a name or "(" must come next
-    for part in parts:
-        if part == "(":
-            if not wanted:
-                return False
-            depth += 1
-        elif part == ")":
-            depth -= 1
-            if wanted or depth < 0:
-                return False
-        elif part in ("AND", "OR"):
-            if wanted:
-                return False
-            wanted = True
-        elif not wanted:
-            return False
-        else:
-            wanted = False
-    return not wanted and depth == 0
+def _grouped(text: str) -> str:
+    """Return a text with parentheses for its commas: `A or B, and C` is `(A or B) and C`.
+
+    An operator after a comma binds less than one without, and of such operators the first binds most.
+    """
+    if len({operator.lower() for operator in _OPERATOR.findall(text)}) <= 1:
+        return text.replace(",", "")
+    first, *rest = re.split(r",\s*(and|or)\b", text, flags=re.IGNORECASE)
+    operators, clauses = rest[::2], rest[1::2]
+    if len({operator.lower() for operator in operators}) == 1:
+        return f" {operators[0]} ".join(f"({clause})" for clause in (first, *clauses))
+    grouped = f"({first})"
+    for operator, clause in zip(operators, clauses, strict=True):
+        grouped = f"({grouped} {operator} ({clause}))"
+    return grouped
+
+
+def _symbol(symbol: LicenseSymbol, name: Callable[[str], str]) -> LicenseExpression:
+    from license_expression import LicenseSymbol, LicenseWithExceptionSymbol
+
+    if not isinstance(symbol, LicenseWithExceptionSymbol):
+        return LicenseSymbol(name(symbol.key))
+    licence, exception = symbol.license_symbol.key, symbol.exception_symbol.key
+    known, more = name(licence), _ids().get(exception.lower())
+    # In Debian, the name of an exception is free text: "GPL-2+ with OpenSSL exception".
+    if name is _debian_name or known.startswith("LicenseRef-") or more is None or not more.is_exception:
+        return LicenseSymbol(reference(f"{licence} with {exception}"))
+    return LicenseWithExceptionSymbol(LicenseSymbol(known), LicenseSymbol(more.key, is_exception=True))
 
 
 def _spdx_name(text: str) -> str:
-    base, _, exception = text.partition(" WITH ") if " WITH " in text else text.partition(" with ")
-    known = _id(base.strip())
-    if known and exception and re.fullmatch(r"[A-Za-z0-9.-]+", exception.strip()):
-        return f"{known} WITH {exception.strip()}"
-    if text.startswith("LicenseRef-"):
-        return reference(text.removeprefix("LicenseRef-"))
-    return known if known and not exception else reference(text)
+    return _id(text) or reference(text)
 
 
 def _debian_name(text: str) -> str:
@@ -172,9 +171,21 @@ def _debian_name(text: str) -> str:
     return reference(text)
 
 
-@cache
 def _id(name: str) -> str | None:
-    """Return an SPDX id in its official spelling, or None if SPDX does not list it."""
-    from cyclonedx.spdx import fixup_id  # imported lazily: takes 0.3 s
+    """Return the current SPDX id of a licence in its official spelling, or None if SPDX does not list it."""
+    known = _ids().get(name.lower())
+    return None if known is None or known.is_exception else str(known.key)
 
-    return fixup_id(name)
+
+@cache
+def _ids() -> dict[str, LicenseSymbol]:
+    """Return the licences and exceptions of SPDX by id in lower case. A deprecated id has its successor."""
+    from license_expression import get_spdx_licensing  # loads the list of SPDX: takes 0.1 s
+
+    return {
+        name.lower(): symbol
+        for symbol in get_spdx_licensing().known_symbols.values()
+        for name in (*symbol.aliases, symbol.key)
+        # The list also has ids of ScanCode, which are not of SPDX.
+        if not name.startswith("LicenseRef-") and not symbol.key.startswith("LicenseRef-")
+    }

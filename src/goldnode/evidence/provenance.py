@@ -90,9 +90,7 @@ def provenance(
             "metadata": {"invocationId": built.build_id},
         },
     }
-    return statement(
-        f"{image.backend}:{image.immutable_tag(built.build_id)}", built.digest, PREDICATE, predicate
-    )
+    return statement(image.ref(built.build_id), built.digest, PREDICATE, predicate)
 
 
 def _versions(tools: Mapping[str, str], own: str) -> dict[str, str]:

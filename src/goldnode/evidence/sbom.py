@@ -1,42 +1,64 @@
-"""Software bills of materials of one image, as CycloneDX 1.6 and SPDX 2.3, built from the same data.
+"""Software bill of materials of one image as SPDX 2.3, and what it shares with CycloneDX (`cyclonedx_bom`).
 
-Packages are components with a purl and the hash of the deb or wheel they came from. A file unpacked from a
-wheel to another location is listed with its own hash, and the wheel as its origin. A file of unknown origin
-is listed as such. The time in the documents is that of the image. Serial number and namespace derive from its
-digest.
+Packages have a purl and the hash of the deb or wheel they came from. A file unpacked from a wheel to another
+location is listed with its own hash, and the wheel as its origin. A file of unknown origin is listed as such.
+The time in the documents is that of the image. Serial number and namespace derive from its digest.
+
+The source packages of debs are packages of their own here, because OSV-Scanner finds a source package only by
+a component of its name. They are absent from CycloneDX: grype and Trivy would report each finding twice.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
-from packaging.utils import canonicalize_name
+from packageurl import PackageURL
 
-from goldnode.core.errors import ImageError
 from goldnode.evidence import licences
 from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel, key
 from goldnode.evidence.layers import FileEntry
 from goldnode.oci.layout import OciImage, canonical
 
-_NAMESPACE = uuid.UUID("5f0f6f6c-646e-5f64-9573-626f6d730001")  # private to goldnode; any constant works
+NAMESPACE = uuid.UUID("5f0f6f6c-646e-5f64-9573-626f6d730001")  # private to goldnode; any constant works
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
 def purl(item: InstalledDeb | InstalledWheel, contents: Contents) -> str:
-    """Return the package URL: `pkg:deb/debian/NAME@VERSION?arch=…&distro=…` or `pkg:pypi/NAME@VERSION`."""
-    found = quote(item.version, safe=".-_~")
+    """Return the package URL: `pkg:deb/debian/NAME@VERSION?arch=…&distro=…&upstream=…` or `pkg:pypi/NAME@VERSION`.
+
+    `upstream` is the source package, as syft writes it and grype reads it: `SOURCE` or `SOURCE@VERSION`, and
+    absent if it has the name and the version of the package.
+    """
     if isinstance(item, InstalledWheel):
-        return f"pkg:pypi/{quote(canonicalize_name(item.name), safe='.-_~')}@{found}"
+        return PackageURL("pypi", None, item.name, item.version).to_string()
     if item.made:
-        return f"pkg:deb/goldnode/{item.name}@{found}?arch={item.architecture}"
-    family = contents.os.get("ID", "unknown")
-    distro = f"&distro={family}-{contents.os['VERSION_ID']}" if "VERSION_ID" in contents.os else ""
-    return f"pkg:deb/{family}/{quote(item.name, safe='.-_~')}@{found}?arch={item.architecture}{distro}"
+        return PackageURL("deb", "goldnode", item.name, item.version, {"arch": item.architecture}).to_string()
+    qualifiers = {"arch": item.architecture, **_distro(contents)}
+    if item.source_version != item.version:
+        qualifiers["upstream"] = f"{item.source}@{item.source_version}"
+    elif item.source != item.name:
+        qualifiers["upstream"] = item.source
+    return PackageURL("deb", _family(contents), item.name, item.version, qualifiers).to_string()
+
+
+def source_purl(name: str, stated: str, contents: Contents) -> str:
+    """Return the package URL of a source package of the distribution. `stated` is its version."""
+    qualifiers = {"arch": "source", **_distro(contents)}
+    return PackageURL("deb", _family(contents), name, stated, qualifiers).to_string()
+
+
+def _family(contents: Contents) -> str:
+    return contents.os.get("ID", "unknown")
+
+
+def _distro(contents: Contents) -> dict[str, str]:
+    release = contents.os.get("VERSION_ID") or contents.os.get("VERSION_CODENAME")
+    return {"distro": f"{_family(contents)}-{release}"} if release else {}
 
 
 @dataclass(frozen=True)
@@ -45,6 +67,7 @@ class Subject:
 
     `digest` identifies it, `sha256` (hex) is that of its content, `created` its own time (RFC 3339). `kind`
     and `purpose` are the types that CycloneDX and SPDX use for it. `scheme` is the prefix of its reference.
+    `config` is the digest of a container image's configuration, by which Trivy names the image.
     """
 
     name: str
@@ -54,93 +77,16 @@ class Subject:
     kind: str = "container"
     purpose: str = "CONTAINER"
     scheme: str = "oci"
+    config: str = ""
 
 
 def subject(image: OciImage, contents: Contents) -> Subject:
     """Return a container image as subject: its digest, and the name in its own metadata."""
     name = str(contents.image.get("name") or image.labels.get("org.opencontainers.image.title") or "image")
-    return Subject(name, contents.digest, contents.digest.removeprefix("sha256:"), _created(image))
-
-
-def cyclonedx(image: OciImage | Subject, contents: Contents, more: Sequence[Mapping[str, Any]] = ()) -> bytes:
-    """Return the CycloneDX 1.6 document. `more` are components that the root file system does not show."""
-    about = image if isinstance(image, Subject) else subject(image, contents)
-    refs = {key(item): purl(item, contents) for item in contents.packages}
-    root = f"{about.scheme}:{about.digest}"
-    given = {str(row["bom-ref"]) for row in more}
-    components = [_component(item, contents, refs) for item in contents.packages] + [
-        dict(row) for row in more
-    ]
-    components += [
-        row
-        for path in contents.unowned
-        if (row := _file(path, contents, "not known"))["bom-ref"] not in given
-    ]
-    if contents.os:
-        components.append(
-            {
-                "type": "operating-system",
-                "bom-ref": f"os:{contents.os.get('ID', 'linux')}",
-                "name": contents.os.get("ID", "linux"),
-                "version": contents.os.get("VERSION_ID", ""),
-                "description": contents.os.get("PRETTY_NAME", ""),
-            }
-        )
-    components.sort(key=lambda row: row["bom-ref"])
-    document = {
-        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, f'cyclonedx {about.digest}')}",
-        "version": 1,
-        "metadata": {
-            "timestamp": about.created,
-            "tools": {
-                "components": [{"type": "application", "name": "goldnode", "version": version("goldnode")}]
-            },
-            "component": {
-                "type": about.kind,
-                "bom-ref": root,
-                "name": about.name,
-                "version": about.digest,
-                "hashes": [{"alg": "SHA-256", "content": about.sha256}],
-                "properties": _properties(
-                    {
-                        f"goldnode:{name}": value
-                        for name, value in contents.image.items()
-                        if isinstance(value, str) and name != "name"
-                    }
-                ),
-            },
-        },
-        "components": components,
-        "dependencies": [
-            {"ref": root, "dependsOn": sorted(refs.values())},
-            *(
-                {"ref": refs[name], "dependsOn": sorted(refs[other] for other in others)}
-                for name, others in sorted(contents.dependencies.items(), key=lambda row: refs[row[0]])
-            ),
-        ],
-    }
-    return canonical(document)
-
-
-def validate(document: bytes) -> None:
-    """Validate a CycloneDX document against the schema bundled with its library.
-
-    Raise ImageError with the first fault.
-    """
-    from cyclonedx.schema import SchemaVersion
-    from cyclonedx.validation.json import JsonStrictValidator
-
-    fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(document.decode())
-    if fault is not None:
-        data = fault.data
-        where = "/".join(str(part) for part in getattr(data, "absolute_path", ()))
-        raise ImageError(
-            f"the SBOM is no valid CycloneDX 1.6: {where}: {getattr(data, 'message', data)}",
-            remedy="report this: goldnode wrote it",
-        )
+    config = str(image.manifest["config"]["digest"])
+    return Subject(
+        name, contents.digest, contents.digest.removeprefix("sha256:"), _created(image), config=config
+    )
 
 
 def spdx(
@@ -156,8 +102,15 @@ def spdx(
     about = image if isinstance(image, Subject) else subject(image, contents)
     items = contents.packages
     ids = {key(item): "SPDXRef-" + "-".join(_safe(part) for part in key(item).split(":")) for item in items}
+    sources = {
+        (
+            item.source,
+            item.source_version,
+        ): f"SPDXRef-source-{_safe(item.source)}-{_safe(item.source_version)}"
+        for item in contents.debs
+        if not item.made
+    }
     root = "SPDXRef-image"
-    name = about.name
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", root)]
     relations += [(root, "CONTAINS", ref) for ref in ids.values()]
     relations += [
@@ -165,85 +118,76 @@ def spdx(
         for one, others in contents.dependencies.items()
         for other in others
     ]
-    files, origins = [], dict[str, str]()
-    for wheel in contents.wheels:
-        for path in wheel.files if wheel.unpacked else ():
-            origins[path] = ids[key(wheel)]
-    entries = {path: contents.snapshot.entries[path] for path in {*origins, *contents.unowned}}
-    for path, (entry, origin) in (more or {}).items():
-        entries[path] = entry
-        if origin is not None:
-            origins[path] = ids[origin]
-    for path, entry in sorted(entries.items()):
-        ref = f"SPDXRef-file-{uuid.uuid5(_NAMESPACE, path)}"
-        files.append(
-            {
-                "SPDXID": ref,
-                "fileName": f"./{path}",
-                "checksums": [
-                    {"algorithm": "SHA1", "checksumValue": entry.sha1},
-                    {"algorithm": "SHA256", "checksumValue": entry.sha256},
-                ],
-                "licenseConcluded": "NOASSERTION",
-                "copyrightText": "NOASSERTION",
-                **(
-                    {}
-                    if path in origins
-                    else {"comment": "no deb and no wheel of the image accounts for this file"}
-                ),
-            }
-        )
-        if path in origins:
-            # Not CONTAINS: it would claim that the package was analysed file by file. A wheel unpacked to
-            # another layout was not.
-            relations.append((ref, "EXPANDED_FROM_ARCHIVE", origins[path]))
-    packages = [
-        {
-            "SPDXID": root,
-            "name": name,
-            "versionInfo": about.digest,
-            "primaryPackagePurpose": about.purpose,
-            "checksums": [{"algorithm": "SHA256", "checksumValue": about.sha256}],
-            **_UNSTATED,
-            "licenseDeclared": "NOASSERTION",
-        },
-        *(_package(item, contents, ids[key(item)]) for item in items),
+    relations += [
+        (ids[key(item)], "GENERATED_FROM", sources[item.source, item.source_version])
+        for item in contents.debs
+        if not item.made
     ]
+    packages = [
+        _root(about, root),
+        *(_package(item, contents, ids[key(item)]) for item in items),
+        *(_source(name, stated, contents, ref) for (name, stated), ref in sources.items()),
+    ]
+    if contents.os:
+        system = _operating_system(contents.os)
+        packages.append(system)
+        relations.append((root, "CONTAINS", system["SPDXID"]))
     packages.sort(key=lambda row: str(row["SPDXID"]))
+    files, extracted = _files(contents, ids, more or {})
+    relations += extracted
     named = sorted({ref for item in items if item.licence for ref in licences.references(item.licence)})
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
-        "name": name,
+        "name": about.name,
         "documentNamespace": (
-            f"https://spdx.org/spdxdocs/{quote(name)}-{uuid.uuid5(_NAMESPACE, f'spdx {about.digest}')}"
+            f"https://spdx.org/spdxdocs/{quote(about.name)}-{uuid.uuid5(NAMESPACE, f'spdx {about.digest}')}"
         ),
         "creationInfo": {"created": about.created, "creators": [f"Tool: goldnode-{version('goldnode')}"]},
         "packages": packages,
-        **({"files": files} if files else {}),
         "relationships": [
             {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
             for one, kind, other in sorted(set(relations))
         ],
-        **(
-            {
-                "hasExtractedLicensingInfos": [
-                    {
-                        "licenseId": ref,
-                        "name": ref.removeprefix("LicenseRef-"),
-                        "extractedText": (
-                            "Not copied here: the package's own licence file in the image has the text."
-                        ),
-                    }
-                    for ref in named
-                ]
-            }
-            if named
-            else {}
-        ),
     }
+    if files:
+        document["files"] = files
+    if named:
+        document["hasExtractedLicensingInfos"] = [_extracted(ref) for ref in named]
     return canonical(document)
+
+
+def _files(
+    contents: Contents, ids: Mapping[str, str], more: Mapping[str, tuple[FileEntry, str | None]]
+) -> tuple[list[dict[str, Any]], list[tuple[str, str, str]]]:
+    """Return the files that the document lists, and their relations to the packages they came from."""
+    origins = {path: ids[key(wheel)] for wheel in contents.wheels if wheel.unpacked for path in wheel.files}
+    entries = {path: contents.snapshot.entries[path] for path in {*origins, *contents.unowned}}
+    for path, (entry, origin) in more.items():
+        entries[path] = entry
+        if origin is not None:
+            origins[path] = ids[origin]
+    files, relations = [], []
+    for path, entry in sorted(entries.items()):
+        row: dict[str, Any] = {
+            "SPDXID": f"SPDXRef-file-{uuid.uuid5(NAMESPACE, path)}",
+            "fileName": f"./{path}",
+            "checksums": [
+                {"algorithm": "SHA1", "checksumValue": entry.sha1},
+                {"algorithm": "SHA256", "checksumValue": entry.sha256},
+            ],
+            "licenseConcluded": "NOASSERTION",
+            "copyrightText": "NOASSERTION",
+        }
+        if path in origins:
+            # Not CONTAINS: it would claim that the package was analysed file by file. A wheel unpacked to
+            # another layout was not.
+            relations.append((row["SPDXID"], "EXPANDED_FROM_ARCHIVE", origins[path]))
+        else:
+            row["comment"] = "no deb and no wheel of the image accounts for this file"
+        files.append(row)
+    return files, relations
 
 
 _UNSTATED = {
@@ -260,56 +204,57 @@ def _created(image: OciImage) -> str:
     return said[:19] + "Z" if len(said) >= 19 else _EPOCH
 
 
-def _component(
-    item: InstalledDeb | InstalledWheel, contents: Contents, refs: dict[str, str]
-) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "type": "library",
-        "bom-ref": refs[key(item)],
-        "name": item.name,
-        "version": item.version,
-        "purl": refs[key(item)],
-    }
-    if item.summary:
-        found["description"] = item.summary
-    if item.sha256 is not None:
-        found["hashes"] = [{"alg": "SHA-256", "content": item.sha256}]
-    if item.licence is not None:
-        found["licenses"] = [{"expression": item.licence, "acknowledgement": "declared"}]
-    if isinstance(item, InstalledDeb):
-        if item.maintainer:
-            found["supplier"] = {"name": item.maintainer.partition(" <")[0]}
-        found["properties"] = _properties(
-            {"goldnode:source": f"{item.source} {item.source_version}", "goldnode:file": item.file or ""}
-        )
-    else:
-        found["properties"] = _properties(
-            {
-                "goldnode:file": item.file or "",
-                "goldnode:unpacked": "true" if item.unpacked else "",
-                "goldnode:altered": " ".join(item.altered),
-            }
-        )
-        if item.unpacked and item.files:
-            found["components"] = [_file(path, contents, refs[key(item)]) for path in item.files]
-    if not found["properties"]:
-        del found["properties"]
-    return found
-
-
-def _file(path: str, contents: Contents, origin: str) -> dict[str, Any]:
-    entry = contents.snapshot.entries[path]
+def _root(about: Subject, ref: str) -> dict[str, Any]:
     return {
-        "type": "file",
-        "bom-ref": f"file:/{quote(path)}",
-        "name": f"/{path}",
-        "hashes": [{"alg": "SHA-1", "content": entry.sha1}, {"alg": "SHA-256", "content": entry.sha256}],
-        "properties": _properties({"goldnode:origin": origin, "goldnode:soname": entry.soname}),
+        "SPDXID": ref,
+        "name": about.name,
+        "versionInfo": about.digest,
+        "primaryPackagePurpose": about.purpose,
+        "checksums": [{"algorithm": "SHA256", "checksumValue": about.sha256}],
+        **_UNSTATED,
+        "licenseDeclared": "NOASSERTION",
     }
 
 
-def _properties(values: dict[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "value": value} for name, value in sorted(values.items()) if value]
+def _operating_system(release: Mapping[str, str]) -> dict[str, Any]:
+    """Return the distribution. Trivy recognises it by the beginning of its id."""
+    family = release.get("ID", "linux")
+    found = {
+        "SPDXID": f"SPDXRef-OperatingSystem-{_safe(family)}",
+        "name": family,
+        "primaryPackagePurpose": "OPERATING-SYSTEM",
+        **_UNSTATED,
+        "licenseDeclared": "NOASSERTION",
+    }
+    return found | ({"versionInfo": release["VERSION_ID"]} if "VERSION_ID" in release else {})
+
+
+def _source(name: str, stated: str, contents: Contents, ref: str) -> dict[str, Any]:
+    return {
+        "SPDXID": ref,
+        "name": name,
+        "versionInfo": stated,
+        "primaryPackagePurpose": "SOURCE",
+        **_UNSTATED,
+        "licenseDeclared": "NOASSERTION",
+        "externalRefs": [_reference(source_purl(name, stated, contents))],
+    }
+
+
+def _reference(locator: str) -> dict[str, str]:
+    return {
+        "referenceCategory": "PACKAGE-MANAGER",
+        "referenceType": "purl",
+        "referenceLocator": locator,
+    }
+
+
+def _extracted(ref: str) -> dict[str, str]:
+    return {
+        "licenseId": ref,
+        "name": ref.removeprefix("LicenseRef-"),
+        "extractedText": "Not copied here: the package's own licence file in the image has the text.",
+    }
 
 
 def _package(item: InstalledDeb | InstalledWheel, contents: Contents, ref: str) -> dict[str, Any]:
@@ -319,13 +264,7 @@ def _package(item: InstalledDeb | InstalledWheel, contents: Contents, ref: str) 
         "versionInfo": item.version,
         **_UNSTATED,
         "licenseDeclared": item.licence or "NOASSERTION",
-        "externalRefs": [
-            {
-                "referenceCategory": "PACKAGE-MANAGER",
-                "referenceType": "purl",
-                "referenceLocator": purl(item, contents),
-            }
-        ],
+        "externalRefs": [_reference(purl(item, contents))],
     }
     if item.sha256 is not None:
         found["checksums"] = [{"algorithm": "SHA256", "checksumValue": item.sha256}]
@@ -334,7 +273,8 @@ def _package(item: InstalledDeb | InstalledWheel, contents: Contents, ref: str) 
     if item.summary:
         found["summary"] = item.summary
     if isinstance(item, InstalledDeb):
-        found["sourceInfo"] = f"built from {item.source} {item.source_version}"
+        # Trivy reads the source package from this text.
+        found["sourceInfo"] = f"built package from: {item.source} {item.source_version}"
     return found
 
 

@@ -129,16 +129,21 @@ def load_signer(path: Path) -> EnvelopeSigner:
 
 def load_public(path: Path) -> list[SSlibKey]:
     """Read the public keys of a file, one or more PEM blocks. Raise SigningKeyError."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    from securesystemslib.signer import SSlibKey
-
     try:
         data = path.read_bytes()
     except OSError as problem:
         raise SigningKeyError(
             f"the public key cannot be read: {problem.strerror}", file=path, remedy="correct its name"
         ) from problem
+    return read_public(data, path)
+
+
+def read_public(data: bytes, path: Path) -> list[SSlibKey]:
+    """Read public keys, one or more PEM blocks. `path` is the file that has them. Raise SigningKeyError."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.signer import SSlibKey
+
     if b"PRIVATE KEY" in data:
         raise SigningKeyError(
             "this is a secret key, where its public half is asked for",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from goldnode import evidence
 from goldnode.core.errors import ImageError
 from goldnode.core.files import sha256_of
-from goldnode.evidence import signatures
+from goldnode.evidence import cosign, signatures
 from goldnode.oci.layout import Layout, OciImage
 
 if TYPE_CHECKING:
@@ -37,13 +37,15 @@ State = Literal["ok", "refused", "not_verified", "note"]
 class AttachedDocument:
     """A document attached to an image.
 
-    `artefact` is the digest of the artefact's manifest, `digest` that of the document itself.
+    `artefact` is the digest of the artefact's manifest, `digest` that of the document itself. `signature` is
+    that of a signature in the form of cosign, in base64.
     """
 
     type: str
     artefact: str
     digest: str
     data: bytes
+    signature: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def documents(layout: Layout, digest: str) -> list[AttachedDocument]:
                     descriptor.digest,
                     layer["digest"],
                     layout.read(layer["digest"]),
+                    str((layer.get("annotations") or {}).get(cosign.ANNOTATION, "")),
                 )
             )
     return sorted(found, key=lambda row: (row.type, row.digest))
@@ -210,6 +213,10 @@ def _subjects(row: AttachedDocument) -> list[str]:
         if not found:
             raise ImageError("it is no in-toto statement about an image")
         return found
+    if row.type == cosign.SIGNATURE:
+        return [cosign.stated(row.data)[0]]
+    if row.type == cosign.BUNDLE:
+        return signatures.subjects(signatures.payload_of(cosign.envelope_of(row.data)))
     if row.type == evidence.CYCLONEDX:
         hashes = document["metadata"]["component"]["hashes"]
         return [f"sha256:{item['content']}" for item in hashes if item["alg"] == "SHA-256"]
@@ -284,7 +291,9 @@ def signed(
     for row in attached:
         if row.type == evidence.SIGNATURE:
             continue
-        if (row.type, row.digest) in listed:
+        if row.type in (cosign.SIGNATURE, cosign.BUNDLE):
+            rows.append(_of_cosign(row, keys))
+        elif (row.type, row.digest) in listed:
             rows.append(VerificationRow(_name(row), "ok", "signed for"))
         elif row.type in evidence.SIGNED:
             rows.append(
@@ -302,3 +311,17 @@ def signed(
             except ImageError as problem:
                 rows.append(VerificationRow(_name(row), "refused", problem.message))
     return rows
+
+
+def _of_cosign(row: AttachedDocument, keys: Sequence[SSlibKey]) -> VerificationRow:
+    """Check a signature or attestation in the form of cosign. One by an unknown key is a note."""
+    unknown = "no key that is known here made it, or it was altered"
+    if row.type == cosign.SIGNATURE:
+        key = cosign.signed_by(row.data, row.signature, keys)
+        detail = unknown if key is None else f"by key {key[:12]}, for {cosign.stated(row.data)[1]}"
+        return VerificationRow(_name(row), "note" if key is None else "ok", detail)
+    try:
+        predicate = json.loads(cosign.open_bundle(row.data, keys)).get("predicateType")
+    except (ImageError, ValueError, AttributeError):
+        return VerificationRow(_name(row), "note", unknown)
+    return VerificationRow(_name(row), "ok", str(predicate))

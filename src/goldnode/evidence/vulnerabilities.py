@@ -1,10 +1,10 @@
 """Known vulnerabilities of an image's packages, from databases that the caller supplies.
 
 Two formats are supported: the Debian security tracker's JSON (by source package and release), and OSV (a
-record, a list, a directory or an archive of records; ecosystems PyPI and Debian). goldnode fetches no
-database. A package that no supplied database covers is *not checked*. A package whose name is in no database
-has *no record*. Neither means that the package is safe. Libraries bundled inside a wheel are covered only by
-records about the wheel.
+record, a list, a directory or an archive of records; ecosystems PyPI and Debian). `scan_reports` reads the
+reports of scanners in place of a database. goldnode fetches no database. A package that no supplied database
+covers is *not checked*. A package whose name is in no database has *no record*. Neither means that the
+package is safe. Libraries bundled inside a wheel are covered only by records about the wheel.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import hashlib
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from packaging.utils import canonicalize_name
 
@@ -27,6 +27,15 @@ from goldnode.node.state.debversion import compare
 from goldnode.oci.layout import canonical
 
 KINDS = ("debian", "osv")
+LEVELS = ("negligible", "low", "medium", "high", "critical")
+# Words of the Debian tracker, of OSV records and of scanners -> level.
+_LEVELS = {
+    **{level: level for level in LEVELS},
+    "unimportant": "negligible",
+    "minor": "low",
+    "moderate": "medium",
+    "important": "high",
+}
 
 
 @dataclass(frozen=True)
@@ -46,10 +55,18 @@ class VulnerabilityFinding:
 class Database(Protocol):
     """A vulnerability database, loaded."""
 
-    label: str
+    @property
+    def label(self) -> str:
+        """Return its name in findings."""
 
     def about(self) -> dict[str, Any]:
         """Return the kind, sha256 and date of the database, and the source of that date."""
+
+    def covers(self, kind: str, contents: Contents) -> int | None:
+        """Return the number of packages that it has records of, for the debs or the wheels of an image.
+
+        0: it does not cover them. None: it does, and does not state the number.
+        """
 
     def check(
         self, item: InstalledDeb | InstalledWheel, contents: Contents
@@ -60,8 +77,23 @@ class Database(Protocol):
         """
 
 
+def level(severity: str) -> str:
+    """Return one of LEVELS for a severity in words or a CVSS score; `unknown` for any other text.
+
+    The levels of scores are those of CVSS 3.1, section 5 (first.org/cvss/v3-1/specification-document).
+    """
+    word = severity.strip().lower()
+    if re.fullmatch(r"\d{1,2}(\.\d+)?", word):
+        score = float(word)
+        bounds = ((9.0, "critical"), (7.0, "high"), (4.0, "medium"), (0.1, "low"))
+        return next((name for bound, name in bounds if score >= bound), "negligible")
+    return _LEVELS.get(word, "unknown")
+
+
 @dataclass(frozen=True)
-class _About:
+class About:
+    """Origin of a database or a report: its kind, file name and digest, its date, and what states the date."""
+
     kind: str
     name: str
     sha256: str
@@ -78,30 +110,42 @@ class _About:
         }
 
 
+@runtime_checkable
+class ScannerReport(Database, Protocol):
+    """The report of a scanner, in place of a database."""
+
+    def others(self, contents: Contents) -> list[VulnerabilityFinding]:
+        """Return the findings about packages that the image's SBOM does not list."""
+
+
 def load(text: str, base: Path | None = None) -> Database:
     """Load the database `KIND=FILE[@YYYY-MM-DD]`. Raise ImageError.
 
     The date is the given one, otherwise that of the newest record (OSV), otherwise the modification time of
     the file. The report names its source.
     """
-    kind, _, rest = text.partition("=")
-    if kind not in KINDS or not rest:
-        raise ImageError(
-            f'"{text}" names no vulnerability database, expected KIND=FILE[@YYYY-MM-DD]',
-            remedy=nearest(kind, KINDS) if kind not in KINDS else "add the file",
-        )
-    name, _, day = rest.rpartition("@") if re.search(r"@\d{4}-\d\d-\d\d$", rest) else (rest, "", "")
-    path = (base or Path.cwd()) / Path(name).expanduser()
-    if not path.exists():
-        raise ImageError(
-            "the vulnerability database does not exist", file=path, remedy="fetch it, or correct its name"
-        )
+    kind, path, day = named_file(text, KINDS, "vulnerability database", base)
     try:
         return _Debian(path, day) if kind == "debian" else _Osv(path, day)
     except (OSError, ValueError, zipfile.BadZipFile) as problem:
         raise ImageError(
             f"the vulnerability database cannot be read: {problem}", file=path, remedy="fetch it again"
         ) from problem
+
+
+def named_file(text: str, kinds: Sequence[str], what: str, base: Path | None) -> tuple[str, Path, str]:
+    """Return kind, file and day (`""` without one) of `KIND=FILE[@YYYY-MM-DD]`. Raise ImageError."""
+    kind, _, rest = text.partition("=")
+    if kind not in kinds or not rest:
+        raise ImageError(
+            f'"{text}" names no {what}, expected KIND=FILE[@YYYY-MM-DD]',
+            remedy=nearest(kind, kinds) if kind not in kinds else "add the file",
+        )
+    name, _, day = rest.rpartition("@") if re.search(r"@\d{4}-\d\d-\d\d$", rest) else (rest, "", "")
+    path = (base or Path.cwd()) / Path(name).expanduser()
+    if not path.exists():
+        raise ImageError(f"the {what} does not exist", file=path, remedy="fetch it, or correct its name")
+    return kind, path, day
 
 
 class _Debian:
@@ -119,11 +163,20 @@ class _Debian:
             if isinstance(row, dict)
             for name in row.get("releases", {})
         }
-        date, where = (day, "given") if day else (_file_date(path), "the file's own date")
-        self._about = _About("debian", path.name, hashlib.sha256(data).hexdigest(), date, where)
+        date, where = (day, "given") if day else (file_date(path), "the file's own date")
+        self._about = About("debian", path.name, hashlib.sha256(data).hexdigest(), date, where)
 
     def about(self) -> dict[str, Any]:
         return {**self._about.document(), "releases": sorted(self._releases), "sources": len(self._db)}
+
+    def covers(self, kind: str, contents: Contents) -> int | None:
+        release = contents.os.get("VERSION_CODENAME", "")
+        if kind != "deb" or contents.os.get("ID") != "debian":
+            return 0
+        return sum(
+            any(release in row.get("releases", {}) for row in rows.values() if isinstance(row, dict))
+            for rows in self._db.values()
+        )
 
     def check(
         self, item: InstalledDeb | InstalledWheel, contents: Contents
@@ -200,12 +253,16 @@ class _Osv:
             if day
             else (newest, "its newest record")
             if newest
-            else (_file_date(path), "the file's own date")
+            else (file_date(path), "the file's own date")
         )
-        self._about = _About("osv", path.name, hasher.hexdigest(), date, where)
+        self._about = About("osv", path.name, hasher.hexdigest(), date, where)
 
     def about(self) -> dict[str, Any]:
         return {**self._about.document(), "ecosystems": sorted(self._ecosystems), "records": self._count}
+
+    def covers(self, kind: str, contents: Contents) -> int | None:
+        wanted = "PyPI" if kind == "wheel" else ecosystem_of(contents)
+        return len([name for ecosystem, name in self._rows if ecosystem == wanted])
 
     def check(
         self, item: InstalledDeb | InstalledWheel, contents: Contents
@@ -213,7 +270,7 @@ class _Osv:
         if isinstance(item, InstalledWheel):
             ecosystem, name, version = "PyPI", str(canonicalize_name(item.name)), item.version
         else:
-            ecosystem = f"{contents.os.get('ID', '').capitalize()}:{contents.os.get('VERSION_ID', '')}"
+            ecosystem = ecosystem_of(contents)
             name, version = item.source, item.source_version
         if ecosystem not in self._ecosystems:
             return f"not checked: the OSV database does not cover {ecosystem}"
@@ -222,7 +279,7 @@ class _Osv:
             return "no record"
         found: dict[str, VulnerabilityFinding] = {}
         for row in rows:
-            hit, fixed = _affected(row["affected"], ecosystem, version)
+            hit, fixed = affected(row["affected"], ecosystem, version)
             if hit is None:
                 return f"not checked: version {version} cannot be compared with the OSV database's"
             if hit:
@@ -232,14 +289,19 @@ class _Osv:
                     package=item.name,
                     version=item.version,
                     fixed=fixed,
-                    severity=_severity(record, row["affected"]),
+                    severity=severity_of(record, row["affected"]),
                     database=self.label,
                     aliases=tuple(sorted(record.get("aliases", []))),
                 )
         return [found[name] for name in sorted(found)]
 
 
-def _file_date(path: Path) -> str:
+def ecosystem_of(contents: Contents) -> str:
+    """Return the name of an image's distribution in OSV: `Debian:12`."""
+    return f"{contents.os.get('ID', '').capitalize()}:{contents.os.get('VERSION_ID', '')}"
+
+
+def file_date(path: Path) -> str:
     return dt.datetime.fromtimestamp(path.stat().st_mtime, dt.UTC).date().isoformat()
 
 
@@ -258,7 +320,7 @@ def _records(path: Path) -> Iterator[bytes]:
         yield path.read_bytes()
 
 
-def _affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool | None, str | None]:
+def affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool | None, str | None]:
     """Return whether a version is affected, and the first later version that is not.
 
     The first value is None if the version cannot be compared. This follows the evaluation algorithm of the
@@ -312,7 +374,7 @@ def _compare(left: str, right: str, ecosystem: str) -> int:
     return (one > other) - (one < other)
 
 
-def _severity(record: dict[str, Any], affected: dict[str, Any]) -> str:
+def severity_of(record: dict[str, Any], affected: dict[str, Any]) -> str:
     for place in (affected, record):
         for group in ("database_specific", "ecosystem_specific"):
             said = place.get(group, {})
@@ -334,6 +396,7 @@ class VulnerabilityReport:
     checked: int
     no_record: list[str]
     not_checked: list[tuple[str, str]] = field(default_factory=list)
+    coverage: list[dict[str, Any]] = field(default_factory=list)
 
     def data(self) -> dict[str, Any]:
         """Return the data of the attached document."""
@@ -343,6 +406,7 @@ class VulnerabilityReport:
         return {
             "subject": self.subject,
             "databases": self.databases,
+            "coverage": self.coverage,
             "state": "not_checked"
             if not self.checked
             else "partly_checked"
@@ -382,7 +446,12 @@ class VulnerabilityReport:
         if not self.databases:
             return "not checked: no vulnerability database was named"
         fixable = len([item for item in self.findings if item.fixed])
-        bases = ", ".join(f"{row['kind']} of {row['date']} ({row['date_from']})" for row in self.databases)
+        bases = ", ".join(
+            f"{row['kind']} of {row['date']} ({row['date_from']})"
+            if row["date"]
+            else f"{row['kind']} without a date"
+            for row in self.databases
+        )
         found = f"{len(self.findings)} known, {fixable} of them with a fix; {self.checked} packages checked"
         return (
             f"{found}, {len(self.no_record)} without a record, {len(self.not_checked)} not checked; {bases}"
@@ -390,9 +459,9 @@ class VulnerabilityReport:
 
 
 def report(contents: Contents, databases: Sequence[Database]) -> VulnerabilityReport:
-    """Check the packages of an image against the databases.
+    """Check the packages of an image against databases and scanners' reports.
 
-    A package counts as checked if at least one database covers it.
+    A package counts as checked if at least one of them covers it.
     """
     findings: list[VulnerabilityFinding] = []
     checked, no_record, not_checked = 0, [], []
@@ -411,7 +480,11 @@ def report(contents: Contents, databases: Sequence[Database]) -> VulnerabilityRe
         else:
             why = "; ".join(dict.fromkeys(text.removeprefix("not checked: ") for text in said))
             not_checked.append((name, why or "no vulnerability database was named"))
-    findings.sort(key=lambda row: (row.package, row.id, row.database))
+    for database in databases:
+        if isinstance(database, ScannerReport):
+            findings += database.others(contents)
+    # A scanner states a finding about a source package once, and each of its binary packages has it.
+    findings = sorted(dict.fromkeys(findings), key=lambda row: (row.package, row.id, row.database))
     return VulnerabilityReport(
         contents.digest,
         [database.about() for database in databases],
@@ -419,4 +492,34 @@ def report(contents: Contents, databases: Sequence[Database]) -> VulnerabilityRe
         checked,
         sorted(no_record),
         sorted(not_checked),
+        [
+            _coverage(items, contents, databases, {name for name, _ in not_checked})
+            for items in (contents.debs, contents.wheels)
+            if items
+        ],
     )
+
+
+def _coverage(
+    items: Sequence[InstalledDeb | InstalledWheel],
+    contents: Contents,
+    databases: Sequence[Database],
+    unchecked: Set[str],
+) -> dict[str, Any]:
+    """Return what covers the debs or the wheels of an image.
+
+    `known` is the number of packages that the largest database has records of, null if only a scanner's report
+    covers them. `databases` are the positions of those that cover them in the report's list.
+    """
+    kind = items[0].kind
+    known = [database.covers(kind, contents) for database in databases]
+    counts = [number for number in known if number]
+    return {
+        "kind": kind,
+        "ecosystem": "PyPI" if kind == "wheel" else ecosystem_of(contents),
+        "packages": len(items),
+        "checked": len([item for item in items if f"{item.name} {item.version}" not in unchecked]),
+        "known": max(counts, default=None if None in known else 0),
+        "scanned": None in known,
+        "databases": [number for number, count in enumerate(known) if count != 0],
+    }

@@ -14,11 +14,12 @@ from typing import Literal
 
 from goldnode import evidence
 from goldnode.core.errors import ImageError
-from goldnode.evidence import sbom, signatures, size, vulnerabilities
+from goldnode.evidence import cosign, sbom, signatures, size, vulnerabilities
 from goldnode.evidence.contents import Contents, EvidenceLock, contents
 from goldnode.evidence.diff import compare_images
 from goldnode.evidence.layers import snapshot
 from goldnode.evidence.provenance import PREDICATE, provenance
+from goldnode.evidence.scan_reports import ScanReport
 from goldnode.evidence.verify import documents, sign
 from goldnode.evidence.writer import EvidenceOptions, EvidenceWriter, WrittenEvidence
 from goldnode.oci.layout import Layout, OciImage, canonical
@@ -27,9 +28,14 @@ from goldnode.oci.model import Built, ImageSpec
 
 @dataclass(frozen=True)
 class ImageEvidenceOptions(EvidenceOptions):
-    """Inputs besides the image. `against` is the digest of the image to compare with."""
+    """Inputs besides the image.
+
+    `against` is the digest of the image to compare with. `registry` is where the image will be published, as
+    its signature for cosign states.
+    """
 
     against: str | None = None
+    registry: str = ""
 
 
 def examine(
@@ -74,9 +80,11 @@ def _write(
     locks: Sequence[EvidenceLock],
     options: ImageEvidenceOptions,
 ) -> list[WrittenEvidence]:
+    from goldnode.evidence.cyclonedx_bom import cyclonedx  # its library takes 0.3 s to load
+
     found, there = examine(layout, built.digest, locks, options.cache)
     put = _AttachedEvidence(layout, built.digest)
-    bill = sbom.cyclonedx(found, there)
+    bill = cyclonedx(found, there)
     files = sum(len(wheel.files) for wheel in there.wheels if wheel.unpacked)
     packages = (
         f"{len(there.debs)} debs, {len(there.wheels)} wheels, {files} files unpacked from wheels, "
@@ -88,6 +96,9 @@ def _write(
     ]
     statement = provenance(image, built, locks, there, builder=options.builder, base=found.labels)
     written.append(put.provenance(evidence.PROVENANCE, statement, options))
+    for database in options.databases:
+        if isinstance(database, ScanReport):
+            database.check_subject(found, there)
     report = vulnerabilities.report(there, options.databases)
     written.append(put(evidence.VULNERABILITIES, report.document(), report.line()))
     sizes = size.sizes(found, there)
@@ -109,11 +120,14 @@ def _write(
         )
     if options.signer is not None:
         before = {row.artefact for row in documents(layout, built.digest)}
-        artefact = sign(
-            layout, built.digest, f"{image.backend}:{image.immutable_tag(built.build_id)}", options.signer
-        )
+        name = image.ref(built.build_id)
+        artefact = sign(layout, built.digest, name, options.signer)
         state: Literal["written", "kept"] = "kept" if artefact in before else "written"
         written.append(WrittenEvidence(evidence.SIGNATURE, state, f"by key {options.signer.keyid[:12]}"))
+        repository = "/".join(part for part in (options.registry, image.repository or image.backend) if part)
+        new = cosign.attach(layout, built.digest, repository, name, options.signer)
+        line = f"for {repository}, and its attestations"
+        written.append(WrittenEvidence(cosign.SIGNATURE, "written" if new else "kept", line))
     return written
 
 
@@ -162,6 +176,7 @@ class _Note:
             "against": options.against,
             "builder": options.builder,
             "key": options.signer.keyid if options.signer is not None else None,
+            "registry": options.registry,
         }
 
     def _attached(self) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from goldnode.core.errors import ImageError
-from goldnode.evidence import sbom, signatures, vulnerabilities
+from goldnode.evidence import signatures, vulnerabilities
 from goldnode.evidence.provenance import BUILDER
 from goldnode.evidence.signatures import EnvelopeSigner
 
@@ -54,9 +54,11 @@ class EvidenceWriter(ABC):
 
     def bill(self, kind: str, data: bytes, line: str) -> WrittenEvidence:
         """Write a CycloneDX bill of materials. Raises ImageError if it violates the schema."""
+        from goldnode.evidence.cyclonedx_bom import validate  # its library takes 0.3 s to load
+
         # Validation loads a large schema; skip it for a document that is there already.
         if data not in self.existing(kind):
-            sbom.validate(data)
+            validate(data)
         return self(kind, data, line)
 
     def provenance(self, kind: str, statement: bytes, options: EvidenceOptions) -> WrittenEvidence:

@@ -129,22 +129,22 @@ class _Extended(_Folder):
 
     def __init__(self, places: tuple[str, ...]) -> None:
         super().__init__(facts.FACTS)
-        self.whole = {name: source.data for name, source in self.sources.items()}
+        self.merged = {name: source.data for name, source in self.sources.items()}
         # Where an added row stands: by file, section and index, its own file and index.
         self.added: dict[tuple[str, str, int], tuple[yamlsource.YamlSource, int]] = {}
         for path in site.files(places):
             try:
                 source = site.read(path)
-                self.whole[path.name] = site.merged(self.whole[path.name], source)
+                self.merged[path.name] = site.merged(self.merged[path.name], source)
             except FactsError:
                 continue  # `facts.site_faults` reports it
             for section, key in site.SECTIONS[path.name].items():
-                rows = [key(row) for row in self.whole[path.name][section]]
+                rows = [key(row) for row in self.merged[path.name][section]]
                 for index, row in enumerate(source.data.get(section) or ()):
                     self.added[path.name, section, rows.index(key(row))] = (source, index)
 
     def __getitem__(self, name: str) -> Any:
-        return self.whole[name]
+        return self.merged[name]
 
     def report(self, file: str, path: Iterable[str | int], message: str) -> None:
         section, index, *rest = [*path, None, None][: max(2, len(tuple(path)))]
@@ -175,8 +175,8 @@ def catalog_faults(catalog: Catalog) -> list[FactsError]:
     for name, entry in sorted(catalog.stacks.items()):
         stack = entry.item
         if (stack.os.id, stack.os.version) not in systems:
-            told = f"stack {name}: facts/distros.yml has no row for {stack.os.id} {stack.os.version}"
-            found.append(FactsError(told, file=entry.file))
+            message = f"stack {name}: facts/distros.yml has no row for {stack.os.id} {stack.os.version}"
+            found.append(FactsError(message, file=entry.file))
         if stack.driver is not None and stack.driver.branch is not None:
             found.extend(_known(name, "stack", stack.driver.branch, facts.branch, entry.file))
             found.extend(_known(name, "stack", stack.driver.branch, facts.security_floor, entry.file))
@@ -744,17 +744,17 @@ def _security(folder: _Folder) -> None:
             folder.report(
                 "security.yml", path, f"branch {name}: its newest release {latest} is below its floor {floor}"
             )
-        said = row["branch_eol"]
-        if said and re.match(r"\d{4}-\d{2}$", str(said)) and ends and str(ends)[:7] != said:
+        reported = row["branch_eol"]
+        if reported and re.match(r"\d{4}-\d{2}$", str(reported)) and ends and str(ends)[:7] != reported:
             folder.report(
-                "security.yml", path, f"branch {name} ends {said} here, {ends} in nvidia_drivers.yml"
+                "security.yml", path, f"branch {name} ends {reported} here, {ends} in nvidia_drivers.yml"
             )
     unfixed = {name for name, row in floors.items() if str(row["state"]).startswith("unfixed")}
     for index, bad in enumerate(folder["known_bad.yml"]["known_bad"]):
         if bad["id"] == "driver-eol-unfixed":
-            told = {str(item) for item in bad["when"]["driver_branch"]}
-            if told != unfixed:
-                differs = ", ".join(sorted(told ^ unfixed))
+            named = {str(item) for item in bad["when"]["driver_branch"]}
+            if named != unfixed:
+                differs = ", ".join(sorted(named ^ unfixed))
                 folder.report(
                     "known_bad.yml",
                     ("known_bad", index),
@@ -818,11 +818,11 @@ def _builds(folder: _Folder) -> None:
         kernel = re.fullmatch(r">=(\d+\.\d+)", str(bad["when"].get("kernel")))
         row = rows.get(kernel.group(1)) if kernel else None
         if row is not None and "first_fixed" in bad:
-            told, table_says = (
+            measured, listed = (
                 {str(item) for item in items} for items in (bad["first_fixed"], row["first_upstream_fixed"])
             )
-            if told != table_says:
-                differs = ", ".join(sorted(told ^ table_says))
+            if measured != listed:
+                differs = ", ".join(sorted(measured ^ listed))
                 folder.report(
                     "known_bad.yml",
                     ("known_bad", index),
@@ -935,8 +935,8 @@ def _libraries(folder: _Folder) -> None:
         if major is None:
             continue
         path, least = ("cudnn_matrix", index), str(row["min_driver"])
-        plain = row["package"] == major.group()
-        if (plain and least != minimum[major.group(1)]) or _below(least, minimum[major.group(1)]):
+        has_major_name = row["package"] == major.group()
+        if (has_major_name and least != minimum[major.group(1)]) or _below(least, minimum[major.group(1)]):
             folder.report(
                 "cudnn_nccl.yml",
                 path,

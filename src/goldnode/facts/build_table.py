@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from goldnode.facts.host import numbers
@@ -27,10 +28,10 @@ def markdown(found: Sequence[ModuleBuildFact]) -> str:
     """Return the page: a table for each release of the OS, and the line of every failure."""
     counts = {word: len([one for one in found if one.outcome == word]) for word in _WORDS}
     lines = [_PAGE.format(**counts)]
-    for codename in dict.fromkeys(one.os for one in _ordered(found)):
-        lines += _release(codename, [one for one in found if one.os == codename])
+    for table in tables(found):
+        lines += _release(table)
     lines += ["## Failures", ""]
-    lines += [f"- {_what(one)}: `{one.line}`" for one in _ordered(found) if one.outcome == "fails"] or [
+    lines += [f"- {pair_text(one)}: `{one.line}`" for one in ordered(found) if one.outcome == "fails"] or [
         "- None."
     ]
     lines += [
@@ -40,42 +41,71 @@ def markdown(found: Sequence[ModuleBuildFact]) -> str:
         "DKMS builds no module where the package's `dkms.conf` rules the kernel out.",
         "",
     ]
-    lines += _excluded([one for one in _ordered(found) if one.outcome == "excluded"]) or ["- None."]
+    excluded = exclusions([one for one in ordered(found) if one.outcome == "excluded"])
+    lines += [f"- `{line}` excludes {kernels}: {packages}" for line, kernels, packages in excluded] or [
+        "- None."
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _release(codename: str, found: Sequence[ModuleBuildFact]) -> list[str]:
-    kernels = list(dict.fromkeys(one.kernel for one in _ordered(found)))
-    compilers = ", ".join(sorted({one.compiler for one in found}))
-    cells = {(one.package, one.version, one.kernel): _WORDS[one.outcome] for one in found}
-    names = sorted({(one.package, one.version) for one in found}, key=_package_order)
-    lines = [f"## Kernels of {codename}", "", f"Compiler: {compilers}.", ""]
-    lines += [f"| Package | Version | {' | '.join(kernels)} |", "| --- | --- |" + " --- |" * len(kernels)]
+@dataclass(frozen=True)
+class BuildTable:
+    """Builds for the kernels of one release of the OS: a row for each package, a column for each kernel."""
+
+    codename: str
+    compilers: str
+    kernels: tuple[str, ...]
+    packages: tuple[tuple[str, str], ...]
+    cells: Mapping[tuple[str, str, str], ModuleBuildFact]  # by package, version and kernel
+
+
+def tables(found: Sequence[ModuleBuildFact]) -> list[BuildTable]:
+    """Return a table for each release of the OS, in the order of its oldest kernel."""
+    made = []
+    for codename in dict.fromkeys(one.os for one in ordered(found)):
+        own = ordered([one for one in found if one.os == codename])
+        made.append(
+            BuildTable(
+                codename,
+                ", ".join(sorted({one.compiler for one in own})),
+                tuple(dict.fromkeys(one.kernel for one in own)),
+                tuple(sorted({(one.package, one.version) for one in own}, key=_package_order)),
+                {(one.package, one.version, one.kernel): one for one in own},
+            )
+        )
+    return made
+
+
+def _release(table: BuildTable) -> list[str]:
+    lines = [f"## Kernels of {table.codename}", "", f"Compiler: {table.compilers}.", ""]
     lines += [
-        f"| {package} | {version} | "
-        + " | ".join(cells.get((package, version, kernel), _NOT) for kernel in kernels)
-        + " |"
-        for package, version in names
+        f"| Package | Version | {' | '.join(table.kernels)} |",
+        "| --- | --- |" + " --- |" * len(table.kernels),
     ]
+    for name in table.packages:
+        cells = [table.cells.get((*name, kernel)) for kernel in table.kernels]
+        words = [_WORDS[one.outcome] if one is not None else _NOT for one in cells]
+        lines.append(f"| {name[0]} | {name[1]} | {' | '.join(words)} |")
     return [*lines, ""]
 
 
-def _excluded(found: Sequence[ModuleBuildFact]) -> list[str]:
-    """Return one line for each demand of a dkms.conf: the same one excludes many pairs."""
-    lines = []
-    for line in dict.fromkeys(one.line for one in found):
+def exclusions(found: Sequence[ModuleBuildFact]) -> list[tuple[str, str, str]]:
+    """Return (demand of a dkms.conf, kernels, packages); the same demand excludes many pairs."""
+    rows = []
+    for line in dict.fromkeys(str(one.line) for one in found):
         own = [one for one in found if one.line == line]
         kernels = ", ".join(dict.fromkeys(one.kernel for one in own))
         packages = ", ".join(dict.fromkeys(f"{one.package} {one.version}" for one in own))
-        lines.append(f"- `{line}` excludes {kernels}: {packages}")
-    return lines
+        rows.append((line, kernels, packages))
+    return rows
 
 
 def _package_order(name: tuple[str, str]) -> tuple[Any, ...]:
     return (numbers(name[1]), name)
 
 
-def _ordered(found: Sequence[ModuleBuildFact]) -> list[ModuleBuildFact]:
+def ordered(found: Sequence[ModuleBuildFact]) -> list[ModuleBuildFact]:
+    """Return the builds by kernel, package and version."""
     return sorted(
         found,
         key=lambda one: (
@@ -88,14 +118,15 @@ def _ordered(found: Sequence[ModuleBuildFact]) -> list[ModuleBuildFact]:
     )
 
 
-def _what(one: ModuleBuildFact) -> str:
+def pair_text(one: ModuleBuildFact) -> str:
+    """Return package, kernel, compiler and date of a build."""
     return f"{one.package} {one.version} on {one.kernel} ({one.kernel_version}, {one.compiler}, {one.date})"
 
 
 def text(found: Sequence[ModuleBuildFact]) -> str:
     """Return one line for each build, for a terminal, and the error line of a failure below it."""
     lines = []
-    for one in _ordered(found):
+    for one in ordered(found):
         lines.append(
             f"{one.outcome:<9} {one.package} {one.version} on {one.kernel}, {one.compiler}, {one.date}"
         )

@@ -26,7 +26,7 @@ FACTS = Path(__file__).parent
 ModuleFlavour = Literal["open", "proprietary"]
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
-_KEPT = 100  # parsed files in the cache: about ten per version of the facts, so several versions fit
+_CACHED_FILES = 100  # parsed files in the cache: about ten per version of the facts, so several versions fit
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Origin:
 
     @property
     def place(self) -> str:
-        """The facts file as a reader finds it."""
+        """Return the path of the facts file for messages."""
         return self.file if "/" in self.file else f"facts/{self.file}"
 
 
@@ -134,13 +134,16 @@ class KernelBuild:
 
     @property
     def doubt(self) -> str | None:
-        """The reservations about this result, for a person."""
+        """Return the reservations about this result as a sentence, or None."""
         patched = "the table covers NVIDIA's own sources; a distribution's patched package may build"
         derived = "derived from the versions that are known to build"
-        said = [patched] if self.outcome == "fails" and self.confidence != "seen" else []
+        reported = [patched] if self.outcome == "fails" and self.confidence != "seen" else []
         return (
             "; ".join(
-                [*said, *([derived] if self.confidence == "derived" and self.outcome != "unknown" else [])]
+                [
+                    *reported,
+                    *([derived] if self.confidence == "derived" and self.outcome != "unknown" else []),
+                ]
             )
             or None
         )
@@ -175,11 +178,11 @@ def _own(name: str, folder: Path) -> dict[str, Any]:
             remedy=nearest(name, [item.name for item in folder.glob("*.yml")]),
         )
     content = path.read_bytes()
-    kept = cache_directory() / f"{hashlib.sha256(content).hexdigest()}.json"
-    data = _read_cache(kept)
+    cached = cache_directory() / f"{hashlib.sha256(content).hexdigest()}.json"
+    data = _read_cache(cached)
     if data is None:
         data = _parsed(name, content)
-        _write_cache(kept, data)
+        _write_cache(cached, data)
     return data
 
 
@@ -356,7 +359,7 @@ def _write_cache(path: Path, data: dict[str, Any]) -> None:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as out:
             out.write(text)
         Path(out.name).replace(path)
-        for old in sorted(path.parent.iterdir(), key=lambda item: item.stat().st_mtime)[:-_KEPT]:
+        for old in sorted(path.parent.iterdir(), key=lambda item: item.stat().st_mtime)[:-_CACHED_FILES]:
             old.unlink(missing_ok=True)
     except (OSError, TypeError):
         return
@@ -383,14 +386,14 @@ def origins(file: str, keys: object) -> tuple[Origin, ...]:
 
 def doubt(row: Mapping[str, Any]) -> str | None:
     """Return a row's own reservations (`conflict`, a `confidence` that is not high), or None."""
-    said = [f"sources disagree: {row['conflict']}"] if row.get("conflict") else []
+    reported = [f"sources disagree: {row['conflict']}"] if row.get("conflict") else []
     confidence = str(row.get("confidence") or "high")
     if confidence != "high":
-        said.append(f"confidence: {confidence}")
+        reported.append(f"confidence: {confidence}")
     inferred = row.get("inferred_from_architecture")
     if inferred:
-        said.append(f"inferred from the architecture: {', '.join(inferred)}")
-    return "; ".join(said) or None
+        reported.append(f"inferred from the architecture: {', '.join(inferred)}")
+    return "; ".join(reported) or None
 
 
 def compiled() -> dt.date:
@@ -645,8 +648,10 @@ def kernel_build(
     for row in table["observed_builds"]:
         if numbers(row["kernel"]) == wanted and row["driver"] == driver and row["flavour"] == flavour:
             seen: Literal["ok", "fails"] = "ok" if row["builds"] else "fails"
-            told = "was seen to build" if row["builds"] else "was seen to fail"
-            return KernelBuild(seen, f"{where} {told}", "seen", origins("nvidia_drivers.yml", row["source"]))
+            outcome = "was seen to build" if row["builds"] else "was seen to fail"
+            return KernelBuild(
+                seen, f"{where} {outcome}", "seen", origins("nvidia_drivers.yml", row["source"])
+            )
     proof: KernelBuild | None = None
     # Oldest change first: the reason names the earliest change that breaks the build.
     for row in sorted(table["entries"], key=lambda item: _points(item["kernel"])[-1]):

@@ -76,7 +76,7 @@ def closest(version: str, known: Iterable[str]) -> str | None:
 
 def doubt(*rows: Mapping[str, Any] | None) -> str | None:
     """Return the combined reservations of rows of the facts; see `facts.doubt`."""
-    return "; ".join(dict.fromkeys(told for row in rows if row and (told := row_doubt(row)))) or None
+    return "; ".join(dict.fromkeys(text for row in rows if row and (text := row_doubt(row)))) or None
 
 
 # -- CUDA
@@ -338,6 +338,25 @@ def wheel_sources() -> tuple[Origin, ...]:
 def image_pairing() -> dict[str, Mapping[str, Any]]:
     """Return the versions ("cudnn" and "nccl", lists) in NVIDIA's CUDA images, by CUDA release."""
     return {row["cuda_image"]: row for row in load(CUDNN)["image_pairing"]["entries"]}
+
+
+def tested_together(library: str, version: str, cuda: str) -> bool:
+    """Return whether an NVIDIA image combines this cuDNN or NCCL ("cudnn", "nccl") with this CUDA release."""
+    return any(same(version, item) for item in _combined().get((library, cuda), ()))
+
+
+@cache
+def _combined() -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return the versions of "cudnn" and "nccl" in NVIDIA's CUDA and framework images, by library and CUDA release."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for cuda, row in image_pairing().items():
+        for library in ("cudnn", "nccl"):
+            found[library, cuda] = tuple(row[library] or ())
+    for row in load(FRAMEWORKS)["image_contents"]["entries"]:
+        for library in ("cudnn", "nccl"):
+            if row.get(library) is not None and row.get("cuda") is not None:
+                found[library, row["cuda"]] = (*found.get((library, row["cuda"]), ()), row[library])
+    return found
 
 
 # -- frameworks
@@ -623,10 +642,12 @@ def rocms() -> dict[str, RocmVersion]:
             gfx = (*gfx, *(name for name in new_gfx if name not in gfx))
         if systems is not None:
             systems = (*systems, *(name for name in new_os if name not in systems))
-        kept = gfx
+        built_for = gfx
         gfx_derived = os_derived = None
         if gfx is not None and "gfx" not in row:
-            kept = tuple(name for name in gfx if key(version) < (7,) or name in current or name in new_gfx)
+            built_for = tuple(
+                name for name in gfx if key(version) < (7,) or name in current or name in new_gfx
+            )
             gfx_derived = f"derived: the gfx list of ROCm {of['gfx']} with what later releases add"
         if systems is not None and "os" not in row:
             os_derived = f"derived: the systems of ROCm {of['os']} with what later releases add"
@@ -637,7 +658,7 @@ def rocms() -> dict[str, RocmVersion]:
                 own.append(f"{low}-{high}")
         found[version] = RocmVersion(
             version=version,
-            gfx=kept,
+            gfx=built_for,
             os=systems,
             drivers=(*([row["amdgpu"]] if "amdgpu" in row else []), *own),
             sources=origins(ROCM, row["source"]),

@@ -145,15 +145,15 @@ def _switch(block: Mapping[str, Any]) -> list[XidCode]:
     classes = dict.fromkeys(block["always_fatal"], "SXID_FATAL")
     classes.update(dict.fromkeys(block["potentially_fatal"], "SXID_POTENTIAL"))
     classes.update(dict.fromkeys(block["non_fatal"], "SXID_NON_FATAL"))
-    said: dict[int, list[str]] = {}
+    reported: dict[int, list[str]] = {}
     for row in block["disagreements"]:
-        said.setdefault(row["code"], []).append(row["conflict"])
+        reported.setdefault(row["code"], []).append(row["conflict"])
     origins = facts.origins(FILE, block["source"])
     found = []
     for code in sorted({*classes, *block["names"]}):
         name = classes.get(code, "SXID")
         node, blast, _ = _SWITCH[name]
-        conflict = tuple(said.get(code, ()))
+        conflict = tuple(reported.get(code, ()))
         found.append(
             XidCode(
                 code,

@@ -28,8 +28,10 @@ from goldnode.core import program_file as nodefile
 from goldnode.core.data import ansible_environment
 from goldnode.core.errors import DiskError
 from goldnode.core.extras import require
+from goldnode.core.site import load_site
 from goldnode.disks import tools
 from goldnode.disks.model import VERIFIED, BuiltDisk
+from goldnode.fleet import denylist
 from goldnode.fleet import drain as draining
 from goldnode.node.slots import FAILED, SLOTS
 from goldnode.node.slotwrite import SCHEMA
@@ -161,8 +163,9 @@ def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
 def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> UpdateImage:
     """Validate a built disk against its manifest, byte by byte, and return what a node needs of it.
 
-    Raises DiskError on failure.
+    Raises DiskError on failure, DeniedError for a denied build, and DenyListError where that could not be checked.
     """
+    denylist.check(denylist.read(load_site().deny_list()), disk.class_, disk.build_id)
     if disk.layout != "ab" or disk.loader != "systemd-boot":
         raise DiskError(
             f"image {disk.name} has layout `{disk.layout}` and loader `{disk.loader}`: only `ab` with "
@@ -602,6 +605,10 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
                 file=wish.image.disk.directory,
                 remedy="see `goldnode-node slot status` on the node",
             )
+        if wish.image is None:
+            other = found["slots"][SLOTS[1 - SLOTS.index(found["running"])]]
+            denials = denylist.read(load_site().deny_list())
+            denylist.check(denials, str(other.get("class")), str(other.get("build_id")))
         if wish.reboot and isinstance(drain, draining.NoDrainer) and (used := holders(found)):
             raise DiskError(
                 f"{target.name}: a GPU is in use by {used}, and no scheduler drains the node",

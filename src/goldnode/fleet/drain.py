@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
+import os
 import re
 import shlex
 import shutil
@@ -34,19 +36,27 @@ from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.fleet import drain_record, identity
 from goldnode.fleet.drain_record import DRAIN, RESUME, DrainRecord, DrainRecords
 from goldnode.fleet.identity import Actor
-from goldnode.inventory.variables import DRAINS
+from goldnode.inventory.variables import DRAINS, JUDGED, check
 from goldnode.node.drained import FILE, LEASE, Mark, mark, reason
 
 Run = Callable[[Sequence[str]], str]
 
 GATE = "goldnode:"  # with which a reason of the gate on a node begins
+BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}  # states of a node in Slurm that still has jobs
 TRIES = 5  # of a change that another one got in the way of
 
 
 def run(argv: Sequence[str]) -> str:
     """Run a program of the site; its standard output. A failure is an error that shows what it said."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=3600)
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=3600,
+            env={**os.environ, "SLURM_TIME_FORMAT": "standard"},  # scontrol writes it after each reason
+        )
     except FileNotFoundError:
         raise GoldnodeError(
             f"{argv[0]}: not found on this machine",
@@ -68,21 +78,30 @@ def run(argv: Sequence[str]) -> str:
 class DrainCaller:
     """The run that drains nodes and returns them.
 
-    It may treat drains by runs of other controllers as abandoned at once.
+    `take_over`: treat drains by runs of other controllers as abandoned at once. `waits`: a drain waits until no
+    work is left; otherwise it ends no work, and is repeated until its outcome is `empty`. `was`: the reason that the
+    scheduler showed of the node in service, for a node whose own record is lost.
     """
 
     actor: Actor = field(default_factory=identity.actor)
     take_over: bool = False
+    waits: bool = True
+    was: str = ""
     clock: Callable[[], float] = time.time
 
     def now(self) -> str:
         """Return the time as a mark has it."""
         return datetime.fromtimestamp(self.clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def works(self, run: str, since: str) -> bool:
-        """Return whether the run that drained at this time has to be taken for one that still works."""
+    def works(self, run: str, since: str, held: bool = True) -> bool:
+        """Return whether the run that drained at this time has to be taken for one that still works.
+
+        :param held: the scheduler shows its drain, or shows none at all.
+        """
         if run == self.actor.run:
             return False
+        if held and identity.is_rollout(run):
+            return not self.take_over  # it has its end in its store, and not by time
         alive = identity.works(run)
         if alive is not None:
             return alive
@@ -107,6 +126,11 @@ class DrainState:
     version: str = ""  # of what was read, where the scheduler refuses a change of anything else
 
     @property
+    def why(self) -> str:
+        """Return the reason for which the node is out of service; the state where the scheduler has no reason."""
+        return self.reason if self.in_service or self.reason else f"{self.state}, without a reason"
+
+    @property
     def held(self) -> Mark | None:
         """Return the mark of the run that holds the node out of service, or None."""
         return None if self.in_service else mark(self.reason)
@@ -118,7 +142,8 @@ class DrainOutcome:
 
     `changed`: the scheduler's state was changed. `in_service`: the node was in service before. `ours`: a
     drain of a run holds it now. `left`: the run that had left it out of service. `note`: a sentence for a
-    person. `record`: the record as it was written.
+    person. `record`: the record as it was written. `empty`: no work is left on the node.
+    `again`: the drain has to be repeated, because the scheduler does not end it by itself.
     """
 
     changed: bool
@@ -127,10 +152,14 @@ class DrainOutcome:
     left: str | None = None
     note: str | None = None
     record: DrainRecord | None = None
+    empty: bool = True
+    again: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the outcome for the record of the run."""
-        return {**asdict(self), "record": asdict(self.record) if self.record else None}
+        """Return the outcome for the record of the run, in which each drain has ended."""
+        found = {**asdict(self), "record": asdict(self.record) if self.record else None}
+        del found["empty"], found["again"]  # for the caller alone
+        return found
 
 
 class Drainer(Protocol):
@@ -143,7 +172,7 @@ class Drainer(Protocol):
     def drain(
         self, node: str, why: str, caller: DrainCaller, records: DrainRecords | None = None
     ) -> DrainOutcome:
-        """Take a node out of service and wait until no work is left on it.
+        """Take a node out of service and wait until no work is left on it, if the caller waits.
 
         A drain that an earlier run left is continued.
         """
@@ -221,6 +250,11 @@ def moved(record: DrainRecord, by: str, node: str) -> str:
 
 def busy(node: str, run: str, controller: str, since: str) -> GoldnodeError:
     """Return the error of a node that another run has."""
+    if identity.is_rollout(run):
+        return GoldnodeError(
+            f"{node} was drained by a rollout ({run}, controller {controller}, {since}), which has not returned it",
+            remedy="Let the rollout return it or release it there; where its store is lost, run again with -e goldnode_take_over=true",
+        )
     return GoldnodeError(
         f"{node} was drained by run {run} of {controller}, {since}, which may still work on it",
         remedy="Wait for it to end; where it has died, run again with -e goldnode_take_over=true",
@@ -247,6 +281,7 @@ class SchedulerDrainer:
     """Common base of schedulers that show who holds a node."""
 
     name = ""
+    drains_by_itself = False  # a drained node becomes empty without a further call
 
     def state_of(self, node: str) -> DrainState:
         """Return the scheduler's state of a node."""
@@ -267,6 +302,10 @@ class SchedulerDrainer:
         """Wait until no work is left on a node."""
         raise NotImplementedError
 
+    def settle(self, node: str) -> bool:
+        """Return whether no work is left on a drained node. Ends no work, and does not wait for any."""
+        raise NotImplementedError
+
     def drain(
         self, node: str, why: str, caller: DrainCaller, records: DrainRecords | None = None
     ) -> DrainOutcome:
@@ -282,23 +321,28 @@ class SchedulerDrainer:
             if record is None:
                 left = since(held) if held and held.run != caller.actor.run else None
                 record = self._record(node, text, seen, before, caller)
-                if records:
+                if records and record != before:
                     records.write(record)
             # A drain that is gone on with gets the mark of this run as well: by it others see that a run works here.
-            if not free or self.take(node, text, seen):
+            if not free or record.reason == seen.reason or self.take(node, text, seen):
                 break
         else:
             raise GoldnodeError(
                 f"{node} changes while it is to be drained", remedy="See who else drains it, then run again"
             )
-        self.finish(node)
+        empty = True
+        if caller.waits:
+            self.finish(node)
+        elif free:
+            empty = self.settle(node)
         if self.state_of(node).in_service:
             raise GoldnodeError(
                 f"{node} was returned to service while it drained",
                 remedy="Ask who did; run again when it may be drained. It was not changed",
             )
         note = None if free else f"{node} was out of service before ({self.shown(seen)})"
-        return DrainOutcome(changed=free, in_service=free, ours=free, left=left, note=note, record=record)
+        again = not empty and not self.drains_by_itself
+        return DrainOutcome(free, free, free, left, note, record, empty, again)
 
     def review(self, node: str, caller: DrainCaller, records: DrainRecords) -> DrainOutcome:
         """See :class:`Drainer`."""
@@ -331,6 +375,8 @@ class SchedulerDrainer:
                 return DrainOutcome(changed=False, in_service=True, ours=True, left=left, record=record)
             # The note of a node in service, which a run that was killed has not given back with it, is given back as well.
             was = record.was if record and record.in_service and (held or seen.in_service) else ""
+            if record is None and held:
+                was = caller.was
             if not (held or (was and seen.in_service and not seen.reason)) or self.give(node, seen, was):
                 break
         else:
@@ -363,7 +409,7 @@ class SchedulerDrainer:
         others = record is not None and record.run != caller.actor.run
         if record and others and not held:
             sure = identity.works(record.run) is True
-            if sure or (not seen.in_service and caller.works(record.run, record.since)):
+            if sure or (not seen.in_service and caller.works(record.run, record.since, held=False)):
                 raise busy(node, record.run, record.controller, record.since)
         return held
 
@@ -372,8 +418,10 @@ class SchedulerDrainer:
     ) -> DrainRecord:
         """Return the record of a drain. A continued drain has the state and note that the first run found."""
         actor, state, was = caller.actor, seen.state, seen.reason
+        if seen.held and before and before.run == actor.run and before.reason == seen.reason:
+            return before  # this run's own drain, unchanged
         if seen.held:
-            state, was = (before.state, before.was) if before and before.in_service else ("", "")
+            state, was = (before.state, before.was) if before and before.in_service else ("", caller.was)
         elif seen.in_service and not was and before and before.in_service:
             was = before.was  # that run was killed between the return and the note
         free = seen.in_service or seen.held is not None
@@ -396,6 +444,7 @@ class SlurmDrainer(SchedulerDrainer):
     pause: float = 15.0
     sleep: Callable[[float], None] = field(default=time.sleep)
     name = "slurm"
+    drains_by_itself = True
 
     def state_of(self, node: str) -> DrainState:
         rows = slurm_rows(self.run(["scontrol", "show", "node", node, "--oneliner"]))
@@ -419,7 +468,7 @@ class SlurmDrainer(SchedulerDrainer):
 
     def finish(self, node: str) -> None:
         waited = 0.0
-        while set(self.state_of(node).state.split("+")) & {"ALLOCATED", "MIXED", "COMPLETING"}:
+        while set(self.state_of(node).state.split("+")) & BUSY:
             if waited >= self.wait:
                 raise GoldnodeError(
                     f"node {node} still has jobs after {self.wait:g} s of draining",
@@ -428,9 +477,15 @@ class SlurmDrainer(SchedulerDrainer):
             self.sleep(self.pause)
             waited += self.pause
 
+    def settle(self, node: str) -> bool:
+        return not set(self.state_of(node).state.split("+")) & BUSY
+
     def marked(self) -> dict[str, str]:
         rows = slurm_rows(self.run(["scontrol", "show", "node", "--oneliner"]))
         return {name: seen.reason for name, seen in rows if seen.held}
+
+
+_AFTER_REASON = r"(?:\s+(?:Comment|Extra|InstanceId|InstanceType|ResumeAfterTime)=.*)?\s*$"
 
 
 def slurm_rows(text: str) -> list[tuple[str, DrainState]]:
@@ -441,9 +496,9 @@ def slurm_rows(text: str) -> list[tuple[str, DrainState]]:
     rows = []
     for line in text.splitlines():
         name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
-        why = re.search(
-            r"\sReason=(.*?)(?: \[\S+@\S+\])?(?:\s+(?:Comment|Extra|InstanceId|InstanceType|ResumeAfterTime)=.*)?\s*$",
-            line,
+        # Greedy: a person's text may contain what looks like the end. A reason without user and time is cut there.
+        why = re.search(rf"\sReason=(.*) \[\S+@\S+\]{_AFTER_REASON}", line) or re.search(
+            rf"\sReason=(.*?){_AFTER_REASON}", line
         )
         if state is None:
             continue
@@ -473,11 +528,12 @@ class KubectlDrainer(SchedulerDrainer):
     MANAGER = "goldnode"  # by this name the API server notes who set a field last
 
     def state_of(self, node: str) -> DrainState:
-        return self._state(
+        return self.state_in(
             json.loads(self.run(["kubectl", "get", "node", node, "-o", "json", "--show-managed-fields"]))
         )
 
-    def _state(self, found: Mapping[str, Any]) -> DrainState:
+    def state_in(self, found: Mapping[str, Any]) -> DrainState:
+        """Return the state of a node as the API server describes it."""
         metadata = found.get("metadata", {})
         version, why = (
             str(metadata.get("resourceVersion", "")),
@@ -531,6 +587,21 @@ class KubectlDrainer(SchedulerDrainer):
             ["kubectl", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=3600s"]
         )
 
+    def settle(self, node: str) -> bool:
+        owners = {pod.owner for pod in pods(self.run, node)} - OF_NODE
+        if owners - REPLACED:
+            return False  # work that would not be continued elsewhere
+        evict = ["kubectl", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s"]
+        try:
+            if owners:
+                self.run(evict)
+        except GoldnodeError as problem:
+            # A disruption budget: the drain is repeated.
+            if "timed out" in str(problem) or "timeout" in str(problem):
+                return False
+            raise
+        return True
+
     def marked(self) -> dict[str, str]:
         cordoned = [
             "kubectl",
@@ -543,10 +614,60 @@ class KubectlDrainer(SchedulerDrainer):
             "--show-managed-fields",
         ]
         rows = [
-            (str(row["metadata"]["name"]), self._state(row))
+            (str(row["metadata"]["name"]), self.state_in(row))
             for row in json.loads(self.run(cordoned))["items"]
         ]
         return {name: seen.reason for name, seen in rows if seen.held}
+
+
+# Controllers of pods that start the same pod on another node: an eviction does not end their work.
+REPLACED = {"ReplicaSet", "ReplicationController", "StatefulSet"}
+OF_NODE = {"DaemonSet", "Node"}  # their pods stay on a drained node
+
+
+@dataclass(frozen=True, slots=True)
+class NodePod:
+    """A pod that has not ended: its node, the kind of its controller, and the time at which it must end."""
+
+    node: str
+    owner: str
+    end: float  # seconds since the epoch; infinite without a limit
+
+
+def pods(run: Run, node: str | None = None) -> list[NodePod]:
+    """Return the pods of a node, or of all nodes, that have not ended. One question, a line for each pod."""
+    columns = (
+        "NODE:.spec.nodeName",
+        "START:.status.startTime",
+        "LIMIT:.spec.activeDeadlineSeconds",
+        "BY:.metadata.ownerReferences[?(@.controller==true)].kind",
+    )
+    chosen = f"spec.nodeName={node}," if node else ""
+    text = run(
+        [
+            "kubectl",
+            "get",
+            "pods",
+            "--all-namespaces",
+            f"--field-selector={chosen}status.phase!=Succeeded,status.phase!=Failed",
+            "--no-headers",
+            "-o",
+            f"custom-columns={','.join(columns)}",
+        ]
+    )
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 4 and words[0] != "<none>":
+            found.append(NodePod(words[0], words[3], _end(words[1], words[2])))
+    return found
+
+
+def _end(start: str, limit: str) -> float:
+    try:
+        return datetime.fromisoformat(start).timestamp() + float(limit)
+    except ValueError:
+        return math.inf
 
 
 # Notes the exit status of a command where it outlives the run that started it, which a signal to the run's process group must not end.
@@ -731,6 +852,31 @@ def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequenc
             remedy="Set both to lists of words",
         )
     raise GoldnodeError(f"goldnode_drain: {name} is not known", remedy=nearest(name, DRAINS))
+
+
+@dataclass(frozen=True)
+class DrainSettings:
+    """How one node is drained: the scheduler, its name of the node, and the commands of the site."""
+
+    by: str = "none"
+    node: str = ""
+    drain_command: tuple[str, ...] = ()
+    resume_command: tuple[str, ...] = ()
+
+    def drainer(self) -> Drainer:
+        """Return the way to drain the node."""
+        return choose(self.by, self.drain_command, self.resume_command)
+
+
+def drain_settings(host: str, values: Mapping[str, Any]) -> DrainSettings:
+    """Return the drain settings of a host from its inventory variables. Raises InventoryError for a wrong value."""
+    check(host, {name: values[name] for name in JUDGED if name in values})
+    return DrainSettings(
+        str(values.get("goldnode_drain") or "none"),
+        str(values.get("goldnode_drain_name") or host),
+        tuple(str(word) for word in values.get("goldnode_drain_command") or ()),
+        tuple(str(word) for word in values.get("goldnode_resume_command") or ()),
+    )
 
 
 # Leftovers of earlier runs

@@ -33,6 +33,23 @@ def actor() -> Actor:
     )
 
 
+def rollout_run(name: str) -> str:
+    """Return the run of a rollout. Every controller of the rollout drains as this one run, so each continues the
+    drains of the one before it.
+    """
+    return f"{ROLLOUT}-{_short(name, 12)}"
+
+
+def is_rollout(run: str) -> bool:
+    """Return whether a run is a rollout. It has an end in its store, and not by time."""
+    return run.partition("-")[0] == ROLLOUT
+
+
+def rollout_actor(name: str) -> Actor:
+    """Return the run of a rollout, on this controller."""
+    return Actor(rollout_run(name), re.sub(r"\s", "", controller()) or "unknown")
+
+
 def controller() -> str:
     """Return the name of this machine."""
     return socket.gethostname()
@@ -75,3 +92,8 @@ def works(run: str) -> bool | None:
 
 def _short(text: str, length: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+# First part of the ids of rollouts: 8 digits, where the id of a process has 4, so no machine takes a rollout for a
+# process of its own.
+ROLLOUT = _short("rollout", 8)

@@ -274,8 +274,18 @@ def gist(text: str) -> str:
         return first
     rest = text[text.index(first) + len(first) :]
     lines = rest.splitlines()
-    told = next((line for cause in CAUSES for line in lines if re.search(cause, line)), first_line(rest))
+    found = next(filter(None, ([line for line in lines if re.search(cause, line)] for cause in CAUSES)), [])
+    told = min(found, key=_place, default=first_line(rest))
     return f"{first} {told.strip()}"
+
+
+def _place(line: str) -> tuple[str, int, int]:
+    """Return where a compiler found an error, and the same place for any other line.
+
+    A parallel build prints its errors in any order, and the causes of several nodes are compared.
+    """
+    found = re.match(r"\s*([^\s:]+):(\d+):(?:(\d+):)? ", line)
+    return (found[1], int(found[2]), int(found[3] or 0)) if found else ("", 0, 0)
 
 
 def unwrapped(text: str) -> str:

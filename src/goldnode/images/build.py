@@ -8,17 +8,13 @@ layers that depend on it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
 import tarfile
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +24,9 @@ from goldnode.channels.locks import using
 from goldnode.core.errors import ImageError
 from goldnode.core.extras import require
 from goldnode.core.files import full_disk
+from goldnode.images.aptsources import apt_sources
 from goldnode.images.imagelock import ImageLock, find_lock
+from goldnode.images.layercache import LayerCache, layer_key, put_image, wheels_key
 from goldnode.images.matrix import MatrixRow
 from goldnode.images.recipe import (
     IDENTITY,
@@ -41,22 +39,20 @@ from goldnode.images.recipe import (
     recipe,
 )
 from goldnode.images.store import ImageStore
-from goldnode.lock.pool import checked, pooled, stanza
-from goldnode.oci import engines
-from goldnode.oci.engines import ROOT_START
+from goldnode.lock.pool import stanza
+from goldnode.oci import emulation, engines
+from goldnode.oci.engines import root_start
+from goldnode.oci.identity import step_of
 from goldnode.oci.layers import (
     Layer,
     LayerEntry,
-    WheelSource,
     draw,
     normalised,
-    wheel_layer,
     with_directories,
     write_layer,
     write_members,
 )
-from goldnode.oci.layers import tools as layer_tools
-from goldnode.oci.layout import CONFIG, MANIFEST, Descriptor, OciImage, canonical, clean, digest_of
+from goldnode.oci.layout import Descriptor, OciImage, clean
 from goldnode.oci.model import Built
 
 Say = Callable[[str, str, float], None]  # title, state (started, done, kept, failed), seconds
@@ -77,11 +73,15 @@ def smoke_program() -> bytes | None:
 def recipes(
     rows: Iterable[tuple[MatrixRow, ImageLock]], tools: Mapping[str, str], smoke: bytes | None = None
 ) -> list[ImageRecipe]:
-    """Return the recipes of rows with their locks. Parents must precede their children. Raises ImageError."""
+    """Return the recipes of rows with their locks. Parents must precede their children.
+
+    Raises ImageError, and SiteError if an image has apt's sources and the site names no address.
+    """
     found: dict[str, ImageRecipe] = {}
     for row, lock in rows:
         parent = found.get(row.image.parent) if row.image.parent is not None else None
-        found[row.name] = recipe(row, lock, parent, tools, smoke=smoke)
+        sources = apt_sources(row.system, lock) if row.installs else ""
+        found[row.name] = recipe(row, lock, parent, tools, smoke=smoke, sources=sources)
     return list(found.values())
 
 
@@ -93,43 +93,29 @@ def planned(rows: Sequence[MatrixRow], engine: engines.Engine) -> list[ImageReci
 # -- keys
 
 
-def _key(*parts: Any) -> str:
-    return digest_of(canonical([*parts, layer_tools()])).removeprefix("sha256:")
-
-
 def root_key(item: ImageRecipe) -> str:
     """Return the key of the root of an image without a parent."""
     # By hash, sorted: file names and order do not affect the root.
-    return _key(
+    return layer_key(
         "root",
         item.codename,
         sorted(row[2] for row in item.debs),
         item.epoch,
-        ROOT_START,
+        root_start(item.image.architecture),
         ROOT_HOOK,
         ROOT_LEFTOVERS,
         dict(item.tools),
     )
 
 
-def wheels_key(item: ImageRecipe, group: Sequence[tuple[str, str, int]]) -> str:
-    """Return the key of a layer of wheels: the wheels and their target directories."""
-    return _key(
-        "wheels",
-        [row[1] for row in group],
-        [item.place.python, item.place.home, item.place.target],
-        item.development,
-    )
-
-
 def files_key(item: ImageRecipe) -> str:
     """Return the key of the layer with goldnode's own files."""
-    return _key("files", {path: dict(row) for path, row in item.files.items()}, item.epoch)
+    return layer_key("files", {path: dict(row) for path, row in item.files.items()}, item.epoch)
 
 
 def step_key(item: ImageRecipe) -> str:
     """Return the key of the engine's layer: the layers it starts from and all input of its script."""
-    return _key(
+    return layer_key(
         "step",
         system_key(item.parent),
         files_key(item) if item.files else None,
@@ -146,7 +132,10 @@ def _shown(item: ImageRecipe) -> list[Any]:
         for one in _chain(item)
         if one.wheels
     ]
-    return [[row[2] for row in item.debs], chain, item.epoch, item.tools.get("engine")]
+    tools = [item.tools.get("engine")]
+    # Only if used, so that layers of amd64 that a store has are used again.
+    tools += [item.tools[name] for name in (emulation.tool(item.image.architecture),) if name in item.tools]
+    return [[row[2] for row in item.debs], chain, item.epoch, *tools]
 
 
 def system_key(item: ImageRecipe | None) -> str:
@@ -157,7 +146,7 @@ def system_key(item: ImageRecipe | None) -> str:
     # An image that adds no system layer has the same engine parent as its own parent.
     if own is None and not item.files:
         return system_key(item.parent)
-    return _key("system", system_key(item.parent), files_key(item) if item.files else None, own)
+    return layer_key("system", system_key(item.parent), files_key(item) if item.files else None, own)
 
 
 def _chain(item: ImageRecipe) -> list[ImageRecipe]:
@@ -181,18 +170,16 @@ class _Task:
 
 
 @dataclass
-class Builder:
+class Builder(LayerCache):
     """Builder of recipes into a store.
 
     `jobs` is the number of parallel tasks. `say` receives progress messages.
     """
 
-    store: ImageStore
     engine: engines.Engine
     jobs: int = 2
     say: Say = lambda _what, _state, _seconds: None
     made: dict[str, Any] = field(default_factory=dict)
-    stopped: threading.Event = field(default_factory=threading.Event)
 
     def pending(self, wanted: Sequence[ImageRecipe]) -> list[ImageRecipe]:
         """Return those of `wanted` that the store does not contain completely."""
@@ -219,7 +206,7 @@ class Builder:
             todo = self.pending(wanted)
             if todo:
                 require("images")  # what writes the evidence of an image, after its build
-                with self._alone():
+                with self.alone():
                     self._run(self._tasks(todo, wanted))
             built = self.store.built()
         return [built[item.build_id] for item in wanted]
@@ -238,7 +225,7 @@ class Builder:
             below = system(item.parent) if item.parent is not None else []
             own = []
             if item.parent is None:
-                own.append(add(root_key(item), f"root of {item.image.os}", (), lambda: self._root(item)))
+                own.append(add(root_key(item), f"root of {item.image.name}", (), lambda: self._root(item)))
             if item.files:
                 own.append(add(files_key(item), f"links of {item.image.name}", (), lambda: self._files(item)))
             if item.step:
@@ -256,8 +243,8 @@ class Builder:
                     if len(group) == 1
                     else f"{len(group)} wheels of {item.image.name}"
                 )
-                work = lambda group=group: self._wheels(item, group)  # noqa: E731
-                keys.append(add(wheels_key(item, group), title, (), work))
+                work = lambda group=group: self.wheels(item.wheel_target, group)  # noqa: E731
+                keys.append(add(wheels_key(item.wheel_target, group), title, (), work))
             return keys
 
         for item in wanted:
@@ -320,104 +307,37 @@ class Builder:
 
     # -- layers
 
-    def _kept(
-        self, key: str, make: Callable[[], tuple[Layer, dict[str, Any]]]
-    ) -> tuple[Layer, dict[str, Any]]:
-        """Return the layer with this key and its metadata, from the cache or made now.
-
-        Concurrent callers make it once.
-        """
-        path = self.store.cache / "layers" / f"{key}.json"
-        with self.store.lock(f"layer-{key[:24]}"):
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                data = json.loads(path.read_bytes())
-                layer = Layer.of(data)
-                # The garbage collector may have removed the blob of a cached layer.
-                if self.store.layout.path(layer.blob.digest).stat().st_size == layer.blob.size:
-                    return layer, data.get("about", {})
-            layer, about = make()
-            self.store.write(path, canonical({**layer.document(), "about": about}))
-            return layer, about
-
     def _root(self, item: ImageRecipe) -> tuple[Layer, dict[str, Any]]:
         def make() -> tuple[Layer, dict[str, Any]]:
-            with self._work() as work:
+            with self.work() as work:
                 repository = work / "repository"
                 repository.mkdir()
                 index = []
                 for _, file, sha256 in item.debs:
-                    shutil.copyfile(self._checked(file, sha256), repository / file)
+                    shutil.copyfile(self.checked(file, sha256), repository / file)
                     index.append(stanza(repository / file, sha256, ImageError))
                 (repository / "Packages").write_text("\n".join(index), encoding="utf-8")
                 # apt reads the repository as the user _apt; temporary directories are private by default.
                 for path in (work, repository):
                     path.chmod(0o755)
                 tar = work / "root.tar"
-                engines.make_root(
-                    repository,
-                    [row[0] for row in item.debs],
-                    item.codename,
-                    (ROOT_START, ROOT_HOOK),
-                    item.epoch,
-                    tar,
-                    work=work,
+                architecture = item.image.architecture
+                plan = engines.RootPlan(
+                    item.codename, (root_start(architecture), ROOT_HOOK), item.epoch, architecture
                 )
+                engines.make_root(repository, [row[0] for row in item.debs], plan, tar, work=work)
                 with tar.open("rb") as plain:
                     layer = write_members(self.store.layout, normalised(plain, item.epoch, _LEFT_OF_ROOT))
                 return layer, {"directories": _directories(tar)}
 
-        return self._kept(root_key(item), make)
+        return self.kept(root_key(item), make)
 
     def _files(self, item: ImageRecipe) -> tuple[Layer, dict[str, Any]]:
         entries = with_directories(_entry(path, row, item.epoch) for path, row in item.files.items())
         folders = {entry.path: [entry.mode, 0, 0] for entry in entries if entry.kind == "directory"}
-        return self._kept(
+        return self.kept(
             files_key(item), lambda: (write_layer(self.store.layout, entries), {"directories": folders})
         )
-
-    def _wheels(
-        self, item: ImageRecipe, group: Sequence[tuple[str, str, int]]
-    ) -> tuple[Layer, dict[str, Any]]:
-        def make() -> tuple[Layer, dict[str, Any]]:
-            paths = [self._checked(file, sha256) for file, sha256, _ in group]
-            sonames = {}
-            for path, row in zip(paths, group, strict=True):
-                shapes = self._outlines(item, row)
-                sonames[path] = {name: shape["soname"] for name, shape in shapes.items() if shape["soname"]}
-            return wheel_layer(
-                self.store.layout,
-                paths,
-                item.place,
-                sonames,
-                development=item.development,
-                cancelled=self.stopped.is_set,
-            ), {}
-
-        found = self._kept(wheels_key(item, group), make)
-        # A cached layer does not imply cached outlines. Make them here: wheels run in parallel, a step does
-        # not.
-        for row in group:
-            self._outlines(item, row)
-        return found
-
-    def _outlines(self, item: ImageRecipe, row: tuple[str, str, int]) -> dict[str, dict[str, Any]]:
-        """Return outlines of a wheel's libraries, by path in the image.
-
-        Cached by wheel and target directories.
-        """
-        file, sha256, _ = row
-        key = _key("outlines", sha256, [item.place.python, item.place.home, item.place.target])
-        path = self.store.cache / "outlines" / f"{key}.json"
-        with contextlib.suppress(OSError, ValueError):
-            found: dict[str, dict[str, Any]] = json.loads(path.read_bytes())
-            return found
-        wheel = WheelSource(self._pool(file, sha256), item.place)
-        try:
-            found = wheel.libraries()
-        finally:
-            wheel.close()
-        self.store.write(path, canonical(found))
-        return found
 
     def _system(self, item: ImageRecipe | None) -> list[tuple[Layer, dict[str, Any]]]:
         """Return the system layers of an image and its ancestors, lowest first.
@@ -441,10 +361,10 @@ class Builder:
             known = {
                 path: tuple(row) for _, about in below for path, row in about.get("directories", {}).items()
             }
-            with self._work() as work:
+            with self.work() as work:
                 shown = work / "step"
                 self._show(item, shown)
-                base = _key("base", system_key(item.parent), files_key(item) if item.files else None)
+                base = layer_key("base", system_key(item.parent), files_key(item) if item.files else None)
                 job = engines.EngineStep(
                     base,
                     [layer for layer, _ in below],
@@ -453,6 +373,7 @@ class Builder:
                     shown,
                     work,
                     item.epoch,
+                    item.image.architecture,
                 )
                 # A marker that outlives its run shows the next one that the engine was killed.
                 marker = self.store.cache / "running" / work.name
@@ -471,7 +392,7 @@ class Builder:
                 marker.unlink(missing_ok=True)
                 return layer, {"directories": folders}
 
-        return self._kept(step_key(item), make)
+        return self.kept(step_key(item), make)
 
     def _show(self, item: ImageRecipe, into: Path) -> None:
         """Write the script's input directory: packages, and outlines of all libraries from the image's
@@ -480,13 +401,13 @@ class Builder:
         (into / "debs").mkdir(parents=True)
         (into / "script").write_text(SCRIPT, encoding="utf-8")
         for _, file, sha256 in item.debs:
-            shutil.copyfile(self._checked(file, sha256), into / "debs" / file)
+            shutil.copyfile(self.checked(file, sha256), into / "debs" / file)
         (into / "packages").write_text("".join(f"{file}\n" for _, file, _ in item.debs), encoding="utf-8")
         shapes = {
             path: shape
             for one in _chain(item)
             for row in one.wheels
-            for path, shape in self._outlines(one, row).items()
+            for path, shape in self.outlines(one.wheel_target, row).items()
         }
         folders = sorted(
             {"/".join(path.split("/")[:depth]) for path in shapes for depth in range(1, path.count("/") + 1)}
@@ -506,52 +427,27 @@ class Builder:
             entries.append(LayerEntry.text(SMOKE, item.smoke, item.epoch, 0o755))
         own: list[tuple[str, Layer]] = []
         if item.parent is None:
-            own.append((f"root of {item.codename}: {len(item.debs)} packages", self._root(item)[0]))
+            own.append((f"goldnode root of {item.codename}: {len(item.debs)} packages", self._root(item)[0]))
         for group in item.groups:
-            own.append((f"wheels: {' '.join(row[0] for row in group)}", self._wheels(item, group)[0]))
+            files = " ".join(row[0] for row in group)
+            own.append((f"goldnode wheels: {files}", self.wheels(item.wheel_target, group)[0]))
         if item.files:
-            own.append((f"links and settings of {item.image.name}", self._files(item)[0]))
+            own.append((f"goldnode links and settings of {item.image.name}", self._files(item)[0]))
         if item.step:
             what = f"dpkg: {len(item.debs)} packages" if item.debs else "ldconfig"
-            own.append((what, self._step(item)[0]))
-        own.append((f"identity of {item.image.name}", write_layer(layout, with_directories(entries))))
+            own.append((f"goldnode {what}", self._step(item)[0]))
+        own.append((step_of(item.image.name), write_layer(layout, with_directories(entries))))
         below = self.made_image(item.parent) if item.parent is not None else None
         date = item.labels["org.opencontainers.image.created"]
         labels = dict(item.all_labels)
         if below is not None:
             labels["org.opencontainers.image.base.digest"] = below.digest
-        config = {
-            "architecture": "amd64",  # the matrix allows no other
-            "os": "linux",
-            "created": date,
-            "config": {
-                "Env": [f"{name}={value}" for name, value in sorted(item.environment.items())],
-                "Cmd": ["bash"],
-                "Labels": labels,
-            },
-            "rootfs": {
-                "type": "layers",
-                "diff_ids": [
-                    *(below.config["rootfs"]["diff_ids"] if below is not None else []),
-                    *(layer.diff for _, layer in own),
-                ],
-            },
-            "history": [
-                *(below.config["history"] if below is not None else []),
-                *({"created": date, "created_by": f"goldnode {text}"} for text, _ in own),
-            ],
+        settings = {
+            "Env": [f"{name}={value}" for name, value in sorted(item.environment.items())],
+            "Cmd": ["bash"],
+            "Labels": labels,
         }
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": layout.put(canonical(config), CONFIG).document(),
-            "layers": [
-                *(below.manifest["layers"] if below is not None else []),
-                *(layer.blob.document() for _, layer in own),
-            ],
-            "annotations": labels,
-        }
-        found = layout.put(canonical(manifest), MANIFEST)
+        found = put_image(layout, below, own, settings, date, architecture=item.image.architecture)
         built = Built(
             image=item.image.name,
             build_id=item.build_id,
@@ -569,51 +465,6 @@ class Builder:
     def made_image(self, item: ImageRecipe) -> OciImage:
         """Return the built image of a recipe. Raises ImageError if the store does not contain it."""
         return self.store.layout.image(item.ref)
-
-    # -- files
-
-    def _pool(self, file: str, sha256: str) -> Path:
-        return pooled(self.store.pool, file, sha256, ImageError)
-
-    def _checked(self, file: str, sha256: str) -> Path:
-        return checked(self.store.pool, file, sha256, ImageError)
-
-    @contextlib.contextmanager
-    def _work(self) -> Iterator[Path]:
-        place = self.store.cache / "work"
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as name:
-            yield Path(name)
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Lock the store for a build, shared with other builds.
-
-        The first of them removes remains of killed runs.
-        """
-        with (self.store.cache / "in-use").open("w") as handle:
-            # Only the first build gets the exclusive lock, so nothing is in use while it cleans up.
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._clean()
-            fcntl.flock(handle, fcntl.LOCK_SH)
-            yield
-
-    def _clean(self) -> None:
-        running = self.store.cache / "running"
-        if running.is_dir() and any(running.iterdir()):
-            # The engine was killed, so its storage may be damaged. Builds make it again from the store's
-            # layers.
-            shutil.rmtree(self.store.cache / "buildah", ignore_errors=True)
-            shutil.rmtree(running, ignore_errors=True)
-        shutil.rmtree(self.store.cache / "work", ignore_errors=True)
-        for path in (self.store.root / "blobs/sha256").glob(".new-*"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _OLD:  # a pull may be writing a younger one
-                    path.unlink()
-
-
-_OLD = 3600  # seconds
 
 
 def _entry(path: str, row: Mapping[str, Any], epoch: int) -> LayerEntry:

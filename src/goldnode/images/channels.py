@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
@@ -13,8 +14,10 @@ from goldnode.channels.history import HISTORY, ChannelLine, History
 from goldnode.channels.moves import ChannelPlace, LocalPlace, Move, MoveResult, local_name
 from goldnode.channels.requirements import Requirement, major
 from goldnode.core.errors import ImageError
-from goldnode.images.publish import PublishedImage, pull_evidence, push, push_evidence
+from goldnode.images.publish import PublishedImage, push, push_evidence
+from goldnode.images.pull import history_text, pull_evidence
 from goldnode.images.requirements import REQUIREMENTS, judge, parts
+from goldnode.oci.identity import identity
 from goldnode.oci.layout import EMPTY, MANIFEST, Descriptor, Layout, OciImage, digest_of
 from goldnode.oci.registry import Registry, Repository, Where, history_manifest
 
@@ -70,20 +73,7 @@ class RegistryPlace:
         return self.registry.repository(self.where.repository(line.repository))
 
     def text(self, line: ChannelLine) -> bytes:
-        target = self.repository(line)
-        found = target.manifest(line.history)
-        if found is None:
-            return b""
-        document = found.document
-        if document.get("artifactType") != HISTORY or len(document.get("layers", [])) != 1:
-            raise ImageError(
-                f"{target}:{line.history} is no history of goldnode",
-                remedy=(
-                    "find out who wrote that tag; delete it, and the next promotion restores the history "
-                    "of this store"
-                ),
-            )
-        return target.read_blob(Descriptor.of(document["layers"][0]))
+        return history_text(self.repository(line), line.name)
 
     def commit(self, line: ChannelLine, text: bytes) -> None:
         target = self.repository(line)
@@ -110,7 +100,18 @@ class RegistryPlace:
         target.put_manifest(line.pointer(channel), found.data, found.media_type)
 
     def published(self, line: ChannelLine, tag: str) -> str | None:
-        return self.repository(line).digest(tag)
+        target = self.repository(line)
+        found = target.manifest(tag)
+        if found is None:
+            return None
+        config = found.document.get("config")
+        own = identity(json.loads(target.read_blob(Descriptor.of(config))) if config else {})
+        if own.ref != f"{line.repository}:{tag}":
+            raise ImageError(
+                f"{target}:{tag} is {found.digest}, which is {own.text()}: the tag was moved",
+                remedy="find out who did; publish the image of that name again",
+            )
+        return found.digest
 
     def whole(self, line: ChannelLine, digest: str) -> None:
         target = self.repository(line)

@@ -23,12 +23,15 @@ from goldnode.channels.gc import (
     named_at,
     named_here,
 )
-from goldnode.channels.history import IMMUTABLE, line_of
+from goldnode.channels.history import line_of
 from goldnode.channels.locks import lane
 from goldnode.compat.workloads import parse_reference
 from goldnode.core.errors import ImageError
+from goldnode.images import platform_index
 from goldnode.images.channels import RegistryPlace
+from goldnode.images.cosign_tags import SUFFIXES
 from goldnode.images.requirements import PUBLICATION
+from goldnode.oci.identity import IMMUTABLE
 from goldnode.oci.layout import REF, Descriptor, Layout, OciImage
 from goldnode.oci.model import LABELS
 from goldnode.oci.registry import INDEXES, Repository, referrers_tag
@@ -186,8 +189,8 @@ def collect_registry(
             target = place.registry.repository(place.where.repository(repository))
             tags: dict[str, list[str]] = {}
             for tag in target.tags():
-                # Fallback tag for referrers, from the OCI distribution specification.
-                subject = re.fullmatch(r"sha256-([0-9a-f]{64})", tag)
+                # Fallback tag for referrers, from the OCI distribution specification, and the tags of cosign.
+                subject = re.fullmatch(r"sha256-([0-9a-f]{64})(?:\.(?:sig|att|sbom))?", tag)
                 if subject is not None and target.manifest(f"sha256:{subject[1]}") is None:
                     gone.append(Gone(f"{target}:{tag}", "documents about an image that is not there"))
                     if not how.dry_run:
@@ -196,6 +199,10 @@ def collect_registry(
                     continue
                 if (digest := target.digest(tag)) is not None:
                     tags.setdefault(digest, []).append(tag)
+            others = {
+                digest: names for digest, names in tags.items() if not any(map(IMMUTABLE.fullmatch, names))
+            }
+            wanted |= platform_index.listed(target, others)
             for digest, names in sorted(tags.items()):
                 label = f"{target}:{names[0]}"
                 foreign = [name for name in names if IMMUTABLE.fullmatch(name) is None]
@@ -251,9 +258,11 @@ def _delete(target: Repository, digest: str) -> None:
     evidence.
     """
     rows = target.referrers(digest)[0]
-    index = target.manifest(referrers_tag(digest))
+    tag = referrers_tag(digest)
+    lists = [target.digest(name) for name in (tag, *(f"{tag}.{suffix}" for suffix in SUFFIXES))]
     target.delete(digest)
     for row in rows:
         target.delete(row["digest"])
-    if index is not None:
-        target.delete(index.digest)
+    for found in lists:
+        if found is not None:
+            target.delete(found)

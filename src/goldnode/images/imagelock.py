@@ -26,6 +26,7 @@ from goldnode.lock.model import (
     lock_name,
     write_atomically,
 )
+from goldnode.oci.model import AMD64, Architecture
 
 LOCKS = "GOLDNODE_IMAGE_LOCKS"  # environment variable: lock directories searched before the matrix's own
 
@@ -51,10 +52,17 @@ class ImageLock(Sealed):
     intent: Digest
     parent: _Parent | None
     vendor: str | None = None
+    architecture: Architecture = AMD64
     tools: dict[str, str] = Field(default_factory=dict)
     archives: list[LockedArchive]
     debs: list[LockedDeb]
     wheels: list[LockedWheel]
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the canonical JSON of the whole lock."""
+        # Locks of amd64 are older than their architecture.
+        return digest_of(self.model_dump(exclude={"architecture"} if self.architecture == AMD64 else None))
 
     @property
     def size(self) -> int:
@@ -63,6 +71,42 @@ class ImageLock(Sealed):
 
 
 class _ImageLockFile(ImageLock):
+    stated: Digest | None = Field(default=None, alias="digest")
+
+
+class LockedBase(LockModel):
+    """The base of a derived image: its reference and digest, and the digest of its lock."""
+
+    ref: str
+    digest: Digest
+    lock: Digest
+
+
+class DerivedLock(Sealed):
+    """The resolution of a derived image: its base, and every wheel that it adds, with hashes."""
+
+    image: str
+    intent: Digest
+    base: LockedBase
+    wheels: list[LockedWheel]
+
+    @property
+    def debs(self) -> list[LockedDeb]:
+        """Return no package: a derived image adds none."""
+        return []
+
+    @property
+    def tools(self) -> dict[str, str]:
+        """Return no tool: the recipe has those that determine the bytes."""
+        return {}
+
+    @property
+    def size(self) -> int:
+        """Download size of all wheels in bytes."""
+        return sum(item.size for item in self.wheels)
+
+
+class _DerivedLockFile(DerivedLock):
     stated: Digest | None = Field(default=None, alias="digest")
 
 
@@ -147,9 +191,28 @@ def dump_lock(lock: ImageLock) -> str:
         f"resolved: {flow(lock.resolved)}",
         f"parent: {flow(lock.parent.model_dump() if lock.parent is not None else None)}",
         *([f"vendor: {flow(lock.vendor)}"] if lock.vendor is not None else []),
+        *([f"architecture: {lock.architecture}"] if lock.architecture != AMD64 else []),
         f"tools: {flow(lock.tools)}",
     ]
     return "\n".join([*lines, *listed(lock, "archives", "debs", "wheels")]) + "\n"
+
+
+def load_derived_lock(path: Path) -> DerivedLock:
+    """Read the lock of a derived image. Raises ImageError with file and line."""
+    return load_sealed(path, DerivedLock, _DerivedLockFile, ImageError, "goldnode images derive")
+
+
+def dump_derived_lock(lock: DerivedLock) -> str:
+    """Return the text of the lock of a derived image."""
+    lines = [
+        f"# Written by `goldnode images derive`. Not to be edited: run it again.\nlock: {lock.lock}",
+        f"image: {lock.image}",
+        f"digest: {lock.digest}",
+        f"intent: {lock.intent}",
+        f"resolved: {flow(lock.resolved)}",
+        f"base: {flow(lock.base.model_dump())}",
+    ]
+    return "\n".join([*lines, *listed(lock, "wheels")]) + "\n"
 
 
 def write_lock(lock: ImageLock, directory: Path) -> Path:

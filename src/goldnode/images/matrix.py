@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,7 +25,7 @@ from goldnode.core.errors import GoldnodeError, ImageError, nearest
 from goldnode.core.formats import check_format
 from goldnode.core.yamlsource import KeyPath, YamlSource
 from goldnode.facts import host as facts
-from goldnode.oci.model import NAME, ImageSpec
+from goldnode.oci.model import AMD64, NAME, Architecture, ImageSpec, system_word
 
 MATRIX = "GOLDNODE_MATRIX"  # environment variable: a matrix file that replaces the built-in one
 
@@ -96,8 +96,8 @@ class MatrixSystem(_MatrixModel):
     id: str = Field(description="ID of its os-release.")
     release: str = Field(description="VERSION_ID of its os-release.")
     codename: str = Field(description="Code name, for the suites of its archives.")
-    architectures: Annotated[tuple[Literal["amd64"], ...], AfterValidator(_some)] = Field(
-        description="dpkg's names."
+    architectures: Annotated[tuple[Architecture, ...], AfterValidator(_some)] = Field(
+        description="Those that its archives have, by dpkg's names."
     )
     python: Annotated[str, Field(pattern=r"^3\.\d+$")] = Field(
         description="Its own Python, which wheels are chosen for."
@@ -174,6 +174,16 @@ class MatrixFlavour(_MatrixModel):
     os: tuple[str, ...] | None = Field(
         default=None, description="Keys of `systems`; null: all of the release."
     )
+    installs: bool = Field(
+        default=False,
+        description=(
+            "For Dockerfiles: apt has the archives of the lock as sources, and pip installs without a virtual "
+            "environment."
+        ),
+    )
+    architectures: tuple[Architecture, ...] | None = Field(
+        default=None, description="Architectures of its images; null: as the release."
+    )
     exercised: bool | None = Field(
         default=None,
         description="Whether it is built and smoked in this project's own tests; null: as the release.",
@@ -213,6 +223,10 @@ class MatrixRelease(_MatrixModel):
 
     version: _Version = Field(description="Version in the tag; distro if the parts share no version.")
     os: Annotated[tuple[str, ...], AfterValidator(_some)] = Field(description="Keys of `systems`.")
+    architectures: Annotated[tuple[Architecture, ...], AfterValidator(_some)] = Field(
+        default=(AMD64,),
+        description="Architectures of its images. The name of an image for another than amd64 ends with it.",
+    )
     prefer: dict[str, Literal["debs", "wheels"]] = Field(
         default_factory=dict, description="Source of components with both forms, by OS; default: wheels."
     )
@@ -238,8 +252,11 @@ class MatrixRelease(_MatrixModel):
 class BackendRows(_MatrixModel):
     """All releases of one backend."""
 
-    title: str = Field(description="Name in labels.")
-    purity: str = Field(description="Policy in purity.yml that its images are inspected by.")
+    title: str | None = Field(default=None, description="Name in labels; null: as in the extended matrix.")
+    purity: str | None = Field(
+        default=None,
+        description="Policy in purity.yml that its images are inspected by; null: as in the extended matrix.",
+    )
     releases: tuple[MatrixRelease, ...] = Field(description="Runtime versions, each once.")
 
 
@@ -247,8 +264,16 @@ class MatrixFile(_MatrixModel):
     """images/containers/matrix.yml."""
 
     matrix: Literal[1] = Field(description="Number of this file's format.")
+    extends: Literal["goldnode"] | None = Field(
+        default=None,
+        description=(
+            "goldnode: the images of this file are in addition to goldnode's own, which keep their locks. null: "
+            "it replaces them."
+        ),
+    )
     systems: dict[_Word, MatrixSystem] = Field(
-        description="OS releases that images are built on, by the part of the tag that names them: debian12."
+        default_factory=dict,
+        description="OS releases that images are built on, by the part of the tag that names them: debian12.",
     )
     licences: dict[str, Licence] = Field(
         default_factory=dict, description="Terms that parts are under, by the names that components give."
@@ -264,7 +289,7 @@ class MatrixRow:
     `parts` are the versions that it declares, including its parent's. `min_driver` is the oldest driver on
     which its CUDA starts (from the facts); None for other backends. `layout` is the target of its own wheels,
     see `Component.layout`; "none" without wheels. `from_host` are the packages' requirements on a driver,
-    which the host provides. `vendor` is a reference by digest if the base is not built here.
+    which the host provides. `installs`: apt and pip are set up for Dockerfiles. `vendor` is a reference by digest if the base is not built here.
     """
 
     image: ImageSpec
@@ -281,6 +306,7 @@ class MatrixRow:
     redistribution: Literal["free", "private"] = "free"
     min_driver: str | None = None
     exercised: bool = True
+    installs: bool = False
     vendor: str | None = None
     index: str | None = None
     note: str | None = None
@@ -298,9 +324,9 @@ class MatrixRow:
         return self.system.archives
 
     @property
-    def architectures(self) -> tuple[str, ...]:
-        """Target architectures, by dpkg's names."""
-        return self.system.architectures
+    def architecture(self) -> Architecture:
+        """Architecture of the image, by dpkg's name."""
+        return self.system.architectures[0]
 
     @property
     def cuda_home(self) -> str | None:
@@ -340,6 +366,16 @@ class ImageMatrix:
         while found[0].image.parent is not None:
             found.insert(0, self.row(found[0].image.parent))
         return found
+
+    def architectures(self, name: str) -> list[str]:
+        """Return the names of an image for all its architectures. Raises ImageError for an unknown name."""
+        own = self.row(name).image
+        return [
+            other
+            for other, row in self.images.items()
+            if (row.image.backend, row.image.tag.removesuffix(f"_{row.architecture}"))
+            == (own.backend, own.tag.removesuffix(f"_{own.architecture}"))
+        ]
 
     def select(self, patterns: Sequence[str] = (), *, exercised: bool = False) -> list[MatrixRow]:
         """Return the images that `patterns` match and all their ancestors, parents first.
@@ -396,10 +432,48 @@ def load_matrix(path: Path | None = None) -> ImageMatrix:
     if path is None:
         named = os.environ.get(MATRIX)
         path = Path(named).expanduser() if named else builtin_matrix()
+    document, source = _matrix_file(path)
+    above: dict[str, MatrixRow] = {}
+    if document.extends is not None:
+        own, own_source = _matrix_file(builtin_matrix())
+        above = _MatrixReader(own, own_source).rows()
+        document = _extended(document, own, source)
+    rows = {**above, **_MatrixReader(document, source).rows(above)}
+    return ImageMatrix(path, _ordered(rows, source))
+
+
+def _matrix_file(path: Path) -> tuple[MatrixFile, YamlSource]:
     source = yamlsource.read(path, error=ImageError)
     check_format(source, "matrix", 1, ImageError)
-    document = yamlsource.validate(MatrixFile, source, error=ImageError)
-    return ImageMatrix(path, _ordered(_MatrixReader(document, source).rows(), source))
+    return yamlsource.validate(MatrixFile, source, error=ImageError), source
+
+
+def _extended(document: MatrixFile, own: MatrixFile, source: YamlSource) -> MatrixFile:
+    """Return a site's matrix with the systems, licences, titles and policies of `own` added.
+
+    Raises ImageError if it declares one of these again: two meanings of a name could not be distinguished.
+    """
+    found: dict[str, object] = {}
+    for key in ("systems", "licences"):
+        theirs, ours = getattr(document, key), getattr(own, key)
+        for name in theirs.keys() & ours.keys():
+            raise ImageError(
+                f'"{name}" is declared by goldnode\'s own matrix',
+                file=source.file,
+                line=source.line((key, name)),
+                remedy="leave it out, or use another name",
+            )
+        found[key] = {**ours, **theirs}
+    found["backends"] = {
+        name: group.model_copy(
+            update={
+                "title": group.title or own.backends[name].title,
+                "purity": group.purity or own.backends[name].purity,
+            }
+        )
+        for name, group in document.backends.items()
+    }
+    return document.model_copy(update=found)
 
 
 def _policies() -> list[str]:
@@ -417,10 +491,17 @@ class _MatrixReader:
     def error(self, message: str, path: KeyPath, remedy: str | None = None) -> ImageError:
         return ImageError(message, file=self.source.file, line=self.source.line(path), remedy=remedy)
 
-    def rows(self) -> dict[str, MatrixRow]:
+    def rows(self, above: Mapping[str, MatrixRow] | None = None) -> dict[str, MatrixRow]:
+        """Return the images of the file. `above` are those of the matrix that it extends."""
         found: dict[str, MatrixRow] = {}
+        above = above or {}
         policies = _policies()
         for backend, group in self.document.backends.items():
+            if group.title is None or group.purity is None:
+                lacking = "title" if group.title is None else "purity"
+                raise self.error(
+                    f'backend "{backend}" has no {lacking}', ("backends", backend), f"give it `{lacking}`"
+                )
             if group.purity not in policies:
                 raise self.error(
                     f'there is no policy "{group.purity}" in purity.yml',
@@ -431,16 +512,17 @@ class _MatrixReader:
                 path: KeyPath = ("backends", backend, "releases", number)
                 self._check_release(release, path)
                 for flavour in release.flavours:
-                    for name in self._systems(release, flavour, path):
-                        row = self._row(backend, group, release, flavour, name, path)
-                        if row.name in found:
+                    for name, architecture in self._targets(release, flavour, path):
+                        row = self._row(backend, group, release, flavour, (name, architecture), path)
+                        if (other := found.get(row.name) or above.get(row.name)) is not None:
                             raise self.error(
-                                f'image "{row.name}" is declared twice, first on line {found[row.name].line}',
+                                f'image "{row.name}" is declared twice, first on line {other.line}'
+                                + (f" of {other.file}" if row.name in above else ""),
                                 (*path, "flavours", flavour),
                                 "keep one of the two",
                             )
                         found[row.name] = row
-        return {name: self._with_parent(row, found) for name, row in found.items()}
+        return {name: self._with_parent(row, {**above, **found}) for name, row in found.items()}
 
     def _check_release(self, release: MatrixRelease, path: KeyPath) -> None:
         for index, name in enumerate(release.os):
@@ -472,6 +554,23 @@ class _MatrixReader:
             self._known("OS", name, release.os, (*path, "flavours", flavour, "os", index))
         return release.os if chosen is None else chosen
 
+    def _targets(
+        self, release: MatrixRelease, flavour: str, path: KeyPath
+    ) -> Iterator[tuple[str, Architecture]]:
+        """Yield the OS and architecture of each image of a flavour."""
+        own = release.flavours[flavour].architectures
+        place = (*path, "architectures") if own is None else (*path, "flavours", flavour, "architectures")
+        for system in self._systems(release, flavour, path):
+            known = self.document.systems[system].architectures
+            for index, name in enumerate(release.architectures if own is None else own):
+                if name not in known:
+                    raise self.error(
+                        f"{system} is not declared for {name}",
+                        (*place, index),
+                        f"use one of: {', '.join(known)}",
+                    )
+                yield system, name
+
     def _known(self, what: str, name: str, known: Iterable[str], path: KeyPath) -> None:
         if name not in known:
             raise self.error(f'{what} "{name}" is not declared', path, nearest(name, known))
@@ -482,10 +581,12 @@ class _MatrixReader:
         group: BackendRows,
         release: MatrixRelease,
         flavour: str,
-        system: str,
+        target: tuple[str, Architecture],
         path: KeyPath,
     ) -> MatrixRow:
         item = release.flavours[flavour]
+        system, architecture = target
+        word = system_word(*target)
         place = (*path, "flavours", flavour)
         debs: list[str] = list(_of(item.debs, system))
         wheels: list[str] = []
@@ -530,12 +631,13 @@ class _MatrixReader:
                 "make two flavours of it",
             )
         image = ImageSpec(
-            name=f"{backend}-{release.version}-{flavour}-{system}",
+            name=f"{backend}-{release.version}-{flavour}-{word}",
             backend=backend,
             version=release.version,
             flavour=flavour,
             os=system,
-            parent=self._parent(backend, release, flavour, system, place),
+            parent=self._parent(backend, release, flavour, word),
+            architecture=architecture,
         )
         if not NAME.match(image.name):
             raise self.error(
@@ -543,7 +645,8 @@ class _MatrixReader:
             )
         return MatrixRow(
             image=image,
-            system=self.document.systems[system],
+            # Only this architecture: requests to apt and pip, and so their digest, do not depend on others.
+            system=self.document.systems[system].model_copy(update={"architectures": (architecture,)}),
             title=item.title or f"{group.title}, {flavour}",
             debs=tuple(dict.fromkeys(debs)),
             wheels=tuple(dict.fromkeys(wheels)),
@@ -551,13 +654,14 @@ class _MatrixReader:
             layout=next(iter(layouts), "none"),
             parts=parts,
             components={name: release.components[name] for name in _of(item.components, system)},
-            purity=group.purity,
+            purity=group.purity or "",
             licences=tuple(dict.fromkeys(self.document.licences[name].title for name in licences)),
             redistribution="private"
             if any(self.document.licences[name].redistribution == "private" for name in licences)
             else "free",
             min_driver=_min_driver(backend, release.version),
             exercised=release.exercised if item.exercised is None else item.exercised,
+            installs=item.installs,
             # Only a flavour without a parent is the vendor's image itself.
             vendor=release.source.vendor if release.source is not None and item.parent is None else None,
             index=next(iter(indexes), None),
@@ -566,16 +670,14 @@ class _MatrixReader:
             line=self.source.line(place),
         )
 
-    def _parent(
-        self, backend: str, release: MatrixRelease, flavour: str, system: str, path: KeyPath
-    ) -> str | None:
+    def _parent(self, backend: str, release: MatrixRelease, flavour: str, word: str) -> str | None:
         stands_on = release.flavours[flavour].parent
         if stands_on is None:
             return None
         return (
-            f"{backend}-{release.version}-{stands_on}-{system}"
+            f"{backend}-{release.version}-{stands_on}-{word}"
             if stands_on in release.flavours
-            else f"{stands_on}-{system}"
+            else f"{stands_on}-{word}"
         )
 
     def _with_parent(self, row: MatrixRow, rows: Mapping[str, MatrixRow]) -> MatrixRow:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from goldnode.core.errors import ImageError
 from goldnode.images.matrix import absent
+from goldnode.oci.identity import names_of
 from goldnode.oci.layout import Layout
 from goldnode.oci.model import Built
 
@@ -19,7 +20,7 @@ def find(layout: Layout, name: str, built: Iterable[Built] = ()) -> str:
     refs = layout.refs()
     if name in refs:
         return refs[name].digest
-    here = {ref: item.digest for ref, item in refs.items() if ref.startswith(f"{name}-")}
+    here = {ref: item.digest for ref, item in refs.items() if name in names_of(layout, item.digest)}
     here |= {
         f"{item.image} ({item.build_id})": item.digest
         for item in built

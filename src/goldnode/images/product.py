@@ -17,6 +17,7 @@ from goldnode.core.errors import ImageError
 from goldnode.images import channels, gc
 from goldnode.images.channels import ImagePlace, ImageStorePlace, RegistryPlace
 from goldnode.images.imagelock import find_lock, load_lock, lock_file
+from goldnode.images.locked_packages import derived_builds
 from goldnode.images.matrix import load_matrix
 from goldnode.images.publish import find
 from goldnode.images.requirements import REQUIREMENTS
@@ -91,11 +92,7 @@ class ImageProduct:
             own = [item for item in built if item.image == row.name]
             if own:
                 lock = find_lock(row).digest
-                found += [
-                    f"{row.image.backend}:{row.image.immutable_tag(item.build_id)}"
-                    for item in own
-                    if item.lock == lock
-                ]
+                found += [row.image.ref(item.build_id) for item in own if item.lock == lock]
         return found or [find(layout, name)[0]]
 
     def find(self, place: ImagePlace, text: str) -> tuple[ChannelLine, str]:
@@ -115,8 +112,9 @@ class ImageProduct:
         return channels.promote(place, self.store, move)
 
     def lines(self, place: ImagePlace) -> list[ChannelLine]:
-        """Return the lines of all backends."""
-        return [line for name in BACKENDS for line in place.lines(name)]
+        """Return the lines of all backends, and of the derived images of this store."""
+        derived = {image.repository for image, _, _ in derived_builds(open_store(self.location.store))}
+        return [line for name in (*BACKENDS, *sorted(derived)) for line in place.lines(name)]
 
     def known(self) -> list[str]:
         """Return the lines of the matrix."""

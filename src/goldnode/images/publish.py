@@ -1,43 +1,39 @@
-"""Publication of an image, and pull. The order is: blobs, manifest, evidence, immutable tag, read-back.
+"""Publication of an image. The order is: blobs, manifest, evidence, read-back, immutable tag.
 
 This order makes an interruption harmless. The tag is the last write: until then no image can be found by
 name. A repeated run sends only what is missing. A publication never moves an existing tag: it fails if the
-tag has different content.
+tag has different content. It relies on a layer that the registry already has only after reading it, now or a
+few days ago.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import json
-import platform
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from goldnode.channels.history import IMMUTABLE, line_of
-from goldnode.channels.locks import disk, lane, using
+from goldnode.channels.history import line_of
+from goldnode.channels.locks import lane, using
 from goldnode.channels.requirements import Decisions, Requirement, RequirementWaiver, refuse
-from goldnode.core.errors import ImageError, nearest
+from goldnode.core.errors import ImageError
+from goldnode.core.files import replace_file
+from goldnode.images.cosign_tags import push_tags
 from goldnode.images.matrix import absent
 from goldnode.images.requirements import PUBLICATION, judge
+from goldnode.oci.identity import identity, names_of
 from goldnode.oci.layout import MANIFEST, Descriptor, Layout, OciImage, canonical
 from goldnode.oci.model import LABELS
-from goldnode.oci.registry import (
-    DOCKER_MANIFEST,
-    INDEXES,
-    Manifest,
-    Registry,
-    RegistryRequest,
-    Repository,
-    Where,
-)
+from goldnode.oci.registry import Registry, Repository, Where
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
+READ_AGAIN = dt.timedelta(days=7)  # after which a layer that is relied on is read again
 SETTLE = 1.0  # seconds until another publisher's write to the same tag is visible
 
 Say = Callable[[str], None]
@@ -47,8 +43,8 @@ Say = Callable[[str], None]
 class PublishedImage:
     """Result of a publication.
 
-    `sent` and `there` count blobs. `api`: the registry supports the Referrers API. `before`: the tag existed
-    already, with the same digest.
+    `sent` and `there` count blobs. `relied` are the digests of layers that the registry had already. `api`: the registry
+    supports the Referrers API. `before`: the tag existed already, with the same digest.
     """
 
     name: str
@@ -60,63 +56,57 @@ class PublishedImage:
     api: bool = False
     requirements: list[Requirement] = field(default_factory=list)
     before: bool = False
+    relied: list[str] = field(default_factory=list)
 
 
 def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
     """Return the ref in the store that a name identifies.
 
-    A name is a ref itself, or an image name (BACKEND-VERSION-FLAVOUR-OS) with exactly one build in the store.
-    Raises ImageError if no build or several match.
+    A name is a ref itself, or a name of an image or line that exactly one build in the store has by its
+    labels. Raises ImageError if no build or several match.
     """
     refs = layout.refs()
     if name in refs:
         return name, refs[name]
-    own: dict[str, str] = {}
-    for ref in refs:
-        repository, _, tag = ref.partition(":")
-        if IMMUTABLE.fullmatch(tag):
-            own[ref] = f"{repository}-{tag.rpartition('-')[0]}"
-    fits = sorted(ref for ref, image in own.items() if name in (image, image.replace("-", ":", 1)))
+    own = {ref: builds for ref, row in refs.items() if (builds := names_of(layout, row.digest))}
+    fits = sorted(ref for ref, builds in own.items() if name in builds)
     if len(fits) == 1:
         return fits[0], refs[fits[0]]
     if fits:
         raise ImageError(
             f"{len(fits)} builds of {name} are in {layout.root}: {', '.join(fits)}", remedy="name one of them"
         )
-    raise ImageError(f"{name} is not in {layout.root}", remedy=absent(name, [*own, *own.values()]))
+    known = [*own, *(build for builds in own.values() for build in builds)]
+    raise ImageError(f"{name} is not in {layout.root}", remedy=absent(name, known))
 
 
-def identity(image: OciImage, ref: str) -> tuple[str, str]:
-    """Return repository and immutable tag of a ref, validated against the image's own labels.
+def checked_name(image: OciImage, ref: str) -> tuple[str, str]:
+    """Return repository and immutable tag of an image by its labels.
 
-    Raises ImageError if they contradict each other.
+    Raises ImageError if the labels give it no name, or another one than `ref`.
     """
-    repository, _, tag = ref.partition(":")
-    line_of(repository, tag)
-    version, flavour, system, build = tag.rsplit("-", 3)
-    for label, value in (
-        ("backend", repository),
-        ("runtime", version),
-        ("flavour", flavour),
-        ("os", system),
-        ("build-id", build),
-    ):
-        said = image.labels.get(LABELS + label)
-        if said != value:
-            raise ImageError(
-                f"{ref} says {label} {value}, the image's label {LABELS}{label} says {said or 'nothing'}",
-                remedy="build it again",
-            )
-    return repository, tag
+    own = identity(image.config)
+    if not own.named:
+        raise ImageError(
+            f"{ref} is {own.text()}",
+            remedy="build it with `goldnode images build` or `goldnode images derive`",
+        )
+    if own.ref != ref:
+        raise ImageError(
+            f"the name is {ref}, and the labels of the image say {own.ref}", remedy="build it again"
+        )
+    line_of(own.repository, own.tag)
+    return own.repository, own.tag
 
 
 @dataclass(frozen=True)
 class ImagePublication:
     """How to publish an image.
 
-    `private`: the registry may get content whose licence forbids redistribution. `full` reads every blob back,
-    not only manifests and documents. `mounts` maps blobs to repositories of the registry that have them, so
-    that shared blobs are sent once. `settle` is the time in seconds until another publisher's write is visible.
+    `private`: the registry may get content whose licence forbids redistribution. `full` reads every layer
+    back, also those that were just sent, and those that this store has read from the registry lately.
+    `mounts` maps blobs to repositories of the registry that have them, so that shared blobs are sent once.
+    `settle` is the time in seconds until another publisher's write is visible.
     """
 
     trust: Sequence[SSlibKey] = ()
@@ -142,7 +132,7 @@ def publish(
     if descriptor is None:
         raise ImageError(f"{ref} is not in {layout.root}", remedy=absent(ref, layout.refs()))
     image = OciImage(layout, descriptor.digest)
-    repository, tag = identity(image, ref)
+    repository, tag = checked_name(image, ref)
     if image.labels.get(f"{LABELS}redistribution") != "free" and not how.private:
         why = image.labels.get(f"{LABELS}licences", "its label does not say that it may be redistributed")
         raise ImageError(
@@ -157,8 +147,11 @@ def publish(
         found.before = _immutable(target, tag, image.digest)
         _record(layout, image.digest, tag, results, how)
         push(layout, image.digest, target, found, mounts=how.mounts, parallel=how.parallel)
+        read_relied(
+            layout, target, [row for row in image.layers if how.full or row.digest in found.relied], how
+        )
         found.evidence, found.api = push_evidence(layout, image.digest, target, found)
-        read_back(layout, image.digest, target, full=how.full)
+        read_back(layout, image.digest, target)
         # A registry has no compare-and-set: check the tag, write it, wait, and check it again. If another
         # publisher won the race, the last check raises.
         if not _immutable(target, tag, image.digest):
@@ -242,6 +235,8 @@ def push(
             sent = future.result()
             found.sent, found.there = found.sent + sent, found.there + (not sent)
             found.size += futures[future].size if sent else 0
+            if not sent and futures[future].digest != image.manifest["config"]["digest"]:
+                found.relied.append(futures[future].digest)
             # The next image of this run mounts the blob from here instead of sending it.
             known[futures[future].digest] = target.name
     # By digest only: without a tag, no user finds the image before it is verified.
@@ -270,14 +265,59 @@ def push_evidence(layout: Layout, digest: str, target: Repository, found: Publis
         rows.append(row | ({"annotations": manifest["annotations"]} if manifest.get("annotations") else {}))
     if rows:
         target.refer(digest, rows, minded=minded)
+        push_tags(layout, digest, target)
     return len(rows), minded and bool(rows)
 
 
-def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = False) -> None:
+def read_relied(
+    layout: Layout, target: Repository, rows: Sequence[Descriptor], how: ImagePublication
+) -> None:
+    """Read layers from the registry and validate their digests, except those read in the last days.
+
+    A registry hashes a blob when it arrives and not later, so a claim to have it proves nothing about its
+    content now. A layer that this run sent is not read. The store records which layers of a repository it has
+    read, so that a repeated publication does not read gigabytes again. Raises ImageError.
+    """
+    now = how.now or dt.datetime.now(dt.UTC)
+    record = _ReadRecord(layout, target)
+    todo = [row for row in rows if how.full or not record.recent(row.digest, now)]
+    try:
+        with ThreadPoolExecutor(how.parallel) as pool:
+            for row, _ in zip(todo, pool.map(target.check_blob, todo), strict=True):
+                record.read[row.digest] = now.isoformat()
+    finally:
+        if todo:
+            record.write()
+
+
+class _ReadRecord:
+    """The layers of one repository that this store has read completely, each with the time of that."""
+
+    def __init__(self, layout: Layout, target: Repository) -> None:
+        folder = layout.root / "read" / quote(target.registry.host, safe="")
+        self.path = folder / f"{quote(target.name, safe='')}.json"
+        try:
+            self.read: dict[str, str] = json.loads(self.path.read_bytes())
+        except (OSError, ValueError):
+            self.read = {}  # without the record everything is read again
+
+    def recent(self, digest: str, now: dt.datetime) -> bool:
+        """Return whether the layer was read in the last `READ_AGAIN`."""
+        try:
+            return dt.timedelta(0) <= now - dt.datetime.fromisoformat(self.read[digest]) < READ_AGAIN
+        except (KeyError, TypeError, ValueError):
+            return False
+
+    def write(self) -> None:
+        """Write the record. The caller holds the lane of the repository."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self.path, canonical(self.read))
+
+
+def read_back(layout: Layout, digest: str, target: Repository) -> None:
     """Compare the registry's content with the store.
 
-    Manifests and documents are compared byte by byte, layers by presence and size, or completely with `full`.
-    Raises ImageError.
+    Manifests and documents are compared byte by byte, layers by presence and size. Raises ImageError.
     """
     image = OciImage(layout, digest)
     if target.manifest(digest) is None:
@@ -296,8 +336,6 @@ def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = F
                 f"blob {row.digest} is {said} in {target}, expected {row.size} bytes",
                 remedy="publish again, and look at the registry",
             )
-        if full:
-            check_blob(target, row)
     for descriptor, manifest in layout.attached(digest):
         if target.manifest(descriptor.digest) is None:
             raise ImageError(
@@ -307,172 +345,3 @@ def read_back(layout: Layout, digest: str, target: Repository, *, full: bool = F
             )
         for row in manifest["layers"]:
             target.read_blob(Descriptor.of(row))
-
-
-def check_blob(target: Repository, row: Descriptor) -> None:
-    """Read a blob from the registry and compare its digest, without storing it. Raises ImageError."""
-    hasher, size = hashlib.sha256(), 0
-    what = f"blob {row.digest} of {target} cannot be read back"
-    request = RegistryRequest("GET", f"/v2/{target.name}/blobs/{row.digest}", (200,), what, target.name)
-    with target.registry.open(request) as answer:
-        for block in answer.blocks():
-            hasher.update(block)
-            size += len(block)
-    if "sha256:" + hasher.hexdigest() != row.digest:
-        raise ImageError(
-            f"blob {row.digest} of {target} is altered: expected {row.size} bytes with that digest, got "
-            f"{size} with sha256:{hasher.hexdigest()}",
-            remedy="delete it from the registry's storage and publish again",
-        )
-
-
-# Pulling
-
-
-@dataclass
-class PulledImage:
-    """Result of a pull: the image, its ref in the store, and the number of blobs fetched."""
-
-    name: str
-    digest: str
-    ref: str
-    fetched: int = 0
-    there: int = 0
-    evidence: int = 0
-
-
-def pull(
-    layout: Layout,
-    target: Repository,
-    reference: str,
-    *,
-    evidence: bool = True,
-    system: str | None = None,
-    parallel: int = 4,
-) -> PulledImage:
-    """Download an image into the store by digest or tag, and validate every byte against its digest.
-
-    The image gets its name only after that. `system` (`linux/amd64`) selects from an index; the default is
-    this machine's. Raises ImageError, also if the image's labels claim the immutable name of another image of
-    the store.
-    """
-    with using(layout):
-        manifest = _one(target, reference, system)
-        document = manifest.document
-        if "layers" not in document or "config" not in document:
-            raise ImageError(
-                f"{target}@{manifest.digest} is no image", remedy="name an image, not a document about one"
-            )
-        config = Descriptor.of(document["config"])
-        rows = {
-            row["digest"]: Descriptor.of(row) for row in document["layers"] if row["digest"] != config.digest
-        }
-        found = PulledImage(
-            f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}", manifest.digest, ""
-        )
-        # The configuration first: its labels name the image, and a conflict must show before the large
-        # download.
-        first = target.pull_blob(config, layout)
-        found.ref = _ref(layout, layout.document(config.digest), manifest.digest, target)
-        with ThreadPoolExecutor(parallel) as pool:
-            for new in (first, *pool.map(lambda row: target.pull_blob(row, layout), rows.values())):
-                found.fetched, found.there = found.fetched + new, found.there + (not new)
-        with disk(layout):
-            layout.put(manifest.data, manifest.media_type)
-            if evidence:
-                found.evidence = pull_evidence(layout, target, manifest.digest)
-            _ref(
-                layout, layout.document(config.digest), manifest.digest, target
-            )  # again: another pull may have taken the name meanwhile
-            layout.set_ref(found.ref, manifest.descriptor)
-    return found
-
-
-def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
-    """Attach all documents that refer to an image in the registry to the same image in the store.
-
-    Return the number of documents. Raises ImageError if the registry lists a document that it does not have.
-    """
-    count = 0
-    for row in target.referrers(digest)[0]:
-        found = target.manifest(str(row.get("digest")))
-        if found is None:
-            raise ImageError(
-                f"{target} lists {row.get('digest')} as a referrer of {digest}, and does not have it",
-                remedy="publish the image again",
-            )
-        document = found.document
-        if document.get("subject", {}).get("digest") != digest or len(document.get("layers", [])) != 1:
-            continue  # it has another subject, or an unknown form
-        layer = Descriptor.of(document["layers"][0])
-        kind = str(document.get("artifactType") or document["config"]["mediaType"])
-        data = target.read_blob(layer)
-        attached = layout.attach(
-            digest, kind, data, media_type=layer.media_type, annotations=document.get("annotations")
-        )
-        if (
-            attached.digest != found.digest
-        ):  # another tool wrote it in a different form, so the copy would have another digest
-            layout.detach(attached.digest)
-            continue
-        count += 1
-    return count
-
-
-def _one(target: Repository, reference: str, system: str | None) -> Manifest:
-    found = target.manifest(reference)
-    if found is None:
-        raise ImageError(
-            f"{target} has no {reference}",
-            remedy=nearest(reference, target.tags()) or "look at what was published there",
-        )
-    if found.media_type not in INDEXES:
-        if found.media_type not in (MANIFEST, DOCKER_MANIFEST):
-            raise ImageError(f"{target}:{reference} is a {found.media_type}, which is no image")
-        return found
-    # OCI names architectures as Go does, uname as the kernel does.
-    wanted = (
-        system
-        or f"linux/{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
-    )
-    offered: dict[str, str] = {}
-    for row in found.document.get("manifests", []):
-        told = row.get("platform") or {}
-        offered["/".join(filter(None, (told.get("os"), told.get("architecture"), told.get("variant"))))] = (
-            row["digest"]
-        )
-    digest = offered.get(wanted)
-    inner = target.manifest(digest) if digest else None
-    if inner is None or inner.media_type in INDEXES:
-        raise ImageError(
-            f"{target}:{reference} has no image for {wanted}",
-            remedy=nearest(wanted, [one for one in offered if one]),
-        )
-    return inner
-
-
-def _ref(layout: Layout, config: dict[str, Any], digest: str, target: Repository) -> str:
-    """Return the name of a pulled image in the store: the immutable one from its labels, otherwise its
-    origin.
-
-    Anyone can write labels. So this raises ImageError if the store has that immutable name for another image.
-    """
-    labels = (config.get("config") or {}).get("Labels") or {}
-    said = {
-        key: labels.get(LABELS + key) or "" for key in ("backend", "runtime", "flavour", "os", "build-id")
-    }
-    tag = f"{said['runtime']}-{said['flavour']}-{said['os']}-{said['build-id']}"
-    if not said["backend"] or not IMMUTABLE.fullmatch(tag):
-        return f"{target}@{digest}"
-    name = f"{said['backend']}:{tag}"
-    have = layout.refs().get(name)
-    if have is not None and have.digest != digest:
-        raise ImageError(
-            f"{name} is {have.digest} in {layout.root}, and {digest} in {target} by its labels: an "
-            "immutable name is given to one content only",
-            remedy=(
-                "find out whose labels are wrong or whose build is not reproducible; to look at it, pull "
-                "it into another store (--store)"
-            ),
-        )
-    return name

@@ -31,11 +31,13 @@ from goldnode.core.errors import ImageError
 from goldnode.facts.workload import key
 from goldnode.images import require
 from goldnode.images.imagelock import ImageLock
+from goldnode.images.layercache import WheelTarget, wheel_groups
 from goldnode.images.matrix import MatrixRow
-from goldnode.oci.engines import ROOT_START
-from goldnode.oci.layers import LEVEL, MEMBER, OWN_LAYER, WheelLayout
+from goldnode.oci import emulation
+from goldnode.oci.engines import root_start
+from goldnode.oci.layers import LEVEL, MEMBER, WheelLayout
 from goldnode.oci.layout import canonical, digest_of
-from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, ImageSpec
+from goldnode.oci.model import AMD64, BUILD_ID_LENGTH, LABELS, MACHINES, ImageSpec
 
 # Increase it when the same inputs are built in a different way.
 RECIPE = 1
@@ -44,6 +46,7 @@ VOID = {
 }  # keeps NVIDIA's runtime, if it is the default, from injecting a driver into images of other backends
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SMOKE = "usr/lib/goldnode/goldnode-smoke"
+SOURCES = "etc/apt/sources.list.d/goldnode.sources"
 IDENTITY = "usr/lib/goldnode/image.json"
 STEP = "/mnt"  # mount point of the script's input: a directory that every root has
 
@@ -135,10 +138,13 @@ class ImageRecipe:
 
     @property
     def groups(self) -> list[list[tuple[str, str, int]]]:
-        """Return the wheels of each layer: each big wheel alone, then all small ones together."""
-        big = [[row] for row in self.wheels if row[2] >= OWN_LAYER]
-        small = [row for row in self.wheels if row[2] < OWN_LAYER]
-        return [*big, *([small] if small else [])]
+        """Return the wheels of each layer."""
+        return wheel_groups(self.wheels)
+
+    @property
+    def wheel_target(self) -> WheelTarget:
+        """Return where its wheels go."""
+        return WheelTarget(self.place, self.development)
 
     @property
     def step(self) -> bool:
@@ -155,7 +161,7 @@ class ImageRecipe:
             "lock": self.lock,
             "epoch": self.epoch,
             "tools": dict(self.tools),
-            "place": [self.place.python, self.place.home, self.place.target],
+            "place": self.wheel_target.row,
             "debs": [list(row) for row in self.debs],
             "wheels": [list(row) for row in self.wheels],
             "groups": [[row[1] for row in group] for group in self.groups],
@@ -168,8 +174,10 @@ class ImageRecipe:
             "identity": dict(self.identity),
             "text": self.containerfile,
             "script": SCRIPT,
-            "hooks": [ROOT_START, ROOT_HOOK],
+            "hooks": [root_start(self.image.architecture), ROOT_HOOK],
             "leftovers": [LEFTOVERS, ROOT_LEFTOVERS],
+            # Recipes of amd64 are older than this key.
+            **({"architecture": self.image.architecture} if self.image.architecture != AMD64 else {}),
         }
 
     @cached_property
@@ -190,7 +198,7 @@ class ImageRecipe:
     @property
     def ref(self) -> str:
         """Reference in the store's layout: `cuda:12.4.1-runtime-debian12-BUILDID`."""
-        return f"{self.image.backend}:{self.tag}"
+        return self.image.ref(self.build_id)
 
     @property
     def containerfile(self) -> str:
@@ -223,20 +231,26 @@ def recipe(
     tools: Mapping[str, str],
     *,
     smoke: bytes | None = None,
+    sources: str = "",
 ) -> ImageRecipe:
     """Return the recipe of `row` with this lock.
 
     `tools` are the versions of the tools in use (`engines.tools`), `smoke` is the content of the runner's
-    file. Raises ImageError if lock and parent do not match, or if the facts do not know the CUDA version.
+    file, `sources` the text of apt's sources, for an image that has them. Raises ImageError if lock and parent
+    do not match, or if the facts do not know the CUDA version.
     """
     image = row.image
     _check(row, lock, parent)
     place = WheelLayout(
-        row.system.python, row.cuda_home.lstrip("/") if row.layout == "cuda" and row.cuda_home else None
+        row.system.python,
+        row.cuda_home.lstrip("/") if row.layout == "cuda" and row.cuda_home else None,
+        f"{_NVARCH[row.architecture]}-linux",
     )
     wheels = tuple(sorted((item.file, item.sha256, item.size) for item in lock.wheels))
     debs = tuple((item.name, item.file, item.sha256) for item in lock.debs)
     files = _files(row, lock, parent)
+    if row.installs:
+        files[SOURCES] = {"text": sources, "mode": 0o644}
     environment = {
         **(parent.environment if parent is not None else {"PATH": PATH}),
         **_environment(row, parent),
@@ -247,6 +261,12 @@ def recipe(
         used += ["mmdebstrap", "apt", "dpkg"]
     elif debs or wheels:
         used += ["engine"]
+    if parent is None or debs or wheels:
+        used += [emulation.tool(row.architecture)]
+    labels = _labels(row, lock, parent)
+    # Absent where this machine runs the architecture itself.
+    if (emulator := tools.get(emulation.tool(row.architecture))) is not None:
+        labels[f"{LABELS}emulated"] = emulator
     return ImageRecipe(
         image=image,
         lock=lock.digest,
@@ -258,7 +278,7 @@ def recipe(
         wheels=wheels,
         files=files,
         environment=environment,
-        labels=_labels(row, lock, parent),
+        labels=labels,
         identity=_identity(row, lock, parent, environment),
         tools={name: tools[name] for name in used if name in tools},
         development=image.flavour == "devel",
@@ -286,14 +306,15 @@ def _check(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> None:
 
 def _environment(row: MatrixRow, parent: ImageRecipe | None) -> dict[str, str]:
     """Return the environment variables that this image sets in addition to its parent's."""
+    # Debian's pip refuses to install outside of a virtual environment unless this is set.
+    found: dict[str, str] = {"PIP_BREAK_SYSTEM_PACKAGES": "1"} if row.installs else {}
     if row.image.backend != "cuda":
-        return dict(VOID) if parent is None else {}
-    found: dict[str, str] = {}
+        return {**found, **VOID} if parent is None else found
     version = row.image.version
     if parent is None or parent.image.backend != "cuda":
         search, _ = search_path(version)
-        found = {
-            "NVARCH": "x86_64",
+        found |= {
+            "NVARCH": _NVARCH[row.architecture],
             "CUDA_VERSION": version,
             "NVIDIA_REQUIRE_CUDA": require.requirement(version),
             "NVIDIA_VISIBLE_DEVICES": "all",
@@ -311,6 +332,9 @@ def _environment(row: MatrixRow, parent: ImageRecipe | None) -> dict[str, str]:
         found["LIBRARY_PATH"] = "/usr/local/cuda/lib64/stubs"
     return found
 
+
+# NVIDIA's name of a server of this architecture; its directory below `targets/` is NAME-linux.
+_NVARCH = {"amd64": "x86_64", "arm64": "sbsa"}
 
 # Variables in which NVIDIA's images state the version of a component.
 _VERSIONS = {
@@ -373,6 +397,7 @@ def _files(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> dict[
     if home is None:
         return found
     name = home.rpartition("/")[2]  # cuda-12.4
+    target = f"targets/{_NVARCH[row.architecture]}-linux"
     if parent is None or parent.image.backend != "cuda":
         _, lines = search_path(row.image.version)
         found |= {
@@ -383,25 +408,27 @@ def _files(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> dict[
             "etc/ld.so.conf.d/nvidia.conf": {"text": "".join(f"{line}\n" for line in lines), "mode": 0o644},
         }
         found |= {
-            f"{home[1:]}/targets/x86_64-linux/lib": {"directory": True},
-            f"{home[1:]}/targets/x86_64-linux/include": {"directory": True},
-            f"{home[1:]}/lib64": {"link": "targets/x86_64-linux/lib"},
-            f"{home[1:]}/include": {"link": "targets/x86_64-linux/include"},
+            f"{home[1:]}/{target}/lib": {"directory": True},
+            f"{home[1:]}/{target}/include": {"directory": True},
+            f"{home[1:]}/lib64": {"link": f"{target}/lib"},
+            f"{home[1:]}/include": {"link": f"{target}/include"},
             "etc/ld.so.conf.d/000_cuda.conf": {
-                "text": "/usr/local/cuda/targets/x86_64-linux/lib\n",
+                "text": f"/usr/local/cuda/{target}/lib\n",
                 "mode": 0o644,
             },
         }
     if row.image.flavour == "devel" and not _as_debs(row):
         # nvcc from a wheel searches libraries in `lib` next to its `bin` (nvcc.profile).
-        found[f"{home[1:]}/lib"] = {"link": "targets/x86_64-linux/lib"}
+        found[f"{home[1:]}/lib"] = {"link": f"{target}/lib"}
     if row.image.flavour == "devel" and _as_debs(row):
         # Debian's toolkit installs to /usr/bin; build systems search CUDA's own directory.
         found |= {f"{home[1:]}/bin/{name}": {"link": f"/usr/bin/{name}"} for name in _TOOLKIT}
         found[f"{home[1:]}/bin/nvcc"] = {"text": _NVCC, "mode": 0o755}
         found[f"{home[1:]}/nvvm"] = {"link": "/usr/lib/cuda/nvvm"}
         # Stub libraries for linking without the host's driver; LIBRARY_PATH points there.
-        found[f"{home[1:]}/targets/x86_64-linux/lib/stubs"] = {"link": "/usr/lib/x86_64-linux-gnu/stubs"}
+        found[f"{home[1:]}/{target}/lib/stubs"] = {
+            "link": f"/usr/lib/{MACHINES[row.architecture]}-linux-gnu/stubs"
+        }
     return found
 
 
@@ -427,7 +454,7 @@ def _labels(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> dict
         f"{LABELS}flavour": image.flavour,
         f"{LABELS}os": image.os,
         f"{LABELS}lock": lock.digest,
-        f"{LABELS}architectures": ",".join(row.architectures),
+        f"{LABELS}architectures": row.architecture,
         f"{LABELS}licences": "; ".join(row.licences) or "as the package of each file says",
         f"{LABELS}redistribution": row.redistribution,
         f"{LABELS}exercised": "yes" if row.exercised else "no",
@@ -462,6 +489,8 @@ def _identity(
             "release": row.system.release,
             "codename": row.system.codename,
         },
+        # Descriptions of amd64 are older than this key.
+        **({"architecture": row.architecture} if row.architecture != AMD64 else {}),
         "python": row.system.python,
         "parent": parent.image.name if parent is not None else None,
         "lock": lock.digest,

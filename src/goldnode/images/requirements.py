@@ -6,20 +6,20 @@ as passed. If several documents of one kind are attached, one failed document is
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from goldnode.channels.requirements import (
-    NOT_CHECKED,
     Approval,
     Decisions,
     Requirement,
-    checked,
     major,
     requirements,
 )
+from goldnode.channels.vulnerability_limits import judge_reports
 from goldnode.evidence import (
     CYCLONEDX,
     INSPECTION,
@@ -54,7 +54,7 @@ _REMEDY = {
     "signature": "sign it with `goldnode images evidence --key`, and name the public key with --trust",
     "sbom": "`goldnode images evidence` writes it",
     "provenance": "`goldnode images evidence` writes it",
-    "vulnerabilities": "`goldnode images evidence` writes it from a database that you give",
+    "vulnerabilities": "`goldnode images evidence` writes it from a database or a scanner's report that you give",
 }
 
 
@@ -72,12 +72,12 @@ def judge(
         step,
         digest,
         given,
-        lambda name: _attached(name, image, given.trust),
+        lambda name: _attached(name, image, given),
         lambda: majors(image, before, given.approvals),
     )
 
 
-def _attached(name: str, image: OciImage, trust: Sequence[SSlibKey]) -> Requirement:
+def _attached(name: str, image: OciImage, given: Decisions) -> Requirement:
     if name == "sbom":
         rows = [_present("sbom", "CycloneDX", CYCLONEDX, image), _present("sbom", "SPDX", SPDX, image)]
         evidence = tuple(digest for row in rows for digest in row.evidence)
@@ -86,13 +86,13 @@ def _attached(name: str, image: OciImage, trust: Sequence[SSlibKey]) -> Requirem
     if name == "provenance":
         return _present(name, "provenance", PROVENANCE, image)
     if name == "vulnerabilities":
-        result = _present(name, "vulnerability report", VULNERABILITIES, image)
-        if result.met and not any(checked(data) for _, data in documents(image, VULNERABILITIES)):
-            return Requirement(name, "not_run", NOT_CHECKED, result.evidence, _REMEDY[name])
-        said = "a report is attached; its findings are not judged"
-        return Requirement(name, result.state, said, result.evidence) if result.met else result
+        reports = documents(image, VULNERABILITIES)
+        if not reports:
+            return _missing(name, "vulnerability report")
+        now = given.now or dt.datetime.now(dt.UTC)
+        return judge_reports(reports, image.digest, given.limits, now, _REMEDY[name])
     if name == "signature":
-        return _signature(image, trust)
+        return _signature(image, given.trust)
     if name in ("inspection", "truth"):
         return _passed(name, {"inspection": INSPECTION, "truth": TRUTH}[name], image)
     return _smoke(name.removeprefix("smoke-"), image)
@@ -171,6 +171,8 @@ def _smoke(tier: str, image: OciImage) -> Requirement:
             state, why = str(row.get("state")), str(row.get("why") or "")
             if state == "passed" and row.get("simulated", data.get("simulated")):
                 state, why = "not_run", "it was simulated"
+            elif state == "passed" and data.get("emulated"):
+                state, why = "passed", f"emulated by {data['emulated']}"
             states.append((digest, state, why))
     evidence = tuple(digest for digest, _, _ in states)
     for _, state, why in states:
@@ -183,7 +185,10 @@ def _smoke(tier: str, image: OciImage) -> Requirement:
                 "fix the image, and build it again",
             )
     if any(state == "passed" for _, state, _ in states):
-        return Requirement(name, "passed", f"the smoke tests of tier {tier} passed", evidence)
+        # A native run counts more than an emulated one.
+        how = min((why for _, state, why in states if state == "passed"), key=len)
+        label = f" ({how})" if how.startswith("emulated") else ""
+        return Requirement(name, "passed", f"the smoke tests of tier {tier} passed{label}", evidence)
     why = next((why for _, _, why in states if why), "")
     return Requirement(
         name,

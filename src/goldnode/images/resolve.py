@@ -35,7 +35,7 @@ from goldnode.core.errors import ImageError, UnsolvableError, nearest
 from goldnode.core.files import cache_directory, sha256_of
 from goldnode.core.site import Site, load_site
 from goldnode.images import hostpackage
-from goldnode.images.imagelock import ImageLock, find_lock, intent_digest
+from goldnode.images.imagelock import DerivedLock, ImageLock, find_lock, intent_digest
 from goldnode.images.matrix import MatrixRow, MatrixSystem
 from goldnode.images.wheelindex import Index, PipTransport, WheelFile, pinned, platforms
 from goldnode.lock.aptroot import AptRoot, Download, Stanza, apt_root
@@ -57,6 +57,8 @@ from goldnode.lock.locked_files import (
 from goldnode.lock.model import LockedArchive
 from goldnode.lock.resolve import DependencyGraph, _records, archive_sources
 from goldnode.lock.transport import masked
+from goldnode.oci import emulation
+from goldnode.oci.model import MACHINES
 
 # Fields of a record that apt needs in a dpkg status file to resolve on top of it. Without Installed-Size, apt
 # considers the installed package a different one of the same version, and downloads it again.
@@ -137,7 +139,8 @@ class Resolver:
             resolved=self.today.isoformat(),
             parent=None if below is None else {"image": below[0].name, "lock": below[1].digest},  # type: ignore[arg-type]
             vendor=row.vendor,
-            tools=dict(self.tools),
+            architecture=row.architecture,
+            tools=emulation.used(self.tools, row.architecture),
             archives=[
                 LockedArchive(id=item.id, suite=item.suite, components=list(item.components))
                 for item in root.sources
@@ -345,8 +348,8 @@ class Resolver:
                 f'the wheels of image "{row.name}" cannot be resolved offline',
                 remedy="run once without --offline",
             )
-        index = self._index(row)
         if row.layout == "cuda":
+            index = self._index(row)
             found = [self._exact(row, index, name, version) for name, version in pinned(row.wheels).items()]
             _check_release(row, chain, found)
             return [_locked(item, index, "requested") for item in sorted(found, key=lambda entry: entry.name)]
@@ -356,8 +359,17 @@ class Resolver:
             if other.layout == "python"
             for wheel in lock.wheels
         }
-        pins = {item.name: item.version for item in keep.wheels} if keep is not None else {}
-        # The old lock's versions are preferences. The wheels of ancestors are fixed.
+        return self.closure(row, there, keep.wheels if keep is not None else ())
+
+    def closure(
+        self, row: MatrixRow, there: Mapping[str, str], keep: Iterable[LockedWheel] = ()
+    ) -> list[LockedWheel]:
+        """Resolve the requirements of `row` with pip. Return the wheels without those that are `there`.
+
+        Their versions are fixed; those of `keep` are preferences. Raises ImageError.
+        """
+        index = self._index(row)
+        pins = {item.name: item.version for item in keep}
         try:
             found, reasons = _closure(row, self.site, {**pins, **there})
         except _ResolutionError:
@@ -432,7 +444,7 @@ def environment(system: MatrixSystem, extra: str = "") -> dict[str, str]:
         "implementation_name": "cpython",
         "implementation_version": f"{system.python}.0",
         "os_name": "posix",
-        "platform_machine": {"amd64": "x86_64"}[system.architectures[0]],
+        "platform_machine": MACHINES[system.architectures[0]],
         "platform_python_implementation": "CPython",
         "platform_release": "",
         "platform_system": "Linux",
@@ -661,7 +673,7 @@ def _status(stanzas: Iterable[Stanza]) -> str:
 
 
 def fetch_all(
-    rows: Sequence[tuple[MatrixRow, ImageLock]] | Sequence[MatrixRow],
+    rows: Sequence[tuple[MatrixRow, ImageLock | DerivedLock]] | Sequence[MatrixRow],
     pool: Path,
     progress: FetchProgress | None = None,
     *,
@@ -675,7 +687,9 @@ def fetch_all(
     Interrupted downloads resume. Raises ImageError if a file is not available as its lock describes it; the
     other files are downloaded in any case.
     """
-    pairs = [item if isinstance(item, tuple) else (item, find_lock(item)) for item in rows]
+    pairs: list[tuple[MatrixRow, ImageLock | DerivedLock]] = [
+        item if isinstance(item, tuple) else (item, find_lock(item)) for item in rows
+    ]
     # By hash: images share files, and each is downloaded once.
     debs = {deb.sha256: deb for _, lock in pairs for deb in lock.debs}
     make_all([lock for _, lock in pairs], pool, verify=verify)
@@ -706,7 +720,7 @@ def fetch_all(
     return sum(item.size for item in wanted)
 
 
-def make_all(locks: Iterable[ImageLock], pool: Path, *, verify: bool = True) -> None:
+def make_all(locks: Iterable[ImageLock | DerivedLock], pool: Path, *, verify: bool = True) -> None:
     """Write the packages that goldnode builds itself into `pool`, without a network. Raises ImageError."""
     for deb in [deb for lock in locks for deb in lock.debs if deb.made]:
         if not _there(pool, deb, verify):

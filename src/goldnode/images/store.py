@@ -67,9 +67,17 @@ class ImageStore:
         """Write the record of a build atomically."""
         self.write(self.records / f"{built.build_id}.json", canonical(asdict(built)))
 
+    def recorded(self, built: Built) -> float:
+        """Return when a build was recorded, in seconds; 0 if its record is gone."""
+        try:
+            return (self.records / f"{built.build_id}.json").stat().st_mtime
+        except OSError:
+            return 0.0
+
     def forget(self, build_id: str) -> None:
-        """Remove the record of a build."""
+        """Remove the record of a build, and its lock if it is a derived one."""
         (self.records / f"{build_id}.json").unlink(missing_ok=True)
+        (self.records / f"{build_id}.lock.yml").unlink(missing_ok=True)
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file of the store atomically. Raises ImageError if that fails."""

@@ -29,6 +29,7 @@ from goldnode.core.errors import ImageError
 from goldnode.core.files import sha256_of
 from goldnode.images.matrix import MatrixSystem
 from goldnode.lock.transport import Transport, masked
+from goldnode.oci.model import MACHINES
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
@@ -240,7 +241,7 @@ def tags(system: MatrixSystem) -> Iterator[Tag]:
 
 def platforms(system: MatrixSystem) -> list[str]:
     """Return the platform tags that `system` accepts, newest first."""
-    machine = {"amd64": "x86_64"}[system.architectures[0]]
+    machine = MACHINES[system.architectures[0]]
     newest = int(system.glibc.partition(".")[2])
     old = {17: "2014", 12: "2010", 5: "1"}  # glibc 2.x -> legacy manylinux alias (PEP 600)
     found = []

@@ -10,6 +10,8 @@ import datetime as dt
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from goldnode.oci.model import LABELS
+
 if TYPE_CHECKING:
     from goldnode.inspect.policy import Inspection, Purity
     from goldnode.inspect.targets import InspectionTarget
@@ -22,15 +24,16 @@ def examine(
     backend: str | None = None,
     *,
     today: dt.date | None = None,
-    locked: Callable[[str], LockedContents | None] | None = None,
+    locked: Callable[[str, str], LockedContents | None] | None = None,
 ) -> tuple[Inspection, Truth | None]:
     """Inspect a target. If it is an image, also verify the claims of its tag.
 
-    `backend` overrides the backend that the image claims.
+    `backend` overrides the backend that the image claims. `locked` returns the packages of an image from its
+    name and the digest of its lock.
     """
     from goldnode.inspect import policy, truth
 
-    claim = truth.named(target.view.name, target.view.labels) if target.view.configured else None
+    claim = truth.claimed(target.view.identity) if target.view.configured else None
     said = target.backend if target.backend in rules.backends else ""
     found = policy.inspect(
         target.view,
@@ -40,4 +43,6 @@ def examine(
     )
     if not target.view.configured:
         return found, None
-    return found, truth.check(target.view, None if claim is None or locked is None else locked(claim[0].name))
+    digest = target.view.labels.get(f"{LABELS}lock", "")
+    lock = None if claim is None or locked is None else locked(claim.name, digest)
+    return found, truth.check(target.view, lock)

@@ -18,7 +18,8 @@ from typing import IO, cast
 from uuid import UUID
 
 from goldnode.core.errors import ImageError
-from goldnode.inspect.scan import Limits, Scan, ScannedPath, SourceFile, collect
+from goldnode.inspect.archives import ScannedPath, SourceFile
+from goldnode.inspect.scan import Limits, Scan, collect
 
 # Partitions that contain no libraries: EFI system, BIOS boot, swap.
 _PASSED_OVER = {

@@ -6,7 +6,7 @@ import base64
 import binascii
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from email.parser import HeaderParser
@@ -20,6 +20,8 @@ from packaging.utils import canonicalize_name
 from goldnode.inspect.scan import View
 
 _INFO = re.compile(r"(?P<root>.*?)(?P<info>[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO|egg-info))\Z")
+# The first word of a relation, or of an alternative in it.
+_NAME = re.compile(r"(?:^|\|)\s*([a-z0-9][a-z0-9+.-]+)")
 _MERGED = ("bin/", "sbin/", "lib/", "lib32/", "lib64/", "libx32/")
 
 
@@ -55,16 +57,7 @@ class InstalledPackages:
 
     def __init__(self, view: View, machine: str = "x86_64") -> None:
         self._view = view
-        # A requirement counts if it applies on Linux, without extras. The Python version matters only to old
-        # back-ports.
-        self._environment: dict[str, str | AbstractSet[str]] = {
-            **{key: str(value) for key, value in default_environment().items()},
-            "platform_system": "Linux",
-            "sys_platform": "linux",
-            "os_name": "posix",
-            "platform_machine": {"arm64": "aarch64"}.get(view.architecture, machine),
-            "extra": "",
-        }
+        self._machine = {"arm64": "aarch64"}.get(view.architecture, machine)
         self.all: dict[str, InstalledPackage] = {
             package.key: package for package in (*self._wheels(), *self._debs())
         }
@@ -157,49 +150,25 @@ class InstalledPackages:
         for path, text in self._view.texts.items():
             if _INFO.match(path) is None or path.startswith("var/lib/dpkg/"):
                 continue
-            message = HeaderParser().parsestr(text.partition("\n\n")[0] + "\n\n")
-            name = str(message.get("Name", "")).strip()
+            headers = wheel_headers(text)
+            name = next(iter(headers.get("name", [])), "")
             if name:
-                requires = tuple(
-                    dict.fromkeys(
-                        self._requirements(str(row) for row in message.get_all("Requires-Dist", []))
-                    )
-                )
-                yield InstalledPackage(
-                    "wheel", canonicalize_name(name), str(message.get("Version", "")).strip(), path, requires
-                )
-
-    def _requirements(self, rows: Iterator[str]) -> Iterator[str]:
-        for row in rows:
-            try:
-                requirement = Requirement(row)
-                if requirement.marker is None or requirement.marker.evaluate(self._environment):
-                    yield canonicalize_name(requirement.name)
-            except (InvalidRequirement, ValueError):
-                # Count a requirement that cannot be parsed: missing one would be worse.
-                if match := re.match(r"[A-Za-z0-9._-]+", row):
-                    yield canonicalize_name(match[0])
+                version = next(iter(headers.get("version", [])), "")
+                requires = wheel_requirements(headers, self._machine)
+                yield InstalledPackage("wheel", canonicalize_name(name), version, path, requires)
 
     def _debs(self) -> Iterator[InstalledPackage]:
-        for path, text in self._view.texts.items():
-            if path != "var/lib/dpkg/status" and not path.startswith("var/lib/dpkg/status.d/"):
-                continue
-            for fields in paragraphs(text):
-                name = fields.get("Package", "")
-                installed = path != "var/lib/dpkg/status" or fields.get("Status", "").endswith(" installed")
-                if name and installed:
-                    requires = ",".join(
-                        fields.get(key, "") for key in ("Pre-Depends", "Depends", "Recommends")
-                    )
-                    yield InstalledPackage(
-                        "deb",
-                        name,
-                        fields.get("Version", ""),
-                        path,
-                        tuple(dict.fromkeys(re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)", requires))),
-                        tuple(re.findall(r"(?:^|,)\s*([a-z0-9][a-z0-9+.-]+)", fields.get("Provides", ""))),
-                        fields.get("Architecture", ""),
-                    )
+        for path, fields in dpkg_rows(self._view.texts):
+            requires = deb_names(fields, "Pre-Depends", "Depends", "Recommends")
+            yield InstalledPackage(
+                "deb",
+                fields["Package"],
+                fields.get("Version", ""),
+                path,
+                tuple(dict.fromkeys(name for row in requires for name in row)),
+                tuple(name for row in deb_names(fields, "Provides") for name in row),
+                fields.get("Architecture", ""),
+            )
 
 
 class RecordRow(NamedTuple):
@@ -227,6 +196,60 @@ def _hex(value: str) -> str:
         return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
     except (ValueError, binascii.Error):
         return ""
+
+
+def wheel_headers(text: str) -> dict[str, list[str]]:
+    """Return the headers of a wheel's METADATA by name in lower case."""
+    found: dict[str, list[str]] = {}
+    for name, value in HeaderParser().parsestr(text.partition("\n\n")[0] + "\n\n").items():
+        found.setdefault(name.lower(), []).append(str(value).strip())
+    return found
+
+
+def wheel_requirements(headers: Mapping[str, list[str]], machine: str) -> tuple[str, ...]:
+    """Return the names that a wheel requires on Linux on a machine (`x86_64`), without extras.
+
+    The version of Python is that of this process. It matters only to old back-ports.
+    """
+    environment: dict[str, str | AbstractSet[str]] = {
+        **{key: str(value) for key, value in default_environment().items()},
+        "platform_system": "Linux",
+        "sys_platform": "linux",
+        "os_name": "posix",
+        "platform_machine": machine,
+        "extra": "",
+    }
+    found: list[str] = []
+    for row in headers.get("requires-dist", []):
+        try:
+            requirement = Requirement(row)
+            if requirement.marker is None or requirement.marker.evaluate(environment):
+                found.append(canonicalize_name(requirement.name))
+        except (InvalidRequirement, ValueError):
+            # Count a requirement that cannot be parsed: missing one would be worse.
+            if match := re.match(r"[A-Za-z0-9._-]+", row):
+                found.append(canonicalize_name(match[0]))
+    return tuple(dict.fromkeys(found))
+
+
+def dpkg_rows(texts: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield every installed package of a root file system: the path of its metadata, and its fields.
+
+    Distroless images have one file per package in `status.d`, without the field `Status`.
+    """
+    for path, text in sorted(texts.items()):
+        if path == "var/lib/dpkg/status" or path.startswith("var/lib/dpkg/status.d/"):
+            for fields in paragraphs(text):
+                state = fields.get("Status", "install ok installed")
+                if "Package" in fields and state.endswith(" installed"):
+                    yield path, fields
+
+
+def deb_names(fields: Mapping[str, str], *names: str) -> list[tuple[str, ...]]:
+    """Return the package names in fields such as `Depends`: of each relation, its alternatives."""
+    relations = ",".join(fields.get(name, "") for name in names).split(",")
+    rows = (tuple(_NAME.findall(relation)) for relation in relations)
+    return [row for row in rows if row]
 
 
 def paragraphs(text: str) -> Iterator[dict[str, str]]:

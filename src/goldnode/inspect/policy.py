@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cached_property
@@ -22,13 +22,14 @@ from goldnode.core.data import data
 from goldnode.core.errors import ImageError, nearest
 from goldnode.inspect.elf import Elf
 from goldnode.inspect.packages import InstalledPackage, InstalledPackages
-from goldnode.inspect.scan import View, shown
+from goldnode.inspect.scan import Scan, View, shown
 
 Severity = Literal["refuse", "warn", "note"]
+INSIDE = "!/"
 SIGNALS = ("package", "requirement", "file", "needed", "fatbin", "dlopen")
 _ORDER: dict[Severity, int] = {"refuse": 0, "warn": 1, "note": 2}
-# auditwheel adds eight hex digits of a hash to the names of the libraries it bundles.
-_MANGLED = re.compile(r"-[0-9a-f]{8}(?=\.)")
+# auditwheel adds eight hex digits of a hash to the names of the libraries it bundles, PyTorch's builds after a dot.
+_MANGLED = re.compile(r"[-.][0-9a-f]{8}(?=\.)")
 
 
 class _Strict(BaseModel):
@@ -41,6 +42,8 @@ class BackendFamily(_Strict):
     title: str
     libraries: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+    except_paths: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()
     wheels: tuple[str, ...] = ()
@@ -214,11 +217,17 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
     Waivers that expire before `today` do not apply.
     """
     packages = InstalledPackages(view)
-    found = Inspection(view.name, backend, elf_files=len(view.elf), signals=dict.fromkeys(SIGNALS, 0))
+    found = Inspection(
+        view.name,
+        backend,
+        elf_files=sum(row.is_elf for row in view.elf.values()),
+        signals=dict.fromkeys(SIGNALS, 0),
+    )
     if backend:
         rules = policy.backend(backend)
         for family in rules.foreign:
             found.findings += _foreign(view, packages, policy, backend, family, found.signals)
+            found.findings += _lower_layers(view, policy, backend, family)
         found.findings += _majors(view, packages, policy.one_major.get(backend, {}))
         if view.configured:
             found.findings += _environment(view, rules.environment)
@@ -240,6 +249,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
         )
         for path, why in sorted(view.left_out.items())
     ]
+    found.findings += _unopened(view, packages)
     # An empty tar or a wrong directory would otherwise pass.
     if not view.paths:
         found.findings.append(
@@ -285,19 +295,56 @@ def _foreign(
         for name in package.requires:
             if package.kind == "wheel" and family.requires(name) and not packages.has(name):
                 add(package.key, "requirement", package.path, name)
+    for path, signal, what in _of_scan(view, family):
+        # Files in an archive belong to the owner of the archive.
+        add(packages.owner(path.partition(INSIDE)[0]), signal, path, what)
+    return [_finding(owner, rows, packages, policy, backend, family_name) for owner, rows in seen.items()]
+
+
+def _of_scan(scan: Scan, family: BackendFamily) -> Iterator[tuple[str, str, str]]:
+    """Return path, signal and detail of everything in a scan that belongs to a backend.
+
+    The path of a file in an archive has the path of the archive before INSIDE.
+    """
     sections, machines = set(family.sections), set(family.machines)
     match = family.name.match
-    for path, entry in view.paths.items():
+    for path, entry in scan.paths.items():
         if entry.kind == "f" and match(plain(path.rpartition("/")[2])):
-            add(packages.owner(path), "file", path, path.rpartition("/")[2])
-    for path, row in view.elf.items():
-        owner = ""
+            yield path, "file", path.rpartition("/")[2]
+    excepted = _any(family.except_paths).match
+    for path, row in scan.elf.items():
+        if excepted(path):
+            continue
         if row.soname and match(plain(row.soname)) and not match(plain(path.rpartition("/")[2])):
-            add(packages.owner(path), "file", path, f"{row.soname} by another name")
+            yield path, "file", f"{row.soname} by another name"
+        # A plug-in of a runtime that also works without this backend is loaded only where the backend is.
+        is_plugin = _any(family.plugins).match(plain(path.rpartition("/")[2])) is not None
         for signal, what in _of_elf(row, family, sections, machines):
-            owner = owner or packages.owner(path)
-            add(owner, signal, path, what)
-    return [_finding(owner, rows, packages, policy, backend, family_name) for owner, rows in seen.items()]
+            yield path, "dlopen" if is_plugin and signal == "needed" else signal, what
+    for outer, inner in scan.archives.items():
+        for path, signal, what in _of_scan(inner, family):
+            yield f"{outer}{INSIDE}{path}", signal, what
+
+
+def _lower_layers(view: View, policy: Purity, backend: str, family_name: str) -> Iterator[PurityFinding]:
+    """Report content of a backend that one layer contains and a later one removes or replaces."""
+    family = policy.families[family_name]
+    for below in view.below:
+        rows = [row for row in _of_scan(below, family) if policy.signals[row[1]] == "refuse"]
+        if rows:
+            evidence = tuple((signal, shown(path), shown(what)) for path, signal, what in rows[:8])
+            paths = list(dict.fromkeys(shown(path) for path, _, _ in rows))
+            yield PurityFinding(
+                "refuse",
+                f"lower-layer-{family_name}",
+                paths[0],
+                f"{'a lower layer of' if view.configured else 'an earlier part of'} the {backend} image holds "
+                f"{family.title}: {_some(paths)}. A later one removes or replaces it, but it is still part "
+                "of every pull",
+                remedy="remove it in the layer that adds it, or build the image from another base",
+                signals=tuple(signal for signal in SIGNALS if any(row[1] == signal for row in rows)),
+                evidence=evidence,
+            )
 
 
 def _of_elf(
@@ -564,6 +611,24 @@ def _compat(view: View) -> list[PurityFinding]:
         for line in text.splitlines()
         if re.search(r"cuda[^/]*/compat/?\s*$", line) and not line.lstrip().startswith("#")
     ]
+
+
+def _unopened(view: View, packages: InstalledPackages) -> Iterator[PurityFinding]:
+    """Report archives of formats that are not read, per format."""
+    by_format: dict[str, list[str]] = {}
+    for path, form in view.unopened.items():
+        by_format.setdefault(form, []).append(path)
+    for form, paths in sorted(by_format.items()):
+        yield PurityFinding(
+            "warn",
+            "not-opened",
+            shown(min(paths)),
+            f"the content of {_some([shown(path) for path in sorted(paths)])} was not read: "
+            f"the format ({form}) is not supported",
+            package=packages.title(min(paths).partition(INSIDE)[0]),
+            remedy="unpack it and inspect its content",
+            evidence=tuple(("file", shown(path), form) for path in sorted(paths)[:8]),
+        )
 
 
 def _waived(

@@ -11,30 +11,33 @@ not pass.
 
 from __future__ import annotations
 
+import io
 import json
 import mmap
 import os
 import re
 import stat
-import struct
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, cast
 
+from goldnode.core.elf import MAGIC, Data
 from goldnode.core.errors import ImageError
-from goldnode.inspect import elf
-from goldnode.oci.layout import clean
+from goldnode.core.extras import MissingExtraError
+from goldnode.inspect import archives, devicecode, elf
+from goldnode.inspect.archives import ScannedPath, SourceFile
+from goldnode.inspect.devicecode import HEAD
+from goldnode.oci.identity import ImageIdentity
 
 # Version of the scan format; cached scans of another version are ignored.
-VERSION = 1
+VERSION = 2
 
 _TEXTS = re.compile(
     r"""(?:
@@ -75,7 +78,8 @@ class Limits:
     """Limits for one source.
 
     `files` is a number of files. `file`, `total` and `text` are bytes of one file, of all files read, and of
-    one text. `expansion` is the highest compression ratio.
+    one text. `expansion` is the highest compression ratio, `depth` the highest number of archives in each
+    other.
     """
 
     files: int = 2_000_000
@@ -84,24 +88,17 @@ class Limits:
     text: int = 32 << 20
     expansion: int = 500
     in_memory: int = 32 << 20
-
-
-class ScannedPath(NamedTuple):
-    """Type of a path, size in bytes, and link target.
-
-    `kind` is `f` (regular file), `d` (directory), `l` (symbolic link), `h` (hard link) or `o` (other).
-    """
-
-    kind: str
-    size: int = 0
-    link: str = ""
+    depth: int = 6
 
 
 @dataclass
 class Scan:
     """Files of one source, relative to its root.
 
-    `versions` were read from libraries: path to component and version.
+    `elf` has ELF files, and other files that hold device code or name libraries. `versions` were read from
+    libraries: path to component and version. `archives` has the content of archives among the files.
+    `unopened` are archives whose format is not read, with that format. `left_out` are the paths that could
+    not be read, with the reason.
     """
 
     paths: dict[str, ScannedPath] = field(default_factory=dict)
@@ -109,6 +106,8 @@ class Scan:
     texts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, tuple[str, str]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    archives: dict[str, Scan] = field(default_factory=dict)
+    unopened: dict[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Return the scan as JSON-serialisable data for the cache."""
@@ -123,6 +122,8 @@ class Scan:
             "texts": self.texts,
             "versions": self.versions,
             "left_out": self.left_out,
+            "archives": {path: row.document() for path, row in self.archives.items()},
+            "unopened": self.unopened,
         }
 
     @classmethod
@@ -132,6 +133,7 @@ class Scan:
             if data["version"] != VERSION:
                 return None
             tuples = ("needed", "device", "strings")
+            archives = {path: cls.of(row) for path, row in data["archives"].items()}
             return cls(
                 {path: ScannedPath(*row) for path, row in data["paths"].items()},
                 {
@@ -141,72 +143,241 @@ class Scan:
                 dict(data["texts"]),
                 {path: (row[0], row[1]) for path, row in data["versions"].items()},
                 dict(data["left_out"]),
+                {path: row for path, row in archives.items() if row is not None},
+                dict(data["unopened"]),
             )
         except (KeyError, TypeError, AttributeError, IndexError):
             return None
 
 
-class SourceFile(NamedTuple):
-    """A file of a source. `open` opens its content; None if it has no content."""
-
-    path: str
-    entry: ScannedPath
-    open: Callable[[], IO[bytes]] | None
-    packed: int = 0
-
-
 def collect(files: Iterable[SourceFile], limits: Limits | None = None, *, name: str = "") -> Scan:
     """Scan `files`. `name` is the key in `left_out` for faults of the whole source."""
-    bounds = limits or Limits()
-    scan, read = Scan(), 0
-    try:
-        for number, item in enumerate(files):
-            path, entry = item.path, item.entry
-            if number >= bounds.files:
-                scan.left_out[name or "."] = f"it has more than {bounds.files:,} files; the rest was not read"
-                break
-            if not path:
-                continue
-            scan.paths[path] = entry
-            if item.open is None or entry.size < 8:
-                continue
-            is_text = (path.endswith(_ENDINGS) or path.startswith(_PLACES)) and _TEXTS.match(path) is not None
-            try:
-                # Most files are neither text nor ELF. Reading the first bytes without a file object is
-                # faster.
-                if not is_text and isinstance(item.open, _Opener) and not item.open.begins():
-                    continue
-                with item.open() as stream:
-                    head = stream.read(8)
-                    if not is_text and head[:4] != elf.MAGIC and head != elf.ARCHIVE:
-                        continue
-                    read += entry.size
-                    why = _too_much(item, read, is_text, bounds)
-                    if why:
-                        scan.left_out[path] = why
-                        if read > bounds.total:
-                            return scan
-                        continue
-                    if is_text:
-                        scan.texts[path] = (head + stream.read(entry.size)).decode("utf-8", "replace")
-                        continue
-                    with _content(stream, head, entry.size, bounds) as data:
-                        _one(scan, path, data)
-            except (
-                OSError,
-                EOFError,
-                zipfile.BadZipFile,
-                zlib.error,
-                RuntimeError,
-                NotImplementedError,
-                ValueError,
-            ) as error:
-                if isinstance(error, tarfile.TarError):
-                    raise
-                scan.left_out[path] = f"it cannot be read: {error}"
-    except (tarfile.TarError, EOFError, zlib.error, OSError, struct.error) as error:
-        scan.left_out[name or "."] = f"it ends early or is damaged: {error}"
+    scan = Scan()
+    _Collector(limits or Limits()).run(scan, files, name or ".")
     return scan
+
+
+class _LimitError(Exception):
+    """A limit of the whole source is reached: nothing more is read."""
+
+
+class _Collector:
+    """One scan in progress: limits, and what was used of them by the source and the archives in it."""
+
+    def __init__(self, bounds: Limits) -> None:
+        self.bounds = bounds
+        self.read = self.files = 0
+
+    def run(self, scan: Scan, files: Iterable[SourceFile], name: str, depth: int = 0) -> None:
+        """Scan `files` into `scan`. An archive in an archive has a larger `depth`."""
+        try:
+            for item in files:
+                self.files += 1
+                if self.files > self.bounds.files:
+                    raise _LimitError(f"it has more than {self.bounds.files:,} files; the rest was not read")
+                if item.path:
+                    scan.paths[item.path] = item.entry
+                    if item.open is not None and not 0 <= item.entry.size < 8:
+                        self._file(scan, item, depth)
+        except _LimitError as error:
+            if depth:
+                raise
+            scan.left_out[name] = str(error)
+        except archives.ERRORS as error:
+            scan.left_out[name] = f"it ends early or is damaged: {error}"
+
+    def _file(self, scan: Scan, item: SourceFile, depth: int) -> None:
+        path = item.path
+        # Texts in archives are not those of the installation.
+        is_text = (
+            not depth
+            and (path.endswith(_ENDINGS) or path.startswith(_PLACES))
+            and _TEXTS.match(path) is not None
+        )
+        try:
+            # Most files are of no interest. Reading the first bytes without a file object is faster.
+            if (
+                not is_text
+                and isinstance(item.open, _Opener)
+                and not _is_of_interest(item.open.begins(), path)
+            ):
+                return
+            if item.open is None:
+                return
+            with item.open() as stream:
+                head = stream.read(HEAD)
+                if is_text or _is_of_interest(head, path):
+                    self._content(scan, item, stream, head, is_text, depth)
+        except tarfile.TarError:
+            raise  # of the tar that the file is in, which ends here
+        except (*archives.ERRORS, MissingExtraError) as error:
+            scan.left_out[path] = f"it cannot be read: {error}"
+
+    def _content(
+        self, scan: Scan, item: SourceFile, stream: IO[bytes], head: bytes, is_text: bool, depth: int
+    ) -> None:
+        """Scan a file whose first bytes are of interest."""
+        path, size = item.path, item.entry.size
+        if not is_text and (kind := archives.kind_of(head)):
+            self._archive(scan, item, kind, stream, head, depth)
+            return
+        if not is_text and (form := archives.unread_kind(head)):
+            scan.unopened[path] = form
+            return
+        if not is_text and not head.startswith((MAGIC, archives.AR, b"#!")):
+            self._other(scan, path, stream, head)
+            return
+        self.read += max(size, 0)
+        if why := _too_much(item, self.read, is_text, self.bounds):
+            scan.left_out[path] = why
+            if self.read > self.bounds.total:
+                raise _LimitError(why)
+            return
+        if is_text:
+            scan.texts[path] = (head + stream.read(size)).decode("utf-8", "replace")
+            return
+        with _content(stream, head, size, self.bounds) as data:
+            if not head.startswith(b"#!"):
+                _one(scan, path, data)
+            self._appended(scan, path, data, depth)
+
+    def _other(self, scan: Scan, path: str, stream: IO[bytes], head: bytes) -> None:
+        """Scan a file that is neither ELF nor an archive: device code as a whole, or Python source."""
+        if path.endswith(".py"):
+            whole = head + stream.read(_SOURCE_CODE - len(head))
+            if names := _loaded_by_python(whole):
+                scan.elf[path] = elf.Elf(machine="python", strings=names, loads=True)
+            return
+        if devicecode.may_be_text(head):
+            head += stream.read(devicecode.TEXT_HEAD - len(head))
+        if kind := devicecode.of_file(head):
+            scan.elf[path] = elf.Elf(machine="data", device=(kind,))
+
+    def _appended(self, scan: Scan, path: str, data: Data, depth: int) -> None:
+        """Scan the archive that is appended to a program or script."""
+        row = scan.elf.get(path)
+        found = archives.in_script(data) if data[:2] == b"#!" else None
+        if row is not None:
+            found = archives.appended(data, row.end)
+        if found is None:
+            return
+        if found.kind == "data" or any(found.kind == form for _, form in archives.UNREAD):
+            scan.unopened[path] = f"{found.kind} appended to a program"
+            return
+        inner = Scan()
+        self._nested(
+            scan, inner, path, found.kind, io.BufferedReader(archives.Rest(data, found.start)), depth
+        )
+
+    def _archive(
+        self, scan: Scan, item: SourceFile, kind: str, stream: IO[bytes], head: bytes, depth: int
+    ) -> None:
+        whole = cast(IO[bytes], io.BufferedReader(archives.Prefixed(head, stream), 1 << 16))
+        if kind != "zip":
+            self._nested(scan, Scan(), item.path, kind, whole, depth)
+            return
+        # A zip is read from its end.
+        with tempfile.SpooledTemporaryFile(self.bounds.in_memory, prefix="goldnode-inspect-") as copy:
+            while block := whole.read(1 << 20):
+                self._spend(len(block))
+                copy.write(block)
+            self._nested(scan, Scan(), item.path, kind, cast(IO[bytes], copy), depth)
+
+    def _nested(self, scan: Scan, inner: Scan, path: str, kind: str, stream: IO[bytes], depth: int) -> None:
+        """Scan the archive `path`. Its faults are faults of `scan`."""
+        if depth >= self.bounds.depth:
+            scan.left_out[path] = f"it is an archive in {depth} other archives, deeper than is read"
+            return
+        rows = archives.members(kind, stream, path, self.bounds.expansion)
+        self.run(inner, self._sized(rows), "", depth + 1)
+        for name, why in inner.left_out.items():
+            scan.left_out[f"{path}!/{name}" if name else path] = why
+        inner.left_out = {}
+        scan.unopened.update({f"{path}!/{name}": form for name, form in inner.unopened.items()})
+        inner.unopened = {}
+        inner.paths = {name: row for name, row in inner.paths.items() if row.kind == "f"}
+        if inner.paths:
+            scan.archives[path] = inner
+
+    def _sized(self, rows: Iterable[SourceFile]) -> Iterator[SourceFile]:
+        """Return members with their size. The content of a compressed file has to be read for it."""
+        for row in rows:
+            self._spend(max(row.entry.size, 0) if row.packed == 0 else 0)
+            if row.entry.size >= 0 or row.open is None:
+                yield row
+                continue
+            stream = row.open()
+            head = stream.read(HEAD)
+            if not _is_of_interest(head, row.path):
+                continue
+            if archives.unread_kind(head):
+                yield row._replace(entry=ScannedPath("f", len(head)), open=partial(io.BytesIO, head))
+                continue
+            whole = archives.Prefixed(head, stream)
+            if archives.kind_of(head) not in ("", "zip"):
+                # It is read as a stream.
+                yield row._replace(entry=ScannedPath("f", len(head)), open=partial(_buffered, whole))
+                continue
+            with tempfile.SpooledTemporaryFile(self.bounds.in_memory, prefix="goldnode-inspect-") as copy:
+                size = 0
+                while block := whole.read(1 << 20):
+                    self._spend(len(block))
+                    size += len(block)
+                    copy.write(block)
+                copy.seek(0)
+                yield row._replace(
+                    entry=ScannedPath("f", size),
+                    open=partial(_given, cast(IO[bytes], copy)),
+                )
+
+    def _spend(self, size: int) -> None:
+        self.read += size
+        if self.read > self.bounds.total:
+            raise _LimitError(
+                f"more than {self.bounds.total:,} bytes of libraries and texts; the remaining files were not read"
+            )
+
+
+def _given(stream: IO[bytes]) -> IO[bytes]:
+    return stream
+
+
+def _buffered(raw: io.RawIOBase) -> IO[bytes]:
+    return cast(IO[bytes], io.BufferedReader(raw, 1 << 16))
+
+
+# First bytes of the files that are read: ELF, static libraries, device code, scripts and texts that may be
+# PTX, and archives.
+_MAGICS = devicecode.MAGICS | {MAGIC, elf.ARCHIVE[:4]}
+_BEGINNINGS = archives.BEGINNINGS | {b"#!"}
+
+
+def _is_of_interest(head: bytes, path: str) -> bool:
+    """Return whether a file that begins with `head` has to be read further."""
+    # Most compressed files are documentation: their own first bytes decide, without a stream.
+    if head[:3] == b"\x1f\x8b\x08" and (plain := archives.gzip_head(head)) is not None:
+        return _is_of_interest(plain, path.removesuffix(".gz"))
+    return (
+        head[:4] in _MAGICS
+        or head[:2] in _BEGINNINGS
+        or archives.is_tar(head)
+        or path.endswith(".py")
+        or devicecode.may_be_text(head)
+    )
+
+
+_SOURCE_CODE = 4 << 20
+_QUOTED = re.compile(rb"""["'/](lib[\w+-]{2,60}\.so(?:\.\d+){0,4})["']""")
+_FOUND = re.compile(rb"""find_library\(\s*["']([\w+-]{2,60})["']""")
+
+
+def _loaded_by_python(source: bytes) -> tuple[str, ...]:
+    """Return the names of libraries that Python source may load with ctypes or cffi."""
+    if b"CDLL" not in source and b"dlopen" not in source and b"cdll" not in source:
+        return ()
+    names = [match[1].decode() for match in _QUOTED.finditer(source)]
+    names += [f"lib{match[1].decode()}.so" for match in _FOUND.finditer(source)]
+    return tuple(dict.fromkeys(names))[:256]
 
 
 def _too_much(item: SourceFile, read: int, is_text: bool, bounds: Limits) -> str:
@@ -221,7 +392,7 @@ def _too_much(item: SourceFile, read: int, is_text: bool, bounds: Limits) -> str
 
 
 @contextmanager
-def _content(stream: IO[bytes], head: bytes, size: int, bounds: Limits) -> Iterator[elf.Data]:
+def _content(stream: IO[bytes], head: bytes, size: int, bounds: Limits) -> Iterator[Data]:
     """Return the content of a file as bytes or as a memory map.
 
     A file on disk is mapped directly. Any other large file is copied to a temporary file first.
@@ -245,7 +416,7 @@ def _content(stream: IO[bytes], head: bytes, size: int, bounds: Limits) -> Itera
             yield data
 
 
-def _one(scan: Scan, path: str, data: elf.Data) -> None:
+def _one(scan: Scan, path: str, data: Data) -> None:
     if data[:8] == elf.ARCHIVE:
         found = elf.read_archive(data)
         if found.device:
@@ -307,14 +478,13 @@ class _Opener:
 
     _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
-    def begins(self) -> bool:
-        """Return whether the file begins like an ELF file or a static library."""
+    def begins(self) -> bytes:
+        """Return the first bytes of the file."""
         number = os.open(self.path, self._FLAGS)
         try:
-            head = os.read(number, 8)
+            return os.read(number, HEAD)
         finally:
             os.close(number)
-        return head[:4] == elf.MAGIC or head == elf.ARCHIVE
 
     def __call__(self) -> IO[bytes]:
         number = os.open(self.path, self._FLAGS)
@@ -326,55 +496,16 @@ class _Opener:
 
 def scan_tar(tar: tarfile.TarFile, limits: Limits | None = None, *, name: str = "") -> Scan:
     """Scan a tar, such as a layer. Whiteouts are recorded as ordinary files."""
-    return collect(_members(tar), limits, name=name)
-
-
-def _members(tar: tarfile.TarFile) -> Iterator[SourceFile]:
-    for info in tar:
-        path = clean(info.name)
-        if info.isreg():
-            # The content must be read before the tar advances to the next member.
-            yield SourceFile(path, ScannedPath("f", info.size), partial(_extract, tar, info))
-        elif info.isdir():
-            yield SourceFile(path, ScannedPath("d"), None)
-        elif info.issym():
-            yield SourceFile(path, ScannedPath("l", 0, info.linkname), None)
-        elif info.islnk():
-            yield SourceFile(path, ScannedPath("h", 0, clean(info.linkname)), None)
-        else:
-            yield SourceFile(path, ScannedPath("o"), None)
-
-
-def _extract(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    stream = tar.extractfile(info)
-    if stream is None:
-        raise OSError("it has no content")
-    return stream
+    return collect(archives.tar_members(tar), limits, name=name)
 
 
 def scan_wheel(path: Path, limits: Limits | None = None) -> Scan:
     """Scan a wheel without unpacking it. Raise ImageError if it is not a zip file."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return collect(_entries(archive), limits, name=path.name)
+            return collect(archives.zip_members(archive), limits, name=path.name)
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise ImageError(f"{path} is no wheel that can be read: {error}", remedy="fetch it again") from error
-
-
-def _entries(archive: zipfile.ZipFile) -> Iterator[SourceFile]:
-    for info in archive.infolist():
-        path = clean(info.filename)
-        if info.is_dir():
-            yield SourceFile(path, ScannedPath("d"), None)
-        elif stat.S_ISLNK(info.external_attr >> 16):
-            yield SourceFile(path, ScannedPath("l"), None)
-        else:
-            yield SourceFile(
-                path,
-                ScannedPath("f", info.file_size),
-                partial(archive.open, info),
-                max(1, info.compress_size),
-            )
 
 
 # ----- the whole
@@ -384,8 +515,9 @@ def _entries(archive: zipfile.ZipFile) -> Iterator[SourceFile]:
 class View(Scan):
     """Combined result of several scans.
 
-    `configured`: the source has an image configuration, which sets `environment`, `labels` and
-    `architecture`. `name` is the name of the image.
+    `configured`: the source has an image configuration, which sets `environment`, `labels`, `architecture` and
+    `identity`. `name` is the reference that the image was found by, which proves nothing. `below` has the files that
+    a layer contains and a later one removes or replaces: they are still part of the image that is sent.
     """
 
     name: str = ""
@@ -393,6 +525,8 @@ class View(Scan):
     environment: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     architecture: str = ""
+    below: list[Scan] = field(default_factory=list)
+    identity: ImageIdentity = field(default_factory=lambda: ImageIdentity("foreign"))
 
     def add(self, scan: Scan) -> None:
         """Apply a layer on top, with its whiteouts (OCI image specification)."""
@@ -425,12 +559,23 @@ class View(Scan):
         self.elf.update({path: row for path, row in scan.elf.items() if path in here})
         self.texts.update({path: row for path, row in scan.texts.items() if path in here})
         self.versions.update({path: row for path, row in scan.versions.items() if path in here})
+        self.archives.update({path: row for path, row in scan.archives.items() if path in here})
         self.left_out.update(scan.left_out)
+        self.unopened.update(scan.unopened)
 
     def _drop(self, paths: Iterable[str]) -> None:
+        gone = Scan()
         for path in paths:
-            for table in (self.paths, self.elf, self.texts, self.versions):
-                table.pop(path, None)
+            if (entry := self.paths.pop(path, None)) is not None and entry.kind == "f":
+                gone.paths[path] = entry
+            if (row := self.elf.pop(path, None)) is not None:
+                gone.elf[path] = row
+            if (inner := self.archives.pop(path, None)) is not None:
+                gone.archives[path] = inner
+            self.texts.pop(path, None)
+            self.versions.pop(path, None)
+        if gone.paths:
+            self.below.append(gone)
 
     def text(self, *paths: str) -> str | None:
         """Return the first of these texts that exists, following one link."""

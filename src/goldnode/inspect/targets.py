@@ -5,29 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
+import shutil
 import tarfile
+import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from goldnode.core.decompress import ZSTD, unpacked
 from goldnode.core.errors import ImageError, nearest
 from goldnode.inspect.scan import Limits, Scan, View, kept_scan, scan_directory, scan_tar, scan_wheel, shown
+from goldnode.oci.identity import identity, names_of
 from goldnode.oci.layout import INDEX, Layout, OciImage
-from goldnode.oci.model import BUILD_ID_LENGTH
 
 # Smaller inputs are scanned faster in one process.
 _WORTH_A_PROCESS = 64 << 20
 _DOCUMENT = 8 << 20
 
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", ZSTD)
 _REFUSED = {
     b"QFI\xfb": ("a qcow2 disk", "convert it with `qemu-img convert -O raw`"),
     b"hsqs": ("a squashfs file system", "unpack it with `unsquashfs` and name the directory"),
-    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "decompress it with `zstd -d`"),
     b"KDMV": ("a VMDK disk", "convert it with `qemu-img convert -O raw`"),
     b"!<arch>\n": ("a Debian package", "unpack it with `dpkg-deb -R` and name the directory"),
 }
@@ -109,15 +111,13 @@ def _view(name: str, scans: Sequence[Scan]) -> View:
 
 
 def _named(text: str, layout: Layout) -> list[tuple[str, str]]:
-    """Return the images that a name refers to: a digest, a ref, or every build of an image of the matrix."""
+    """Return the images that a name refers to: a digest, a ref, or every build that has it by its labels."""
     if text.startswith("sha256:"):
         return [(text, text)] if layout.has(text) else []
     refs = layout.refs()
     if text in refs:
         return [(text, refs[text].digest)]
-    backend, _, tag = text.partition("-")
-    build = re.compile(rf"{re.escape(backend)}:{re.escape(tag)}-[0-9a-f]{{{BUILD_ID_LENGTH}}}")
-    return [(name, row.digest) for name, row in sorted(refs.items()) if tag and build.fullmatch(name)]
+    return [(name, row.digest) for name, row in sorted(refs.items()) if text in names_of(layout, row.digest)]
 
 
 def _images(layout: Layout) -> Iterator[tuple[str, str]]:
@@ -160,12 +160,7 @@ def _of_image(layout: Layout, digest: str, name: str, run: _ScanRun) -> Inspecti
     rows = [(layout.root, digest, number, run.cache, run.limits) for number in range(len(layers))]
     view = _view(name, run.map(scan_layer, rows, sum(layer.size for layer in layers)))
     _configure(view, image.config)
-    # The name has the form [HOST:PORT/PATH/]REPOSITORY:TAG[@DIGEST].
-    repository, colon, _ = name.rpartition("/")[2].partition("@")[0].partition(":")
-    backend = view.labels.get("io.goldnode.backend") or (
-        repository if colon and repository != "sha256" else ""
-    )
-    return InspectionTarget(view, "image", backend, image)
+    return InspectionTarget(view, "image", view.labels.get("io.goldnode.backend", ""), image)
 
 
 def scan_layer(root: Path, manifest: str, number: int, cache: Path | None, limits: Limits | None) -> Scan:
@@ -193,7 +188,7 @@ def scan_layer(root: Path, manifest: str, number: int, cache: Path | None, limit
         try:
             with image.layer(number) as tar:
                 return scan_tar(tar, limits, name=digest)
-        except (tarfile.TarError, OSError, EOFError) as error:
+        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
             return Scan(left_out={digest: f"the layer cannot be read: {error}"})
 
     return kept_scan(digest, cache, make)
@@ -205,6 +200,7 @@ def _configure(view: View, config: dict[str, Any]) -> None:
     view.environment = dict(str(row).partition("=")[::2] for row in settings.get("Env") or [])
     view.labels = {str(key): str(value) for key, value in (settings.get("Labels") or {}).items()}
     view.architecture = str(config.get("architecture", ""))
+    view.identity = identity(config)
 
 
 # ----- files
@@ -259,7 +255,7 @@ def _of_wheels(paths: list[Path], name: str, run: _ScanRun) -> InspectionTarget:
 
 def _of_tar(path: Path, run: _ScanRun) -> list[InspectionTarget]:
     try:
-        with tarfile.open(path, "r:*") as tar:
+        with _tar(path) as tar:
             first = tar.next()
             names: set[str] = set()
             # Docker and skopeo put the identifying files among few others; a root has tens of thousands.
@@ -272,12 +268,28 @@ def _of_tar(path: Path, run: _ScanRun) -> list[InspectionTarget]:
                 return [
                     _of_archive(tar, row, path, run) for row in _json(tar, "index.json", path)["manifests"]
                 ]
-        with tarfile.open(path, "r:*") as tar:
+        with _tar(path) as tar:
             return [InspectionTarget(_view(str(path), [scan_tar(tar, run.limits, name=path.name)]), "root")]
     except (tarfile.TarError, EOFError, OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise ImageError(f"{path} cannot be read as a tar: {error}", remedy="write it again") from error
+
+
+@contextmanager
+def _tar(path: Path) -> Iterator[tarfile.TarFile]:
+    """Open a tar, which may be compressed."""
+    with ExitStack() as stack:
+        file = stack.enter_context(path.open("rb"))
+        if file.read(4) == ZSTD:
+            file.seek(0)
+            plain = stack.enter_context(tempfile.TemporaryFile(prefix="goldnode-inspect-"))
+            shutil.copyfileobj(unpacked("zstd", file), plain, 1 << 20)
+            plain.seek(0)
+            yield stack.enter_context(tarfile.open(fileobj=plain, mode="r:"))
+        else:
+            file.seek(0)
+            yield stack.enter_context(tarfile.open(fileobj=file, mode="r:*"))
 
 
 def _json(tar: tarfile.TarFile, name: str, path: Path) -> Any:
@@ -335,9 +347,12 @@ def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _Sca
 
 
 def _nested(tar: tarfile.TarFile, name: str, run: _ScanRun) -> Scan:
-    with _member(tar, name) as stream:
+    with _member(tar, name) as stream, ExitStack() as stack:
         try:
-            with tarfile.open(fileobj=stream, mode="r|*") as layer:
+            is_zstd = stream.read(4) == ZSTD
+            stream.seek(0)
+            plain = stack.enter_context(unpacked("zstd", stream)) if is_zstd else stream
+            with tarfile.open(fileobj=plain, mode="r|" if is_zstd else "r|*") as layer:
                 return scan_tar(layer, run.limits, name=name)
         except (tarfile.TarError, EOFError, OSError) as error:
             return Scan(left_out={name: f"the layer cannot be read: {error}"})

@@ -1,4 +1,4 @@
-"""Verification of an image's claims: tag, labels and environment are compared with its content.
+"""Verification of an image's claims: labels and environment are compared with its content, its tag with the labels.
 
 Nothing from the image is run. Versions come from libraries, where they can be read without running them, and
 from package metadata. A claim that cannot be checked is `not_verified`. An image whose backend, runtime or OS
@@ -20,13 +20,11 @@ from goldnode.facts import host as facts
 from goldnode.inspect.packages import InstalledPackage, InstalledPackages
 from goldnode.inspect.policy import plain
 from goldnode.inspect.scan import View, shown
-from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, ImageSpec
+from goldnode.oci.identity import IMMUTABLE, ImageIdentity
+from goldnode.oci.model import AMD64, LABELS, MACHINES, ImageSpec
 
 Result = Literal["ok", "differs", "not_verified"]
 
-_TAG = re.compile(r"(?P<version>[^-]+)-(?P<flavour>.+)-(?P<os>[a-z]+[0-9][0-9.]*)")
-_BUILD = re.compile(rf"-([0-9a-f]{{{BUILD_ID_LENGTH}}})$")
-_FRAMEWORK = re.compile(r"(?P<name>[a-z]+)(?P<version>[0-9][0-9.]*)")
 
 # Every image of a backend has at least one of these libraries.
 _OF_BACKEND = {
@@ -106,73 +104,77 @@ class LockedContents:
     wheels: Mapping[str, str]
 
 
-def named(name: str, labels: Mapping[str, str] | None = None) -> tuple[ImageSpec, str] | None:
-    """Return the image that a reference claims to be, and the build id; None if it makes no such claim.
+def claimed(own: ImageIdentity) -> ImageSpec | None:
+    """Return the image that an identity claims to be; None if it claims nothing.
 
-    References have the form `[HOST/PATH/]cuda:12.4.1-runtime-debian12-BUILDID`. The labels are the claim if
-    the reference is a digest, or if they produce the same tag. Any other tag is a separate claim. Its end
-    is always the build id, even if it resembles something else (`e12345678901` looks like an OS).
+    A child of an image claims the content of its ancestor (backend, runtime and OS), and no name.
     """
-    repository, _, tag = name.rpartition("/")[2].partition(":")
-    labelled = _labelled(labels or {})
-    if labelled is not None and repository == labelled[0].backend:
-        image, build = labelled
-        if tag in (image.tag, image.immutable_tag(build)):
-            return image, "" if tag == image.tag else build
-    if tag and not name.startswith("sha256:"):
-        end = _BUILD.search(tag)
-        found = _TAG.fullmatch(tag if end is None else tag[: end.start()])
-        if found is not None:
-            version, flavour, os = found["version"], found["flavour"], found["os"]
-            image = ImageSpec(f"{repository}-{version}-{flavour}-{os}", repository, version, flavour, os)
-            return image, "" if end is None else end[1]
-    return labelled
-
-
-def _labelled(labels: Mapping[str, str]) -> tuple[ImageSpec, str] | None:
-    """Return the image and build id from goldnode's labels; None unless all labels of an image are
-    present.
-    """
-    backend, version, flavour, os = (
-        labels.get(LABELS + key, "") for key in ("backend", "runtime", "flavour", "os")
-    )
-    if not (backend and version and flavour and os):
+    labelled = own.ancestor or own
+    if not labelled.ref:
         return None
-    return ImageSpec(f"{backend}-{version}-{flavour}-{os}", backend, version, flavour, os), labels.get(
-        LABELS + "build-id", ""
+    os, _, architecture = labelled.os.rpartition("_")
+    if architecture not in MACHINES:
+        os, architecture = labelled.os, AMD64
+    return ImageSpec(
+        labelled.name,
+        labelled.backend,
+        labelled.runtime,
+        labelled.flavour,
+        os,
+        architecture=architecture,
     )
 
 
 def check(view: View, lock: LockedContents | None = None) -> Truth:
     """Compare the claims of an image with its content."""
     truth = Truth()
-    claim = named(view.name, view.labels)
-    if claim is None:
-        truth.claims.append(
+    own = view.identity
+    image = claimed(own)
+    rows = truth.claims
+    if image is None:
+        rows.append(
             Claim(
-                "tag",
-                "VERSION-FLAVOUR-OS",
-                shown(view.name),
-                "the reference and the labels",
+                "identity",
+                "labels of goldnode",
+                own.text(),
+                "the configuration",
                 "not_verified",
                 essential=True,
             )
         )
         return truth
-    image, build = claim
     packages = InstalledPackages(view)
-    rows = truth.claims
+    rows += _reference(view)
     rows.append(_os(view, image))
     rows += _backend(view, image)
     rows += _runtime(view, packages, image)
-    rows += _flavour(view, packages, image)
-    rows += _labels(view, image, build)
     rows += _environment(view, image)
-    rows += _within(view, image)
     rows += _parts(view, packages)
-    rows += _lock(view, packages, lock)
     rows += _architecture(view)
+    if own.kind == "child":
+        rows.append(Claim("identity", image.name, own.text(), "the build steps", "not_verified"))
+        return truth
+    rows += _flavour(view, image) if own.kind != "derived" else []
+    rows += _within(view, image)
+    rows += _lock(view, packages, lock)
     return truth
+
+
+def _reference(view: View) -> list[Claim]:
+    """Compare the reference of an image with the name in its labels.
+
+    Only tags that goldnode gives promise a certain image. A digest or any other tag promises nothing.
+    """
+    own = view.identity
+    head, slash, last = view.name.partition("@")[0].rpartition("/")
+    name, _, tag = last.partition(":")
+    if IMMUTABLE.fullmatch(tag) is None:
+        return []
+    if not f"/{head}{slash}{name}".endswith(f"/{(own.ancestor or own).repository}"):
+        return []
+    return [
+        Claim("tag", own.tag or own.text(), shown(tag), "the labels", _same(tag, own.tag), essential=True)
+    ]
 
 
 def _os(view: View, image: ImageSpec) -> Claim:
@@ -386,22 +388,12 @@ def _release(packages: InstalledPackages, wanted: str) -> Claim:
     return Claim("release", wanted, " or ".join(sorted(fitting)), how, result)
 
 
-def _flavour(view: View, packages: InstalledPackages, image: ImageSpec) -> list[Claim]:
-    framework = _FRAMEWORK.fullmatch(image.flavour)
-    if framework is not None:
-        found = packages.of("wheel").get(framework["name"])
-        got = "" if found is None else found.version
-        result: Result = "differs" if found is None or not _begins(got, framework["version"]) else "ok"
-        return [
-            Claim(
-                "flavour",
-                f"{framework['name']} {framework['version']}",
-                shown(got) or "absent",
-                f"the wheel {framework['name']}",
-                result,
-                True,
-            )
-        ]
+def _flavour(view: View, image: ImageSpec) -> list[Claim]:
+    """Check the flavours whose name goldnode itself defines.
+
+    Any other name is a word that a team chose: `torch2.9` and `team1` claim nothing. The versions of an image's
+    components are in its label `parts`, which `_parts` checks.
+    """
     if image.backend != "cuda" or image.flavour not in ("base", "runtime", "devel"):
         return []
     has = {
@@ -425,25 +417,6 @@ def _flavour(view: View, packages: InstalledPackages, image: ImageSpec) -> list[
         )
         for name, there in wanted.items()
     ]
-
-
-def _labels(view: View, image: ImageSpec, build: str) -> list[Claim]:
-    wanted = {"backend": image.backend, "runtime": image.version, "flavour": image.flavour, "os": image.os}
-    if build:
-        wanted["build-id"] = build
-    rows = []
-    for key, value in wanted.items():
-        got = view.labels.get(LABELS + key)
-        rows.append(
-            Claim(
-                f"label {LABELS}{key}",
-                value,
-                shown(got or ""),
-                "the configuration",
-                "not_verified" if got is None else _same(got, value),
-            )
-        )
-    return rows
 
 
 def _environment(view: View, image: ImageSpec) -> list[Claim]:

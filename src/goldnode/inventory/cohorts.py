@@ -48,14 +48,14 @@ def withhold_incompatible(
         return []
     everyone = manager._inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True)
     found = findings((read.get(host.name) or variables(host) for host in everyone), documents)
-    told: list[str] = []
+    reasons: list[str] = []
     for cohort in sorted(found.keys() & here.values()):
-        if found[cohort]["told"]:
-            told += [f"cohort {cohort}, checked:", *(f"  {line}" for line in found[cohort]["told"])]
+        if found[cohort]["messages"]:
+            reasons += [f"cohort {cohort}, checked:", *(f"  {line}" for line in found[cohort]["messages"])]
     for host, cohort in here.items():
         refusals = found[cohort]["refusals"] if cohort in found else []
         manager.set_nonpersistent_facts(host.name, {REFUSALS: refusals})
-    return told
+    return reasons
 
 
 def _used(seen: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _used(seen: Mapping[str, Any]) -> dict[str, Any]:
 def findings(
     hosts: Iterable[Mapping[str, Any]], documents: ClassDocuments | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return cohort -> ``{refusals, told}`` of every cohort of several classes.
+    """Return cohort -> ``{refusals, messages}`` of every cohort of several classes.
 
     `hosts` are the variables of all hosts of the inventory, `group_names` included. Raises GoldnodeError.
     """
@@ -93,15 +93,15 @@ def _checked(documents: ClassDocuments, cohort: str, classes: list[str]) -> dict
     try:
         return documents.cohort(cohort, classes)
     except GoldnodeError as problem:
-        told = f"cohort {cohort} cannot be checked: {problem}"
+        message = f"cohort {cohort} cannot be checked: {problem}"
         return {
             "refusals": [
                 {
                     "code": "cohort",
                     "subject": f"cohort {cohort}",
-                    "message": told,
+                    "message": message,
                     "remedy": "Fix its classes.",
                 }
             ],
-            "told": [],
+            "messages": [],
         }

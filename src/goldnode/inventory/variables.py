@@ -19,13 +19,16 @@ SETTINGS = (
     "goldnode_drain_command",
     "goldnode_drain_for_waiting",
     "goldnode_drain_name",
+    "goldnode_leaf",
     "goldnode_lock_timeout",
+    "goldnode_rack",
     "goldnode_reboot",
     "goldnode_reboot_batch",
     "goldnode_reboot_timeout",
     "goldnode_resident",
     "goldnode_resume_command",
     "goldnode_state",
+    "goldnode_tags",
     "goldnode_take_over",
     "goldnode_to",
     "sanity_accepted",
@@ -33,12 +36,17 @@ SETTINGS = (
 )
 # Variables that goldnode sets itself: plugins, facts of a run, results of roles, builds of disks.
 OWN = (
+    "goldnode_boot_wait",
+    "goldnode_claim",
     "goldnode_class_findings",
     "goldnode_cohort_refusals",
     "goldnode_left",
     "goldnode_node_class",
+    "goldnode_phase",
     "goldnode_plan",
+    "goldnode_prior_boot",
     "goldnode_rollback",
+    "goldnode_rollout",
     "goldnode_root",
     "goldnode_sources",
     "goldnode_survey",
@@ -92,7 +100,7 @@ def check(host: str, values: Mapping[str, Any]) -> None:
 
 
 def check_written(host: str, values: Mapping[str, Any]) -> None:
-    """The same for values as an inventory has them: where one is a template, the run judges them, which knows what it is then."""
+    """Check values as an inventory writes them. A template is judged in the run, when its value is known."""
     found = {name: values[name] for name in JUDGED if name in values}
     if not any("{{" in str(value) or "__ansible_vault" in str(value) for value in found.values()):
         check(host, found)

@@ -165,12 +165,15 @@ class AptRoot:
         shutil.copyfile(status, self.directory / "status")
 
     def accept_expired(self) -> None:
-        """Accept indexes past their Valid-Until, for readers to whom age is no danger. Signatures are still verified."""
+        """Accept indexes past their Valid-Until, for readers that need no recent data.
+
+        Signatures are still verified.
+        """
         with (self.directory / "apt.conf").open("a", encoding="utf-8") as conf:
             conf.write('Acquire::Check-Valid-Until "false";\n')
 
     def update(self) -> None:
-        """Bring the indexes up to date. Raises LockError when any source fails."""
+        """Update the package indexes. Raises LockError if a source fails."""
         progress.step("reading the package indexes")
         done = self._run(["apt-get", "update", "-q"], check=False)
         if done.returncode:
@@ -186,12 +189,12 @@ class AptRoot:
         progress.step("resolving the packages")
 
     def require_lists(self) -> None:
-        """Raises LockError where no complete set of indexes has been downloaded before."""
+        """Raise LockError if no complete set of indexes was downloaded before."""
         if not (self._lists.parent / "complete").exists():
             raise LockError("these archives were never read before", remedy="run once without --offline")
 
     def refresh(self, offline: bool) -> None:
-        """Bring the indexes up to date, or offline see that there are some. Raises LockError."""
+        """Update the package indexes, or require existing ones when offline. Raises LockError."""
         if offline:
             self.require_lists()
         else:
@@ -204,7 +207,7 @@ class AptRoot:
     def show(self, names: Iterable[str]) -> list[Stanza]:
         """Return the records of all offered versions of `names` (or NAME=VERSION).
 
-        Unknown ones are left out, and so is what only the given status has.
+        Unknown names and versions known only from the given status are left out.
         """
         wanted = sorted(set(names))
         if not wanted:
@@ -330,9 +333,9 @@ class AptRoot:
 
 @contextmanager
 def apt_root(sources: Sequence[AptSource], architecture: str, cache: Path | None = None) -> Iterator[AptRoot]:
-    """Give a fresh AptRoot; its indexes live in `cache` (default $GOLDNODE_CACHE, else ~/.cache/goldnode).
+    """Yield a new AptRoot. Its indexes are in `cache` (default $GOLDNODE_CACHE, otherwise ~/.cache/goldnode).
 
-    Runs with the same sources wait for each other, since apt takes its lists for itself.
+    Runs with the same sources wait for each other, because apt locks its lists.
     """
     key = hashlib.sha256(
         repr([(s.id, s.uri, s.suite, s.components, s.fingerprints) for s in sources]).encode()
@@ -346,7 +349,7 @@ def apt_root(sources: Sequence[AptSource], architecture: str, cache: Path | None
 
 
 def _transport() -> list[str]:
-    """The machine's own proxy settings, as lines of apt.conf."""
+    """Return the machine's own proxy settings as lines of apt.conf."""
     try:
         done = subprocess.run(
             ["apt-config", "dump", "--format", '%f "%v";%n', "Acquire"],

@@ -152,7 +152,10 @@ class ArchivePlaces:
         return binary
 
     def _of_os(self, name: str, path: Path, fingerprints: Sequence[str]) -> bytes:
-        """The accepted keys of a keyring this machine's OS ships, which may hold many more."""
+        """Return the accepted keys of a keyring that this machine's OS ships.
+
+        The keyring may hold many more.
+        """
         remedy = "install the package that ships it, or name the key in the site's archives"
         try:
             chosen = keys.select(path.read_bytes(), fingerprints)
@@ -173,7 +176,7 @@ class ArchivePlaces:
         return chosen
 
     def _locations(self, name: str) -> list[str]:
-        """Return where the keys of an archive are published: at the site's address, else where the catalog says."""
+        """Return the address of an archive's keys: the site's, otherwise the catalog's."""
         own = self.site.key_address(name)
         if own is not None:
             return [models.expand(own, self.os, self.catalog.archives[name].item.architectures)]

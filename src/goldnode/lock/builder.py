@@ -140,7 +140,7 @@ class ModuleBuild:
     schema: str = SCHEMA
 
     def to_json(self) -> str:
-        """The result as the text of its file."""
+        """Return the result as the text of its file."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
 
@@ -335,7 +335,9 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
 
 
 def closure(graph: DependencyGraph, start: Iterable[str], without: Iterable[str]) -> list[str]:
-    """Everything reached from `start` over what needs what, never through a package of `without`."""
+    """Return everything that is reachable from `start` through dependencies, without passing through a
+    package of `without`.
+    """
     left_out, found = set(without), set()
     pending = [name for name in start if name in graph and name not in left_out]
     while pending:
@@ -523,18 +525,18 @@ def build(
     `make_root` or a base. Raises ModulesError if the machine is at fault and not the source: such a build has
     no result.
     """
-    kept = (cache or cache_directory()) / "modules"
-    kept.mkdir(parents=True, exist_ok=True)
-    directory = kept / inputs.key
-    with (kept / f"{inputs.key}.lock").open("w") as handle:
+    builds = (cache or cache_directory()) / "modules"
+    builds.mkdir(parents=True, exist_ok=True)
+    directory = builds / inputs.key
+    with (builds / f"{inputs.key}.lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         known = read_result(directory)
         if known is not None:
             return known, directory
         _root()
-        _sweep(kept)
+        _sweep(builds)
         with tempfile.TemporaryDirectory(
-            prefix=f"work-{os.getpid()}-", dir=kept, ignore_cleanup_errors=True
+            prefix=f"work-{os.getpid()}-", dir=builds, ignore_cleanup_errors=True
         ) as name:
             work = Path(name)
             result = _build(inputs, files, root, work, say)
@@ -546,7 +548,7 @@ def build(
 
 
 def _root() -> None:
-    """Refuse before anything is made what needs mounts, namespaces and files of other users."""
+    """Refuse a build if mounts, namespaces or files of other users are not available."""
     if os.geteuid() != 0:
         raise ModulesError(
             "modules are built in a root of their own, which only root can make and enter",
@@ -567,9 +569,9 @@ def read_result(directory: Path) -> ModuleBuild | None:
         return None
 
 
-def _sweep(kept: Path) -> None:
-    """Take away what builds that were killed have left."""
-    for path in kept.glob("work-*"):
+def _sweep(builds: Path) -> None:
+    """Remove leftovers of builds that were killed."""
+    for path in builds.glob("work-*"):
         if not Path(f"/proc/{path.name.split('-')[1]}").exists():
             shutil.rmtree(path, ignore_errors=True)
 
@@ -733,26 +735,30 @@ def _command(command: list[str], fault: str, into: list[str] | None = None) -> N
 
     Raises ModulesError with the error of either.
     """
-    with tempfile.TemporaryFile() as said:
-        first = subprocess.Popen(command, stdout=subprocess.PIPE if into else subprocess.DEVNULL, stderr=said)
+    with tempfile.TemporaryFile() as reported:
+        first = subprocess.Popen(
+            command, stdout=subprocess.PIPE if into else subprocess.DEVNULL, stderr=reported
+        )
         second = (
-            subprocess.Popen(into, stdin=first.stdout, stdout=subprocess.DEVNULL, stderr=said)
+            subprocess.Popen(into, stdin=first.stdout, stdout=subprocess.DEVNULL, stderr=reported)
             if into
             else None
         )
         if first.stdout is not None:
             first.stdout.close()  # so that the first ends when the second does
         codes = [process.wait() for process in (second, first) if process is not None]
-        said.seek(0)
+        reported.seek(0)
         if any(codes):
-            why = _tail(said.read().decode(errors="replace"))
+            why = _tail(reported.read().decode(errors="replace"))
             raise ModulesError(
                 f"{fault}: {why}", remedy="check the free space on the disk of the cache, and run again"
             )
 
 
 def _source_version(root: Path, tree: Tree) -> str:
-    """The version under which DKMS knows a source: what its package has put into /usr/src."""
+    """Return the version under which DKMS knows a source, from the directory that its package has in
+    /usr/src.
+    """
     offered = [
         path.parent.name[len(tree.name) + 1 :] for path in root.glob(f"usr/src/{tree.name}-*/dkms.conf")
     ]
@@ -803,7 +809,7 @@ def _tail(text: str) -> str:
 
 
 def _compression(root: Path, release: str) -> str:
-    """How the kernel's own modules are compressed: "", gz, xz or zst (CONFIG_MODULE_COMPRESS_*)."""
+    """Return the compression of the kernel's own modules: "", gz, xz or zst (CONFIG_MODULE_COMPRESS_*)."""
     text = ""
     for path in (
         *root.glob(f"usr/src/*{release}/.config"),
@@ -816,7 +822,7 @@ def _compression(root: Path, release: str) -> str:
 
 
 def decompressed(data: bytes, suffix: str) -> bytes:
-    """A module without the compression that `suffix` (.ko, .gz, .xz, .zst) names."""
+    """Return a module without the compression that `suffix` (.ko, .gz, .xz, .zst) names."""
     if suffix == ".gz":
         return gzip.decompress(data)
     if suffix == ".xz":

@@ -214,7 +214,10 @@ def _diff(changes: list[PackageChange], notes: int, old: Lock | None, new: Lock)
 
 
 def _reboot(changes: list[PackageChange], new: Lock) -> str | None:
-    """As a node's own plan decides it (node.state.domains.packages)."""
+    """Return why the changes need a reboot, or None.
+
+    A node's own plan decides by the same rule (node.state.domains.packages).
+    """
     put = [
         change.now
         for change in changes

@@ -36,7 +36,7 @@ FetchFaultKind = Literal["vanished", "altered", "refused", "unreachable"]
 
 @dataclass(frozen=True)
 class FileToFetch:
-    """One file: hash and size in bytes, where it is, and what a person calls it."""
+    """File to fetch: hash, size in bytes, location, and its name for a person."""
 
     sha256: str
     size: int
@@ -48,7 +48,7 @@ class FileToFetch:
 
 @dataclass(frozen=True)
 class FetchFault:
-    """One file that its archive does not give as the lock says."""
+    """File that its archive does not deliver as locked."""
 
     kind: FetchFaultKind
     wanted: FileToFetch
@@ -62,20 +62,20 @@ class FetchProgress(Protocol):
     """Observer of a download. Called from several threads."""
 
     def start(self, files: int, size: int, there: int) -> None:
-        """Begin: number and size of all files, of which `there` bytes are left from an earlier run."""
+        """Begin: number and size of all files. `there` bytes remain from an earlier run."""
 
     def advance(self, size: int) -> None:
-        """So many bytes more are there; less than none where what was there has to be fetched again."""
+        """Count `size` more bytes. A negative number means that bytes have to be fetched again."""
 
     def done(self, wanted: FileToFetch) -> None:
-        """One file is whole and right."""
+        """Count a file that is complete and has the expected hash."""
 
     def failed(self, fault: FetchFault) -> None:
-        """One file cannot be had."""
+        """Count a file that could not be fetched."""
 
 
 class Silent:
-    """Watches nothing."""
+    """Progress that shows nothing."""
 
     def start(self, files: int, size: int, there: int) -> None: ...
 
@@ -101,7 +101,7 @@ class _StoppedError(Exception):
 
 
 class Fetcher:
-    """Brings files into a directory of partial ones and hands each over when it is whole.
+    """Fetches files into a directory of partial ones, and hands each over when it is complete.
 
     `keep` takes a finished file's path and hash; it is called from the thread that fetched it.
     """
@@ -216,7 +216,7 @@ class Fetcher:
             again = True  # what an earlier run had left of it may have been the fault
 
     def _pass(self, item: FileToFetch, path: Path) -> str:
-        """Bring the file to its full size, from where it is now. Returns the SHA-256 it then has."""
+        """Fetch the rest of the file, from its current size. Return the SHA-256 of the complete file."""
         if self._size(item) > item.size:
             path.unlink()
         with path.open("a+b") as out:
@@ -256,7 +256,7 @@ class Fetcher:
 
     @contextmanager
     def _body(self, item: FileToFetch, have: int) -> Iterator[tuple[int, int | None, Iterator[bytes]]]:
-        """Where the answer begins, how many bytes it says it has, and its blocks."""
+        """Return the offset at which the answer begins, its announced size, and its blocks."""
         if urlsplit(item.url).scheme in ("file", "copy"):
             with _local(item) as source:
                 left = os.fstat(source.fileno()).st_size - have
@@ -271,13 +271,13 @@ class Fetcher:
             length = answer.headers.get("Content-Length", "")
             size = int(length) if length.isdigit() else None
             if answer.status == 206 and have:
-                said = re.match(r"bytes (\d+)-\d*/(\d+|\*)", answer.headers.get("Content-Range", ""))
-                if said is None or int(said.group(1)) != have:
+                reported = re.match(r"bytes (\d+)-\d*/(\d+|\*)", answer.headers.get("Content-Range", ""))
+                if reported is None or int(reported.group(1)) != have:
                     self._forget(item)  # the server did not state the range: start again
                     raise _CutError("the server answers another range than was asked for")
-                if said.group(2) not in ("*", str(item.size)):
+                if reported.group(2) not in ("*", str(item.size)):
                     raise _FaultError(
-                        "altered", f"expected {item.size} bytes, the archive has {said.group(2)}"
+                        "altered", f"expected {item.size} bytes, the archive has {reported.group(2)}"
                     )
                 start = have
             elif answer.status == 200:
@@ -326,7 +326,7 @@ def _local(item: FileToFetch) -> Iterator[IO[bytes]]:
 
 
 def _blocks(answer: object) -> Iterator[bytes]:
-    """The body as it comes; what ends it early is a cut, since the file's size is known."""
+    """Yield the blocks of the body. An early end raises an error, because the file's size is known."""
     try:
         while block := answer.read1(BLOCK):  # type: ignore[attr-defined]
             yield block
@@ -339,6 +339,6 @@ def _blocks(answer: object) -> Iterator[bytes]:
 
 
 def _why(problem: BaseException) -> str:
-    """The innermost reason, on one line, without the address, which may hold a password."""
+    """Return the innermost reason on one line, without the address, which may hold a password."""
     inner = getattr(problem, "reason", None) or problem
     return re.sub(r"^<[^>]*>:\s*|HTTPS?Connection(?:Pool)?\([^)]*\):\s*", "", str(inner)).splitlines()[0]

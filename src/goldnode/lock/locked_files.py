@@ -39,11 +39,11 @@ class LockedDeb(LockModel):
     provides: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
-    def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+    def _fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
         # Locks without such a package keep their digests.
-        plain: dict[str, object] = handler(self)
-        provides = plain.pop("provides", ())
-        return {**plain, "provides": [*self.provides]} if provides else plain
+        fields: dict[str, object] = handler(self)
+        provides = fields.pop("provides", ())
+        return {**fields, "provides": [*self.provides]} if provides else fields
 
     @property
     def made(self) -> bool:
@@ -69,7 +69,7 @@ class LockedWheel(LockModel):
 
 @dataclass(frozen=True)
 class MovedFile:
-    """One locked file that is no longer what the lock says: `vanished`, `changed`, or (not a fault) `newer`."""
+    """Locked file that differs from the lock: `vanished`, `changed`, or (not a fault) `newer`."""
 
     kind: str
     name: str
@@ -77,7 +77,7 @@ class MovedFile:
 
 
 def kept_versions(debs: Iterable[LockedDeb], root: AptRoot) -> dict[str, str]:
-    """Versions of locked packages, by name, that the archives still have."""
+    """Return package -> version of the locked packages that the archives still have."""
     debs = list(debs)
     offered = root.offered(deb.name for deb in debs)
     return {deb.name: deb.version for deb in debs if deb.version in offered.get(deb.name, {})}
@@ -178,7 +178,7 @@ def writing(pool: Path, error: type[GoldnodeError]) -> Iterator[None]:
 
 
 def first_fault(faults: Sequence[FetchFault]) -> str:
-    """The first fault, and how many more there are."""
+    """Return the first fault, and the number of further ones."""
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return f"{faults[0]}{more}"
 

@@ -126,17 +126,17 @@ def _publication(mirror: Mirror, record: Publication, public: bytes) -> Iterator
     else:
         yield from _indexes(place, text, record)
     for row in record.packages:
-        file, kept = place / row["pool"], mirror.path(row["sha256"])
-        if not kept.is_file():
+        file, cached = place / row["pool"], mirror.path(row["sha256"])
+        if not cached.is_file():
             yield MirrorDamage(
                 "store",
-                kept,
+                cached,
                 f"is not there; {row['name']} {row['version']} of stack {record.stack} needs it",
                 row["sha256"],
             )
         if not file.is_file():
             yield MirrorDamage("publication", file, "is not there", row["sha256"])
-        elif not (kept.is_file() and file.samefile(kept)) and _digest(file) != row["sha256"]:
+        elif not (cached.is_file() and file.samefile(cached)) and _digest(file) != row["sha256"]:
             yield MirrorDamage(
                 "publication", file, f"has other bytes than {row['name']} {row['version']}", row["sha256"]
             )
@@ -200,12 +200,16 @@ def repair(
         faults = Fetcher(mirror.partial, mirror.keep, progress=progress, pause=pause).fetch(wanted)
         for record in records:
             for row in record.packages:
-                kept, file = mirror.path(row["sha256"]), record.directory / row["pool"]
-                if row["sha256"] in broken and kept.is_file() and not (file.exists() and file.samefile(kept)):
+                cached, file = mirror.path(row["sha256"]), record.directory / row["pool"]
+                if (
+                    row["sha256"] in broken
+                    and cached.is_file()
+                    and not (file.exists() and file.samefile(cached))
+                ):
                     fresh = file.with_name(f".{file.name}.new")
                     fresh.unlink(missing_ok=True)
                     file.parent.mkdir(parents=True, exist_ok=True)
-                    os.link(kept, fresh)
+                    os.link(cached, fresh)
                     fresh.replace(file)
                     sync(file.parent)
     return left, faults
@@ -306,7 +310,7 @@ def _read(path: Path, parse: Any) -> Any:
 
 
 def _hashes(value: Any) -> Iterator[str]:
-    """Every SHA-256 that a document names as such."""
+    """Yield every SHA-256 that a document names."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if key == "sha256" and isinstance(item, str):
@@ -388,10 +392,10 @@ def collect(
             )
         if not unsure:
             for path in sorted([*mirror.store.glob("*/*"), *mirror.partial.glob("*")]):
-                told = path.stat()
-                if path.name in used or dt.datetime.fromtimestamp(told.st_mtime, dt.UTC) > edge:
+                status = path.stat()
+                if path.name in used or dt.datetime.fromtimestamp(status.st_mtime, dt.UTC) > edge:
                     continue
-                gone.append(CollectedFile(path, told.st_size, "nothing that stays names it"))
+                gone.append(CollectedFile(path, status.st_size, "nothing that stays names it"))
         if not dry_run:
             for item in gone:
                 if item.path.is_dir():
@@ -402,7 +406,7 @@ def collect(
 
 
 def _remove(directory: Path) -> None:
-    """A publication, in one step: it has its name, or it is gone."""
+    """Remove a publication in one step, so that it is either complete or absent."""
     hidden = directory.with_name(f".{directory.name}.gone")
     shutil.rmtree(hidden, ignore_errors=True)
     link = directory.parent / CURRENT

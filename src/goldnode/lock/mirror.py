@@ -92,11 +92,11 @@ class Mirror:
     # -- the store
 
     def path(self, sha256: str) -> Path:
-        """Where the file of this hash is kept, whether or not it is there."""
+        """Return the path of the file with this hash, whether or not it exists."""
         return self.store / sha256[:2] / sha256
 
     def has(self, sha256: str, size: int | None = None) -> bool:
-        """Return whether the file is there (and has this size in bytes). Its bytes are looked at by `verify`."""
+        """Return whether the file exists (and has this size in bytes). `verify` reads its bytes."""
         try:
             found = self.path(sha256).stat().st_size
         except FileNotFoundError:
@@ -175,7 +175,7 @@ class Mirror:
             )
 
     def _room(self, wanted: Iterable[FileToFetch]) -> None:
-        """Refuse what will not fit before it is begun."""
+        """Refuse files that will not fit, before the first is fetched."""
         need = 0
         for item in wanted:
             part = self.partial / item.sha256
@@ -377,7 +377,7 @@ class Mirror:
 
     @contextmanager
     def disk(self) -> Iterator[None]:
-        """Errors of the disk, as errors of the mirror."""
+        """Raise errors of the disk as errors of the mirror."""
         try:
             yield
         except OSError as problem:
@@ -437,7 +437,7 @@ def _text(publication: Publication) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Put a small file in place, synced, whole or not at all; leaves one alone that has this content."""
+    """Write a small file atomically and flush it. A file with the same content is not changed."""
     if path.is_file() and path.read_bytes() == content:
         return
     fresh = path.with_name(f".{path.name}.new")
@@ -452,6 +452,6 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _signed_text(clear: str) -> str:
-    """The text in a clear-signed file (RFC 4880, section 7), without its dash escapes."""
+    """Return the text in a clear-signed file (RFC 4880, section 7), without its dash escapes."""
     body = clear.split("\n\n", 1)[1].rpartition("\n-----BEGIN PGP SIGNATURE-----")[0]
     return "".join(f"{line.removeprefix('- ')}\n" for line in body.split("\n"))

@@ -105,7 +105,7 @@ class Sealed(LockModel):
 
     @property
     def epoch(self) -> int:
-        """SOURCE_DATE_EPOCH of what is made of it: `resolved` at 00:00 UTC, in seconds."""
+        """SOURCE_DATE_EPOCH of everything built from the lock: `resolved` at 00:00 UTC, in seconds."""
         return int(dt.datetime.fromisoformat(self.resolved).replace(tzinfo=dt.UTC).timestamp())
 
 
@@ -263,7 +263,7 @@ def _refuse_newer(source: yamlsource.YamlSource, error: type[GoldnodeError]) -> 
 def _parts(
     source: yamlsource.YamlSource, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError]
 ) -> tuple[AnyLock, str | None]:
-    """A lock, and the digest that its file states."""
+    """Return a lock, and the digest that its file states."""
     content = yamlsource.validate(written, source, error=error).model_dump()
     stated = content.pop("stated")
     return kind.model_validate(content), stated
@@ -383,7 +383,7 @@ def listed(lock: Sealed, *keys: str) -> list[str]:
     return lines
 
 
-_PLAIN = re.compile(r"^[A-Za-z][A-Za-z0-9_./+~-]*$")
+_UNQUOTED = re.compile(r"^[A-Za-z][A-Za-z0-9_./+~-]*$")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
@@ -400,4 +400,6 @@ def flow(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(flow(item) for item in value) + "]"
     text = str(value)
-    return text if _PLAIN.match(text) and text.lower() not in _WORDS else json.dumps(text, ensure_ascii=False)
+    return (
+        text if _UNQUOTED.match(text) and text.lower() not in _WORDS else json.dumps(text, ensure_ascii=False)
+    )

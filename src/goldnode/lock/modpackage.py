@@ -150,9 +150,9 @@ def _openssl(arguments: list[str], fault: str) -> bytes:
             "openssl is not on this machine", remedy="install it: apt-get install openssl"
         ) from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        reported = done.stderr.decode(errors="replace").strip().splitlines()
         raise ModulesError(
-            f"{fault}: {said[-1] if said else 'openssl gives no reason'}",
+            f"{fault}: {reported[-1] if reported else 'openssl gives no reason'}",
             remedy="correct `module_signing` in the site file",
         )
     return done.stdout
@@ -189,8 +189,10 @@ def package_version(inputs: ModuleBuildInputs, signing: Signing | None) -> str:
     )
     parts = [RECIPE, inputs.key, signing.identity if signing is not None else None]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
-    plain, kernel = (text.partition(":")[2] or text for text in (main, inputs.packages[inputs.image].version))
-    return f"{plain}+{kernel.replace('-', '.')}+{digest}"
+    driver, kernel = (
+        text.partition(":")[2] or text for text in (main, inputs.packages[inputs.image].version)
+    )
+    return f"{driver}+{kernel.replace('-', '.')}+{digest}"
 
 
 def _is_driver(inputs: ModuleBuildInputs, tree: str) -> bool:
@@ -225,13 +227,13 @@ def make(
                 body = signing.sign(body)
                 check = Path(temporary, f"{module}.ko")
                 check.write_bytes(body)
-                said = modinfo(check)
-                if not said.get("signer") or said.get("sig_hashalgo") != "sha256":
+                reported = modinfo(check)
+                if not reported.get("signer") or reported.get("sig_hashalgo") != "sha256":
                     raise ModulesError(
-                        f"modinfo does not see the signature of {module}: {said.get('signer')!r}",
+                        f"modinfo does not see the signature of {module}: {reported.get('signer')!r}",
                         remedy="report this",
                     )
-                signers.add(said["signer"])
+                signers.add(reported["signer"])
                 check.unlink()
             files[f"{place}/{module}.ko{'.' + result.compression if result.compression else ''}"] = (
                 compressed(body, result.compression)

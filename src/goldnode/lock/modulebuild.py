@@ -143,9 +143,9 @@ def build_package(
         package = modpackage.make(inputs, result, directory, Path(name), sources, signing)
         size = package.file.stat().st_size
         row = _row(package, sha256_of(package.file), size)
-        kept = into / package.file.name
-        shutil.move(package.file, kept)
-    return _modules(inputs, result, lock, package, row), kept
+        target = into / package.file.name
+        shutil.move(package.file, target)
+    return _modules(inputs, result, lock, package, row), target
 
 
 def _request(

@@ -88,7 +88,7 @@ class PairOutcome:
 
 @dataclass(frozen=True)
 class PairVerdict:
-    """The outcome in one word, with the first error line. `machine`: the build says nothing about the pair."""
+    """The outcome in one word, with the first error line. `machine`: this machine is at fault, and the pair is not judged."""
 
     outcome: Literal["builds", "fails", "excluded", "machine"]
     line: str | None = None
@@ -174,7 +174,7 @@ class PairRecords:
 
 @dataclass
 class PairRun:
-    """Result of a run: records it wrote, pairs that gave none with the reason, and pairs it did not come to."""
+    """Result of a run: its records, the pairs that failed without a record (with the reason), and those not started."""
 
     written: list[MeasuredBuild] = field(default_factory=list)
     without: list[tuple[ModulePair, str]] = field(default_factory=list)
@@ -204,7 +204,7 @@ def measure(
             with guard:
                 done += 1
                 _note(run, records, pair, outcome, verdict)
-                say(f"[{done}/{len(wanted)}] {pair}: {_told(verdict)} ({outcome.seconds:.0f} s)")
+                say(f"[{done}/{len(wanted)}] {pair}: {_outcome_text(verdict)} ({outcome.seconds:.0f} s)")
         except (ModulesError, LockError, OSError) as problem:
             with guard:
                 run.without.append((pair, _reason(problem)))
@@ -268,7 +268,7 @@ def _reason(problem: Exception) -> str:
     return problem.message if isinstance(problem, GoldnodeError) else str(problem)
 
 
-def _told(verdict: PairVerdict) -> str:
+def _outcome_text(verdict: PairVerdict) -> str:
     return f"{verdict.outcome}{f': {verdict.line}' if verdict.line else ''}"
 
 
@@ -528,9 +528,8 @@ def write_facts(records: PairRecords, target: Path) -> int:
     The rows of an existing file stay, unless a record replaces them. Rows that goldnode's own facts have are left
     out of any other file.
     """
-    own = target.resolve() == (facts.FACTS / module_builds.FILE).resolve()
-    source = module_builds.OWN if own else module_builds.SITE
-    rows = {module_build_key(row): row for row in _rows(target, source)} if target.exists() else {}
+    own, source, present = rows_of(target)
+    rows = {module_build_key(row): row for row in present}
     rows |= {key: record.model_dump() for key, record in records.read().items()}
     if not own:
         known = set(map(module_build_key, facts.own_file(module_builds.FILE)["builds"]))
@@ -543,8 +542,15 @@ def write_facts(records: PairRecords, target: Path) -> int:
     return len(rows)
 
 
-def _rows(file: Path, source: str) -> list[dict[str, Any]]:
-    """Return the rows of a facts file that this command wrote. Raises FactsError for one with other sources."""
+def rows_of(file: Path) -> tuple[bool, str, list[dict[str, Any]]]:
+    """Return whether a facts file is goldnode's own, the source of its rows, and the rows; none if there is no file.
+
+    Raises FactsError for a file with rows of other sources, which a command that writes it would lose.
+    """
+    own = file.resolve() == (facts.FACTS / module_builds.FILE).resolve()
+    source = module_builds.OWN if own else module_builds.SITE
+    if not file.exists():
+        return own, source, []
     read = yamlsource.read(file, error=FactsError)
     yamlsource.validate(site_facts.model(module_builds.FILE), read, error=FactsError)
     others = sorted(set(read.data["sources"]) - {source})
@@ -554,8 +560,7 @@ def _rows(file: Path, source: str) -> list[dict[str, Any]]:
             file=file,
             remedy="name another file with --facts; a catalog can have several directories",
         )
-    found: list[dict[str, Any]] = read.data["builds"]
-    return found
+    return own, source, read.data["builds"]
 
 
 def architecture() -> str:
@@ -603,7 +608,7 @@ def report_markdown(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def report_text(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return the rows of `report` for a terminal, each reason on a line of its own."""
+    """Return the rows of `report` for a terminal, each reason on its own line."""
     head = ["package", "version", "kernel", "outcome"]
     widths = [max(len(name), *(len(row[name]) for row in rows)) if rows else len(name) for name in head]
     lines = ["  ".join(name.ljust(width) for name, width in zip(head, widths, strict=True)).rstrip()]

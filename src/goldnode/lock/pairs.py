@@ -111,7 +111,7 @@ class ModulePair:
 
 
 class PairArchives:
-    """The archives of several OS releases, each with an apt of its own."""
+    """Archives of several OS releases, each with its own apt."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class PairArchives:
         _, headers, *_more = kernel_packages(system.id, kernel.release)
         with apt_root(self._sources[kernel.codename], self.architecture) as root:
             root.refresh(offline=True)
-            root.pin(_beside(root, headers, kernel.version))
+            root.pin(_matching_packages(root, headers, kernel.version))
             downloads = root.resolve([f"{headers}={kernel.version}", "dkms", "?essential"])
             stanzas = _records(root, downloads)
         return _kernel_inputs(kernel, headers, self.architecture, downloads, stanzas)
@@ -212,8 +212,10 @@ def _release(stanza: Stanza) -> str | None:
     return found if part and len(needs) > 1 else None
 
 
-def _beside(root: AptRoot, headers: str, version: str) -> dict[str, str]:
-    """Return the versions of the headers and of the kernel's other packages, also of suites that apt avoids by itself."""
+def _matching_packages(root: AptRoot, headers: str, version: str) -> dict[str, str]:
+    """Return package -> version of the headers and the kernel's other packages, including suites that apt
+    avoids by default.
+    """
     pins = {headers: version}
     pending = [headers]
     while pending:

@@ -10,7 +10,7 @@ from goldnode.core.files import sha256_of
 
 
 def pooled(pool: Path, file: str, sha256: str, error: type[GoldnodeError]) -> Path:
-    """A file of the pool. Raises `error` where it is not there."""
+    """Return a file of the pool. Raises `error` if it does not exist."""
     path = pool / sha256 / file
     if not path.is_file():
         raise error(
@@ -32,7 +32,10 @@ def checked(pool: Path, file: str, sha256: str, error: type[GoldnodeError]) -> P
 
 
 def stanza(path: Path, sha256: str, error: type[GoldnodeError]) -> str:
-    """The record of a package in the index of a flat archive. Raises `error` for what is no package."""
+    """Return the record of a package for the index of a flat archive.
+
+    Raises `error` if the file is not a package.
+    """
     done = subprocess.run(["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise error(

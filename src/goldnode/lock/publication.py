@@ -44,11 +44,11 @@ class Publication:
 
     @property
     def hashes(self) -> set[str]:
-        """The SHA-256 of its packages."""
+        """Return the SHA-256 of its packages."""
         return {row["sha256"] for row in self.packages}
 
     def to_json(self) -> dict[str, Any]:
-        """The record (schema goldnode.publication/1)."""
+        """Return the record (schema goldnode.publication/1)."""
         return {
             "schema": SCHEMA,
             "stack": self.stack,
@@ -93,7 +93,7 @@ class Publication:
 
 
 def place(directory: Path, stack: str, hashes: Iterable[str]) -> Path:
-    """Where the publication of exactly these files is, or would be."""
+    """Return the directory for a publication of exactly these files, whether or not it exists."""
     return directory / "stacks" / stack / publication_id(hashes)
 
 

@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 
 
 def pool_path(package: LockedPackage) -> str:
-    """Where a package lies in the repository, as Debian would have it: no epoch in the file's name."""
+    """Return the path of a package in the repository, as Debian has it: no epoch in the file's name."""
     head = package.name[:4] if package.name.startswith("lib") else package.name[:1]
     version = package.version.partition(":")[2] or package.version
     return f"pool/{COMPONENT}/{head}/{package.name}/{package.name}_{version}_{package.architecture}.deb"
@@ -91,10 +91,10 @@ def prove(
     without: Sequence[str] = (),
     status: Path | None = None,
 ) -> None:
-    """Let apt, in a throw-away root, install the lock's stack set from this repository alone; with `extra` also what then takes the
-    place of the packages `without`.
+    """Install the lock's stack set with apt, in a temporary root, from this repository alone.
 
-    Raises MirrorError where it cannot, or would take other bytes.
+    With `extra`, also install the packages that replace those of `without`. Raises MirrorError if apt cannot,
+    or would take other bytes.
     """
     source = AptSource(
         ARCHIVE,
@@ -139,7 +139,7 @@ def prove(
 
 
 def sync_tree(directory: Path) -> None:
-    """See that all that lies below a directory is on the disk, but the pool's files, which the store has synced."""
+    """Flush everything below a directory to disk, except the pool's files, which the store has flushed."""
     for where, _, files in os.walk(directory, topdown=False):
         if f"/pool/{COMPONENT}" not in where:
             for name in files:
@@ -148,7 +148,7 @@ def sync_tree(directory: Path) -> None:
 
 
 def wrong_indexes(directory: Path, release: str) -> list[tuple[Path, str]]:
-    """The indexes that are not what the Release text says, each with what is wrong."""
+    """Return the indexes that differ from the Release file, each with the difference."""
     found = []
     for digest, name in re.findall(r"^ ([0-9a-f]{64})\s+\d+ (\S+)$", release, re.MULTILINE):
         file = directory / f"dists/{SUITE}" / name
@@ -160,7 +160,9 @@ def wrong_indexes(directory: Path, release: str) -> list[tuple[Path, str]]:
 
 
 def _index(directory: Path) -> list[str]:
-    """The stanzas of all packages in the pool, in a fixed order: apt-ftparchive's own is the file system's."""
+    """Return the stanzas of all packages in the pool in a fixed order. apt-ftparchive follows the file
+    system's order.
+    """
     text = _ftparchive(directory, "packages", "pool")
     stanzas = [stanza.strip("\n") for stanza in text.split("\n\n") if stanza.strip()]
     return sorted(
@@ -179,7 +181,7 @@ def _field(stanza: str, name: str) -> str:
 
 
 def _compare(index: Sequence[str], rows: Sequence[Row]) -> None:
-    """A lock may have been edited: what a file calls itself is in the file."""
+    """Compare a lock with the files' own names and versions, because a lock may have been edited."""
     inside = {
         _field(stanza, "SHA256"): tuple(
             _field(stanza, name) for name in ("Package", "Version", "Architecture")
@@ -187,11 +189,11 @@ def _compare(index: Sequence[str], rows: Sequence[Row]) -> None:
         for stanza in index
     }
     for row in rows:
-        said, found = (row["name"], row["version"], row["architecture"]), inside.get(row["sha256"])
-        if found != said:
-            told = "no package at all" if found is None else " ".join(found)
+        reported, found = (row["name"], row["version"], row["architecture"]), inside.get(row["sha256"])
+        if found != reported:
+            actual = "no package at all" if found is None else " ".join(found)
             raise MirrorError(
-                f"the lock calls the file with SHA-256 {row['sha256']} {' '.join(said)}, and it is {told}",
+                f"the lock calls the file with SHA-256 {row['sha256']} {' '.join(reported)}, and it is {actual}",
                 remedy="lock again; a lock is not to be edited",
             )
 

@@ -11,7 +11,7 @@ import dataclasses
 import datetime as dt
 import functools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ def upstream_part(version: str) -> str:
 
 @dataclass(frozen=True)
 class MovedPackage:
-    """One locked package that is no longer what the lock says: `vanished` or `changed`."""
+    """Locked package that differs from the lock: `vanished` or `changed`."""
 
     kind: str
     package: LockedPackage
@@ -48,7 +48,9 @@ class MovedPackage:
 
 @dataclass(frozen=True)
 class Resolution:
-    """A lock, and what of the one before could not stay in it (None: all that the archives still have)."""
+    """A lock, and the packages of the previous one that could not stay in it (None: all that the archives
+    still have).
+    """
 
     lock: Lock
     relaxed: str | None = None
@@ -103,7 +105,7 @@ class StackArchives:
             driver=driver or (None if driver_free else keep.driver_version),
             driver_exact=driver is not None,
             lock=keep,
-            versions=self._kept(keep, free),
+            versions=self._pinned(keep, free),
         )
         tries: list[tuple[_ResolutionTarget, str | None]] = [(wanted, None)]
         held = {item.name for item in keep.packages if item.set == "stack"}
@@ -131,7 +133,9 @@ class StackArchives:
         raise AssertionError("unreachable")
 
     def check(self, lock: Lock) -> list[MovedPackage]:
-        """Return what of `lock` has left the archives, or is there with other bytes under the same version."""
+        """Return the packages of `lock` that have left the archives, or have other bytes under the same
+        version.
+        """
         offered, found = self._root.offered(package.name for package in lock.packages), []
         for package in lock.packages:
             versions = offered.get(package.name, {})
@@ -178,7 +182,9 @@ class StackArchives:
         )
 
     def newer(self, lock: Lock, archives: Collection[str]) -> dict[str, tuple[str, str]]:
-        """Return the locked packages of which one of `archives` has a newer version: name -> that version, archive."""
+        """Return the locked packages with a newer version in one of `archives`: name -> that version,
+        archive.
+        """
         found: dict[str, tuple[str, str]] = {}
         locked = {item.name: item.version for item in lock.packages}
         for (name, version), origins in self._root.origins(locked).items():
@@ -188,8 +194,11 @@ class StackArchives:
                 found[name] = (version, source[0])
         return found
 
-    def _kept(self, lock: Lock, free: Collection[str]) -> dict[str, str]:
-        """The versions of `lock` that can stay: without those that left the archives or are `free`, and what was built with them."""
+    def _pinned(self, lock: Lock, free: Collection[str]) -> dict[str, str]:
+        """Return the versions of `lock` that can stay.
+
+        Those that left the archives or are `free`, and packages built with them, cannot.
+        """
         offered: dict[str, set[str]] = {}
         source: dict[str, str] = {}
         for stanza in self._root.show(item.name for item in lock.packages):
@@ -272,7 +281,7 @@ def check(
     cache: Path | None = None,
     offline: bool = False,
 ) -> list[MovedPackage]:
-    """Return what of `lock` has left the archives, or is there with other bytes under the same version."""
+    """Return the packages of `lock` that have left the archives, or have other bytes under the same version."""
     with open_archives(stack, catalog, site, cache=cache, offline=offline) as archives:
         return archives.check(lock)
 
@@ -323,8 +332,11 @@ class _ResolutionTarget:
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def staying(self, release: str, driver_version: str | None) -> dict[str, str]:
-        """The versions that stay beside this kernel and this driver: those of another one do not."""
-        kept = dict(self.versions)
+        """Return the versions that stay with this kernel and this driver.
+
+        Those of another kernel or driver do not.
+        """
+        pinned = dict(self.versions)
         for item in self.lock.packages if self.lock is not None else ():
             other_kernel = (
                 self.lock is not None and item.part == "kernel" and release != self.lock.kernel_release
@@ -335,8 +347,8 @@ class _ResolutionTarget:
                 and driver_version != self.lock.driver_version
             )
             if other_kernel or other_driver:
-                kept.pop(item.name, None)
-        return kept
+                pinned.pop(item.name, None)
+        return pinned
 
 
 def _of_driver(item: LockedPackage, lock: Lock) -> bool:
@@ -346,6 +358,101 @@ def _of_driver(item: LockedPackage, lock: Lock) -> bool:
         and lock.driver_version is not None
         and upstream_part(item.version) == lock.driver_version
     )
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Packages that a stack requests, by role. `options` are the packages of each optional part."""
+
+    item: Stack
+    kernel: Sequence[str]
+    options: Mapping[str, Sequence[str]]
+
+    @functools.cached_property
+    def driver(self) -> list[str]:
+        """Return the packages of the driver, without the fabric manager."""
+        return list(self.item.driver.packages) if self.item.driver is not None else []
+
+    @functools.cached_property
+    def manager(self) -> str | None:
+        """Return the package of the fabric manager."""
+        driver = self.item.driver
+        return (
+            driver.fabric_manager.package
+            if driver is not None and driver.fabric_manager is not None
+            else None
+        )
+
+    @functools.cached_property
+    def engine(self) -> list[str]:
+        """Return the packages of the container engine and its toolkit."""
+        runtime = self.item.runtime
+        if runtime is None:
+            return []
+        return [*runtime.packages, *(runtime.toolkit.packages if runtime.toolkit is not None else [])]
+
+    @functools.cached_property
+    def modules(self) -> list[str]:
+        """Return the packages of the stack's other kernel modules."""
+        found = (module.package for module in self.item.modules)
+        return list(dict.fromkeys(package for package in found if package is not None))
+
+    @functools.cached_property
+    def wanted(self) -> list[str]:
+        """Return the packages that every node gets, without the kernel."""
+        return [*self.driver, *self.engine, *self.item.packages, *self.modules]
+
+    @functools.cached_property
+    def asked(self) -> list[str]:
+        """Return the packages of the stack without its optional parts, and without the kernel."""
+        return [*self.wanted, *([self.manager] if self.manager else [])]
+
+    @functools.cached_property
+    def optional(self) -> list[str]:
+        """Return the packages of all optional parts."""
+        return list(dict.fromkeys(package for row in self.options.values() for package in row))
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """Return all requested packages."""
+        return [*self.kernel, *self.asked, *self.optional]
+
+    def parts(self, graph: DependencyGraph, members: Collection[str]) -> Callable[[str], str]:
+        """Return a function from a package to its part of the lock. `members` is the stack set."""
+        drivers = {*self.driver, *([self.manager] if self.manager else [])}
+        kernel_sources, driver_sources, module_sources = (
+            {graph.source(name) for name in names} for names in (self.kernel, drivers, self.modules)
+        )
+        driver = self.item.driver
+
+        def part(name: str) -> str:
+            if name not in members:
+                return "base"
+            source = graph.source(name)
+            if name in self.kernel or (source in kernel_sources and name not in drivers):
+                return "kernel"
+            if name in self.engine:
+                return "runtime"
+            if source in module_sources and name not in drivers:
+                return "module"
+            if name in drivers or (driver is not None and in_family(name, driver.family)):
+                return "driver"
+            own = name in self.item.packages or name in self.optional
+            return "driver" if source in driver_sources and not own else "runtime"
+
+        return part
+
+    def conditions(self, graph: DependencyGraph) -> dict[str, str]:
+        """Return package -> the conditions under which a node gets it; without those that every node gets."""
+        conditional = {self.manager, *self.optional} - {*self.kernel, *self.wanted}
+        ordinary = set(graph.reached([name for name in self.names if name not in conditional]))
+        starts = {**({"nvswitch": [self.manager]} if self.manager else {}), **self.options}
+        reached = {condition: set(graph.reached(row)) for condition, row in starts.items()}
+        return {
+            name: "|".join(condition for condition, there in reached.items() if name in there)
+            for name in graph.reached(self.names)
+            if name not in ordinary
+        }
 
 
 def _resolve(
@@ -361,29 +468,13 @@ def _resolve(
     keep = keep or _ResolutionTarget()
     root.pin({})
     release, kernel_version = _kernel(stack, root, names, keep)
-    kernel = kernel_packages(item.os.id, release)
-    driver = item.driver
-    toolkit = item.runtime.toolkit if item.runtime is not None else None
-    engine = [
-        *(item.runtime.packages if item.runtime is not None else []),
-        *(toolkit.packages if toolkit is not None else []),
-    ]
-    modules = list(dict.fromkeys(module.package for module in item.modules if module.package is not None))
-    wanted = [*(driver.packages if driver is not None else []), *engine, *item.packages, *modules]
-    manager = (
-        driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
+    request = _Request(
+        item,
+        kernel_packages(item.os.id, release),
+        {name: list(item.options[name].packages) for name in options},
     )
-    asked = [*wanted, *([manager] if manager else [])]
-    parts = {name: list(item.options[name].packages) for name in options}
-    _require(stack, [*asked, *(package for row in parts.values() for package in row)], names)
-    driver_version = None
-    bound: dict[str, str] = {}
-    if driver is not None and driver.branch is not None:
-        driver_version, bound = _driver(stack, driver, root, names, keep)
-    if toolkit is not None and toolkit.packages:
-        bound |= _toolkit(stack, toolkit, root, keep.versions)
-    if manager is not None and driver_version is not None:
-        bound |= _following(stack, [manager], driver_version, root, ("driver", "fabric_manager", "package"))
+    _require(stack, [*request.asked, *request.optional], names)
+    driver_version, bound = _bound(stack, request, root, names, keep)
     pins = keep.staying(release, driver_version)
     # A kept revision of the version that was chosen stays, although there may be a newer one.
     pins |= {
@@ -391,77 +482,16 @@ def _resolve(
         for name, version in bound.items()
         if name not in pins or upstream_part(pins[name]) != upstream_part(version)
     }
-    pins |= dict.fromkeys(kernel, kernel_version)
+    pins |= dict.fromkeys(request.kernel, kernel_version)
     root.pin(pins)
     # The stack alone comes first: an optional part must not change what nodes without it get.
-    base = set(item.archives)
-    requests = [f"{name}={pins[name]}" if name in pins else name for name in [*kernel, *asked]]
-    downloads = root.resolve(requests, only=base)
+    requests = [
+        f"{name}={pins[name]}" if name in pins else name for name in [*request.kernel, *request.asked]
+    ]
+    downloads = root.resolve(requests, only=set(item.archives))
     for name in options:
         downloads = _with_option(stack, name, root, requests, downloads, driver_version, keep)
-        requests += parts[name]
-    stanzas = _records(root, downloads)
-    requested = [*kernel, *asked, *dict.fromkeys(package for row in parts.values() for package in row)]
-    absent = [name for name in requested if name not in stanzas]
-    if absent:
-        raise LockError(
-            f'package "{absent[0]}" would not be fetched: the given status has it installed',
-            remedy="resolve on the status of a system without the stack",
-        )
-    graph = DependencyGraph(stanzas)
-    members = graph.stack_set(requested, driver)
-    optional = {manager, *(package for row in parts.values() for package in row)} - {*kernel, *wanted}
-    ordinary = set(graph.reached([name for name in requested if name not in optional]))
-    conditions = {**({"nvswitch": [manager]} if manager else {}), **parts}
-    reached = {name: set(graph.reached(row)) for name, row in conditions.items()}
-    reasons = graph.reached(requested)
-    kernel_sources = {graph.source(name) for name in kernel}
-    driver_names = {*(driver.packages if driver is not None else []), *([manager] if manager else [])}
-    module_sources = {graph.source(name) for name in modules}
-    optional_names = {package for row in parts.values() for package in row}
-    driver_sources = {graph.source(name) for name in driver_names}
-
-    def part(name: str) -> str:
-        if name not in members:
-            return "base"
-        if name in kernel or (graph.source(name) in kernel_sources and name not in driver_names):
-            return "kernel"
-        if name in engine:
-            return "runtime"
-        if graph.source(name) in module_sources and name not in driver_names:
-            return "module"
-        if name in driver_names or (driver is not None and in_family(name, driver.family)):
-            return "driver"
-        own = name in item.packages or name in optional_names
-        return "driver" if graph.source(name) in driver_sources and not own else "runtime"
-
-    # Archives that share an address, as Ubuntu's do, differ by their suites.
-    several = len({source.uri for source in root.sources}) < len(root.sources)
-    suites = root.suites(download.name for download in downloads) if several else {}
-    packages = []
-    for download in sorted(downloads, key=lambda entry: entry.name):
-        stanza = stanzas[download.name]
-        archive, path = _origin(download, root.sources, suites)
-        packages.append(
-            LockedPackage.model_validate(
-                {
-                    "name": download.name,
-                    "version": stanza["Version"],
-                    "architecture": stanza["Architecture"],
-                    "sha256": download.sha256,
-                    "size": download.size,
-                    "path": path,
-                    "archive": archive,
-                    "set": "stack" if download.name in members or archive in item.from_archives else "base",
-                    "part": part(download.name),
-                    "requested": download.name in requested,
-                    "why": reasons.get(download.name, "chosen by apt"),
-                    "when": None
-                    if download.name in ordinary or download.name not in reasons
-                    else "|".join(name for name, there in reached.items() if download.name in there),
-                }
-            )
-        )
+        requests += request.options[name]
     return Lock(
         lock=1,
         stack=stack.name,
@@ -474,8 +504,70 @@ def _resolve(
             for source in root.sources
             if source.id in archives_of(item, options)
         ],
-        packages=packages,
+        packages=_locked_packages(request, root, downloads),
     )
+
+
+def _bound(
+    stack: CatalogEntry[Stack],
+    request: _Request,
+    root: AptRoot,
+    names: Sequence[str],
+    keep: _ResolutionTarget,
+) -> tuple[str | None, dict[str, str]]:
+    """Return the driver version, and the versions of the packages that follow driver and toolkit."""
+    driver = stack.item.driver
+    toolkit = stack.item.runtime.toolkit if stack.item.runtime is not None else None
+    version = None
+    bound: dict[str, str] = {}
+    if driver is not None and driver.branch is not None:
+        version, bound = _driver(stack, driver, root, names, keep)
+    if toolkit is not None and toolkit.packages:
+        bound |= _toolkit(stack, toolkit, root, keep.versions)
+    if request.manager is not None and version is not None:
+        bound |= _following(stack, [request.manager], version, root, ("driver", "fabric_manager", "package"))
+    return version, bound
+
+
+def _locked_packages(request: _Request, root: AptRoot, downloads: Sequence[Download]) -> list[LockedPackage]:
+    """Return the rows of a lock. Raises LockError if a requested package is not among the downloads."""
+    stanzas = _records(root, downloads)
+    absent = [name for name in request.names if name not in stanzas]
+    if absent:
+        raise LockError(
+            f'package "{absent[0]}" would not be fetched: the given status has it installed',
+            remedy="resolve on the status of a system without the stack",
+        )
+    graph = DependencyGraph(stanzas)
+    members = graph.stack_set(request.names, request.item.driver)
+    part, conditions = request.parts(graph, members), request.conditions(graph)
+    reasons = graph.reached(request.names)
+    # Archives that share an address, as Ubuntu's do, differ by their suites.
+    several = len({source.uri for source in root.sources}) < len(root.sources)
+    suites = root.suites(download.name for download in downloads) if several else {}
+    packages = []
+    for download in sorted(downloads, key=lambda entry: entry.name):
+        name, stanza = download.name, stanzas[download.name]
+        archive, path = _origin(download, root.sources, suites)
+        packages.append(
+            LockedPackage.model_validate(
+                {
+                    "name": name,
+                    "version": stanza["Version"],
+                    "architecture": stanza["Architecture"],
+                    "sha256": download.sha256,
+                    "size": download.size,
+                    "path": path,
+                    "archive": archive,
+                    "set": "stack" if name in members or archive in request.item.from_archives else "base",
+                    "part": part(name),
+                    "requested": name in request.names,
+                    "why": reasons.get(name, "chosen by apt"),
+                    "when": conditions.get(name),
+                }
+            )
+        )
+    return packages
 
 
 def _with_option(
@@ -498,9 +590,9 @@ def _with_option(
         pins |= _together(stack, name, root, pins)
     root.pin({**{key: value for key, value in keep.versions.items() if key not in fixed}, **pins, **fixed})
     more = [f"{package}={pins[package]}" if package in pins else package for package in option.packages]
-    plain = [request.partition("=")[0] for request in requests]
+    names = [request.partition("=")[0] for request in requests]
     try:
-        found = root.resolve([*(f"{one}={fixed[one]}" if one in fixed else one for one in plain), *more])
+        found = root.resolve([*(f"{one}={fixed[one]}" if one in fixed else one for one in names), *more])
     except UnsolvableError as error:
         raise UnsolvableError(
             f'optional part "{name}" does not fit the stack: {error.message}',
@@ -544,15 +636,15 @@ def _following(
 
 
 def _together(
-    stack: CatalogEntry[Stack], name: str, root: AptRoot, kept: Mapping[str, str]
+    stack: CatalogEntry[Stack], name: str, root: AptRoot, locked: Mapping[str, str]
 ) -> dict[str, str]:
     """Return pins of the packages of an optional part at the newest version that all of them have."""
     packages = stack.item.options[name].packages
     offered = root.offered(packages)
     common = set.intersection(*(set(offered.get(package, {})) for package in packages))
-    stays = {kept.get(package) for package in packages}
+    stays = {locked.get(package) for package in packages}
     if len(stays) == 1 and stays <= common:
-        return {package: kept[package] for package in packages}
+        return {package: locked[package] for package in packages}
     if not common:
         raise LockError(
             f'the packages of optional part "{name}" have no version in common: {", ".join(packages)}',
@@ -564,7 +656,7 @@ def _together(
 
 
 def _kernel_releases(stack: CatalogEntry[Stack], names: Sequence[str]) -> list[str]:
-    """The releases of all kernels among the packages of `names`."""
+    """Return the releases of all kernels among the packages of `names`."""
     return [
         found
         for name in names
@@ -609,12 +701,12 @@ def _kernel(
             file=stack.file,
         )
     if same:
-        kept = [
+        locked = [
             pair
             for pair in same
             if pair[0] == keep.versions.get(kernel_packages(stack.item.os.id, pair[1])[0])
         ]
-        version, release = max(kept or same, key=lambda pair: _order(pair[0]))
+        version, release = max(locked or same, key=lambda pair: _order(pair[0]))
         return release, version
     if whole:
         version, release = max(whole, key=lambda pair: (_order(pair[0]), _order(pair[1])))
@@ -703,7 +795,7 @@ def _driver(
 
 
 def _toolkit(
-    stack: CatalogEntry[Stack], toolkit: Toolkit, root: AptRoot, kept: Mapping[str, str]
+    stack: CatalogEntry[Stack], toolkit: Toolkit, root: AptRoot, pinned: Mapping[str, str]
 ) -> dict[str, str]:
     """Return pins of all packages of the container toolkit: one version, which no known bulletin affects (the catalog refuses one that is)."""
     floor, leader = rules.toolkit_floor(), toolkit.packages[0]
@@ -726,7 +818,7 @@ def _toolkit(
         version for version in whole if rules.toolkit_safe(version) and toolkit.version in (None, version)
     ]
     if safe:
-        locked = upstream_part(kept.get(leader, ""))
+        locked = upstream_part(pinned.get(leader, ""))
         return {name: found[locked if locked in safe else safe[0]] for name, found in offered.items()}
     if whole:
         raise LockError(
@@ -796,8 +888,10 @@ def _origin(
     sources: Sequence[AptSource],
     suites: Mapping[tuple[str, str], Sequence[tuple[str, str]]],
 ) -> tuple[str, str]:
-    """The archive a download comes from and its path there: the longest address that begins it, and of several with one address the first
-    whose suite has it."""
+    """Return the archive of a download and the path in it.
+
+    The longest address that matches decides; among equal ones, the first whose suite has the package.
+    """
     offered = suites.get((download.name, download.version), ())
     there = {(_normalised_address(uri), suite) for uri, suite in offered}
     bases = sorted(
@@ -817,7 +911,9 @@ def _origin(
 
 
 def _normalised_address(uri: str) -> str:
-    """An address without what apt writes differently at different places: the end, and the slashes of local ones."""
+    """Return an address without the parts that apt writes differently in different places: the trailing
+    slash, and the slashes of local addresses.
+    """
     return re.sub(r"^(file|copy):/+", r"\1:/", uri).rstrip("/")
 
 
@@ -857,7 +953,9 @@ class DependencyGraph:
         return reasons
 
     def stack_set(self, requested: Sequence[str], driver: Driver | None) -> set[str]:
-        """Return what must move as one: the requested packages, what they need from the same sources, the family."""
+        """Return the packages that must move together: the requested ones, their dependencies from the same
+        sources, and the family.
+        """
         sources = {self.source(name) for name in requested}
         members = set(requested)
         pending = list(requested)
@@ -872,11 +970,11 @@ class DependencyGraph:
 
 
 def _source(stanza: Stanza) -> str:
-    """The source package of a record, which apt leaves out where it has the same name."""
+    """Return the source package of a record. apt omits the field if the names are equal."""
     return stanza.get("Source", stanza["Package"]).split(" ")[0]
 
 
 def _names(relation: str) -> list[str]:
-    """The package names of a dependency field, alternatives included."""
+    """Return the package names of a dependency field, alternatives included."""
     parts = re.split(r"[,|]", relation)
     return [re.split(r"[ (:\[]", part.strip(), maxsplit=1)[0] for part in parts if part.strip()]

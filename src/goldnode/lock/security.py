@@ -115,7 +115,7 @@ class SecurityUpdate:
     def lines(self) -> list[str]:
         """Return the outcome for a reader, a line each."""
         found: list[str] = []
-        said = ""
+        reported = ""
         for pair in self.passed:
             verb = {"fails": "does not build", "unknown": "is not known to build", "ok": "cannot be taken"}[
                 pair.build.outcome
@@ -125,9 +125,9 @@ class SecurityUpdate:
             )
             if pair.build.line:
                 found.append(f"  the compiler says: {pair.build.line}")
-            if pair.build.source not in ("", said):
-                said = pair.build.source
-                found.append(f"  source: {said}")
+            if pair.build.source not in ("", reported):
+                reported = pair.build.source
+                found.append(f"  source: {reported}")
         found.append(self.headline)
         for one in self.pending:
             found.append(
@@ -242,7 +242,7 @@ def _guarded(lock: Lock) -> set[str]:
 def _pairs(
     stack: Stack, lock: Lock, kernels: list[KernelOffer], archives: StackArchives, site: Site
 ) -> Iterator[KernelDriverPair]:
-    """Every kernel, newest first, with the locked driver and then the newer ones of its branch."""
+    """Yield every kernel, newest first, with the locked driver and then the newer ones of its branch."""
     driver, results = stack.driver, results_directory(site)
     others = [module for module in stack.modules if module.package is not None and module.dkms is not None]
     untried = (

@@ -50,9 +50,11 @@ class ArchiveSigner:
             str(text),
         )
         if done.returncode:
-            said = done.stderr.strip()
+            reported = done.stderr.strip()
             if re.search(
-                r"pinentry|passphrase|Inappropriate ioctl|cancelled|No secret key.*agent", said, re.IGNORECASE
+                r"pinentry|passphrase|Inappropriate ioctl|cancelled|No secret key.*agent",
+                reported,
+                re.IGNORECASE,
             ):
                 where = (
                     "unlock it in your gpg-agent first"
@@ -64,7 +66,7 @@ class ArchiveSigner:
                     remedy=where,
                 )
             raise SigningKeyError(
-                f"signing key {self.fingerprint} cannot sign: {_last(said)}",
+                f"signing key {self.fingerprint} cannot sign: {_last(reported)}",
                 remedy="look at it with `gpg --list-secret-keys`",
             )
 
@@ -224,7 +226,7 @@ def _home() -> Iterator[Path]:
 
 
 def _sweep(base: Path) -> None:
-    """Remove what a run that was killed has left behind: its copy of a secret key, and its agent."""
+    """Remove leftovers of a run that was killed: its copy of a secret key, and its agent."""
     for home in base.glob(f"{_HOME}*"):
         try:
             status = home.lstat()

@@ -22,7 +22,7 @@ AUTH = (Path("/etc/apt/auth.conf"), Path("/etc/apt/auth.conf.d"))
 
 
 def masked(url: str) -> str:
-    """The address without a user's name and password."""
+    """Return the address without user name and password."""
     return re.sub(r"://[^/@\s]+@", "://***@", url)
 
 
@@ -44,7 +44,7 @@ def apt_settings() -> dict[str, str]:
 
 
 def credentials(url: str, places: tuple[Path, ...] = AUTH) -> tuple[str, str] | None:
-    """User and password for `url` as apt's auth.conf files say; the first entry that fits decides.
+    """Return user and password for `url` from apt's auth.conf files; the first matching entry decides.
 
     An entry without a scheme is for https only (apt_auth.conf(5)).
     """

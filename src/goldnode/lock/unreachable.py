@@ -206,8 +206,8 @@ def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Unreac
     for line in re.sub(r"\n\s+", " ", text).splitlines():
         if not line.startswith(("E:", "W:", "Err:")):
             continue
-        plain = re.sub(r"\b(file|copy):/+", r"\1:///", line)
-        owners = [(name, url) for name, url in known if url.rstrip("/") in plain]
+        normalized = re.sub(r"\b(file|copy):/+", r"\1:///", line)
+        owners = [(name, url) for name, url in known if url.rstrip("/") in normalized]
         if not owners:
             continue
         kind: UnreachableKind = next((kind for pattern, kind in _APT if re.search(pattern, line)), "other")

@@ -90,6 +90,19 @@ class LockProblem:
     package: str | None = None
 
 
+def _contents(lock: Lock) -> dict[str, Any]:
+    """Return the part of a report that describes the lock."""
+    return {
+        "kernel": lock.kernel_release,
+        "driver": lock.driver_version,
+        "packages": len(lock.packages),
+        "stack_sha256": {
+            "without_nvswitch": lock.stack_hash(nvswitch=False),
+            "with_nvswitch": lock.stack_hash(nvswitch=True),
+        },
+    }
+
+
 @dataclass(frozen=True)
 class LockUpdate:
     """Result for a lock. `action` is written, kept (nothing moved) or would-write; `old` is the lock before."""
@@ -111,13 +124,7 @@ class LockUpdate:
             "action": self.action,
             "digest": self.lock.digest,
             "digest_before": self.old.digest if self.old is not None else None,
-            "kernel": self.lock.kernel_release,
-            "driver": self.lock.driver_version,
-            "packages": len(self.lock.packages),
-            "stack_sha256": {
-                "without_nvswitch": self.lock.stack_hash(nvswitch=False),
-                "with_nvswitch": self.lock.stack_hash(nvswitch=True),
-            },
+            **_contents(self.lock),
             "diff": self.diff.data(),
             "security": self.security.data() if self.security is not None else None,
             "notes": list(self.notes),
@@ -150,13 +157,7 @@ class LockCheck:
             "file": str(self.file),
             "action": "checked",
             "digest": self.lock.digest,
-            "kernel": self.lock.kernel_release,
-            "driver": self.lock.driver_version,
-            "packages": len(self.lock.packages),
-            "stack_sha256": {
-                "without_nvswitch": self.lock.stack_hash(nvswitch=False),
-                "with_nvswitch": self.lock.stack_hash(nvswitch=True),
-            },
+            **_contents(self.lock),
             "good": not self.wrong,
             "problems": [
                 {"kind": one.kind, "message": one.message, "wrong": one.wrong, "package": one.package}
@@ -307,7 +308,7 @@ def compare_files(before: Path, after: Path) -> LockDiff:
 def _place(
     stack: CatalogEntry[Stack], site: Site, out: Path | None, *, to_write: bool = False
 ) -> Path | None:
-    """The lock that is there."""
+    """Return the path of the existing lock."""
     if out is None:
         return model.lock_file(stack, site, to_write=to_write)
     path = out / model.lock_name(stack.name)

@@ -17,7 +17,7 @@ LAYOUT = "/usr/lib/goldnode/disk/layout"
 # Mount points of the ESP, in the order in which systemd searches them.
 PLACES = ("/efi", "/boot/efi", "/boot")
 # One line for the login message, while a newer image in a slot has failed.
-TOLD = "/run/goldnode/slot"
+NOTICE = "/run/goldnode/slot"
 
 
 def identity(boot_id: str, stat: str) -> Optional[str]:

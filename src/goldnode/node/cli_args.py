@@ -31,6 +31,7 @@ ELSEWHERE_RUN = {
     "ack": ("verdict.ack", "Acknowledge the counters and findings up to now."),
     "watch-log": ("watch", "Run the passive check when the kernel logs a fault (goldnode-events.service)."),
     "slot": ("slotcommand", "Show or change the two root partitions of the disk, and which one boots next."),
+    "follow": ("follow.command", "Follow a signed channel: ask for leave, apply, boot and report."),
     "serve": ("serve.command", "Answer requests on the diagnostics endpoint (goldnode-serve.socket)."),
 }
 # Commands that report nothing that a program would read: `capture` prints JSON always.

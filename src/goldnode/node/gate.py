@@ -49,7 +49,7 @@ SCHEMA = "goldnode.gate/1"
 PASS = "/run/goldnode/pass"  # noqa: S105 - a file whose presence lets work start, not a password
 STATE = "/run/goldnode/gate.json"
 REASON = "/run/goldnode/gate.reason"
-KEPT = (
+REFUSED = (
     "/run/goldnode/kept"  # one empty file per unit that the drop-in refused to start; the drop-in creates it
 )
 GUARD = "/run/goldnode/gate.lock"
@@ -62,7 +62,7 @@ DROP_IN = "goldnode-gate.conf"  # in the drop-in directory of a runtime
 RUNTIMES = ("docker.service", "containerd.service")
 SLURM = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol")
 OWN = "goldnode:"  # prefix of our reasons
-NOBODY = "drain has no target: the node is not of a Slurm cluster, and the site file names no commands"
+NO_TARGET = "drain has no target: the node is not of a Slurm cluster, and the site file names no commands"
 HOOK_TIME = 45.0  # seconds for one call; two calls and the check fit into the time limit of the unit
 LONGEST = 240  # characters of a reason: one line in `systemctl status`, in sinfo and at login
 
@@ -91,7 +91,7 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
     found = [
         Reason(
             str(finding["id"]),
-            plain(f"{finding['id']}: {finding['got'] or 'nothing'} (want {finding['expected']})"),
+            one_line(f"{finding['id']}: {finding['got'] or 'nothing'} (want {finding['expected']})"),
         )
         for finding in verdict["findings"]
         if finding["severity"] != "degraded" and finding["outcome"] not in FINE
@@ -101,7 +101,7 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
     return found if found or verdict["findings"] else [Reason("verdict", "nothing was judged")]
 
 
-def plain(text: str) -> str:
+def one_line(text: str) -> str:
     """Return the text as one line without control characters, of at most :data:`LONGEST` characters.
     Terminals and other programs show it.
     """
@@ -118,7 +118,7 @@ def plain(text: str) -> str:
 def sentence(found: Sequence[Reason]) -> str:
     """Return all reasons in one line."""
     more = f" (and {len(found) - 2} more)" if len(found) > 2 else ""
-    return plain("; ".join(reason.text for reason in found[:2]))[: LONGEST - len(more)] + more
+    return one_line("; ".join(reason.text for reason in found[:2]))[: LONGEST - len(more)] + more
 
 
 def drop_in() -> str:
@@ -133,15 +133,15 @@ def drop_in() -> str:
     * It sleeps before it refuses. journald assigns a line to a start of the unit only while the process still
       exists, and `systemctl status` shows only assigned lines.
     """
-    return f"""# goldnode: this node's class says `gate: block`
+    return f"""# goldnode: the class of this node has `gate: block`
 [Unit]
 After=goldnode-sanity.service
 
 [Service]
 ExecCondition=/bin/sh -c '[ -e /etc/systemd/system/%n.d/{DROP_IN} ] || exit 0; \
  [ -r {PASS} ] && read at limit <{PASS} && read now rest </proc/uptime \\
- && [ $$(( $${{now%%%%.*}} - at )) -le $$limit ] && exec rm -f {KEPT}/%n; \\
- mkdir -p {KEPT}; : >{KEPT}/%n; \\
+ && [ $$(( $${{now%%%%.*}} - at )) -le $$limit ] && exec rm -f {REFUSED}/%n; \\
+ mkdir -p {REFUSED}; : >{REFUSED}/%n; \\
  if [ -e {PASS} ]; then echo "goldnode gate: the last verdict is too old; \
 see systemctl status goldnode-watch.timer"; \\
  elif [ -s {REASON} ]; then cat {REASON}; \\
@@ -188,7 +188,7 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
             # The run checks the node itself when it has finished. Until then an open gate stays open.
             host.write(PASS, _pass(now))
             return ["gate: a goldnode run changes this node; the gate stays open until it is through"]
-        told: List[str] = []
+        messages: List[str] = []
         state = {
             "schema": SCHEMA,
             "mode": mode,
@@ -199,7 +199,7 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
         }
         if any(state[key] != before.get(key) for key in ("mode", "open", "reasons")) or not state["since"]:
             state["since"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            told.append(
+            messages.append(
                 f"gate ({mode}): {'open' if opened else 'closed'}" + (f": {sentence(found)}" if found else "")
             )
         # Remove the pass before any slow call; create it only after the reason has been cleared.
@@ -210,10 +210,10 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
             host.write(PASS, _pass(now))
         error = None
         try:
-            told += _tell(host, document or {}, mode, found, memory, drained.lasts(host))
+            messages += _drain_or_resume(host, document or {}, mode, found, memory, drained.lasts(host))
         except HookError as problem:
             error = str(problem)
-            told.append(f"gate: {error}; it is tried again at the next check")
+            messages.append(f"gate: {error}; it is tried again at the next check")
         memory["mode"] = mode
         state["told"], state["error"] = memory.get("drained"), error
         _keep(host, MEMORY, memory)
@@ -221,8 +221,8 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
         if host.text(MODE) != f"{mode}\n":
             host.write(MODE, f"{mode}\n".encode())
         if opened:
-            told += _start(host)
-        return told
+            messages += _start(host)
+        return messages
 
 
 def release(host: Host) -> List[str]:
@@ -234,12 +234,12 @@ def release(host: Host) -> List[str]:
     """
     with _alone(host):
         memory = _load(host, MEMORY)
-        told = _tell(host, {}, REPORT, [], memory, False)
+        message = _drain_or_resume(host, {}, REPORT, [], memory, False)
         host.write(PASS, _pass(boot.uptime(host.text("/proc/uptime") or "")))
-        told += _start(host)
+        message += _start(host)
         for name in (PASS, STATE, REASON, MEMORY, MODE):
             host.remove(name)
-        return told
+        return message
 
 
 def _pass(now: Optional[float]) -> bytes:
@@ -250,13 +250,13 @@ def _pass(now: Optional[float]) -> bytes:
 
 
 def hook(host: Host, document: Document) -> Optional[str]:
-    """Return what is notified of a drain: `command` (the site's own commands), `slurm`, or None."""
+    """Return the target of a drain: `command` (the site's own commands), `slurm`, or None."""
     if (document.get("site") or {}).get("gate"):
         return "command"  # the site's own declaration has precedence over detection
     return "slurm" if _scontrol(host) else None
 
 
-def _tell(
+def _drain_or_resume(
     host: Host, document: Document, mode: str, found: Sequence[Reason], memory: Json, run: bool
 ) -> List[str]:
     """Drain or resume the node, unless that has been done already.
@@ -280,27 +280,27 @@ def _tell(
             return [
                 "gate: a goldnode run has the node out of service; the gate drains it when that run has ended"
             ]
-        ours = bool(before and before["ours"])
-        text = plain(f"{OWN} {sentence(found)}")
+        own = bool(before and before["ours"])
+        text = one_line(f"{OWN} {sentence(found)}")
         commands = (document.get("site") or {}).get("gate") or {}
         if by == "command":
-            ours = _command(host, commands["drain"], text) or ours
+            own = _command(host, commands["drain"], text) or own
         else:
             row = _slurm_row(host) if by else None
             if row is None:
-                raise HookError(NOBODY)
-            by, ours = "slurm", _slurm_drain(host, row, text, ours)
+                raise HookError(NO_TARGET)
+            by, own = "slurm", _slurm_drain(host, row, text, own)
         memory["drained"] = {
             "by": by,
-            "ours": ours,
+            "ours": own,
             "ids": sorted(ids | set(before["ids"] if before else ())),
             "commands": commands,
             "since": before["since"] if before else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        return [f"gate: {'drained' if ours else 'was drained already'} ({by}): {text}"]
+        return [f"gate: {'drained' if own else 'was drained already'} ({by}): {text}"]
     if not before:
         return []
-    told = "gate: the node was drained by another party, and stays drained"
+    message = "gate: the node was drained by another party, and stays drained"
     if before["ours"] and run:
         return [
             "gate: a goldnode run has the node out of service; the gate resumes it when that run has ended"
@@ -313,13 +313,13 @@ def _tell(
         )
         commands = (document.get("site") or {}).get("gate") or before["commands"]
         resumed = _slurm_resume(host) if before["by"] == "slurm" else _command(host, commands["resume"], text)
-        told = (
+        message = (
             f"gate: resumed ({before['by']})"
             if resumed
             else "gate: the reason for which the node is drained is not ours now; it stays so"
         )
     memory["drained"] = None
-    return [told]
+    return [message]
 
 
 def _command(host: Host, words: Sequence[str], text: str) -> bool:
@@ -329,7 +329,7 @@ def _command(host: Host, words: Sequence[str], text: str) -> bool:
     """
     done = host.run(*words, text, timeout=HOOK_TIME)
     if done.rc not in (0, 3):
-        raise HookError(plain(f"{words[0]} ended with {done.rc}: {done.tail(2)}"))
+        raise HookError(one_line(f"{words[0]} ended with {done.rc}: {done.tail(2)}"))
     return done.rc == 0
 
 
@@ -345,7 +345,7 @@ def _scontrol_run(host: Host, *arguments: str) -> str:
         )
     done = host.run(program, *arguments, timeout=HOOK_TIME)
     if done.rc != 0 and not re.search(r"not found|invalid node name", done.out + done.err, re.IGNORECASE):
-        raise HookError(plain(f"scontrol {arguments[0]} ended with {done.rc}: {done.tail(2)}"))
+        raise HookError(one_line(f"scontrol {arguments[0]} ended with {done.rc}: {done.tail(2)}"))
     return done.out if done.rc == 0 else ""
 
 
@@ -377,14 +377,14 @@ def _is_drained(row: Mapping[str, str]) -> bool:
     )
 
 
-def _slurm_drain(host: Host, row: Mapping[str, str], text: str, ours: bool) -> bool:
+def _slurm_drain(host: Host, row: Mapping[str, str], text: str, own: bool) -> bool:
     """Drain the node unless it is drained already. Return whether the drain is ours.
 
     A drain of ours, or of a goldnode run, gets the new reason.
     """
     if (
         _is_drained(row)
-        and not (ours and row["reason"].startswith(OWN))
+        and not (own and row["reason"].startswith(OWN))
         and drained.mark(_without_author(row["reason"])) is None
     ):
         return False
@@ -426,14 +426,14 @@ def _start(host: Host) -> List[str]:
     """Start the units that the drop-in has refused, unless a person has disabled or masked them since. Does
     not call systemd if it refused none.
     """
-    names = [name.rpartition("/")[2] for name in host.glob(KEPT, "*.service")]
+    names = [name.rpartition("/")[2] for name in host.glob(REFUSED, "*.service")]
     if not names:
         return []
-    told = []
+    messages = []
     for unit in units(host, names).values():
         name = unit["Id"]
         if unit["LoadState"] != "loaded" or unit["UnitFileState"] not in ENABLED:
-            told.append(
+            messages.append(
                 f"gate: {name} stays down: it is {unit['UnitFileState'] or unit['LoadState']}, which an "
                 "administrator decided"
             )
@@ -442,13 +442,13 @@ def _start(host: Host) -> List[str]:
             host.run("systemctl", "reset-failed", name, *unit["TriggeredBy"].split())
             # --no-block: the boot check is ordered before the runtimes, and would wait for itself.
             done = host.run("systemctl", "start", "--no-block", name)
-            told.append(
+            messages.append(
                 f"gate: starts {name}, which it had kept out"
                 if done.rc == 0
                 else f"gate: cannot start {name}: {done.tail(1)}"
             )
-        host.remove(f"{KEPT}/{name}")
-    return told
+        host.remove(f"{REFUSED}/{name}")
+    return messages
 
 
 PROPERTIES = (

@@ -122,7 +122,7 @@ class Host:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def plain_file(self, name: str) -> Tuple[Optional[os.stat_result], Optional[bytes]]:
+    def regular_file(self, name: str) -> Tuple[Optional[os.stat_result], Optional[bytes]]:
         """Return status and content of the path itself. The content is None for anything but a regular file,
         which is not opened.
         """
@@ -303,12 +303,12 @@ def like(name: str, pattern: str) -> bool:
 
     A pattern of letters, `?`, `[0-9]` and at most one star needs no regular expression.
     """
-    plain = pattern.replace("[0-9]", "\0")  # no file name contains NUL
-    if plain.count("*") > 1 or "[" in plain:
+    literal = pattern.replace("[0-9]", "\0")  # no file name contains NUL
+    if literal.count("*") > 1 or "[" in literal:
         from fnmatch import fnmatchcase
 
         return fnmatchcase(name, pattern)
-    before, star, after = plain.partition("*")
+    before, star, after = literal.partition("*")
     if len(name) < len(before) + len(after) or (not star and len(name) > len(before)):
         return False
     ends = name[: len(before)] + name[len(name) - len(after) :]

@@ -58,7 +58,7 @@ class Process:
         assert self.popen.stdout is not None  # noqa: S101 - for mypy
         assert self.popen.stderr is not None  # noqa: S101
         self.out, self.err = self.popen.stdout.fileno(), self.popen.stderr.fileno()
-        self.said: Dict[int, bytes] = {self.out: b"", self.err: b""}
+        self.output: Dict[int, bytes] = {self.out: b"", self.err: b""}
 
     @property
     def status(self) -> Optional[int]:
@@ -82,7 +82,7 @@ class Process:
         except subprocess.TimeoutExpired as problem:
             # The output is absent if the program has closed its pipes and not ended; the next call returns it.
             out, err, late = problem.output or b"", problem.stderr or b"", True
-        self.said = {self.out: out, self.err: err}
+        self.output = {self.out: out, self.err: err}
         self._explain()
         return not late
 
@@ -114,12 +114,12 @@ class Process:
 
     def text(self, handle: int) -> str:
         """Return its output on `out` or `err` as text with normalized line ends."""
-        return self.said[handle].decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+        return self.output[handle].decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
 
     def _explain(self) -> None:
         """Add to the program's own messages that its status is lost."""
-        if self._lost() and UNKNOWN_STATUS not in self.said[self.err]:
-            self.said[self.err] += UNKNOWN_STATUS
+        if self._lost() and UNKNOWN_STATUS not in self.output[self.err]:
+            self.output[self.err] += UNKNOWN_STATUS
 
 
 class Forked:
@@ -146,7 +146,7 @@ class Forked:
         os.close(into)
         os.close(err_into)
         self.out, self.err = out, err
-        self.said: Dict[int, bytes] = {out: b"", err: b""}
+        self.output: Dict[int, bytes] = {out: b"", err: b""}
         self.status: Optional[int] = None
 
     def wait(self, limit: float) -> Optional[int]:
@@ -159,7 +159,7 @@ class Forked:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:  # SIGCHLD is ignored
                 self.status = LOST
-                self.said[self.err] += UNKNOWN_STATUS
+                self.output[self.err] += UNKNOWN_STATUS
                 break
             if pid:
                 self.status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

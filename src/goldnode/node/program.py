@@ -52,7 +52,7 @@ class Flags:
         self.__dict__.update(values)
 
 
-def plain(given: Sequence[str]) -> Any:
+def check_options(given: Sequence[str]) -> Any:
     """Return the options of a check of this node with flags alone, as its units start it; None for any other
     arguments, which :mod:`.cli_args` parses.
 
@@ -62,14 +62,14 @@ def plain(given: Sequence[str]) -> Any:
     form, rest = current.split(given)
     if form is None or given[:1] != ["check"] or not flags.keys() >= set(rest[1:]):
         return None
-    said = {flags[word] for word in rest[1:]}
+    given_flags = {flags[word] for word in rest[1:]}
     return Flags(
         command="check",
         document=CLASS,
         root="/",
         record=None,
         format=form,
-        **{name: name in said for name in FLAGS},
+        **{name: name in given_flags for name in FLAGS},
     )
 
 
@@ -80,7 +80,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     well.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = plain(given)
+    options = check_options(given)
     if options is None:
         from .cli_args import parse
 
@@ -111,16 +111,16 @@ def run(options: Any) -> int:
         return run_absent(host, options)
     document = read_document(host, options)
     if options.command == "plan":
-        told = plan(host, document).to_json()
+        planned = plan(host, document).to_json()
     else:
         from .state import apply as applying  # imported here, to keep `plan` quick
 
         done, _, after = applying.apply(
             host, document, options.part, {}, lambda text: print(text, file=sys.stderr)
         )
-        told = after.to_json()
-        told["done"] = done
-    print(json.dumps(told, indent=1, sort_keys=True) if options.format == "json" else plan_text(told))
+        planned = after.to_json()
+        planned["done"] = done
+    print(json.dumps(planned, indent=1, sort_keys=True) if options.format == "json" else plan_text(planned))
     return 0
 
 
@@ -129,14 +129,14 @@ def run_absent(host: Host, options: Any) -> int:
     the node's own class decides.
     """
     if options.command == "plan":
-        told = plan_absent(host).to_json()
+        planned = plan_absent(host).to_json()
     else:
         from .state import apply as applying
 
         done, _, after = applying.withdraw(host, lambda text: print(text, file=sys.stderr))
-        told = after.to_json()
-        told["done"] = done
-    print(json.dumps(told, indent=1, sort_keys=True) if options.format == "json" else plan_text(told))
+        planned = after.to_json()
+        planned["done"] = done
+    print(json.dumps(planned, indent=1, sort_keys=True) if options.format == "json" else plan_text(planned))
     return 0
 
 
@@ -195,16 +195,16 @@ def run_check(host: Host, options: Any) -> int:
             print(table.splitlines()[-1] if options.quiet else table)
     except OSError as problem:
         unwritten.append(problem)
-    told = gate.act(host, document, verdict) if own and not options.no_gate else []
+    messages = gate.act(host, document, verdict) if own and not options.no_gate else []
     if own:
         if any(row["id"] == "slot.fallback" for row in verdict["findings"]):  # only on a disk with two slots
             from . import slots
 
-            slots.tell(host, verdict)
+            slots.show_failure(host, verdict)
         from .serve import publish
 
-        told += publish.publish(host, document, verdict, checked.capture if checked is not None else None)
-    for line in told:
+        messages += publish.publish(host, document, verdict, checked.capture if checked is not None else None)
+    for line in messages:
         print(line, file=sys.stderr)
     if unwritten:
         raise unwritten[0]  # __main__.py reports it, with exit code 3
@@ -265,9 +265,9 @@ def settled(host: Host, document: Json, verdict: Json, passive: bool) -> Json:
     """
     from .state import applied, trial
 
-    told = trial.settle(host, document, verdict)
-    if told:
-        print(told, file=sys.stderr)
+    outcome = trial.settle(host, document, verdict)
+    if outcome:
+        print(outcome, file=sys.stderr)
         verdict = checking.check(host, document, passive=passive)
     if not gate.reasons(verdict):
         applied.mark(host, document, good=True)
@@ -410,7 +410,7 @@ def read_document(host: Host, options: Any) -> Json:
 
 
 def not_a_document(document: Any) -> Optional[str]:
-    """Return why a value is no class document; None if its parts have the right types."""
+    """Return why a value is not a class document; None if its parts have the right types."""
     if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
         return "not a class document of schema goldnode.class/1"
     wrong = [key for key, kinds in SHAPES.items() if key in document and not isinstance(document[key], kinds)]

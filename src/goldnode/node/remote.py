@@ -1,8 +1,9 @@
 """Requests of a controller, one per call: JSON on standard input, and the answer as one line of JSON on
 standard output.
 
-The request: {operation: plan|apply|survey, state: present|absent|earlier, part, document, lock_timeout, to}.
-`earlier` returns the node to a former class document, which `to` names (state/rollback.py). The answer is the
+The request: {operation: plan|apply|survey, state: present|absent|earlier, part, document, lock_timeout, to, claim}.
+`earlier` returns the node to a former class document, which `to` names (state/rollback.py). With `claim`, an apply
+is refused unless it is the token in CLAIM. The answer is the
 result of the Ansible module goldnode_state: {changed, plan, done, verdict, gate, rollback}, or {failed: true,
 msg, done, refusals}. The program that answers is the file that it installs on the node, so the controller
 sends nothing else.
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 
 COPIES = "/run/goldnode/program"  # compiled copies of this program (__main__.py)
+# Token of the run of a rollout that may change this node, until it boots (goldnode.fleet.rollout.node_state).
+CLAIM = "/run/goldnode/claim"
+LOST = "another run of this rollout has taken the node over; this one ends"
 
 
 def answer(engine: Optional[str], archive: Optional[str]) -> int:
@@ -41,16 +45,18 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
         if request["operation"] == "survey":
             from .survey import survey  # imported here: a run of site.yml does not need it
 
-            told: Dict[str, Any] = {"changed": False, "survey": survey(host)}
+            reply: Dict[str, Any] = {"changed": False, "survey": survey(host)}
             if not host.exists(PROGRAM):
                 forget_program(host)
         elif request["operation"] == "plan":
-            told = {"changed": False, **planned(host, request, engine)}
+            reply = {"changed": False, **planned(host, request, engine)}
+        elif request.get("claim") and (host.text(CLAIM) or "").strip() != request["claim"]:
+            reply = {"failed": True, "msg": LOST, "lost": True}
         else:
-            told = applied(host, request, engine, archive)
+            reply = applied(host, request, engine, archive)
     except NodeError as problem:
-        told = {"failed": True, "msg": str(problem)}
-        told.update(
+        reply = {"failed": True, "msg": str(problem)}
+        reply.update(
             {
                 name: value
                 for name in ("done", "refusals")
@@ -58,7 +64,7 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
                 if value
             }
         )
-    print(json.dumps(told))
+    print(json.dumps(reply))
     return 0
 
 
@@ -77,11 +83,11 @@ def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Di
         if not found.actions:
             forget_program(host)
         return {"plan": found.to_json()}
-    told = plan(host, request["document"], payloads, lock_timeout=timeout).to_json()
+    reply = plan(host, request["document"], payloads, lock_timeout=timeout).to_json()
     if not host.exists(PROGRAM):  # a plan leaves no files on a node that goldnode does not manage
         host.remove(INITRAMFS_CACHE)
         forget_program(host)
-    return {"plan": told}
+    return {"plan": reply}
 
 
 def forget_program(host: Host) -> None:
@@ -98,7 +104,7 @@ def applied(
 ) -> Dict[str, Any]:
     """Apply one part of a class document, or remove goldnode. Return the answer."""
     from . import gate
-    from .state import applied as kept
+    from .state import applied as applied_file
     from .state import apply as applying  # imported here, to keep a plan quick
     from .verdict import check as checking
 
@@ -114,7 +120,7 @@ def applied(
 
         try:
             document, about = rollback.chosen(host, str(request["to"]))
-        except kept.GoneError as problem:
+        except applied_file.GoneError as problem:
             raise NodeError(f"{problem.message} {problem.remedy}") from None
         payloads["back"] = True
     if request.get("sources"):
@@ -126,7 +132,7 @@ def applied(
     verdict = checking.check(host, document)
     gate.save(host, verdict, by_lines(verdict))
     if not after.actions and not gate.reasons(verdict):
-        kept.mark(host, document, good=True)
+        applied_file.mark(host, document, good=True)
     # The gate acts when the run has applied everything, not on states in between. After a failed run, the
     # passive check acts.
     acted = [] if after.actions else gate.act(host, document, verdict)

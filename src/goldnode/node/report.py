@@ -66,10 +66,10 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     lines += _wrapped(f"{head} ({len(fine)}): ", list(dict.fromkeys(fine)))
     lines += _undeclared(verdict)
     counts = verdict["counts"]
-    said = ", ".join(
+    reported = ", ".join(
         f"{number} {MARKS.get(outcome, outcome).lower()}" for outcome, number in counts.items() if number
     )
-    lines.append(f"verdict: {verdict['status']} (exit code {verdict['exit_code']}): {said}")
+    lines.append(f"verdict: {verdict['status']} (exit code {verdict['exit_code']}): {reported}")
     return "\n".join(lines)
 
 

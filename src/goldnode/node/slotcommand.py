@@ -57,8 +57,8 @@ def run(host: Host, options: Any) -> int:
         show(options, {"message": text}, text)
         return 0
     if verb == "sync":
-        told = sync(host, options.release, options.hook)
-        show(options, {"message": told}, told)
+        problems = sync(host, options.release, options.hook)
+        show(options, {"message": problems}, problems)
         return 0
     if verb == "write":
         try:

@@ -27,7 +27,7 @@ import re
 import time
 from hashlib import sha256
 
-from .boot import TOLD
+from .boot import NOTICE
 from .host import Host, Json, boot_identity, is_container
 from .state import loader
 from .state.model import NodeError
@@ -40,7 +40,7 @@ SLOTS = ("a", "b")
 LABELS = "/dev/disk/by-partlabel"
 FOLDER = "goldnode"  # on the ESP
 HISTORY = f"{FOLDER}/history"  # results of images: a JSON object per line, oldest first
-KEPT = 60  # lines of the history
+HISTORY_LINES = 60  # lines of the history
 TRIES = 3
 LOCK = "/run/goldnode/slots.lock"
 # In the entry of an image on trial: a hardware watchdog, if there is one, resets a machine that hangs.
@@ -164,11 +164,11 @@ def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
         "/": disk(host, f"/sys/dev/block/{numbers.get('/')}"),
         f"the ESP at {where}": disk(host, f"/sys/dev/block/{numbers.get(where)}"),
     }
-    told = {what: found for what, found in disks.items() if found}
-    if len(set(told.values())) < 2:
+    result = {what: found for what, found in disks.items() if found}
+    if len(set(result.values())) < 2:
         return None
     return (
-        f"{'; '.join(f'{what} is on disk {found}' for what, found in told.items())}. "
+        f"{'; '.join(f'{what} is on disk {found}' for what, found in result.items())}. "
         "All have to be on one disk, and labels of two are the same: "
         "take the other disk out, or rename its partitions (`sfdisk --part-label`), and reboot. "
         "Nothing was written."
@@ -193,31 +193,29 @@ def state(entry: Optional[loader.LoaderEntry], about: Mapping[str, Any], now: bo
     return FAILED if entry.bad and not now else TRYING
 
 
-def fallback(found: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> Optional[str]:
+def fallback(found: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]]) -> Optional[str]:
     """Return the message about a newer image that has used up its tries; None without such an image. Pure.
 
     :param found: the result of :func:`survey`.
-    :param told: lines of the history.
+    :param attempts: lines of the history.
     """
     runs = found["running"]
     other = SLOTS[1 - SLOTS.index(runs)]
-    mine, theirs = found["slots"][runs], found["slots"][other]
-    if theirs["state"] != FAILED or (theirs["sequence"] or 0) < (mine["sequence"] or 0):
+    mine, its = found["slots"][runs], found["slots"][other]
+    if its["state"] != FAILED or (its["sequence"] or 0) < (mine["sequence"] or 0):
         return None
-    why = [row for row in told if row.get("image") == theirs["image"] and row.get("event") == FAILED]
-    said = (
+    why = [row for row in attempts if row.get("image") == its["image"] and row.get("event") == FAILED]
+    reported = (
         str(why[-1].get("reason"))
         if why
         else "it left no reason: it ended before one could be written (panic, no root, power)"
     )
-    times = theirs["done"] or 1
+    times = its["done"] or 1
     tries = f"{times} tries" if times > 1 else "its try"
-    return (
-        f"image {theirs['image']} in slot {other} failed {tries}: {said}; {mine['image']} in slot {runs} runs"
-    )
+    return f"image {its['image']} in slot {other} failed {tries}: {reported}; {mine['image']} in slot {runs} runs"
 
 
-def tell(host: Host, verdict: Mapping[str, Any]) -> None:
+def show_failure(host: Host, verdict: Mapping[str, Any]) -> None:
     """Show a newer image that failed at logins, as the verdict does."""
     bad = [
         str(row["got"])
@@ -225,9 +223,9 @@ def tell(host: Host, verdict: Mapping[str, Any]) -> None:
         if row["id"] == "slot.fallback" and row["outcome"] == "mismatch"
     ]
     if bad:
-        host.write(TOLD, f"{bad[0]}\n".encode())
+        host.write(NOTICE, f"{bad[0]}\n".encode())
     else:
-        host.remove(TOLD)
+        host.remove(NOTICE)
 
 
 # -- writing on the ESP
@@ -432,7 +430,7 @@ def record(host: Host, where: str, event: str, slot: str, about: Mapping[str, An
         "image": about.get("name"),
         "reason": reason,
     }
-    rows = [*history(host, where), row][-KEPT:]
+    rows = [*history(host, where), row][-HISTORY_LINES:]
     put(
         host, f"{where}/{HISTORY}", "".join(json.dumps(item, sort_keys=True) + "\n" for item in rows).encode()
     )
@@ -468,7 +466,7 @@ def digest(path: str) -> str:
     return str(found.hexdigest())
 
 
-def bring(host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]]) -> List[str]:
+def copy_boot_files(host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]]) -> List[str]:
     """Copy kernel and initramfs of a slot to the ESP, each under a name with its digest. Return their paths
     on the ESP. Raises NodeError if the ESP has no room.
 
@@ -568,8 +566,9 @@ def stale(host: Host, where: str, slot: str) -> Optional[str]:
 
 
 def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
-    """Have the entry of the running slot boot a kernel of its root, with its current initramfs. Return a
-    message, or None if nothing changed. Raises NodeError.
+    """Make the entry of the running slot boot a kernel of its root, with its current initramfs.
+
+    Return a message, or None if nothing changed. Raises NodeError.
 
     :param release: the kernel to boot; None for the one that the entry boots already.
     """
@@ -590,7 +589,7 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
             raise NodeError(
                 f"{' and '.join(lost)}: not there, so that slot {slot} cannot boot {release}. Run site.yml."
             )
-        linux, initrd = bring(
+        linux, initrd = copy_boot_files(
             host, where, slot, [(host.real(names[0]), "vmlinuz"), (host.real(names[1]), "initrd.img")]
         )
         about = {**known(host, where, slot), "kernel": release}
@@ -613,7 +612,7 @@ def settled(entry: loader.LoaderEntry) -> str:
     return entry.file if entry.left is not None else re.sub(r"(?:-new)+(-[ab]\.conf)$", r"\1", entry.file)
 
 
-def words(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
+def edit_cmdline(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
     """Add words to the command line of the running slot, and remove words from it. Raises NodeError."""
     where, slot = place(host), running(host)
     own = of_slot(loader.entries(host, where), slot) if where and slot else []
@@ -642,13 +641,13 @@ def failed(host: Host) -> str:
     if found is None or found["tried"] is None:
         return "this boot tries no image"
     where, slot = found["place"], found["running"]
-    told = [
+    failures = [
         row
         for row in history(host, where)
         if row.get("boot") == boot_identity(host) and row.get("event") == FAILED
     ]
-    if told:
-        return str(told[-1].get("reason"))
+    if failures:
+        return str(failures[-1].get("reason"))
     lost = host.run("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--full").out
     names = [line.split()[0] for line in lost.splitlines() if line.split()]
     waits = host.run("systemctl", "list-jobs", "--plain", "--no-legend", "--full").out
@@ -690,8 +689,8 @@ def boots_next(host: Host, slot: str, done: str) -> Json:
 
 
 def back(host: Host, tries: int = TRIES) -> Json:
-    """Have the other slot's last good image boot next. Like a new image it is on trial: if it fails, the slot
-    that runs now boots again.
+    """Make the other slot's last good image boot next. It is on trial like a new image: if it fails, the
+    current slot boots again.
 
     Raises NodeError if the other slot has no good image.
     """

@@ -38,7 +38,7 @@ SCHEMA = "goldnode.slot/1"
 HEAD = 65536  # maximum length of the first line
 BLOCK = 1 << 20
 FLUSH_BUFFERS = 0x1261  # BLKFLSBUF: later reads come from the device, not from the cache
-OURS = "GOLDNODE_SLOT_MOUNTS"  # environment variable: this process has a mount namespace of its own
+OWN_NAMESPACE = "GOLDNODE_SLOT_MOUNTS"  # environment variable: this process has a mount namespace of its own
 MOUNT = "/run/goldnode/slot-root"
 # Additional paths of the site that belong to the node, one per line. `*` and `?` also match in directories;
 # `#` begins a comment.
@@ -102,6 +102,11 @@ CARRIED = (
         "counters of the node's hardware, and what was acknowledged of them",
     ),
     Carried("/var/lib/goldnode/gate.json", False, "the scheduler to which the gate reported the drain"),
+    Carried(
+        "/var/lib/goldnode/follow",
+        False,
+        "what the node has seen of its channel, and the step that it has begun",
+    ),
     Carried("/var/lib/goldnode/history", False, "log of changes to the node"),
     Carried("/var/lib/goldnode/slurm-health", False, "for what Slurm has drained the node"),
 )
@@ -212,9 +217,11 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
         say("every byte is as it was built; carrying over the node's own files")
         fit(host, real, slot)
         with mounted(host, real) as root:
-            told = inside(root, image)
+            reply = inside(root, image)
             carry(host, root, say)
-            linux, initrd = slots.bring(host, where, slot, [(told[0], "vmlinuz"), (told[1], "initrd.img")])
+            linux, initrd = slots.copy_boot_files(
+                host, where, slot, [(reply[0], "vmlinuz"), (reply[1], "initrd.img")]
+            )
         options = f"{slots.without_root(image['options'], slots.WATCHDOG)} {slots.WATCHDOG}"
         slots.put(
             host,
@@ -268,7 +275,7 @@ def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[
     image.
     """
     size, want = int(root["size"]), str(root["sha256"])
-    unpack, seen, done, told = zlib.decompressobj(31), hashlib.sha256(), 0, 0
+    unpack, seen, done, reported = zlib.decompressobj(31), hashlib.sha256(), 0, 0
     # With O_EXCL the kernel refuses to open a mounted block device.
     exclusive = os.O_EXCL if stat.S_ISBLK(os.stat(device).st_mode) else 0
     try:
@@ -292,8 +299,8 @@ def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[
                 )
             seen.update(data)
             _all(handle, data)
-            if done * 10 // size > told:
-                told = done * 10 // size
+            if done * 10 // size > reported:
+                reported = done * 10 // size
                 say(f"{done >> 20} of {size >> 20} MiB")
         if done != size or seen.hexdigest() != want:
             raise NodeError(
@@ -533,7 +540,7 @@ def apart() -> None:
     First list the candidate mount points of the ESP: an automount must happen before the namespace is
     separated.
     """
-    if os.environ.get(OURS):
+    if os.environ.get(OWN_NAMESPACE):
         return
     for name in boot.PLACES:
         with contextlib.suppress(OSError):
@@ -551,7 +558,7 @@ def apart() -> None:
         *sys.argv[1:],
     ]
     try:
-        os.execvpe("unshare", words, {**os.environ, OURS: "1"})  # noqa: S606 - the program itself
+        os.execvpe("unshare", words, {**os.environ, OWN_NAMESPACE: "1"})  # noqa: S606 - the program itself
     except OSError as problem:
         if problem.errno != errno.ENOENT:
             raise

@@ -155,12 +155,12 @@ def nvswitch(host: Host) -> bool:
 
 def settings(host: Host) -> Optional[List[Dict[str, str]]]:
     """Return nvidia-smi's settings of each GPU, unparsed; None without nvidia-smi or its driver."""
-    told = host.run("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", timeout=60)
-    if told.rc != 0:
+    answer = host.run("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", timeout=60)
+    if answer.rc != 0:
         return None
     return [
         dict(zip(QUERY.split(","), (field.strip() for field in line.split(","))))
-        for line in told.out.splitlines()
+        for line in answer.out.splitlines()
         if line.strip()
     ]
 

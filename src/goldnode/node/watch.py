@@ -70,7 +70,7 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     pause: float = PAUSE,
 ) -> None:
-    """Read records until the end of the input, which only a file that is no kernel log has.
+    """Read records until the end of the input, which a kernel log does not have.
 
     A reason within `pause` seconds after a start is remembered, and starts the check at the end of that
     pause.
@@ -101,7 +101,7 @@ def watch(
 
 
 def main(root: str = "") -> int:
-    """Watch from now on. Return 0 if there is no log to watch."""
+    """Watch the log. Return 0 if there is no log to watch."""
     try:
         handle = os.open(root + KMSG, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:

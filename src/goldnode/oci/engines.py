@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import IO, Literal, Protocol
 
 from goldnode.core.errors import ImageError
+from goldnode.oci import emulation
 from goldnode.oci.layers import Layer
 from goldnode.oci.layout import CONFIG, MANIFEST, Layout, canonical
+from goldnode.oci.model import AMD64
 
 Name = Literal["buildah", "buildkit"]
 NAMES: tuple[Name, ...] = ("buildkit", "buildah")
@@ -70,6 +72,7 @@ class EngineStep:
     directory: Path
     work: Path
     epoch: int
+    architecture: str = AMD64
 
 
 class Engine(Protocol):
@@ -112,7 +115,7 @@ def tools(engine: Engine | None) -> dict[str, str]:
     """The versions of what shapes images, for recipes. Raises ImageError where mmdebstrap is missing."""
     from goldnode.oci import layers
 
-    found = {**layers.tools(), **_packages()}
+    found = {**layers.tools(), **_packages(), **emulation.tools()}
     if engine is not None:
         found["engine"] = f"{engine.name} {engine.version}"
     return found
@@ -145,21 +148,28 @@ def _version(*command: str) -> str | None:
 # -- the root
 
 
-def make_root(
-    repository: Path,
-    packages: Sequence[str],
-    codename: str,
-    hooks: tuple[str, str],
-    epoch: int,
-    into: Path,
-    *,
-    work: Path,
-) -> None:
+@dataclass(frozen=True)
+class RootPlan:
+    """How a root is made. `hooks` run at its start and its end; all its files have at most the date `epoch`."""
+
+    codename: str
+    hooks: tuple[str, str]
+    epoch: int
+    architecture: str = AMD64
+
+
+def make_root(repository: Path, packages: Sequence[str], plan: RootPlan, into: Path, *, work: Path) -> None:
     """Make a root of exactly `packages`, which `repository` (flat, with its Packages) holds, as the plain tar `into`.
 
-    `hooks` run at its start and its end. Needs root.
+    Needs root.
     """
     _root()
+    # Its check of emulation needs another package. The registration here is our own.
+    foreign = (
+        ()
+        if emulation.native(plan.architecture)
+        else (f"--architectures={plan.architecture}", "--skip=check/qemu")
+    )
     command = [
         *_ALONE,
         *_OFFLINE,
@@ -167,16 +177,17 @@ def make_root(
         "mmdebstrap",
         "--mode=root",
         "--variant=custom",
+        *foreign,
         f"--include={','.join(packages)}",
         "--dpkgopt=force-unsafe-io",
-        f"--setup-hook={hooks[0]}",
-        f"--customize-hook={hooks[1]}",
-        codename,
+        f"--setup-hook={plan.hooks[0]}",
+        f"--customize-hook={plan.hooks[1]}",
+        plan.codename,
         str(into),
         f"deb [trusted=yes] copy://{repository} ./",
     ]
-    environment = {**_environment(), "SOURCE_DATE_EPOCH": str(epoch), "TMPDIR": str(work)}
-    _run(command, environment, "mmdebstrap cannot make the root")
+    environment = {**_environment(), "SOURCE_DATE_EPOCH": str(plan.epoch), "TMPDIR": str(work)}
+    _run(emulation.emulated(plan.architecture, command), environment, "mmdebstrap cannot make the root")
 
 
 # -- buildah
@@ -203,7 +214,10 @@ class Buildah:
     def run(self, step: EngineStep) -> Iterator[IO[bytes]]:
         """See Engine."""
         _root()
-        self.storage.mkdir(parents=True, exist_ok=True)
+        native = emulation.native(step.architecture)
+        # Another user namespace uses other attributes of an overlay, so it has a storage of its own.
+        storage = self.storage if native else self.storage / step.architecture
+        storage.mkdir(parents=True, exist_ok=True)
         _parent(step, step.work / "parent")
         (step.work / "Containerfile").write_text(step.containerfile, encoding="utf-8")
         (step.work / "empty").mkdir()
@@ -214,14 +228,16 @@ class Buildah:
             "RESULT": f"localhost/goldnode-step:{step.key[:40]}-{os.getpid()}",
             "WORK": str(step.work),
             "STEP": str(step.directory),
-            "ROOT": str(self.storage / "root"),
-            "RUN": str(self.storage / "run"),
-            "DRIVER": "overlay" if _overlay() else "vfs",
+            "ROOT": str(storage / "root"),
+            "RUN": str(storage / "run"),
+            "DRIVER": "overlay" if _overlay() and native else "vfs",
+            "ARCHITECTURE": step.architecture,
         }
         for left in reversed(range(_TRIES)):
             try:
+                command = [*_ALONE, *_OFFLINE, "--", "sh", "-eu", "-c", _BUILDAH]
                 _run(
-                    [*_ALONE, *_OFFLINE, "--", "sh", "-eu", "-c", _BUILDAH],
+                    emulation.emulated(step.architecture, command),
                     environment,
                     "buildah cannot make the layer",
                 )
@@ -251,7 +267,7 @@ if ! buildah inspect --type image "$BASE" > /dev/null 2>&1; then
 fi
 flock -u 9
 trap 'buildah rmi -f "$RESULT" > /dev/null 2>&1 || true' EXIT
-buildah build --pull-never --isolation chroot --layers=false --build-context "parent=docker-image://$BASE" \\
+buildah build --arch "$ARCHITECTURE" --pull-never --isolation chroot --layers=false --build-context "parent=docker-image://$BASE" \\
     --build-context "step=$STEP" --file "$WORK/Containerfile" --tag "$RESULT" "$WORK/empty" >&2
 buildah push -q -D "$RESULT" "dir:$WORK/out" > /dev/null
 """
@@ -275,6 +291,12 @@ class BuildKit:
     @contextlib.contextmanager
     def run(self, step: EngineStep) -> Iterator[IO[bytes]]:
         """See Engine."""
+        if not emulation.native(step.architecture):
+            # Its builder emulates with a program of its own, whose version no recipe could state.
+            raise ImageError(
+                f"BuildKit does not build images for {step.architecture} here",
+                remedy="use buildah: goldnode images build --engine buildah",
+            )
         digest = _parent(step, step.work / "parent")
         (step.work / "empty").mkdir()
         file = step.work / "bake.json"
@@ -331,7 +353,7 @@ def bake_file(step: EngineStep, parent: str) -> dict[str, object]:
                 "network": "none",
                 "args": {"SOURCE_DATE_EPOCH": str(step.epoch)},
                 "attest": ["type=provenance,disabled=true"],
-                "platforms": ["linux/amd64"],
+                "platforms": [f"linux/{step.architecture}"],
                 "output": [f"type=oci,dest={step.work / 'out'},tar=false,compression=uncompressed"],
             }
         },
@@ -385,7 +407,7 @@ def _parent(step: EngineStep, into: Path) -> str:
         except OSError:
             shutil.copyfile(source, target)
     config = {
-        "architecture": "amd64",
+        "architecture": step.architecture,
         "os": "linux",
         "config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [layer.diff for layer in step.parent]},
@@ -478,3 +500,8 @@ def _root() -> None:
 # Hook of mmdebstrap before anything is unpacked; $1 is the root. Its own hook for this depends on other packages installed on
 # the machine. Debian 13's base-files brings the same links.
 ROOT_START = 'for name in bin sbin lib lib64; do mkdir -p "$1/usr/$name"; ln -s "usr/$name" "$1/$name"; done'
+
+
+def root_start(architecture: str) -> str:
+    """Return the first hook for a root of `architecture`: only amd64 has a directory lib64."""
+    return ROOT_START if architecture == AMD64 else ROOT_START.replace(" lib64;", ";")

@@ -14,11 +14,11 @@ import calendar
 import csv
 import hashlib
 import io
+import mmap
 import os
 import re
 import shutil
 import stat
-import struct
 import tarfile
 import tempfile
 import zipfile
@@ -26,11 +26,12 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from goldnode.core import elf
 from goldnode.core.errors import ImageError
 from goldnode.oci.layout import LAYER, Descriptor, Layout
 
@@ -428,8 +429,12 @@ class WheelSource:
             with tempfile.TemporaryFile() as plain:
                 with self.zip.open(info) as packed:
                     shutil.copyfileobj(packed, plain, 1 << 20)
-                if (shape := outline(plain)) is not None:
-                    found[path] = shape
+                plain.flush()
+                if not info.file_size:
+                    continue  # nothing to map
+                with closing(mmap.mmap(plain.fileno(), 0, prot=mmap.PROT_READ)) as data:
+                    if (shape := outline(data)) is not None:
+                        found[path] = shape
         return found
 
     def _text(self, name: str) -> str:
@@ -543,67 +548,39 @@ def _same(one: LayerEntry, other: LayerEntry) -> bool:
 
 # -- outlines: what ldconfig reads of a library, and no more
 
-_HEAD = struct.Struct("<16sHHIQQQIHHHHHH")
-_PROGRAM = struct.Struct("<IIQQQQQQ")
-_DYNAMIC = struct.Struct("<qQ")
-_LOAD, _DYN, _NOTE, _PROPERTY = 1, 2, 4, 0x6474E553
-_STRTAB, _STRSZ, _SONAME = 5, 10, 14
+_HEAD_SIZE = 64
+_NOTES = (elf.PT_DYNAMIC, elf.PT_NOTE, elf.PT_GNU_PROPERTY)
 
 
-def outline(file: IO[bytes]) -> dict[str, Any] | None:
+def outline(data: elf.Data) -> dict[str, Any] | None:
     """Return the parts of a 64-bit ELF library that ldconfig reads: its SONAME, its size, and the pieces
     [offset, base64] of header, program headers, notes, dynamic section and its strings. None if it is no
-    such library.
+    such library, or damaged.
 
     A file of that size with these pieces and holes between them gives ldconfig the same entry as the complete
     library.
     """
-    size = file.seek(0, os.SEEK_END)
-    head = _at(file, 0, _HEAD.size)
-    if len(head) < _HEAD.size or head[:6] != b"\x7fELF\x02\x01":
+    if len(data) < _HEAD_SIZE or data[:6] != elf.MAGIC + b"\x02\x01":
         return None
-    fields = _HEAD.unpack(head)
-    offset, width, count = fields[5], fields[9], fields[10]
-    if fields[1] != 3 or width != _PROGRAM.size:  # 3: a shared object
+    head = elf.header(data)
+    if head is None or head.kind != elf.ET_DYN:
         return None
-    programs = [_PROGRAM.unpack(_at(file, offset + number * width, width)) for number in range(count)]
-    pieces = [(0, head), (offset, _at(file, offset, width * count))]
-    entries: dict[int, int] = {}
-    for kind, _, start, _, _, length, _, _ in programs:
-        if kind in (_DYN, _NOTE, _PROPERTY):
-            pieces.append((start, _at(file, start, length)))
-        if kind == _DYN:
-            entries = {
-                tag: value
-                for tag, value in _DYNAMIC.iter_unpack(pieces[-1][1][: length // 16 * 16])
-                if tag in (_STRTAB, _STRSZ, _SONAME)
-            }
-    if not {_STRTAB, _STRSZ} <= entries.keys():
+    faults: list[str] = []
+    programs = elf.programs(data, head, faults)
+    table = elf.dynamic_table(data, head, programs, faults)
+    if faults or not table.strings_size:
         return None
-    where = next(
-        (
-            row[2] + entries[_STRTAB] - row[3]
-            for row in programs
-            if row[0] == _LOAD and row[3] <= entries[_STRTAB] < row[3] + row[5]
-        ),
-        None,
-    )
-    if where is None:
-        return None
-    strings = _at(file, where, entries[_STRSZ])
-    pieces.append((where, strings))
-    start = entries.get(_SONAME)
-    soname = strings[start : strings.index(b"\0", start)].decode() if start is not None else None
+    places = [(0, _HEAD_SIZE), (head.phoff, head.phentsize * head.phnum)]
+    places += [(row.start, row.length) for row in programs if row.kind in _NOTES]
+    places.append((table.strings, table.strings_size))
     return {
-        "soname": soname,
-        "size": size,
-        "pieces": [[at, base64.b64encode(data).decode()] for at, data in pieces],
+        "soname": table.soname,
+        "size": len(data),
+        "pieces": [
+            [start, base64.b64encode(bytes(data[start : start + length])).decode()]
+            for start, length in places
+        ],
     }
-
-
-def _at(file: IO[bytes], offset: int, length: int) -> bytes:
-    file.seek(offset)
-    return file.read(length)
 
 
 def draw(shape: Mapping[str, Any], path: Path) -> None:

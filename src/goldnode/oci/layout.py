@@ -17,11 +17,12 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from goldnode.core.decompress import unpacked
 from goldnode.core.errors import ImageError
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -204,17 +205,20 @@ class Layout:
         *,
         media_type: str | None = None,
         annotations: Mapping[str, str] | None = None,
+        layer_annotations: Mapping[str, str] | None = None,
     ) -> Descriptor:
         """Attach a document to the image with manifest digest `subject`: an artefact manifest (OCI 1.1). Returns its descriptor.
 
-        The same document attached twice is one artefact.
+        The same document attached twice is one artefact. `layer_annotations` are those of the document itself.
         """
+        layer = self.put(data, media_type or artifact_type)
+        noted = tuple(sorted((layer_annotations or {}).items()))
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "artifactType": artifact_type,
             "config": self.put(b"{}", EMPTY).document(),
-            "layers": [self.put(data, media_type or artifact_type).document()],
+            "layers": [replace(layer, annotations=noted).document()],
             "subject": Descriptor(MANIFEST, subject, self.path(subject).stat().st_size).document(),
             "annotations": dict(annotations or {}),
         }
@@ -441,11 +445,9 @@ def _plain(raw: IO[bytes], media_type: str) -> Iterator[IO[bytes]]:
     if media_type.endswith(("+gzip", ".gzip")):
         with gzip.GzipFile(fileobj=raw) as found:
             yield found  # type: ignore[misc]
-    elif media_type.endswith("+zstd"):
-        raise ImageError(
-            "a layer is compressed with zstd, which goldnode does not read",
-            remedy="build or push it with gzip",
-        )
+    elif media_type.endswith(("+zstd", ".zstd")):
+        with unpacked("zstd", raw) as plain:
+            yield plain
     else:
         yield raw
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Literal
 
 NAME = re.compile(r"^[a-z0-9]+(?:[.-][a-z0-9_.+]+)*$")
 BUILD_ID_LENGTH = 12
 
 # Our own labels and annotations; the standard ones are org.opencontainers.image.*
 LABELS = "io.goldnode."
+
+# dpkg's name of an architecture: uname's name. OCI uses the same names as dpkg for these.
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+Architecture = Literal["amd64", "arm64"]
+AMD64: Architecture = "amd64"  # names of images omit it
+
+
+def system_word(os: str, architecture: str) -> str:
+    """Return the part of names and tags for OS and architecture: `debian12`, `debian12_arm64`."""
+    return os if architecture in ("", AMD64) else f"{os}_{architecture}"
 
 
 @dataclass(frozen=True)
@@ -18,7 +29,10 @@ class ImageSpec:
 
     `name` is BACKEND-VERSION-FLAVOUR-OS (`cuda-12.4.1-runtime-debian12`), by which commands, locks and files call it; its
     repository is `backend` and its tag the rest. `parent` is the name of the image whose layers it begins with; None for
-    the first one, which is made of packages alone.
+    the first one, which is made of packages alone. `architecture` is dpkg's name.
+
+    A derived image has a `repository` of its own instead of `backend`, and a `release` in its tag instead of `version`,
+    which is that of the base's runtime. Its `name` is the repository.
     """
 
     name: str
@@ -27,11 +41,18 @@ class ImageSpec:
     flavour: str
     os: str
     parent: str | None = None
+    repository: str = ""
+    release: str = ""
+    architecture: str = AMD64
 
     @property
     def tag(self) -> str:
         """The tag without a build id: what channels and short names are made of."""
-        return f"{self.version}-{self.flavour}-{self.os}"
+        return f"{self.release or self.version}-{self.flavour}-{system_word(self.os, self.architecture)}"
+
+    def ref(self, build_id: str) -> str:
+        """Reference of one build of it in a store: `cuda:12.4.1-runtime-debian12-BUILDID`."""
+        return f"{self.repository or self.backend}:{self.immutable_tag(build_id)}"
 
     def immutable_tag(self, build_id: str) -> str:
         """The tag of one build of it, never given to another content."""

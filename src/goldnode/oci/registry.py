@@ -773,6 +773,27 @@ class Repository:
             raise _altered(self, descriptor, digest_of(data), len(data))
         return data
 
+    def check_blob(self, descriptor: Descriptor) -> None:
+        """Read a blob and validate its digest, without storing it. Raises ImageError."""
+        hasher, size = hashlib.sha256(), 0
+        what = f"blob {descriptor.digest} of {self} cannot be read back"
+        with self._open(f"blobs/{descriptor.digest}", what) as answer:
+            if answer.status == 404:
+                raise _missing(self, descriptor)
+            try:
+                for block in answer.blocks():
+                    hasher.update(block)
+                    size += len(block)
+                    self.registry.moved(len(block))
+            except HTTPError as problem:
+                raise UnreachableError(
+                    f"{what}: it ends after {size} of {descriptor.size} bytes: {_why(problem)}",
+                    remedy="run it again; if it ends there again, delete it from the registry's storage",
+                ) from None
+        found = "sha256:" + hasher.hexdigest()
+        if found != descriptor.digest:
+            raise _altered(self, descriptor, found, size)
+
     def pull_blob(self, descriptor: Descriptor, layout: Layout) -> bool:
         """Download a blob into a layout and validate every byte. Return False if it was there, unaltered.
 

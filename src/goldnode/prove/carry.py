@@ -80,10 +80,10 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
     size = sum(map(len, files.values()))
     if size > LIMIT:
         largest = sorted(files, key=lambda name: -len(files[name]))[:3]
-        told = ", ".join(f"{name} {len(files[name]) / (1 << 20):.1f} MiB" for name in largest)
+        sizes = ", ".join(f"{name} {len(files[name]) / (1 << 20):.1f} MiB" for name in largest)
         raise CarryError(
             f"the carry folder would have {size / (1 << 20):.1f} MiB, and a machine takes at most "
-            f"{LIMIT >> 20} MiB. The largest: {told}",
+            f"{LIMIT >> 20} MiB. The largest: {sizes}",
             remedy=f"leave a wheel out: {AGAIN} {folder} [--wheel FILE]…",
         )
     if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():

@@ -56,12 +56,12 @@ def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[J
     boards = gpus(capture)
     ids = sorted({str(row.get("pci_id")) for row in boards if isinstance(row.get("pci_id"), str)})
     models = [sku for sku, row in sorted(known["models"].items()) if set(row["pci_ids"]) & set(ids)]
-    told = ", ".join(dict.fromkeys(f"{row.get('name')} ({row.get('pci_id')})" for row in boards))
+    listed = ", ".join(dict.fromkeys(f"{row.get('name')} ({row.get('pci_id')})" for row in boards))
     if len(models) != 1 or not set(ids) <= set(known["models"][models[0]]["pci_ids"]):
         why = (
-            f"GPUs of several models, {told}: a class has one"
+            f"GPUs of several models, {listed}: a class has one"
             if models
-            else f"the facts have no model with the PCI id of {told}"
+            else f"the facts have no model with the PCI id of {listed}"
         )
         return ChosenClass(
             UNKNOWN, document(capture, None, known, None), f"no class of the catalog fits: {why}", None

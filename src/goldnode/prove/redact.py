@@ -23,7 +23,7 @@ ELEMENTS = {
         "SERIAL"
     ), "gpu_fabric_guid": "GUID", "peer_id": "GUID", "process_name": "PROCESS", "guid": "GUID",
 }  # fmt: skip
-SAYS_NOTHING = (
+UNINFORMATIVE = (
     "",
     "n/a",
     "none",
@@ -65,7 +65,7 @@ class Redactor:
         """Add one value. Empty values (N/A, zeros) and placeholders are skipped."""
         value = value.strip()
         low = value.lower()
-        if low in SAYS_NOTHING or not set(low) - set("0-:x") or MADE.fullmatch(value) or low in self._all():
+        if low in UNINFORMATIVE or not set(low) - set("0-:x") or MADE.fullmatch(value) or low in self._all():
             return
         made = f"{kind}-{self.counts.get(kind, 0)}"
         bare = re.fullmatch(r"(?:gpu|mig)-([0-9a-f]{8}-.*)", low)

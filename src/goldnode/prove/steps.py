@@ -89,14 +89,14 @@ def leftovers(session: Session) -> StepOutcome:
 
 def versions(session: Session) -> StepOutcome:
     """Record the versions of goldnode, Python, kernel and system. The capture has the driver's."""
-    told = session.node("--version", limit=30)
+    answer = session.node("--version", limit=30)
     found = session.versions
     found.update(
-        program=told.out.decode(
+        program=answer.out.decode(
             "utf-8"
         ,
             "replace"
-        ).strip() or told.last(), commit=session.carried.commit, carried_wheels=session.carried.wheels,
+        ).strip() or answer.last(), commit=session.carried.commit, carried_wheels=session.carried.wheels,
         python=platform.python_version(), kernel=platform.release(), machine=platform.machine(), libc=(
             " "
         ).join(platform.libc_ver()),
@@ -109,8 +109,8 @@ def versions(session: Session) -> StepOutcome:
     fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     found["os"] = fields.get("PRETTY_NAME", "unknown").strip('"')
     session.output.json("versions.json", found)
-    if told.rc != 0 or told.fault:
-        return StepOutcome(FAILED, f"goldnode-node does not start here: {told.fault or told.last()}")
+    if answer.rc != 0 or answer.fault:
+        return StepOutcome(FAILED, f"goldnode-node does not start here: {answer.fault or answer.last()}")
     return StepOutcome(
         PASSED,
         f"{found['os']}, kernel {found['kernel']}, Python {found['python']}, "
@@ -143,22 +143,24 @@ def capture(session: Session) -> StepOutcome:
         session.hangs = str(error["text"])
         return StepOutcome(FAILED, f"the driver hangs: {error['text']}")
     if not boards:
-        told = f": {error['text']}" if isinstance(error, dict) else ""
+        detail = f": {error['text']}" if isinstance(error, dict) else ""
         raise NotChecked(
-            f"there is no NVIDIA GPU here, or its driver is not loaded{told}. Look at `nvidia-smi` and "
+            f"there is no NVIDIA GPU here, or its driver is not loaded{detail}. Look at `nvidia-smi` and "
             "`lspci -d 10de:`"
         )
     faults = [section for section, value in found.items() if isinstance(value, dict) and "fault" in value]
     figures = {"gpus": len(boards), "sections with a fault": len(faults)}
-    told = ", ".join(dict.fromkeys(str(row.get("name")) for row in boards))
+    detail = ", ".join(dict.fromkeys(str(row.get("name")) for row in boards))
     if error is not None:
         return StepOutcome(
             UNCHECKED,
-            f"{len(boards)} x {told}, and the GPU library answers in part: {error.get('text')}",
+            f"{len(boards)} x {detail}, and the GPU library answers in part: {error.get('text')}",
             figures,
         )
     return StepOutcome(
-        PASSED, f"{len(boards)} x {told}, driver {driver.get('reported')} ({driver.get('flavour')})", figures
+        PASSED,
+        f"{len(boards)} x {detail}, driver {driver.get('reported')} ({driver.get('flavour')})",
+        figures,
     )
 
 
@@ -279,10 +281,10 @@ def _hardware_outcome(verdict: Json, chosen: classes.ChosenClass) -> StepOutcome
             FAILED, f"{verdict['status']}: {'; '.join(bad[:4])}{' …' if len(bad) > 4 else ''}", figures
         )
     if unseen:
-        told = "; ".join(f"{row['id']}: {row['got']}" for row in unseen[:3])
+        listed = "; ".join(f"{row['id']}: {row['got']}" for row in unseen[:3])
         return StepOutcome(
             UNCHECKED,
-            f"{verdict['counts']['match']} findings match, {len(unseen)} could not be checked: {told}",
+            f"{verdict['counts']['match']} findings match, {len(unseen)} could not be checked: {listed}",
             figures,
         )
     if chosen.kind == classes.UNKNOWN:
@@ -399,10 +401,10 @@ def _plan(session: Session, document: Json) -> List[str]:
     place = session.temporary / "policy.json"
     place.write_text(json.dumps(document), encoding="utf-8")
     try:
-        told = session.node("plan", "--class", str(place), "--format", "json").json("goldnode-node plan")
+        planned = session.node("plan", "--class", str(place), "--format", "json").json("goldnode-node plan")
     except NotChecked as problem:
         return [f"no plan: {problem}"]
-    rows = told.get("actions", [])
+    rows = planned.get("actions", [])
     return [
         f"{row.get('kind')} {row.get('target', '')}".strip()
         for row in rows
@@ -515,7 +517,7 @@ def _fresh_copy(node: Path, temporary: Path) -> Path:
 
 
 def _unpacked_program(session: Session, node: Path) -> Tuple[Path, Path]:
-    """Return the unpacked program, and a root of its own where the last check's verdict is valid."""
+    """Return the unpacked program, and a root in which the last check's verdict is valid."""
     unpacked, root = session.temporary / "unpacked", session.temporary / "root"
     with zipfile.ZipFile(node) as archive:
         archive.extractall(unpacked)
@@ -552,15 +554,15 @@ def load(session: Session) -> StepOutcome:
         report = diagnosed.json("goldnode-node diagnose")
         process.stdin.close() if process.stdin else None
         process.stdin = None
-        told = _line(process, session.left(60))
+        loaded = _line(process, session.left(60))
     finally:
         session.children.end(process)
     session.output.json("diagnose.json", report)
-    session.output.json("load.json", told)
-    return _under_load(session, told, report)
+    session.output.json("load.json", loaded)
+    return _under_load(session, loaded, report)
 
 
-def _under_load(session: Session, told: Json, report: Json) -> StepOutcome:
+def _under_load(session: Session, loaded: Json, report: Json) -> StepOutcome:
     """Return the observations under load as an outcome."""
     rows = classes.gpus(session.loaded or {})
     busy = [
@@ -568,12 +570,12 @@ def _under_load(session: Session, told: Json, report: Json) -> StepOutcome:
         for row in rows
     ]
     figures: Json = {
-        "by": told.get("by"),
-        "tflops": [row["tflops"] for row in told.get("gpus", [])],
+        "by": loaded.get("by"),
+        "tflops": [row["tflops"] for row in loaded.get("gpus", [])],
         "gpus": busy,
     }
     figures["diagnose"] = {"bottleneck": report.get("bottleneck"), "verdict": report.get("verdict")}
-    wrong = [row["name"] for row in told.get("gpus", []) if row["wrong"]]
+    wrong = [row["name"] for row in loaded.get("gpus", []) if row["wrong"]]
     verdict: Json = {}
     if session.chosen is not None and session.loaded is not None:
         verdict = classes.judge(session.chosen.document, session.loaded)
@@ -584,8 +586,8 @@ def _under_load(session: Session, told: Json, report: Json) -> StepOutcome:
         for row in busy
         if row["utilization_percent"] is not None and row["utilization_percent"] < SEEN
     ]
-    if "error" in told:
-        return StepOutcome(FAILED, f"the load failed: {told['error']}", figures)
+    if "error" in loaded:
+        return StepOutcome(FAILED, f"the load failed: {loaded['error']}", figures)
     if wrong:
         return StepOutcome(FAILED, f"products were wrong on {', '.join(wrong)}", figures)
     if figures.get("wrong"):
@@ -597,7 +599,7 @@ def _under_load(session: Session, told: Json, report: Json) -> StepOutcome:
     if report.get("exit_code") == 3:
         return StepOutcome(UNCHECKED, f"diagnose could not look: {report.get('verdict')}", figures)
     reason = (
-        f"{told['by']}, {sum(figures['tflops']):.3g} TFLOPS in all; diagnose says "
+        f"{loaded['by']}, {sum(figures['tflops']):.3g} TFLOPS in all; diagnose says "
         f"{report.get('bottleneck')}: {report.get('verdict')}"
     )
     return StepOutcome(PASSED, reason, figures)
@@ -628,16 +630,16 @@ def _line(process: Any, limit: float) -> Json:
     import select
 
     end = time.monotonic() + limit
-    said = b""
-    while not said.endswith(b"\n"):
+    reported = b""
+    while not reported.endswith(b"\n"):
         left = end - time.monotonic()
         if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
             return {"error": f"no answer within {limit:.0f} s"}
         data = os.read(process.stdout.fileno(), 1)
         if not data:
             return {"error": "its process ended without an answer"}
-        said += data
-    found: Json = json.loads(said)
+        reported += data
+    found: Json = json.loads(reported)
     return found
 
 

@@ -16,8 +16,8 @@ MARKS = {
 def page(record: Mapping[str, Any]) -> str:
     """Return the page as Markdown."""
     steps = {row["name"]: row for row in record["steps"]}
-    told = record["versions"]
-    boards = Counter(told.get("gpus") or [])
+    versions = record["versions"]
+    boards = Counter(versions.get("gpus") or [])
     lines = [
         f"# prove-gpu: {', '.join(f'{count} x {name}' for name, count in boards.items()) or 'no GPU'}",
         "",
@@ -35,7 +35,7 @@ def page(record: Mapping[str, Any]) -> str:
     lines += ["## Machine", ""]
     machine = [
         (key.replace("_", " "), _text(value))
-        for key, value in told.items()
+        for key, value in versions.items()
         if key != "gpus" and value not in (None, [], "")
     ]
     lines += _table(("", ""), machine)

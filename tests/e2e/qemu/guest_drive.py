@@ -45,26 +45,26 @@ def answer(**request: Any) -> Any:
         text=True,
         check=False,
     )
-    told = json.loads(done.stdout)
-    plan = told.get("plan") or {}
-    if told.get("failed") or plan.get("refusals"):
-        say(f"FAILED {told.get('msg')} {plan.get('refusals')}")
+    reported = json.loads(done.stdout)
+    plan = reported.get("plan") or {}
+    if reported.get("failed") or plan.get("refusals"):
+        say(f"FAILED {reported.get('msg')} {plan.get('refusals')}")
         sys.exit(1)
-    return told
+    return reported
 
 
-def bring(**request: Any) -> Any:
+def apply_request(**request: Any) -> Any:
     """Plan, and apply each part that is not empty, as site.yml and rollback.yml do. Returns the first plan's answer and its actions."""
-    first = told = answer(**request)
-    request.update({"to": told["rollback"]["to"]["document"]} if told.get("rollback") else {})
+    first = reported = answer(**request)
+    request.update({"to": reported["rollback"]["to"]["document"]} if reported.get("rollback") else {})
     for part in PARTS:
-        if told["plan"]["parts"][part]:
-            told = answer(operation="apply", part=part, **request)
-    say("LEFT " + json.dumps([f"{row['kind']} {row['target']}" for row in told["plan"]["actions"]]))
+        if reported["plan"]["parts"][part]:
+            reported = answer(operation="apply", part=part, **request)
+    say("LEFT " + json.dumps([f"{row['kind']} {row['target']}" for row in reported["plan"]["actions"]]))
     return first
 
 
-def stand_still(signs: list[str]) -> None:
+def freeze(signs: list[str]) -> None:
     """Stop every process the moment a file of `signs`, in their order, is there, and have the disk hold just that. The host copies the disk or
     pulls the plug; where it does neither for the time of STILL, the work goes on."""
     for sign in signs:
@@ -91,22 +91,22 @@ def main() -> None:
     say(f"KERNEL {os.uname().release} @")
     if what == "forward":
         if sys.argv[3:]:
-            threading.Thread(target=stand_still, args=(sys.argv[3:],), daemon=True).start()
-        first = bring(document=json.loads(Path(sys.argv[2]).read_text()))
+            threading.Thread(target=freeze, args=(sys.argv[3:],), daemon=True).start()
+        first = apply_request(document=json.loads(Path(sys.argv[2]).read_text()))
     elif what == "back":
-        first = bring(state="earlier")
+        first = apply_request(state="earlier")
     else:
         # The boot check is at work or done; this waits for it.
         subprocess.run(["systemctl", "start", "goldnode-sanity.service"], check=False)
-        said = subprocess.run(
+        output = subprocess.run(
             ["journalctl", "-b", "-u", "goldnode-sanity", "-o", "cat", "--no-pager"],
             stdout=subprocess.PIPE,
             check=False,
         )
-        say("CHECK " + json.dumps(said.stdout.decode()))
+        say("CHECK " + json.dumps(output.stdout.decode()))
         if what == "look":
             return
-        first = bring(state="earlier")
+        first = apply_request(state="earlier")
     say("DID " + json.dumps([f"{row['kind']} {row['target']}" for row in first["plan"]["actions"]]))
 
 

@@ -31,13 +31,13 @@ def main() -> None:
     if chosen.site is not None:
         url = chosen.url or f"file://{archive.directory}"
         if chosen.beside:
-            write_beside(archive, chosen.site, url, chosen.beside)
+            write_next_to(archive, chosen.site, url, chosen.beside)
         else:
             archive.write_site(chosen.site, url, release=chosen.release, locks=chosen.locks)
     print(archive.directory)
 
 
-def write_beside(archive: Archive, path: Path, url: str, name: str) -> None:
+def write_next_to(archive: Archive, path: Path, url: str, name: str) -> None:
     """Write the active site configuration to `path`, with archive `name` replaced by a stand-in.
 
     Relative paths become absolute.

@@ -112,12 +112,12 @@ def environment(root: Path, library: Path, *, count: int = 1, faults: str = "") 
         for key, value in os.environ.items()
         if not key.startswith(("GOLDNODE_", "PYTHON", "CUDA_"))
     }
-    said = f"count={count}" + (f",{faults}" if faults else "")
+    reported = f"count={count}" + (f",{faults}" if faults else "")
     return {
         **clean,
         "LD_LIBRARY_PATH": str(library),
         "GOLDNODE_SIMULATOR": str(root / machine.PLACE),
-        "GOLDNODE_ACCELERATOR": said,
+        "GOLDNODE_ACCELERATOR": reported,
     }
 
 

@@ -186,8 +186,8 @@ def errors(pynvml: str) -> dict[int, str]:
         for name, code in re.findall(r"^(NVML_ERROR_\w+|NVML_SUCCESS)\s*=\s*(\d+)", pynvml, re.M)
     }
     return {
-        codes[name]: said
-        for name, said in re.findall(r'^\s+(NVML_ERROR_\w+|NVML_SUCCESS):\s*"([^"]+)"', pynvml, re.M)
+        codes[name]: output
+        for name, output in re.findall(r'^\s+(NVML_ERROR_\w+|NVML_SUCCESS):\s*"([^"]+)"', pynvml, re.M)
     }
 
 
@@ -196,12 +196,14 @@ def source() -> str:
     pynvml = pynvml_source()
     core = (HERE / "nvml.c").read_text(encoding="utf-8")
     rows = [getter.source() for getter in GETTERS]
-    cases = "".join(f'    case {code}: return "{said}";\n' for code, said in sorted(errors(pynvml).items()))
-    told = (
+    cases = "".join(
+        f'    case {code}: return "{output}";\n' for code, output in sorted(errors(pynvml).items())
+    )
+    reported = (
         f"const char *nvmlErrorString(int code) {{\n    switch (code) {{\n{cases}    }}\n    return "
         f'"Unknown code";\n}}\n'
     )
-    written = "\n".join([core, *rows, SYSTEM, told])
+    written = "\n".join([core, *rows, SYSTEM, reported])
     have = set(re.findall(r"^(?:int|const char \*)\s*\*?(nvml\w+)\(", written, re.M))
     rest = [f"int {name}(void) {{ return NOT_SUPPORTED; }}" for name in functions(pynvml) if name not in have]
     return "\n".join([written, *rest, ""])

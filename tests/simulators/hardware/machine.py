@@ -39,7 +39,7 @@ from goldnode.node import boot
 from goldnode.node.host import Host, Result
 from goldnode.node.state.domains import kernel as kernel_domain
 from goldnode.node.state.domains.driver import module_files
-from goldnode.node.state.engine import difference, look
+from goldnode.node.state.engine import difference, observed
 from goldnode.node.state.model import Observed
 
 PLACE = "opt/goldnode-simulator"
@@ -79,13 +79,13 @@ class Machine(Host):
     @contextlib.contextmanager
     def environment(self) -> Any:
         """Set the environment so that child processes load the simulated GPUs of this node."""
-        kept = {name: os.environ.get(name) for name in ("LD_LIBRARY_PATH", "GOLDNODE_SIMULATOR")}
+        stored = {name: os.environ.get(name) for name in ("LD_LIBRARY_PATH", "GOLDNODE_SIMULATOR")}
         os.environ["GOLDNODE_SIMULATOR"] = str(self.place)
         os.environ["LD_LIBRARY_PATH"] = str(self.library or self.place / "nothing")
         try:
             yield
         finally:
-            for name, value in kept.items():
+            for name, value in stored.items():
                 if value is None:
                     os.environ.pop(name, None)
                 else:
@@ -237,13 +237,13 @@ def _bus(boards: Scenario | None, root: Path, shown: tree.Layout) -> None:
             if name.startswith("gpu") and boards.vendor == "amd":
                 board = boards.gpus[int(name[3:])]
                 device, vendor = board["pci.device_id"][:4].upper(), board["pci.device_id"][4:].upper()
-                said = {
+                reported = {
                     "DRIVER": "amdgpu",
                     "PCI_ID": f"{vendor}:{device}",
                     "PCI_SLOT_NAME": board["pci.address"],
                 }
                 _Files(root).put(
-                    f"{place}/uevent", "".join(f"{key}={value}\n" for key, value in said.items())
+                    f"{place}/uevent", "".join(f"{key}={value}\n" for key, value in reported.items())
                 )
         return
     none = Scenario("none", "none", "0000:0000", (), {"count": "0"}, ())
@@ -774,7 +774,7 @@ def _converge(host: Machine, document: Mapping[str, Any], files: _Files) -> None
     with host.environment():
         # A few rounds, because one file can make another necessary.
         for _ in range(3):
-            seen: Observed = look(host, document)
+            seen: Observed = observed(host, document)
             actions = difference(document, seen, {})[0]
             for action in actions:
                 if action.kind == "file.write" and "content" in action.data:

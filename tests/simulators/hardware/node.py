@@ -110,11 +110,11 @@ def _put_tree(node: LabNode, scenario: Scenario) -> None:
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
             archive.add(root, "tree", filter=_of_root)
-    kept = " ".join(
+    stored = " ".join(
         f"{PLACE}/tree{place}"
         for place in ("/sys/bus/pci", "/proc/driver", "/sys/class/drm", "/sys/class/kfd")
     )
-    node.shell(f"for place in {kept}; do [ ! -d $place ] || find $place -mindepth 1 -delete; done")
+    node.shell(f"for place in {stored}; do [ ! -d $place ] || find $place -mindepth 1 -delete; done")
     node.container.put_archive(PLACE, packed.getvalue())
 
 

@@ -122,7 +122,7 @@ class Scenario:
 
     def with_faults(self, faults: Iterable[str]) -> Scenario:
         """Return the same node with additional `faults` (see `parse`)."""
-        return Scenario(**{**_plain(self), "faults": {**self.faults, **self.parse(faults)}})
+        return Scenario(**{**_settings(self), "faults": {**self.faults, **self.parse(faults)}})
 
     def parse(self, faults: Iterable[str]) -> dict[str, str]:
         """Parse faults into keys and values for the simulated NVML.
@@ -205,7 +205,7 @@ class Scenario:
         gone = set(names)
         return Scenario(
             **{
-                **_plain(self),
+                **_settings(self),
                 "faults": {key: value for key, value in self.faults.items() if key not in gone},
             }
         )
@@ -272,7 +272,7 @@ def fault_text(faults: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in sorted(faults.items()))
 
 
-def _plain(scenario: Scenario) -> dict[str, Any]:
+def _settings(scenario: Scenario) -> dict[str, Any]:
     return {name: getattr(scenario, name) for name in scenario.__dataclass_fields__}
 
 
@@ -479,12 +479,12 @@ class _Board:
         compute, whole = max(sizes.values(), default=(0, 1))
         slots = 8 if compute == 7 else compute
         fields["mig_slices"] = str(compute)
-        plain = {
+        bare = {
             slices: min(gb for name, (s, gb) in sizes.items() if s == slices) for slices, _ in sizes.values()
         }
         for name, (slices, gb) in sizes.items():
             media = name.endswith("+me")
-            large = gb > 1.5 * plain[slices]
+            large = gb > 1.5 * bare[slices]
             index = (MIG_MEDIA_INDEX if media else MIG_LARGE_INDEX if large else MIG_INDEX).get(slices)
             if index is None or f"mig_profile.{index}" in fields:
                 # another spelling, or a variant without an index in this version of NVML's enumeration

@@ -320,10 +320,10 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
         around = {names[end] for end in pair} - {""}
         link = []
         for number, what in enumerate(WHAT):
-            told = [fields[key] for end in around if (key := f"pcie.{end}_now_{what}") in fields]
+            reported = [fields[key] for end in around if (key := f"pcie.{end}_now_{what}") in fields]
             link.append(
-                int(told[0])
-                if told
+                int(reported[0])
+                if reported
                 else min([*(most[end][number] for end in pair), *([now[number]] if slot in pair else [])])
             )
         if "inner" in around:
@@ -481,8 +481,8 @@ def _modalias(vendor: str, device: str, kind: str) -> str:
 
 def _nvidia_proc(tree: _Tree, scenario: Scenario, version: str) -> None:
     # The label replaces the build date of a real driver.
-    told = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  {LABEL}\nGCC version:  {LABEL}\n"
-    tree.file("proc/driver/nvidia/version", told)
+    reported = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  {LABEL}\nGCC version:  {LABEL}\n"
+    tree.file("proc/driver/nvidia/version", reported)
     tree.file("proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nEnableStreamMemOPs: 0\n")
     for index in scenario.visible():
         gpu = _with_faults(scenario, index)

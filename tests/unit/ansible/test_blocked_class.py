@@ -27,18 +27,20 @@ THERE: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1
 
 
 def play(
-    where: Path, files: dict[str, str], groups: dict[str, Any], *options: str
+    where: Path, files: dict[str, str], groups: dict[str, Any], *options: str, site: str = SITE
 ) -> tuple[int, str, dict[str, Any]]:
     """site.yml over these groups of hosts that nobody listens for, with a catalog of `files`: exit status, what it prints, its record."""
     write(where / "catalog", files)
-    write(where, {"hosts.yml": yaml.safe_dump(groups), "site.yml": SITE})
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))}
+    write(where, {"hosts.yml": yaml.safe_dump(groups), "site.yml": site})
+    stored = {
+        key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
+    }
     done = subprocess.run(
         [str(BIN / "ansible-playbook"), "-i", str(where / "hosts.yml"), str(ROOT / "site.yml"), *options],
         cwd=ROOT,
         env={
-            **kept,
-            "PATH": f"{BIN}:{kept['PATH']}",
+            **stored,
+            "PATH": f"{BIN}:{stored['PATH']}",
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
             "ANSIBLE_NOCOLOR": "1",
             "GOLDNODE_CATALOG": str(where / "catalog"),
@@ -93,7 +95,9 @@ def test_its_hosts_are_refused_and_not_contacted(run: tuple[str, dict[str, Any]]
     assert "class b200 is blocked, and nothing was touched:" in output
 
 
-def test_what_does_not_block_is_told_once_per_class_before_any_host(run: tuple[str, dict[str, Any]]) -> None:
+def test_what_does_not_block_is_reported_once_per_class_before_any_host(
+    run: tuple[str, dict[str, Any]],
+) -> None:
     output, _ = run
     assert output.count("class cpu_only, checked:") == output.count("class b200, checked:") == 1
     assert output.count("[os-support] standard support of Debian 12") == 2
@@ -102,19 +106,19 @@ def test_what_does_not_block_is_told_once_per_class_before_any_host(run: tuple[s
     )
 
 
-def test_a_misspelt_group_is_told_the_class(tmp_path: Path) -> None:
+def test_a_misspelt_group_gets_the_class_named(tmp_path: Path) -> None:
     files = {"classes/desk_only.yml": "class: desk_only\nbackend: cpu\nstack: debian12_cpu\n"}
-    _, told, _ = play(
+    _, reported, _ = play(
         tmp_path, files, {"desk-only": {"hosts": {"h1": THERE}}, "others": {"hosts": {"h2": THERE}}}
     )
-    told = " ".join(told.split())
+    reported = " ".join(reported.split())
     assert (
         'none of its groups (desk-only) is the name of a class in the catalog. Rename group "desk-only" to "desk_only"'
-        in told
+        in reported
     )
     assert (
         "groups (others) is the name of a class in the catalog. Put each host into a group that is named after its class"
-        in told
+        in reported
     )
 
 

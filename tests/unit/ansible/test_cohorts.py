@@ -70,7 +70,7 @@ def test_hosts_that_agree_or_are_apart_go_on(tmp_path: Path, cohorts: dict[str, 
     assert set(outcomes(record).values()) == {"unreachable"}
 
 
-def test_what_does_not_block_a_cohort_is_told_once(tmp_path: Path) -> None:
+def test_what_does_not_block_a_cohort_is_reported_once(tmp_path: Path) -> None:
     text = "class: other\nbackend: cuda\nsimulated: true\nstack: debian12_r535\ngpu: {model: L4, count: 1}\n"
     _, output, record = play(tmp_path, files(text), groups(n1="red", n2="red", o1="red"))
     assert set(outcomes(record).values()) == {"unreachable"}, output

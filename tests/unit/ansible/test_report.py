@@ -167,13 +167,15 @@ def start(
             ansible_connection="ssh", ansible_host="127.0.0.1", ansible_port=1
         )
     (where / "hosts.yml").write_text(yaml.safe_dump(inventory))
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))}
+    stored = {
+        key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
+    }
     return subprocess.Popen(
         [str(BIN / "ansible-playbook"), "-i", str(where / "hosts.yml"), str(book), *arguments],
         cwd=ROOT,
         env={
-            **kept,
-            "PATH": f"{BIN}:{kept['PATH']}",
+            **stored,
+            "PATH": f"{BIN}:{stored['PATH']}",
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_ACTION_PLUGINS": f"{where / 'stubs'}:{ROOT / 'src/goldnode/ansible/action'}",
@@ -282,7 +284,7 @@ def test_a_node_that_is_not_well_after_its_drain_ends_the_run_and_stays_out(tmp_
     assert rc != 0
     assert outcomes(record) == {"waits0": "failed", "waits1": "waiting for drain"}
     assert record["hosts"]["waits0"]["out_of_service"] is True
-    assert "“Judge the node before its return”" in output
+    assert "“node_class : Judge the node before its return”" in output
     assert "taken out of service by this run and is still out" in output
 
 
@@ -396,7 +398,7 @@ def test_a_fault_of_the_report_is_a_warning(tmp_path: Path) -> None:
     )
 
 
-def test_a_playbook_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_playbook_is_left_alone(tmp_path: Path) -> None:
     book = tmp_path / "other.yml"
     book.write_text("- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: hello}}]\n")
     rc, output, record = play(tmp_path, {"fine": {}}, book=book)
@@ -437,11 +439,11 @@ def test_ansible_doc_reads_the_plugins(kind: str, name: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)[name]
-    assert told["doc"]["description"]
+    reported = json.loads(done.stdout)[name]
+    assert reported["doc"]["description"]
     if kind == "module":
-        assert set(told["return"]) >= {"resources", "refusals", "verdict", "node_class", "part"}
-        assert told["return"]["resources"]["contains"].keys() >= {
+        assert set(reported["return"]) >= {"resources", "refusals", "verdict", "node_class", "part"}
+        assert reported["return"]["resources"]["contains"].keys() >= {
             "resource",
             "changed",
             "would_change",

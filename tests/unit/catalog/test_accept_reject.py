@@ -833,13 +833,13 @@ def test_refused(case: Refusal, tmp_path: Path) -> None:
     ],
 )
 def test_same_name_in_two_catalogs(kind: str, place: str, text: str, tmp_path: Path) -> None:
-    ours, theirs = write(tmp_path / "ours", FILES), write(tmp_path / "theirs", {place: "\n" + text})
+    mine, foreign = write(tmp_path / "ours", FILES), write(tmp_path / "theirs", {place: "\n" + text})
     with pytest.raises(CatalogError) as caught:
-        load_catalog([ours, theirs])
+        load_catalog([mine, foreign])
     first = 2 if kind == "archive" else 1
     assert f'{kind} "' in str(caught.value)
-    assert f"also in {ours / place}:{first}" in str(caught.value)
-    assert str(caught.value).startswith(f"{theirs / place}:{first + 1}: ")
+    assert f"also in {mine / place}:{first}" in str(caught.value)
+    assert str(caught.value).startswith(f"{foreign / place}:{first + 1}: ")
 
 
 @pytest.mark.parametrize(
@@ -862,7 +862,7 @@ TOOLKIT = (
 
 
 @pytest.mark.parametrize(
-    ("packages", "version", "told"),
+    ("packages", "version", "reported"),
     [
         (TOOLKIT, "null", None),
         (TOOLKIT, '"1.20.0"', None),
@@ -874,8 +874,8 @@ TOOLKIT = (
     ],
     ids=["newest", "safe", "not whole"],
 )
-def test_the_container_toolkit_is_whole(
-    tmp_path: Path, packages: str, version: str, told: str | None
+def test_the_container_toolkit_is_complete(
+    tmp_path: Path, packages: str, version: str, reported: str | None
 ) -> None:
     toolkit = f"{{vendor: nvidia, packages: [{packages}], version: {version}}}"
     stack = (
@@ -883,10 +883,10 @@ def test_the_container_toolkit_is_whole(
         + f"runtime: {{engine: docker, package: docker.io, packages: [docker.io], toolkit: {toolkit}}}\n"
     )
     root = write(tmp_path, FILES | {S: stack})
-    if told is None:
+    if reported is None:
         assert load_catalog([root])
         return
-    with pytest.raises(CatalogError, match=rf"r580\.yml:\d+: .*{told}"):
+    with pytest.raises(CatalogError, match=rf"r580\.yml:\d+: .*{reported}"):
         load_catalog([root])
 
 
@@ -899,10 +899,10 @@ def test_same_class_in_two_files(tmp_path: Path) -> None:
 
 
 def test_a_users_catalog_refers_to_ours(tmp_path: Path) -> None:
-    ours = write(tmp_path / "ours", FILES)
+    mine = write(tmp_path / "ours", FILES)
     own = "class: mine\nbackend: cuda\nstack: r580\ngpu: {model: L4, count: 2}\n"
-    theirs = write(tmp_path / "theirs", {"classes/mine.yml": own})
-    assert set(load_catalog([ours, theirs]).classes) == {"a100", "mine"}
+    foreign = write(tmp_path / "theirs", {"classes/mine.yml": own})
+    assert set(load_catalog([mine, foreign]).classes) == {"a100", "mine"}
 
 
 def test_named_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -927,7 +927,7 @@ def test_named_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         load_catalog()
 
 
-def test_unknown_names_are_told_apart(tmp_path: Path) -> None:
+def test_unknown_names_are_distinguished(tmp_path: Path) -> None:
     catalog: Catalog = load_catalog([write(tmp_path, FILES)])
     with pytest.raises(CatalogError, match=r'class "a10" is not in the catalog\. Use "a100"'):
         catalog.node_class("a10")

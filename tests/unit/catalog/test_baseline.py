@@ -153,7 +153,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("text", "line", "parts"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
 )
-def test_what_cannot_be_is_refused_where_it_stands(
+def test_what_cannot_be_is_refused_at_its_place(
     tmp_path: Path, text: str, line: int, parts: tuple[str, ...]
 ) -> None:
     with pytest.raises(GoldnodeError) as refused:
@@ -189,13 +189,13 @@ def test_findings_that_there_are_not(name: str) -> None:
     assert not checks.is_finding(name)
 
 
-def test_a_suppression_past_its_day_is_told(tmp_path: Path) -> None:
+def test_a_suppression_past_its_day_is_reported(tmp_path: Path) -> None:
     text = "suppressions:\n- {id: net.mtu, owner: ann, reason: b, expires: 2020-12-15}\n"
     catalog = load_catalog([write(tmp_path, {**FILES, K: FILES[K] + text})])
-    (told,) = checks.past_suppressions(catalog.node_class("a100"))
+    (reported,) = checks.past_suppressions(catalog.node_class("a100"))
     assert (
         '"net.mtu" was accepted by ann until 2020-12-15, and counts again. Fix its cause, or have ann renew it.'
-        in told
+        in reported
     )
     assert not checks.past_suppressions(catalog.node_class("a100"), dt.date(2020, 12, 15))
 

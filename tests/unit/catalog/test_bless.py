@@ -55,7 +55,7 @@ def test_a_good_node_is_healthy_by_its_own_baseline(tmp_path: Path) -> None:
     assert check.exit_code(judged) == 0
 
 
-def test_what_differs_becomes_a_set_or_is_left_out_and_told(tmp_path: Path) -> None:
+def test_what_differs_becomes_a_set_or_is_left_out_and_reported(tmp_path: Path) -> None:
     other = spoiled(
         healthy(),
         "gpus.*.vbios",
@@ -78,7 +78,7 @@ def test_what_differs_becomes_a_set_or_is_left_out_and_told(tmp_path: Path) -> N
     assert "mtu" not in found["network"]["eth0"]
     assert {"memory", "infiniband"} & set(found) == set()
     assert "numa" not in found["gpu"]
-    said = "\n".join(proposal.notes)
+    reported = "\n".join(proposal.notes)
     for what in (
         "gpu.vbios has 2 values",
         "cpu.smt",
@@ -87,7 +87,7 @@ def test_what_differs_becomes_a_set_or_is_left_out_and_told(tmp_path: Path) -> N
         "gpu.numa",
         "infiniband.mlx5_0",
     ):
-        assert what in said
+        assert what in reported
 
 
 REFUSED = [

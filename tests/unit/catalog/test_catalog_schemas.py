@@ -55,6 +55,7 @@ def test_site_schema_has_no_inner_keys() -> None:
     assert set(schema("site")["properties"]) == {
         "archives",
         "catalog",
+        "fleet",
         "gate",
         "images",
         "exceptions",
@@ -68,6 +69,6 @@ def test_site_schema_has_no_inner_keys() -> None:
     }
 
 
-def test_writing_tells_what_changed(tmp_path: Path) -> None:
+def test_writing_reports_what_changed(tmp_path: Path) -> None:
     assert {path.stem for path in write_schemas(tmp_path)} == set(KINDS)
     assert write_schemas(tmp_path) == []

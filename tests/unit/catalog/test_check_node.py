@@ -100,7 +100,7 @@ def test_the_text_of_nvidia_smi_and_standard_input_do_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reported"),
     [
         (("nowhere.xml",), "nowhere.xml: cannot be read (No such file or directory)."),
         ((H100, "--class", "h100_sxm"), 'class "h100_sxm" is not in the catalog. Use "'),
@@ -113,10 +113,10 @@ def test_the_text_of_nvidia_smi_and_standard_input_do_as_well() -> None:
         ((H100, "--what"), "No such option"),
     ],
 )
-def test_any_failure_is_could_not_check(words: tuple[Any, ...], said: str) -> None:
+def test_any_failure_is_could_not_check(words: tuple[Any, ...], reported: str) -> None:
     result = run(*words)
     assert result.exit_code == 3
-    assert said in result.stderr
+    assert reported in result.stderr
     assert "Traceback" not in result.stderr
 
 

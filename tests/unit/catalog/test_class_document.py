@@ -181,8 +181,8 @@ def test_what_a_class_accepts_is_in_its_document(tmp_path: Path) -> None:
 
 def test_what_a_site_accepts_is_in_the_documents_it_concerns(tmp_path: Path) -> None:
     row = {"rule": "end-of-life", "class": "a100", "owner": "ada", "reason": "moves", "expires": "2026-12-31"}
-    ours = SITE.model_copy(update={"exceptions": (SiteException.model_validate(row),)})
-    found = document(tmp_path / "with", site=ours, stack=STACK.replace("2028-06-30", "2026-10-31"))
+    own = SITE.model_copy(update={"exceptions": (SiteException.model_validate(row),)})
+    found = document(tmp_path / "with", site=own, stack=STACK.replace("2028-06-30", "2026-10-31"))
     assert found["exceptions"] == [row]
     assert found["stack"]["waiver"] == {"owner": "ada", "reason": "moves", "expires": "2026-12-31"}
     other = SITE.model_copy(update={"exceptions": (SiteException.model_validate(row | {"class": "b"}),)})
@@ -289,7 +289,7 @@ def test_key_of_the_site(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "fingerprints", "says"),
+    ("content", "fingerprints", "message"),
     [
         pytest.param(_key(2)[0], (), f"it holds {_key(2)[1]}, expected B8B80B5B", id="not-the-catalogs"),
         pytest.param(_key(2)[0], (_key(1)[1],), f"it holds {_key(2)[1]}", id="not-the-sites"),
@@ -298,11 +298,13 @@ def test_key_of_the_site(tmp_path: Path) -> None:
         pytest.param(None, (), "cannot be read", id="absent"),
     ],
 )
-def test_wrong_key(tmp_path: Path, content: bytes | None, fingerprints: tuple[str, ...], says: str) -> None:
+def test_wrong_key(
+    tmp_path: Path, content: bytes | None, fingerprints: tuple[str, ...], message: str
+) -> None:
     if content is not None:
         (tmp_path / "key.gpg").write_bytes(content)
     entry = SiteArchive(url="http://mirror.example.org/debian", key="key.gpg", fingerprints=fingerprints)
-    with pytest.raises(Exception, match=says) as caught:
+    with pytest.raises(Exception, match=message) as caught:
         document(tmp_path, Site(archives={"debian": entry}, file=tmp_path / "site.yml"))
     assert type(caught.value).__module__ == "goldnode.core.errors"
 

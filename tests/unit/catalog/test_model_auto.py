@@ -67,8 +67,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_depends_on_a_model_is_refused(tmp_path: Path, case: str) -> None:
-    more, says = REFUSED[case]
-    with pytest.raises(CatalogError, match=says):
+    more, expected = REFUSED[case]
+    with pytest.raises(CatalogError, match=expected):
         catalog(tmp_path, AUTO + more)
 
 
@@ -185,10 +185,10 @@ NODES: dict[str, tuple[list[str] | None, dict[str, str], list[str]]] = {
 @pytest.mark.parametrize("case", NODES)
 def test_node_refuses_what_does_not_fit(case: str) -> None:
     gpus, codes, notes = NODES[case]
-    found, told = refusals(gpus)
+    found, reported = refusals(gpus)
     assert set(found) == set(codes)
     assert all(text in found[code] for code, text in codes.items())
-    assert told == notes
+    assert reported == notes
 
 
 def test_node_refuses_an_unknown_model_where_the_class_blocks_the_unknown() -> None:

@@ -22,7 +22,16 @@ ROWS = {
     for name in row.name.split(", ")
 }
 # Set by goldnode itself, for a child or a container of its own.
-INNER = {"GOLDNODE_SLOT_MOUNTS", "GOLDNODE_STANDIN_TOOLKIT"}
+INNER = {
+    "GOLDNODE_SLOT_MOUNTS",
+    "GOLDNODE_STANDIN_TOOLKIT",
+    # Of commands of a site, for which goldnode sets them: docs/how-to/rollouts.md and docs/how-to/follow.md.
+    "GOLDNODE_CLASS",
+    "GOLDNODE_DIRECTION",
+    "GOLDNODE_ROLLOUT",
+    "GOLDNODE_TARGET",
+    "GOLDNODE_WAVE",
+}
 
 
 def test_the_page_is_what_the_models_say() -> None:

@@ -72,7 +72,7 @@ def test_an_exception_is_for_what_it_names(tmp_path: Path, row: str, passes: boo
 
 
 @pytest.mark.parametrize(
-    ("row", "line", "says"),
+    ("row", "line", "message"),
     [
         pytest.param(
             ROW.replace("2028-12-31", "2028-06-30"),
@@ -83,24 +83,26 @@ def test_an_exception_is_for_what_it_names(tmp_path: Path, row: str, passes: boo
         pytest.param(ROW.replace("end-of-life", "end-of-live"), 2, 'Use "end-of-life"', id="rule"),
     ],
 )
-def test_a_wrong_exception_is_an_error_with_its_line(tmp_path: Path, row: str, line: int, says: str) -> None:
+def test_a_wrong_exception_is_an_error_with_its_line(
+    tmp_path: Path, row: str, line: int, message: str
+) -> None:
     catalog = load_catalog([write(tmp_path / "catalog", FILES)])
     path = site(tmp_path, row)
-    with pytest.raises(SiteError, match=says) as caught:
+    with pytest.raises(SiteError, match=message) as caught:
         checks.check_use(catalog.node_class("a100"), catalog, ENDED, load_site(path))
     assert (caught.value.file, caught.value.line) == (str(path), line)
 
 
 @pytest.mark.parametrize(
-    ("row", "says"),
+    ("row", "message"),
     [
         (ROW.replace("class: a100, ", ""), "needs `class` or `stack`"),
         (ROW.replace("owner: ada, ", ""), "owner"),
         (ROW.replace('"2028-12-31"', "soon"), "expires"),
     ],
 )
-def test_an_incomplete_exception_is_an_error_of_the_site_file(tmp_path: Path, row: str, says: str) -> None:
-    with pytest.raises(SiteError, match=says) as caught:
+def test_an_incomplete_exception_is_an_error_of_the_site_file(tmp_path: Path, row: str, message: str) -> None:
+    with pytest.raises(SiteError, match=message) as caught:
         load_site(site(tmp_path, row))
     assert caught.value.line is not None
 
@@ -140,12 +142,12 @@ def test_the_block_of_the_report_works_when_it_is_pasted_into_the_file_that_it_n
         return [item for item in found if item.rule == "end-of-life"]
 
     text = report.text(report.CompatReport([("class a100", None)], findings()))
-    said = re.search(r"accept it, in (\S+):\n((?: {13}(?:exceptions:|  - .*)\n)+)", text)
-    assert said is not None, text
-    block = textwrap.dedent(said[2]).replace("NAME", "ada").replace("REASON", "moves in March")
-    with (tmp_path / said[1]).open("a", encoding="utf-8") as file:
+    reported = re.search(r"accept it, in (\S+):\n((?: {13}(?:exceptions:|  - .*)\n)+)", text)
+    assert reported is not None, text
+    block = textwrap.dedent(reported[2]).replace("NAME", "ada").replace("REASON", "moves in March")
+    with (tmp_path / reported[1]).open("a", encoding="utf-8") as file:
         file.write(block)
-    assert Path(said[1]).name == (name or "goldnode-site.yml")
+    assert Path(reported[1]).name == (name or "goldnode-site.yml")
     (after,) = findings()
     assert (after.fatal, str(after.accepted).partition(" (")[0]) == (False, "moves in March")
 
@@ -184,7 +186,7 @@ def test_check_catalog_reports_expired_unknown_and_unmatched(
     wrong = [str(problem) for problem in found.wrong if path.name in str(problem)]
     assert any(":2: " in text and "expired on 2026-01-01" in text for text in wrong), wrong
     assert any(":3: " in text and 'class "gone" of an exception' in text for text in wrong), wrong
-    assert any(":4: " in text and "matches no finding" in text for text in found.told), found.told
+    assert any(":4: " in text and "matches no finding" in text for text in found.notes), found.notes
 
 
 def test_exceptions_hold_until_the_end_of_their_last_day(tmp_path: Path) -> None:

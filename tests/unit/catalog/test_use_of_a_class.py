@@ -17,7 +17,7 @@ WAIVER = "waiver: {reason: r, owner: the owner, expires: 2028-12-31%s}\n"
 
 
 @pytest.mark.parametrize(
-    ("day", "waiver", "simulated", "says"),
+    ("day", "waiver", "simulated", "message"),
     [
         pytest.param("2028-06-30", "", False, None, id="last-day"),
         pytest.param(
@@ -35,23 +35,23 @@ WAIVER = "waiver: {reason: r, owner: the owner, expires: 2028-12-31%s}\n"
         ),
     ],
 )
-def test_end_of_life(tmp_path: Path, day: str, waiver: str, simulated: bool, says: str | None) -> None:
+def test_end_of_life(tmp_path: Path, day: str, waiver: str, simulated: bool, message: str | None) -> None:
     files = {
         "stacks/r580.yml": STACK + waiver,
         "classes/a100.yml": CLASS + ("simulated: true\n" if simulated else ""),
     }
     catalog = load_catalog([write(tmp_path, FILES | files)])
     entry = catalog.node_class("a100")
-    if says is None:
+    if message is None:
         checks.check_use(entry, catalog, dt.date.fromisoformat(day))
         return
-    with pytest.raises(CatalogError, match=says) as caught:
+    with pytest.raises(CatalogError, match=message) as caught:
         checks.check_use(entry, catalog, dt.date.fromisoformat(day))
     assert caught.value.line is not None
 
 
 @pytest.mark.parametrize(
-    ("names", "says"),
+    ("names", "message"),
     [
         ("a100", None),
         ("a100, gone", 'the waiver is for class "gone", which is not in the catalog. Use'),
@@ -60,23 +60,23 @@ def test_end_of_life(tmp_path: Path, day: str, waiver: str, simulated: bool, say
     ],
 )
 def test_a_waiver_of_a_class_that_does_not_use_the_stack(
-    tmp_path: Path, names: str, says: str | None
+    tmp_path: Path, names: str, message: str | None
 ) -> None:
     files = {
         "stacks/r580.yml": STACK + WAIVER % f", classes: [{names}]",
         "classes/other.yml": "class: other\nbackend: cpu\nstack: plain\n",
     }
     catalog = load_catalog([write(tmp_path, FILES | files)])
-    if says is None:
+    if message is None:
         checks.check_waiver(catalog.stack("r580"), catalog)
         return
     with pytest.raises(CatalogError) as caught:
         checks.check_waiver(catalog.stack("r580"), catalog)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.line == len(STACK.splitlines()) + 1
 
 
-def test_what_could_not_be_checked_is_said(tmp_path: Path) -> None:
+def test_what_could_not_be_checked_is_reported(tmp_path: Path) -> None:
     catalog = load_catalog([write(tmp_path, FILES)])
     assert checks.not_checked(catalog.node_class("a100")) == [
         "policy.clocks was not checked: the facts hold no supported clocks of A100-SXM4-40GB"

@@ -14,7 +14,7 @@ from pydantic import RootModel
 from tests.unit.catalog.test_accept_reject import CLASS, FILES, STACK, write
 from tests.unit.catalog.test_class_document import LOCK
 
-from goldnode.classdoc import cache as kept
+from goldnode.classdoc import cache as stored
 from goldnode.classdoc import hosts
 from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
@@ -69,6 +69,20 @@ def test_nothing_named_is_every_class(check: Check) -> None:
     )
 
 
+def test_nothing_named_on_a_site_with_classes_is_its_own_classes(check: Check, tmp_path: Path) -> None:
+    write(tmp_path / "own", {"classes/mine.yml": CLASS.replace("class: a100", "class: mine")})
+    (tmp_path / "goldnode-site.yml").write_text("catalog: own\n")
+    result = check()
+    assert result.stdout.startswith("class mine  (own/classes/mine.yml:1)"), result.output
+    assert "class a100" not in result.stdout
+    assert "the 1 class in goldnode's own catalog, which -c names" in " ".join(result.stdout.split())
+    assert check("-c", "a100").stdout.startswith("class a100")
+    (tmp_path / "own/classes/mine.yml").write_text("class: mine\n")
+    broken = check()
+    assert (broken.exit_code, broken.stdout) == (2, "")
+    assert "own/classes/mine.yml" in broken.stderr
+
+
 def test_a_block_ends_with_1_and_says_what_to_do(check: Check) -> None:
     result = check("--class", "a100", files={"stacks/r580.yml": PROPRIETARY, "classes/a100.yml": B200})
     assert result.exit_code == 1
@@ -93,7 +107,7 @@ def test_classes_without_a_lock_are_named_and_can_be_refused(check: Check) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (lambda text: text.replace("580.178.04-1", "580.178.04-2", 1), "was edited after goldnode wrote it"),
         (
@@ -105,7 +119,7 @@ def test_classes_without_a_lock_are_named_and_can_be_refused(check: Check) -> No
     ids=["edited", "conflict-markers", "of-another-stack"],
 )
 def test_check_blocks_when_the_lock_is_not_as_written(
-    check: Check, change: Callable[[str], str], says: str, tmp_path: Path
+    check: Check, change: Callable[[str], str], message: str, tmp_path: Path
 ) -> None:
     check()
     stack = load_catalog([tmp_path / "catalog"]).stack("r580")
@@ -118,7 +132,7 @@ def test_check_blocks_when_the_lock_is_not_as_written(
     (fatal,) = (item for item in document(result)["findings"] if item["fatal"])
     assert result.exit_code == 1
     assert fatal["rule"] == "lock-integrity"
-    assert says in fatal["message"]
+    assert message in fatal["message"]
     assert fatal["place"]["file"] == str(file)
 
 
@@ -287,7 +301,7 @@ def test_levels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says"),
+    ("text", "line", "message"),
     [
         (
             ACCEPT % ("kernl-driver", "2099-01-01"),
@@ -312,12 +326,14 @@ def test_levels() -> None:
         ),
     ],
 )
-def test_what_a_class_may_not_accept(check: Check, text: str, line: int, says: str, tmp_path: Path) -> None:
+def test_what_a_class_may_not_accept(
+    check: Check, text: str, line: int, message: str, tmp_path: Path
+) -> None:
     result = check(files={"classes/a100.yml": CLASS + text})
     assert result.exit_code == 2
     assert result.stdout == ""
     assert f"error: {tmp_path}/catalog/classes/a100.yml:{line}: " in result.stderr
-    assert says in result.stderr
+    assert message in result.stderr
 
 
 def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
@@ -328,7 +344,7 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("--class", "a10"), 'class "a10" is not in the catalog. Use "a100"'),
         (("--stack", "r58"), 'stack "r58" is not in the catalog. Use "r580"'),
@@ -352,14 +368,14 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
     ],
 )
 def test_what_cannot_be_checked_ends_with_2(
-    check: Check, arguments: tuple[str, ...], says: str, tmp_path: Path
+    check: Check, arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "hosts.yml").write_text(INVENTORY)
     (tmp_path / "latin.ini").write_bytes(b"caf\xe9\n")
     (tmp_path / "misspelt.yml").write_text("x: {hosts: {n1: }}\na-100: {hosts: {n1: }}\n")
     result = check(*arguments)
     assert result.exit_code == 2
-    assert says in result.stderr
+    assert message in result.stderr
 
 
 def test_an_empty_catalog_is_no_success(tmp_path: Path, check: Check) -> None:
@@ -371,9 +387,9 @@ def test_an_empty_catalog_is_no_success(tmp_path: Path, check: Check) -> None:
 
 
 def test_explanations(check: Check) -> None:
-    told = check("--explain", "kernel-driver").stdout
-    assert told.startswith("kernel-driver: The driver's module builds on the kernel\n")
-    assert "- Debian changelogs of nvidia-graphics-drivers" in told
+    reported = check("--explain", "kernel-driver").stdout
+    assert reported.startswith("kernel-driver: The driver's module builds on the kernel\n")
+    assert "- Debian changelogs of nvidia-graphics-drivers" in reported
     listed = check("--list-rules").stdout.splitlines()
     assert [line.split(" ")[0] for line in listed] == sorted(registry())
 
@@ -465,7 +481,7 @@ def test_our_own_catalog_has_no_unexplained_block() -> None:
 # What site.yml does with it
 
 
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> kept.Compiler:
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> stored.Compiler:
     monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "catalog"))
     monkeypatch.setattr("goldnode.catalog.load.builtin_catalog", lambda: tmp_path / "catalog")
     write(
@@ -476,7 +492,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> k
             **{name.replace("_", "/") + ".yml": text for name, text in files.items()},
         },
     )
-    return kept.Compiler()
+    return stored.Compiler()
 
 
 def test_a_blocked_class_has_refusals_in_place_of_a_document(
@@ -496,7 +512,9 @@ def test_a_blocked_class_has_refusals_in_place_of_a_document(
     assert [line.partition(":")[0] for line in made.remarks("a100")] == ["unknown", "warn", "warn"]
 
 
-def test_a_class_that_fits_and_has_no_lock_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_that_fits_and_has_no_lock_reports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stacks = {
         f"stacks_{name}": FILES[f"stacks/{name}.yml"].replace("[debian]", "[nvidia-cuda]")
         for name in ("plain", "rocm")
@@ -509,7 +527,7 @@ def test_a_class_that_fits_and_has_no_lock_says_so(tmp_path: Path, monkeypatch: 
 # Facts are parsed once
 
 
-def test_parsed_facts_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsed_facts_are_stored_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(facts, "FACTS", tmp_path)
     monkeypatch.setitem(models.FILES, "x.yml", RootModel[dict[Any, Any]])
@@ -520,13 +538,13 @@ def test_parsed_facts_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.Mo
         return uncached(name, tmp_path)
 
     assert load("x.yml") == {"a": 1}
-    (kept_file,) = (tmp_path / "cache/goldnode/facts").iterdir()
-    kept_file.write_text('{"a": 2}')
+    (cached_file,) = (tmp_path / "cache/goldnode/facts").iterdir()
+    cached_file.write_text('{"a": 2}')
     assert load("x.yml") == {"a": 2}, "read, not parsed"
-    kept_file.chmod(0o666)
+    cached_file.chmod(0o666)
     assert load("x.yml") == {"a": 1}, "anyone could have written it"
-    kept_file.write_text("{")
-    kept_file.chmod(0o600)
+    cached_file.write_text("{")
+    cached_file.chmod(0o600)
     assert load("x.yml") == {"a": 1}, "broken"
     (tmp_path / "x.yml").write_text("a: 3\n")
     assert load("x.yml") == {"a": 3}

@@ -89,16 +89,16 @@ def test_there_are_many_and_each_names_its_source() -> None:
 def test_verdict(case: dict[str, Any]) -> None:
     result = found(case)
     open_ = [finding for finding in result if finding.accepted is None]
-    told = (
+    reported = (
         "\n".join(f"{name(finding)}: {finding.severity}: {finding.message}" for finding in result)
         or "nothing is found"
     )
-    assert {name(finding): finding.severity for finding in open_} == case["says"], told
+    assert {name(finding): finding.severity for finding in open_} == case["says"], reported
     assert {
         name(finding): finding.severity for finding in result if finding.accepted is not None
-    } == case.get("accepted", {}), told
+    } == case.get("accepted", {}), reported
     assert max([finding.severity for finding in open_], key=ORDER.index, default="ok") == case["verdict"], (
-        told
+        reported
     )
     for finding in result:
         assert finding.message, finding
@@ -114,15 +114,15 @@ def test_verdict(case: dict[str, Any]) -> None:
 def test_each_rule_is_met_and_each_verdict_too() -> None:
     """The table is worth something: all verdicts occur, and all families of rules."""
     assert {case["verdict"] for case in CASES} == set(ORDER)
-    said = {key.split(" ")[0] for case in CASES for key in (*case["says"], *case.get("accepted", {}))}
-    assert len(said) >= 18, said
+    output = {key.split(" ")[0] for case in CASES for key in (*case["says"], *case.get("accepted", {}))}
+    assert len(output) >= 18, output
 
 
 A100 = {"gpu": "A100-SXM4-40GB", "driver": "580.178.04", "cohort": "train"}
 
 
 @pytest.mark.parametrize(
-    ("members", "images", "says"),
+    ("members", "images", "expected"),
     [
         pytest.param([A100, A100], [{"nccl": "2.28.3"}, {"nccl": "2.28.3"}], {}, id="alike"),
         pytest.param(
@@ -153,9 +153,9 @@ A100 = {"gpu": "A100-SXM4-40GB", "driver": "580.178.04", "cohort": "train"}
     ],
 )
 def test_nodes_that_train_together(
-    members: list[dict[str, Any]], images: list[dict[str, Any]], says: dict[str, str]
+    members: list[dict[str, Any]], images: list[dict[str, Any]], expected: dict[str, str]
 ) -> None:
     hosts = [host({**member, "subject": f"class {index}"}) for index, member in enumerate(members)]
     loads = {f"class {index}": workload(image) for index, image in enumerate(images)}
     result = rules_host.check_cohorts([member for member in hosts if member is not None], loads)
-    assert {finding.rule: finding.severity for finding in result} == says
+    assert {finding.rule: finding.severity for finding in result} == expected

@@ -141,7 +141,7 @@ def test_every_gpu_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "says"),
+    ("ask", "message"),
     [
         (lambda: facts.gpu("A100-SXM-40GB"), r'"A100-SXM-40GB" is not in the facts\. Use "A100-SXM4-40GB"'),
         (lambda: facts.gpu("h100-sxm5-80gb"), 'Use "H100-SXM5-80GB"'),
@@ -150,8 +150,8 @@ def test_every_gpu_reads() -> None:
         (lambda: facts.load("gpu.yml"), 'Use "gpus.yml"'),
     ],
 )
-def test_unknown(ask: Any, says: str) -> None:
-    with pytest.raises(FactsError, match=says):
+def test_unknown(ask: Any, message: str) -> None:
+    with pytest.raises(FactsError, match=message):
         ask()
 
 

@@ -13,7 +13,7 @@ from goldnode.facts import host as facts
 ROWS = {row.id: row for row in known_bad.rows()}
 
 
-def told(host: CompatHost | None, workload: Workload | None = None) -> dict[str, str]:
+def reported(host: CompatHost | None, workload: Workload | None = None) -> dict[str, str]:
     """Severity by row."""
     return {finding.row or "": finding.severity for finding in known_bad.findings(host, workload)}
 
@@ -156,19 +156,19 @@ def test_ranges(version: str, wanted: Any, holds: bool) -> None:
     ],
 )
 def test_rows(host: CompatHost | None, workload: Workload | None, row: str, severity: str | None) -> None:
-    assert told(host, workload).get(row) == severity
+    assert reported(host, workload).get(row) == severity
 
 
-def test_a_row_that_its_rule_found_is_told_once() -> None:
+def test_a_row_that_its_rule_found_is_reported_once() -> None:
     host = nvidia(gpu="B200-SXM-180GB", branch="535", driver="535.309.01", flavour="proprietary")
-    assert {"b200-too-old", "proprietary-on-blackwell"} <= told(host).keys()
+    assert {"b200-too-old", "proprietary-on-blackwell"} <= reported(host).keys()
     assert {finding.row for finding in check.check(host)} & {
         "b200-too-old",
         "proprietary-on-blackwell",
     } == set()
 
 
-def test_what_only_a_lock_settles_is_not_told_here() -> None:
+def test_what_only_a_lock_settles_is_not_reported_here() -> None:
     host = nvidia(gpu="A100-SXM4-80GB", branch="525")
-    assert told(host)["xid119-525"] == "unknown"
-    assert "xid119-525" not in told(nvidia(gpu="A100-SXM4-80GB", branch="525", unlocked="it has no lock"))
+    assert reported(host)["xid119-525"] == "unknown"
+    assert "xid119-525" not in reported(nvidia(gpu="A100-SXM4-80GB", branch="525", unlocked="it has no lock"))

@@ -53,8 +53,8 @@ def test_it_says_what_a_check_says(shown: matrices.BlessedCombinations, catalog:
         known = check(host)
         row = found[name]
         assert row.verdict == heaviest(known), name
-        told = {note.text.casefold() for note in row.notes}
-        assert all(finding.message.casefold() in told for finding in known), name
+        reported = {note.text.casefold() for note in row.notes}
+        assert all(finding.message.casefold() in reported for finding in known), name
         for column, package, most in (
             ("CUDA", False, "ok"),
             ("CUDA, minor", False, "warn"),
@@ -63,12 +63,12 @@ def test_it_says_what_a_check_says(shown: matrices.BlessedCombinations, catalog:
             version = row.cells[column]
             if version == matrices.NONE:
                 continue
-            said = [
+            answer = [
                 finding
                 for finding in check(host, [Workload("it", cuda=version, forward_compat=package)])
                 if finding not in known
             ]
-            assert heaviest(said) == most, (name, column)
+            assert heaviest(answer) == most, (name, column)
 
 
 def heaviest(found: list[CompatFinding]) -> str:
@@ -101,7 +101,7 @@ def test_what_535_runs(shown: matrices.BlessedCombinations) -> None:
     assert rows(shown)["debian13_r550"].verdict == "block"
 
 
-def test_what_was_not_exercised_says_so(shown: matrices.BlessedCombinations, catalog: Catalog) -> None:
+def test_what_was_not_exercised_reports_it(shown: matrices.BlessedCombinations, catalog: Catalog) -> None:
     for name, entry in catalog.stacks.items():
         real = entry.item.exercised == "debian-archive"
         assert ("only" not in rows(shown)[name].cells["Tried out"]) is real, name
@@ -110,8 +110,10 @@ def test_what_was_not_exercised_says_so(shown: matrices.BlessedCombinations, cat
 
 
 def test_the_page_of_the_documentation_is_true(shown: matrices.BlessedCombinations) -> None:
-    told = "run `goldnode matrix --format markdown --out docs/reference/matrix.md` without a site of your own"
-    assert PAGE.read_text(encoding="utf-8") == matrices.markdown(shown), told
+    reported = (
+        "run `goldnode matrix --format markdown --out docs/reference/matrix.md` without a site of your own"
+    )
+    assert PAGE.read_text(encoding="utf-8") == matrices.markdown(shown), reported
 
 
 def test_it_is_the_same_each_time(shown: matrices.BlessedCombinations) -> None:
@@ -159,7 +161,7 @@ class Reader(HTMLParser):
             self.wrong.append(tag)
 
 
-def test_html_needs_nothing_else_and_can_be_read_by_everybody(shown: matrices.BlessedCombinations) -> None:
+def test_html_needs_nothing_else_and_can_be_read_by_all_users(shown: matrices.BlessedCombinations) -> None:
     page = matrices.html(shown)
     reader = Reader()
     reader.feed(page)

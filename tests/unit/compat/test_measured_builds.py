@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import html
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -154,10 +156,19 @@ def test_the_tables_have_every_line() -> None:
         assert done.exit_code == 0, done.output
         assert LINE in done.output
         assert "6.12.200+deb13-rt-amd64" in done.output
-    assert CliRunner().invoke(main, ["matrix", "--modules", "--format", "html"]).exit_code == 2
+
+
+def test_the_html_page_links_each_failure_to_its_line() -> None:
+    done = CliRunner().invoke(main, ["matrix", "--modules", "--format", "html"])
+    assert done.exit_code == 0, done.output
+    failed = [one for one in module_builds.builds() if one.outcome == "fails"]
+    links = re.findall(r'href="#(f\d+)" class="tag fails"', done.output)
+    assert len(links) == len(set(links)) == len(failed) > 0
+    lines = dict(re.findall(r'<li id="(f\d+)" class="line">.*<code>(.*)</code></li>', done.output))
+    assert sorted(html.unescape(lines[link]) for link in links) == sorted(str(one.line) for one in failed)
 
 
 def test_the_page_is_what_the_facts_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOLDNODE_CATALOG")
-    told = "run `goldnode matrix --modules --format markdown --out docs/reference/module-builds.md` without a site of your own"
-    assert PAGE.read_text(encoding="utf-8") == build_table.markdown(module_builds.builds()), told
+    reported = "run `goldnode matrix --modules --format markdown --out docs/reference/module-builds.md` without a site of your own"
+    assert PAGE.read_text(encoding="utf-8") == build_table.markdown(module_builds.builds()), reported

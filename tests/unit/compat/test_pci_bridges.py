@@ -10,7 +10,7 @@ from goldnode.facts import pci_bridges
 from goldnode.facts.host import load
 
 
-def test_ids_are_ids_and_each_stands_once() -> None:
+def test_ids_are_ids_and_each_occurs_once() -> None:
     rows = load("pci_bridges.yml")["bridges"]
     ids = [one for row in rows for one in (*row["upstream"], *row["downstream"])]
     assert all(re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{4}", one) for one in ids)

@@ -8,46 +8,28 @@ from typing import Any
 
 import pytest
 import yaml
-
-from goldnode.compat import workloads
-from goldnode.compat.check import check
-from goldnode.compat.model import CompatFinding, CompatHost
+from tests.unit.compat.requirement_cases import case_name, findings
 
 ANSWERS: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parents[2] / "cases/compat/pip.yml").read_text(encoding="utf-8")
 )
-PARTS = ("wheel", "framework", "requirement")
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-def findings(row: dict[str, Any], folder: Path) -> list[CompatFinding]:
-    file = folder / "requirements.txt"
-    file.write_text("\n".join(row["requirements"]) + "\n", encoding="utf-8")
-    architecture = ARCHITECTURES[row["machine"]]
-    workload = workloads.requirements(file, python=row["python"], architecture=architecture)
-    found = check(CompatHost("node", architecture=architecture), [workload])
-    return [item for item in found if item.rule.startswith(PARTS)]
-
-
-def called(row: dict[str, Any]) -> str:
-    return f"{'+'.join(row['requirements'])}-{row['python']}-{row['machine']}"
 
 
 def test_there_are_many_and_pip_accepts_and_refuses_some() -> None:
     assert len(ANSWERS) >= 200
-    assert len({called(row) for row in ANSWERS}) == len(ANSWERS)
+    assert len({case_name(row) for row in ANSWERS}) == len(ANSWERS)
     assert min(Counter(row["accepts"] for row in ANSWERS).values()) >= 50
 
 
-@pytest.mark.parametrize("row", ANSWERS, ids=called)
+@pytest.mark.parametrize("row", ANSWERS, ids=case_name)
 def test_no_set_that_pip_refuses_is_accepted(row: dict[str, Any], tmp_path: Path) -> None:
     found = findings(row, tmp_path)
-    told = [f"{item.severity}: {item.message}" for item in found]
+    reported = [f"{item.severity}: {item.message}" for item in found]
     if row["accepts"]:
-        assert "block" not in {item.severity for item in found}, told
+        assert "block" not in {item.severity for item in found}, reported
     else:
         assert {"block", "unknown"} & {item.severity for item in found}, row["reason"]
-    assert all(item.message and item.remedy for item in found if item.severity == "unknown"), told
+    assert all(item.message and item.remedy for item in found if item.severity == "unknown"), reported
 
 
 def test_most_answers_are_known_without_pip(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_the_last_day_of_a_date(date: str, day: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "version", "toolkit", "mode", "says"),
+    ("engine", "version", "toolkit", "mode", "message"),
     [
         pytest.param(
             "docker",
@@ -154,10 +154,10 @@ def test_the_last_day_of_a_date(date: str, day: str) -> None:
         pytest.param("podman", "5.4.2+ds1-2+b2", "1.20.0-1", "cdi", "5.1.0", id="debian-13-podman"),
     ],
 )
-def test_toolkit_mode(engine: str, version: str, toolkit: str | None, mode: str, says: str) -> None:
+def test_toolkit_mode(engine: str, version: str, toolkit: str | None, mode: str, message: str) -> None:
     found = rules.toolkit_mode(engine, version, toolkit)
     assert found.mode == mode, found.reason
-    assert says in found.reason
+    assert message in found.reason
 
 
 def test_the_floor_of_the_toolkit_is_the_newest_fix() -> None:

@@ -741,23 +741,27 @@ CASES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "host", "stated", "severity", "says"), CASES, ids=range(len(CASES)))
+@pytest.mark.parametrize(("rule", "host", "stated", "severity", "expected"), CASES, ids=range(len(CASES)))
 def test_rule(
-    rule: str, host: CompatHost | None, stated: dict[str, Any], severity: str | None, says: tuple[str, ...]
+    rule: str,
+    host: CompatHost | None,
+    stated: dict[str, Any],
+    severity: str | None,
+    expected: tuple[str, ...],
 ) -> None:
     result = found(rule, host, Workload("image it", **stated))
     if severity is None:
         assert [whole(item) for item in result] == []
         return
     assert [item.severity for item in result] == [severity], [whole(item) for item in result]
-    missing = [part for part in says if part not in whole(result[0])]
+    missing = [part for part in expected if part not in whole(result[0])]
     assert missing == [], whole(result[0])
 
 
 def test_every_rule_has_a_case_that_finds_and_words_that_explain() -> None:
-    told = {"workload-told", "requirement-open"}  # found by the readers: test_workloads
+    reported = {"workload-told", "requirement-open"}  # found by the readers: test_workloads
     finding = {case[0] for case in CASES if case[3] is not None}
-    assert {rule.id for rule in rules_workload.RULES} == finding | told
+    assert {rule.id for rule in rules_workload.RULES} == finding | reported
     for rule in rules_workload.RULES:
         assert rule.title
         assert len(rule.explanation) > 40
@@ -803,9 +807,9 @@ def test_an_image_with_two_runtimes_has_both_judged() -> None:
     assert "CUDA 13.0 of torch 2.9.0 (cu130)" in item.message
 
 
-def test_an_assumed_build_is_said_to_be_one() -> None:
-    plain = Workload(
+def test_an_assumed_build_is_marked_as_such() -> None:
+    bare = Workload(
         "requirements it", kind="requirements", frameworks={"torch": "2.8.0"}, forward_compat=False
     )
-    (item,) = found("cuda-driver", node(A100, "535.309.01"), plain)
+    (item,) = found("cuda-driver", node(A100, "535.309.01"), bare)
     assert "assumed: the wheel that the package index gives by itself" in (item.doubt or "")

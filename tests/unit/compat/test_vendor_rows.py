@@ -25,14 +25,14 @@ def test_there_are_many_and_each_names_its_source() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=vendor_rows.name)
 def test_row_is_judged_as_its_document_has_it(row: dict[str, Any], tmp_path: Path) -> None:
     found = vendor_rows.findings(row, tmp_path)
-    told = [f"{item.rule}: {item.severity}: {item.message}" for item in found]
-    assert vendor_rows.judgement(found) == row["judge"], told
+    reported = [f"{item.rule}: {item.severity}: {item.message}" for item in found]
+    assert vendor_rows.judgement(found) == row["judge"], reported
     if row["judge"] != "fits":
         severity = next(key for key, value in vendor_rows.JUDGEMENTS.items() if value == row["judge"])
         deciding = {item.rule for item in found if item.severity == severity}
-        assert set(vendor_rows.rules_of(row)) <= deciding, told
+        assert set(vendor_rows.rules_of(row)) <= deciding, reported
     # An unknown has its reason, and what to do about it.
-    assert all(item.message and item.remedy for item in found if item.severity == "unknown"), told
+    assert all(item.message and item.remedy for item in found if item.severity == "unknown"), reported
 
 
 # All of them: tests/images/test_compat_answers.py, and `python -m tests.unit.compat.vendor_rows`.

@@ -64,7 +64,7 @@ def listed(inventory: str, limit: str | None) -> Json:
 @pytest.fixture
 def quick(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the site of the fleet; no process is started for its inventories."""
-    monkeypatch.setattr(check_request, "_listed", listed)
+    monkeypatch.setattr(check_request, "listed", listed)
     return fleet
 
 
@@ -301,7 +301,7 @@ def test_requirements_are_judged_on_both_stacks(quick: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
         (("--to", "fleet_r58"), 'stack "fleet_r58" is not in the catalog. Use "fleet_r580"'),
         (
@@ -324,16 +324,16 @@ def test_requirements_are_judged_on_both_stacks(quick: Path) -> None:
     ],
 )
 def test_comparison_that_is_not_possible_ends_with_2(
-    quick: Path, arguments: tuple[str, ...], says: str
+    quick: Path, arguments: tuple[str, ...], expected: str
 ) -> None:
     (quick / "stray.yml").write_text("others: {hosts: {x1: {}}}\n")
     result = check(*arguments)
     assert result.exit_code == 2, result.output
-    assert says in " ".join(result.stderr.split())
+    assert expected in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "expected"),
     [
         (
             "modules: prebuilt\nmirror: {directory: m, url: 'http://m.example.org'}\n",
@@ -343,10 +343,10 @@ def test_comparison_that_is_not_possible_ends_with_2(
     ],
     ids=["modules", "mirror"],
 )
-def test_lock_that_the_site_cannot_install_is_a_reason(quick: Path, lines: str, says: str) -> None:
+def test_lock_that_the_site_cannot_install_is_a_reason(quick: Path, lines: str, expected: str) -> None:
     site = quick / "goldnode-site.yml"
     site.write_text(site.read_text(encoding="utf-8") + lines, encoding="utf-8")
-    assert says in reasons(document("--to", "fleet_r580", "-c", "train_h100"), "train_h100")
+    assert expected in reasons(document("--to", "fleet_r580", "-c", "train_h100"), "train_h100")
 
 
 def test_optional_part_that_the_lock_lacks_is_a_reason(quick: Path) -> None:
@@ -358,7 +358,7 @@ def test_optional_part_that_the_lock_lacks_is_a_reason(quick: Path) -> None:
 
 @pytest.mark.parametrize("to", ["fleet_r580", "catalog/stacks/fleet_r580.lock.yml"])
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "expected"),
     [
         ("580.178.04-1", "580.178.04-2", "this lock was edited after goldnode wrote it"),
         (
@@ -370,12 +370,12 @@ def test_optional_part_that_the_lock_lacks_is_a_reason(quick: Path) -> None:
     ],
     ids=["edited", "conflict-markers", "of-another-stack"],
 )
-def test_bad_target_lock_ends_with_2(quick: Path, to: str, old: str, new: str, says: str) -> None:
+def test_bad_target_lock_ends_with_2(quick: Path, to: str, old: str, new: str, expected: str) -> None:
     edit(quick / "catalog/stacks/fleet_r580.lock.yml", (old, new))
     result = check("--to", to, "-c", "train_h100")
     assert result.exit_code == 2, result.output
     assert "fleet_r580.lock.yml:" in result.stderr
-    assert says in result.stderr
+    assert expected in result.stderr
 
 
 def test_stale_target_lock_is_a_reason_by_stack_and_an_error_by_file(quick: Path) -> None:

@@ -3,46 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from tests.unit.compat.requirement_cases import PARTS, case_name, findings
 
 from goldnode.compat import workloads
 from goldnode.compat.check import check
-from goldnode.compat.model import CompatFinding, CompatHost
+from goldnode.compat.model import CompatHost
 from goldnode.facts import wheels
 
 CASES: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parents[2] / "cases/compat/wheels.yml").read_text(encoding="utf-8")
 )
-PARTS = ("wheel", "framework", "requirement")
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-def findings(case: Mapping[str, Any], folder: Path) -> list[CompatFinding]:
-    file = folder / "requirements.txt"
-    file.write_text("\n".join(case["requirements"]) + "\n", encoding="utf-8")
-    architecture = ARCHITECTURES[case["machine"]]
-    workload = workloads.requirements(file, python=case["python"], architecture=architecture)
-    found = check(CompatHost("node", architecture=architecture), [workload])
-    return [item for item in found if item.rule.startswith(PARTS)]
-
-
-def called(case: Mapping[str, Any]) -> str:
-    return f"{'+'.join(case['requirements'])}-{case['python']}-{case['machine']}"
 
 
 def test_there_are_many() -> None:
     assert len(CASES) >= 150
     assert {case["verdict"] for case in CASES} >= {"fits", "block"}
-    assert len({called(case) for case in CASES}) == len(CASES)
+    assert len({case_name(case) for case in CASES}) == len(CASES)
 
 
-@pytest.mark.parametrize("case", CASES, ids=called)
+@pytest.mark.parametrize("case", CASES, ids=case_name)
 def test_no_set_that_a_resolver_refuses_is_accepted_nor_the_other_way(
     case: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -56,7 +41,7 @@ def test_no_set_that_a_resolver_refuses_is_accepted_nor_the_other_way(
         assert case["reason"] in {item.message for item in found}
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "by" in case], ids=called)
+@pytest.mark.parametrize("case", [case for case in CASES if "by" in case], ids=case_name)
 def test_a_row_rests_on_the_release_it_names(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

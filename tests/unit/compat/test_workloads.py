@@ -45,7 +45,7 @@ def test_reference(text: str, parts: tuple[str | None, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("NVIDIA/cuda:12", 'its name "NVIDIA/cuda" is not lower-case'),
         ("nvidia/cuda:", 'its tag "" is not'),
@@ -55,13 +55,13 @@ def test_reference(text: str, parts: tuple[str | None, ...]) -> None:
         ("https://registry.example/nvidia/cuda:12", "is not an image reference"),
     ],
 )
-def test_no_reference(text: str, says: str) -> None:
-    with pytest.raises(WorkloadError, match=says):
+def test_no_reference(text: str, expected: str) -> None:
+    with pytest.raises(WorkloadError, match=expected):
         workloads.image(text)
 
 
 @pytest.mark.parametrize(
-    ("reference", "says"),
+    ("reference", "expected"),
     [
         (
             "nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04",
@@ -110,15 +110,15 @@ def test_no_reference(text: str, says: str) -> None:
         ("vllm/vllm-openai:v0.11.0-aarch64", {"architecture": "arm64"}),
     ],
 )
-def test_name_that_tells(reference: str, says: dict[str, Any]) -> None:
+def test_name_that_identifies(reference: str, expected: dict[str, Any]) -> None:
     found = workloads.of_text(reference)
-    assert fields(found, *says) == says
+    assert fields(found, *expected) == expected
     assert found.subject == f"image {reference}"
-    assert found.told == ()
+    assert found.reports == ()
 
 
 @pytest.mark.parametrize(
-    ("reference", "says"),
+    ("reference", "expected"),
     [
         ("pytorch/pytorch:latest", 'the tag "latest", which is moved with every release'),
         ("tensorflow/tensorflow:latest-gpu", "moved with every release"),
@@ -130,12 +130,12 @@ def test_name_that_tells(reference: str, says: dict[str, Any]) -> None:
         ("nvidia/cuda:13.1.0-cudnn-runtime-ubuntu24.04", "which cuDNN the image holds"),
     ],
 )
-def test_name_that_leaves_something_open_says_so(reference: str, says: str) -> None:
-    (told,) = workloads.image(reference).told
-    assert (told.rule, told.severity) == ("workload-told", "unknown")
-    assert says in told.message
-    assert told.remedy is not None
-    assert "state what it holds in the class" in told.remedy
+def test_name_that_leaves_something_open_reports_it(reference: str, expected: str) -> None:
+    (report,) = workloads.image(reference).reports
+    assert (report.rule, report.severity) == ("workload-told", "unknown")
+    assert expected in report.message
+    assert report.remedy is not None
+    assert "state what it holds in the class" in report.remedy
 
 
 # -- metadata
@@ -156,7 +156,7 @@ OCI = {
     "config": {"Env": ENV, "Labels": LABELS},
     "history": [{"created_by": "RUN apt"}],
 }
-SAYS = {
+EXPECTED = {
     "cuda": "12.4.1",
     "cudnn": "9.1.0.70",
     "nccl": "2.21.5",
@@ -164,7 +164,7 @@ SAYS = {
     "os": "ubuntu 22.04",
     "forward_compat": True,
     "require_driver": "cuda>=12.4 brand=tesla,driver>=470,driver<471",
-    "told": (),
+    "reports": (),
 }
 
 
@@ -236,7 +236,7 @@ def test_metadata_of_each_kind_says_the_same(tmp_path: Path) -> None:
         tar(tmp_path / "saved.tar", saved),
     ):
         found = workloads.of_text(str(path))
-        assert fields(found, *SAYS) == SAYS, path
+        assert fields(found, *EXPECTED) == EXPECTED, path
         assert found.architecture == "arm64"
         assert found.place is not None
         assert found.place.file == path
@@ -258,24 +258,24 @@ def test_forward_compatibility_in_metadata(
     assert workloads.metadata(written(tmp_path / "c.json", document)).forward_compat is compat
 
 
-def test_metadata_that_says_nothing_is_told(tmp_path: Path) -> None:
-    (told,) = workloads.metadata(written(tmp_path / "c.json", {"config": {"Env": ["PATH=/bin"]}})).told
-    assert (told.severity, told.message) == (
+def test_metadata_that_says_nothing_is_reported(tmp_path: Path) -> None:
+    (report,) = workloads.metadata(written(tmp_path / "c.json", {"config": {"Env": ["PATH=/bin"]}})).reports
+    assert (report.severity, report.message) == (
         "unknown",
         "its metadata does not mention CUDA, ROCm or a framework",
     )
 
 
-def test_a_tag_that_contradicts_the_metadata_is_told_and_not_believed(tmp_path: Path) -> None:
+def test_a_tag_that_contradicts_the_metadata_is_reported_and_not_believed(tmp_path: Path) -> None:
     document = [{"Config": {"Env": ENV}, "RepoTags": ["nvidia/cuda:13.0.2-base-ubuntu24.04"]}]
     found = workloads.metadata(written(tmp_path / "c.json", document))
     assert found.cuda == "12.4.1"
-    (told,) = found.told
-    assert "says CUDA 13.0.2, and its metadata CUDA 12.4.1, which was taken" in told.message
+    (report,) = found.reports
+    assert "says CUDA 13.0.2, and its metadata CUDA 12.4.1, which was taken" in report.message
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "expected"),
     [
         ("a.json", b"{", "it is not valid JSON"),
         ("a.json", b"[]", "describes 0 images, expected one"),
@@ -287,9 +287,9 @@ def test_a_tag_that_contradicts_the_metadata_is_told_and_not_believed(tmp_path: 
         ("a.tar", b"", "it is not valid JSON"),
     ],
 )
-def test_no_metadata(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+def test_no_metadata(tmp_path: Path, name: str, content: bytes, expected: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(WorkloadError, match=says):
+    with pytest.raises(WorkloadError, match=expected):
         workloads.of_text(str(tmp_path / name))
 
 
@@ -314,11 +314,11 @@ def requirements(tmp_path: Path, text: str, **more: Any) -> Workload:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         (
             "torch==2.8.0+cu128\n",
-            {"frameworks": {"torch": "2.8.0+cu128"}, "forward_compat": False, "told": ()},
+            {"frameworks": {"torch": "2.8.0+cu128"}, "forward_compat": False, "reports": ()},
         ),
         (
             "--index-url https://mirror.example/whl/cu126\ntorch==2.8.0\n",
@@ -348,9 +348,12 @@ def requirements(tmp_path: Path, text: str, **more: Any) -> Workload:
                 "library_cuda": {"cudnn": "12", "nccl": "12", "cudart": "12"},
             },
         ),
-        ("Torch == 2.8.0  # why\nnumpy>=1\n\n# torch==1.0\n", {"frameworks": {"torch": "2.8.0"}, "told": ()}),
+        (
+            "Torch == 2.8.0  # why\nnumpy>=1\n\n# torch==1.0\n",
+            {"frameworks": {"torch": "2.8.0"}, "reports": ()},
+        ),
         ("torch==2.8.0 \\\n  --hash=sha256:aa \\\n  --hash=sha256:bb\n", {"frameworks": {"torch": "2.8.0"}}),
-        ('torch==2.8.0 ; sys_platform == "win32"\n', {"frameworks": {}, "told": ()}),
+        ('torch==2.8.0 ; sys_platform == "win32"\n', {"frameworks": {}, "reports": ()}),
         (
             'torch==2.8.0 ; sys_platform == "linux" and platform_machine == "x86_64"\n',
             {"frameworks": {"torch": "2.8.0"}},
@@ -369,17 +372,17 @@ def requirements(tmp_path: Path, text: str, **more: Any) -> Workload:
             {"frameworks": {"torch": "2.8.0"}},
         ),
         ("\ufefftorch==2.8.0\r\n", {"frameworks": {"torch": "2.8.0"}}),
-        ("", {"frameworks": {}, "told": ()}),
+        ("", {"frameworks": {}, "reports": ()}),
     ],
 )
-def test_requirements(tmp_path: Path, text: str, says: dict[str, Any]) -> None:
+def test_requirements(tmp_path: Path, text: str, expected: dict[str, Any]) -> None:
     found = requirements(tmp_path, text)
-    assert fields(found, *says) == says
+    assert fields(found, *expected) == expected
     assert found.kind == "requirements"
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says"),
+    ("text", "line", "expected"),
     [
         ("numpy\ntorch\n", 2, "torch is not pinned, so that another day gives another version"),
         ("torch>=2.6\n", 1, "torch is not pinned (>=2.6)"),
@@ -397,20 +400,20 @@ def test_requirements(tmp_path: Path, text: str, says: dict[str, Any]) -> None:
     ],
 )
 def test_requirements_that_leave_something_open_say_so(
-    tmp_path: Path, text: str, line: int | None, says: str
+    tmp_path: Path, text: str, line: int | None, expected: str
 ) -> None:
-    (told,) = requirements(tmp_path, text).told
-    assert (told.rule, told.severity) == ("requirement-open", "unknown")
-    assert says in told.message
-    assert told.place is not None
-    assert (told.place.file, told.place.line) == (tmp_path / "r.txt", line)
+    (report,) = requirements(tmp_path, text).reports
+    assert (report.rule, report.severity) == ("requirement-open", "unknown")
+    assert expected in report.message
+    assert report.place is not None
+    assert (report.place.file, report.place.line) == (tmp_path / "r.txt", line)
 
 
 def test_markers_are_judged_for_the_python_that_is_known(tmp_path: Path) -> None:
     text = 'torch==2.8.0 ; python_version < "3.12"\ntorch==2.9.0 ; python_version >= "3.12"\n'
     found = requirements(tmp_path, text, python="3.12.4")
-    assert (found.frameworks, found.told) == ({"torch": "2.9.0"}, ())
-    assert len(requirements(tmp_path, text).told) == 2
+    assert (found.frameworks, found.reports) == ({"torch": "2.9.0"}, ())
+    assert len(requirements(tmp_path, text).reports) == 2
 
 
 def test_included_files_and_constraints(tmp_path: Path) -> None:
@@ -419,11 +422,11 @@ def test_included_files_and_constraints(tmp_path: Path) -> None:
     (tmp_path / "more" / "pins.txt").write_text("torch==2.8.0\nvllm==0.11.0\n", encoding="utf-8")
     found = requirements(tmp_path, "-r more/gpu.txt\n")
     # A constraint pins what is asked for and asks for nothing; files that include each other are read once.
-    assert (found.frameworks, found.told) == ({"torch": "2.8.0"}, ())
+    assert (found.frameworks, found.reports) == ({"torch": "2.8.0"}, ())
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("torch==2.8.0\ntorch=2.8.0\n", r'r\.txt:2: "torch=2\.8\.0" is not a requirement'),
         (
@@ -445,8 +448,8 @@ def test_included_files_and_constraints(tmp_path: Path) -> None:
         ("--index-url\n", r"r\.txt:1: --index-url has no value"),
     ],
 )
-def test_requirements_that_are_none(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(WorkloadError, match=says):
+def test_requirements_that_are_none(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(WorkloadError, match=expected):
         requirements(tmp_path, text)
 
 
@@ -487,7 +490,7 @@ def test_workloads_of_a_class(catalog: Path) -> None:
     assert (named.cuda, named.forward_compat) == ("13.0.2", True)
     assert named.place is not None
     assert (named.place.file.name, named.place.line) == ("here.yml", 6)
-    assert (stated.cuda, stated.forward_compat, stated.frameworks, stated.told) == (
+    assert (stated.cuda, stated.forward_compat, stated.frameworks, stated.reports) == (
         "12.6",
         False,
         {"torch": "2.8.0+cu126"},
@@ -506,7 +509,7 @@ def test_a_class_knows_better_than_what_follows_from_a_tag(catalog: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         (
             'images:\n- {ref: "nvidia/cuda:12.4.1-base-ubuntu22.04", cuda: "13.0"}\n',
@@ -531,8 +534,8 @@ def test_a_class_knows_better_than_what_follows_from_a_tag(catalog: Path) -> Non
         ("images: [{ref: a, cuda: twelve}]\n", r'"twelve" is not a version'),
     ],
 )
-def test_classes_that_contradict_themselves(catalog: Path, text: str, says: str) -> None:
-    with pytest.raises(CatalogError, match=says):
+def test_classes_that_contradict_themselves(catalog: Path, text: str, expected: str) -> None:
+    with pytest.raises(CatalogError, match=expected):
         of_class(catalog, text)
 
 

@@ -108,7 +108,7 @@ def test_what_a_number_means_for_a_node() -> None:
     )
 
 
-def test_the_table_of_a_class_document_is_small_and_whole() -> None:
+def test_the_table_of_a_class_document_is_small_and_complete() -> None:
     table = xid.table()
     assert json.loads(json.dumps(table)) == table
     assert len(json.dumps(table, separators=(",", ":"))) < 24 << 10
@@ -128,7 +128,7 @@ LINE = "NVRM: Xid (PCI:0000:18:00 GPU-I:05): 95, pid=1, name=x, Uncontained"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reported"),
     [
         (["79"], ["Xid 79", "RESTART_BM", "everything on the node", "nvidia-bug-report.sh", "catalogue"]),
         (["xid 38"], ["DCGM calls it a PCIe bus error", "IGNORE", "no fault of the node"]),
@@ -140,10 +140,10 @@ LINE = "NVRM: Xid (PCI:0000:18:00 GPU-I:05): 95, pid=1, name=x, Uncontained"
         (["NVRM: GPU 0000:18:00.0: GPU has fallen off the bus."], ["bus_lost 0000:18:00.0"]),
     ],
 )
-def test_the_command_explains(arguments: list[str], said: list[str]) -> None:
+def test_the_command_explains(arguments: list[str], reported: list[str]) -> None:
     done = CliRunner().invoke(main, ["xid", *arguments])
     assert done.exit_code == 0, done.output
-    for text in said:
+    for text in reported:
         assert text in done.output
 
 

@@ -25,7 +25,7 @@ ROWS: list[dict[str, Any]] = yaml.safe_load(
 )
 JUDGEMENTS = {"block": "blocked", "unknown": "unknown", "warn": "limits"}
 # Other tables have these: they depend on the day more than on the combination.
-ASIDE = ("security-floor", "end-of-life", "os-support", "known-bad")
+IGNORED = ("security-floor", "end-of-life", "os-support", "known-bad")
 _WORKLOAD = ("cuda", "cudnn", "nccl", "rocm", "python", "forward_compat", "frameworks")
 _OF_ROW = ("judge", "by", "source")
 
@@ -45,8 +45,8 @@ def rules_of(row: Mapping[str, Any]) -> list[str]:
 def findings(row: Mapping[str, Any], folder: Path) -> list[CompatFinding]:
     """Return the findings about a row that count for its judgement."""
     found = check(_host(row), _workloads(row, folder))
-    aside = ASIDE if "gpu" in row or "branch" in row else (*ASIDE, "image-backend")
-    return [item for item in found if item.rule not in aside]
+    ignored = IGNORED if "gpu" in row or "branch" in row else (*IGNORED, "image-backend")
+    return [item for item in found if item.rule not in ignored]
 
 
 def judgement(found: list[CompatFinding]) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.unit.vulnerability_samples import vulnerability_report
+
 from goldnode.core.files import sha256_of
 from goldnode.disks import assemble
 from goldnode.disks.contents import digest_of
@@ -130,7 +132,7 @@ def prove(
             if inspection
             else [{"severity": "refuse", "message": "libcudart.so.12 is foreign", "waived": None}]
         )
-        said = {
+        reported = {
             **about,
             "raw_sha256": disk.raw.sha256,
             "backend": "cpu",
@@ -138,7 +140,7 @@ def prove(
             "elf_files": 1,
             "findings": found,
         }
-        document(disk, "inspection").write_text(json.dumps(said))
+        document(disk, "inspection").write_text(json.dumps(reported))
     if papers:
         bill = {"metadata": {"component": {"version": digest_of(disk)}}}
         document(disk, "cyclonedx").write_text(json.dumps(bill))
@@ -148,7 +150,8 @@ def prove(
         document(disk, "provenance").write_bytes(
             signatures.statement(disk.name, digest_of(disk), "https://slsa.dev/provenance/v1", {})
         )
-        document(disk, "vulnerabilities").write_text(json.dumps({**about, "state": vulnerabilities}))
+        report = vulnerability_report(digest_of(disk), vulnerabilities)
+        document(disk, "vulnerabilities").write_text(json.dumps(report))
     if key is not None:
         sign(disk, key)
 

@@ -75,7 +75,7 @@ def tree(place: Path, order: int = 1) -> Path:
 
 
 @pytest.fixture
-def anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+def any_uid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the tests that are about something else run as any user."""
     if os.geteuid():
         monkeypatch.setattr(assemble, "_check_root", lambda root: None)

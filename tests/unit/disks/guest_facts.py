@@ -178,13 +178,13 @@ def facts(*, gpu: bool, mode: str = "report") -> dict[str, Any]:
     }  # fmt: skip
     if gpu:
         fields = {"vermagic": f"{KERNEL} SMP preempt mod_unload", "version": VERSION}
-        said = "modprobe: ERROR: could not insert 'nvidia_current': No such device"
+        reported = "modprobe: ERROR: could not insert 'nvidia_current': No such device"
         found["modules"] = {
             MODULE: {
                 "modinfo": 0,
                 "fields": fields,
                 "rc": 1,
-                "said": said,
+                "said": reported,
                 "kernel": "NVRM: No NVIDIA GPU found.",
                 "loaded": False,
             }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.disks.disk_trees import CAPABILITY, EPOCH, RELEASE, anybody, spec, tree
+from tests.unit.disks.disk_trees import CAPABILITY, EPOCH, RELEASE, any_uid, spec, tree
 
 from goldnode.core.errors import DiskError
 from goldnode.disks import assemble as assembling
@@ -20,8 +20,8 @@ from goldnode.disks import ext4, gpt, tools
 from goldnode.disks.assemble import MIB, Sizes, assemble, measure
 from goldnode.disks.fat import Fat32
 
-pytestmark = pytest.mark.usefixtures("anybody")
-__all__ = ["anybody"]
+pytestmark = pytest.mark.usefixtures("any_uid")
+__all__ = ["any_uid"]
 
 
 def quiet(text: str) -> None:
@@ -279,7 +279,9 @@ def test_a_missing_tool_is_named_with_its_package(tmp_path: Path, monkeypatch: p
         assemble(tree(tmp_path / "root"), spec(), tmp_path / "disk.raw", quiet)
 
 
-def test_too_little_space_is_said_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_space_is_reported_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda place: type("Usage", (), {"free": 3 * MIB})())
     with pytest.raises(DiskError, match=r"takes about \d+ MiB of .*, where 3 MiB are free"):
         assemble(tree(tmp_path / "root"), spec(), tmp_path / "disk.raw", quiet)

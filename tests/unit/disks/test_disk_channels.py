@@ -21,7 +21,7 @@ from goldnode.channels.moves import Move, Repair, repair, rollback
 from goldnode.channels.requirements import Approval, Decisions, RequirementWaiver
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.disks import requirements
-from goldnode.disks.channels import promote, standing
+from goldnode.disks.channels import channel_head, promote
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import document
 from goldnode.disks.lines import line_of
@@ -90,12 +90,12 @@ class World:
         for channel in ("candidate", "canary", "stable"):
             self.promote(name, channel, **given)
 
-    def stands(self) -> dict[str, str]:
+    def heads(self) -> dict[str, str]:
         names = {digest_of(disk): name for name, disk in self.disks.items()}
         found = {channel: self.place.pointer(LINE, channel) for channel in CHANNELS}
         return {channel: names.get(digest, digest) for channel, digest in found.items() if digest}
 
-    def said(self) -> dict[str, str]:
+    def reported(self) -> dict[str, str]:
         names = {digest_of(disk): name for name, disk in self.disks.items()}
         history = read(self.place.text(LINE), LINE, load_public(self.keys[1]), where="test")
         return {channel: names[entry.now] for channel in CHANNELS if (entry := history.current(channel))}
@@ -113,7 +113,7 @@ _CHECK = {"id": "kernel", "outcome": "failed", "expected": "6.1", "got": "6.12"}
 
 
 @pytest.mark.parametrize(
-    ("proof", "gate", "state", "said"),
+    ("proof", "gate", "state", "reported"),
     [
         pytest.param({"boots": 0}, "booted", "missing", "never booted", id="never-booted"),
         pytest.param({"boots": 1}, "booted", "failed", "booted 1 times, expected 2", id="booted-once"),
@@ -187,12 +187,12 @@ _CHECK = {"id": "kernel", "outcome": "failed", "expected": "6.1", "got": "6.12"}
     ],
 )
 def test_unmet_requirement_has_a_reason_and_a_remedy(
-    world: World, proof: dict[str, Any], gate: str, state: str, said: str
+    world: World, proof: dict[str, Any], gate: str, state: str, reported: str
 ) -> None:
     disk = world.build("a", proof=proof)
     found = {row.name: row for row in judge("stable", disk, Decisions(trust=load_public(world.keys[1])))}
     assert (found[gate].state, found[gate].met) == (state, False)
-    assert said in found[gate].why
+    assert reported in found[gate].why
     assert found[gate].remedy
 
 
@@ -263,10 +263,10 @@ def test_from_candidate_to_known_good(world: World) -> None:
     for channel in CHANNELS:
         moved = world.promote("a", channel)
         assert moved.entry.channel == channel
-    assert world.stands() == world.said() == dict.fromkeys(CHANNELS, "a")
+    assert world.heads() == world.reported() == dict.fromkeys(CHANNELS, "a")
     states = [
-        stand.state
-        for stand in channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1])).stands
+        head.state
+        for head in channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1])).stands
     ]
     assert states == ["ok"] * 4
     assert {gate["gate"] for gate in moved.entry.requirements} >= {
@@ -298,7 +298,7 @@ def test_a_waived_gate_is_waived_again_and_recorded(world: World) -> None:
     assert (row["state"], row["by"], row["reason"]) == ("waived", "ana", "a test of waivers")
 
 
-def test_the_order_of_channels_is_kept(world: World) -> None:
+def test_the_order_of_channels_is_stored(world: World) -> None:
     world.publish("a")
     with pytest.raises(ImageError, match="it never was canary"):
         world.promote("a", "stable")
@@ -316,7 +316,7 @@ def test_one_that_was_rolled_back_as_bad_goes_no_further(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "part", "said"),
+    ("given", "part", "reported"),
     [
         ({"kernel": "6.12.41-cloud-amd64"}, "kernel", "kernel goes from 6.1 to 6.12"),
         ({"driver": "550.163.01"}, "driver", "driver goes from 535 to 550"),
@@ -324,13 +324,13 @@ def test_one_that_was_rolled_back_as_bad_goes_no_further(world: World) -> None:
     ],
 )
 def test_another_series_needs_an_approval_of_its_own(
-    world: World, given: dict[str, Any], part: str, said: str
+    world: World, given: dict[str, Any], part: str, reported: str
 ) -> None:
     world.publish("a", driver="535.309.01")
     world.all_the_way("a")
     world.publish("b", **{"driver": "535.309.01", **given})
     world.promote("b", "candidate")
-    with pytest.raises(ImageError, match=said):
+    with pytest.raises(ImageError, match=reported):
         world.promote("b", "canary")
     with pytest.raises(ImageError, match="approved part by part"):
         world.promote("b", "canary", waivers=[RequirementWaiver("majors", "ana", "x")])
@@ -343,7 +343,7 @@ def test_a_point_release_needs_none(world: World) -> None:
     world.all_the_way("a")
     world.publish("b", driver="535.400.02", kernel="6.1.0-54-cloud-amd64")
     world.all_the_way("b")
-    assert world.stands()["stable"] == "b"
+    assert world.heads()["stable"] == "b"
 
 
 def test_a_tampered_disk_is_not_promoted(world: World) -> None:
@@ -352,7 +352,7 @@ def test_a_tampered_disk_is_not_promoted(world: World) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(DiskError, match=r"qcow2 is altered: its sha256 is"):
         world.promote("a", "candidate")
-    assert world.said() == {}
+    assert world.reported() == {}
 
 
 def test_expect_holds_a_move_back(world: World) -> None:
@@ -368,13 +368,13 @@ def test_the_way_back_and_further(world: World) -> None:
         world.publish(name)
         world.all_the_way(name)
     world.rollback()
-    assert world.stands()["stable"] == "b"
+    assert world.heads()["stable"] == "b"
     world.rollback()
-    assert world.stands()["stable"] == world.said()["stable"] == "a"
+    assert world.heads()["stable"] == world.reported()["stable"] == "a"
     with pytest.raises(ImageError, match="pointed to nothing before"):
         world.rollback()
     world.rollback(to=BUILDS["c"])
-    assert world.stands()["stable"] == "c"
+    assert world.heads()["stable"] == "c"
     chain = world.root / CLASS / "channels/stable.json"
     assert json.loads(chain.read_text())["path"] == f"{CLASS}/{BUILDS['c']}"
 
@@ -397,23 +397,23 @@ def test_back_to_what_the_place_lost(world: World) -> None:
         world.all_the_way(name)
     shutil.rmtree(world.root / CLASS / BUILDS["a"])
     world.rollback()
-    assert world.stands()["stable"] == "a"
+    assert world.heads()["stable"] == "a"
     assert (world.root / CLASS / BUILDS["a"] / "SHA256SUMS").is_file()
 
 
-def test_offline_and_brought_there_later(world: World) -> None:
+def test_offline_and_copied_there_later(world: World) -> None:
     for name in "ab":
         world.publish(name)
         world.all_the_way(name)
     name = world.place.name
     moved = world.rollback(place=DiskStorePlace(world.store, name))
     assert moved.tag == BUILDS["a"]
-    assert world.stands()["stable"] == "b"  # the place has not seen it
-    assert standing(world.store, LINE, "stable").build_id == BUILDS["a"]
+    assert world.heads()["stable"] == "b"  # the place has not seen it
+    assert channel_head(world.store, LINE, "stable").build_id == BUILDS["a"]
     found = channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1]))
     assert found.pending == 1
     repair(world.place, world.store, LINE, Repair(load_public(world.keys[1])))
-    assert world.stands()["stable"] == world.said()["stable"] == "a"
+    assert world.heads()["stable"] == world.reported()["stable"] == "a"
 
 
 def test_a_store_by_itself_has_channels_too(world: World) -> None:
@@ -421,9 +421,9 @@ def test_a_store_by_itself_has_channels_too(world: World) -> None:
     place = DiskStorePlace(world.store)
     for channel in ("candidate", "canary", "stable"):
         world.promote("a", channel, place=place)
-    assert standing(world.store, LINE, "stable").build_id == BUILDS["a"]
+    assert channel_head(world.store, LINE, "stable").build_id == BUILDS["a"]
     with pytest.raises(DiskError, match="known-good of cpu_node points to nothing"):
-        standing(world.store, LINE, "known-good")
+        channel_head(world.store, LINE, "known-good")
 
 
 @pytest.mark.parametrize("cut", ["before", "between"])
@@ -440,28 +440,28 @@ def test_a_cut_move_is_finished_by_the_same_command(
         patched.setattr(DirectoryPlace, name, dies)
         with pytest.raises(KeyboardInterrupt):
             world.promote("a", "candidate")
-    assert world.stands() == {}
+    assert world.heads() == {}
     found = channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1]))
-    assert [stand.state for stand in found.stands] == ([] if cut == "before" else ["unfinished"])
+    assert [head.state for head in found.stands] == ([] if cut == "before" else ["unfinished"])
     world.promote("a", "candidate")
-    assert world.stands() == world.said() == {"candidate": "a"}
+    assert world.heads() == world.reported() == {"candidate": "a"}
     assert len(read(world.place.text(LINE), LINE, (), where="test").entries) == 1
 
 
-def test_a_pointer_that_somebody_changed_is_told_and_mended(world: World) -> None:
+def test_a_pointer_that_a_person_changed_is_reported_and_repaired(world: World) -> None:
     for name in "ab":
         world.publish(name)
     world.promote("a", "candidate")
     path = world.root / CLASS / "channels/candidate.json"
     path.write_text(path.read_text().replace(digest_of(world.disks["a"]), digest_of(world.disks["b"])))
     keys = load_public(world.keys[1])
-    assert [stand.state for stand in channels_moves.status(world.place, world.store, LINE, keys).stands] == [
+    assert [head.state for head in channels_moves.status(world.place, world.store, LINE, keys).stands] == [
         "moved"
     ]
     with pytest.raises(ImageError, match="was moved to"):
         world.promote("b", "candidate")
     repair(world.place, world.store, LINE, Repair(keys))
-    assert world.stands() == {"candidate": "a"}
+    assert world.heads() == {"candidate": "a"}
 
 
 def test_a_history_that_was_altered_is_refused(world: World) -> None:
@@ -496,7 +496,7 @@ def test_two_that_move_one_channel_follow_each_other(world: World) -> None:
     history = read(world.place.text(LINE), LINE, load_public(world.keys[1]), where="test")
     assert [entry.number for entry in history.entries] == [1, 2, 3, 4]
     assert sorted(entry.by for entry in history.entries) == ["a", "b", "c", "d"]
-    assert world.stands() == world.said()
+    assert world.heads() == world.reported()
 
 
 @pytest.mark.parametrize("name", ["../up", "", "Upper", "a/b", ".staging", "a b"])
@@ -513,7 +513,7 @@ def test_every_requirement_has_a_reader() -> None:
     assert asked == set(requirements._READERS)
 
 
-def test_signed_anew_after_the_boot_it_is_good_again(world: World) -> None:
+def test_signed_again_after_the_boot_it_is_good_again(world: World) -> None:
     disk = world.build("a")
     _late(disk)
     sign(disk, world.keys[0])

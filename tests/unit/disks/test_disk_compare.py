@@ -230,7 +230,7 @@ def esp(disk: Path) -> tuple[Fat32, dict[str, int]]:
     return fat, {entry.path: ESP + fat.offset(entry.clusters[0]) for entry in fat.entries() if entry.clusters}
 
 
-def test_content_slack_and_dates_of_the_esp_are_told_apart(disk: Path, copy: Path, tmp_path: Path) -> None:
+def test_content_slack_and_dates_of_the_esp_are_distinguished(disk: Path, copy: Path, tmp_path: Path) -> None:
     fat, places = esp(disk)
     at = places["loader/loader.conf"]
     put(copy, at + 3, b"?")

@@ -55,7 +55,7 @@ def test_a_class_adds_packages_and_changes_the_rest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "says"),
+    ("old", "new", "line", "message"),
     [
         pytest.param(
             "esp_mib: 512",
@@ -82,16 +82,16 @@ def test_a_class_adds_packages_and_changes_the_rest(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_fault_names_its_line(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
+def test_a_fault_names_its_line(tmp_path: Path, old: str, new: str, line: int, message: str) -> None:
     path = write(tmp_path, TEXT.replace(old, new))
     with pytest.raises(DiskError) as caught:
         load_definition(path)
     assert caught.value.line == line
-    assert says.casefold() in str(caught.value).casefold()
+    assert message.casefold() in str(caught.value).casefold()
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "says"),
+    ("old", "new", "line", "message"),
     [
         pytest.param(
             "loader: systemd-boot\n", "loader: grub\n", 3, "GRUB counts no boots", id="grub-with-two-slots"
@@ -105,12 +105,12 @@ def test_a_fault_names_its_line(tmp_path: Path, old: str, new: str, line: int, s
     ],
 )
 def test_what_does_not_go_together_is_refused(
-    tmp_path: Path, old: str, new: str, line: int, says: str
+    tmp_path: Path, old: str, new: str, line: int, message: str
 ) -> None:
     with pytest.raises(DiskError) as caught:
         load_definition(write(tmp_path, TEXT.replace(old, new)))
     assert caught.value.line == line
-    assert says.casefold() in str(caught.value).casefold()
+    assert message.casefold() in str(caught.value).casefold()
 
 
 def test_an_os_without_packages_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from goldnode.disks import contents as reading
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import DiskEvidenceOptions, authenticate, compare, document, write
 from goldnode.disks.model import BuiltDisk
-from goldnode.evidence import sbom, vulnerabilities
+from goldnode.evidence import cyclonedx_bom, vulnerabilities
 from goldnode.evidence.signatures import load_public, load_signer, payload_of, subjects
 
 pytestmark = pytest.mark.skipif(
@@ -85,7 +85,7 @@ def test_the_bills_name_debs_modules_and_loader(disk: BuiltDisk) -> None:
         "size",
     }
     bill = say(disk, "cyclonedx")
-    sbom.validate(document(disk, "cyclonedx").read_bytes())
+    cyclonedx_bom.validate(document(disk, "cyclonedx").read_bytes())
     assert bill["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": disk.raw.sha256}]
     parts = {row["name"]: row for row in bill["components"]}
     assert parts["bash"]["hashes"][0]["content"] == disk.packages[0].sha256
@@ -152,7 +152,7 @@ def test_vulnerabilities_go_by_the_source_package(disk: BuiltDisk, tmp_path: Pat
     assert report["subject"] == digest_of(disk)
 
 
-def test_sizes_are_told(proven: BuiltDisk) -> None:
+def test_sizes_are_reported(proven: BuiltDisk) -> None:
     disk = proven
     sizes = say(disk, "size")
     assert sizes["raw"] == disk.raw.size
@@ -160,7 +160,7 @@ def test_sizes_are_told(proven: BuiltDisk) -> None:
     assert {row["format"] for row in sizes["formats"]} == {"raw", "qcow2"}
 
 
-def test_what_was_read_of_a_disk_is_kept(
+def test_what_was_read_of_a_disk_is_stored(
     disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = reading.read(disk, tmp_path / "cache")
@@ -222,10 +222,10 @@ def _other_boot(disk: BuiltDisk, keys: tuple[Path, Path]) -> str:
 
 @pytest.mark.parametrize("wrong", [_tamper, _document, _foreign, _later, _gone, _unsigned, _other_boot])
 def test_what_is_not_authentic(signed: BuiltDisk, keys: tuple[Path, Path], wrong: Callable[..., str]) -> None:
-    said = wrong(signed, keys)
+    reported = wrong(signed, keys)
     found = authenticate(signed, load_public(keys[1]))
     assert not found.passed
-    assert any(said in row.detail for row in found.rows if row.state == "refused"), found.text()
+    assert any(reported in row.detail for row in found.rows if row.state == "refused"), found.text()
 
 
 def test_another_key_and_none_are_no_good(signed: BuiltDisk, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_the_partitions_are_grown_and_made_as_large_as_they_are_shipped_at_least
     ]
 
 
-def test_a_root_for_grub_tells_the_engine_what_boots_and_update_grub_how(tmp_path: Path) -> None:
+def test_a_root_for_grub_gives_the_engine_what_boots_and_update_grub_how(tmp_path: Path) -> None:
     root = tree(tmp_path / "root")
     written = firstboot.install(
         root, spec("single", command_line="console=ttyS0 iommu=pt", words="console=ttyS0")
@@ -268,14 +268,14 @@ def test_the_seed_gives_name_and_keys(tmp_path: Path) -> None:
     (seed / "authorized_keys").write_text("# ours\r\nssh-ed25519 AAAA one\r\nssh-ed25519 BBBB two\r\n")
     (tmp_path / "root/.ssh").mkdir(parents=True)
     (tmp_path / "root/.ssh/authorized_keys").write_text("ssh-ed25519 AAAA one\n")
-    said = run(tmp_path, "run")
+    reported = run(tmp_path, "run")
     assert (tmp_path / "etc/hostname").read_text() == "node-3\n"
     assert name_of(tmp_path) == "node-3"
     assert (
         tmp_path / "root/.ssh/authorized_keys"
     ).read_text() == "ssh-ed25519 AAAA one\n# ours\nssh-ed25519 BBBB two\n"
     assert (tmp_path / "root/.ssh/authorized_keys").stat().st_mode & 0o777 == 0o600
-    assert "1 keys of the seed" in said
+    assert "1 keys of the seed" in reported
     assert (tmp_path / "var/lib/goldnode/disk/first-boot").exists()
     run(tmp_path, "run")
     assert (tmp_path / "root/.ssh/authorized_keys").read_text().count("AAAA") == 1
@@ -309,7 +309,7 @@ def test_an_update_of_a_slot_is_no_first_boot(tmp_path: Path) -> None:
     assert str((root / "var/lib/cloud/instance").readlink()) == "/var/lib/cloud/instances/i-1"
 
 
-def test_a_seed_that_nobody_has_read_is_read_in_the_other_slot(tmp_path: Path) -> None:
+def test_a_seed_that_no_one_has_read_is_read_in_the_other_slot(tmp_path: Path) -> None:
     """Neither the stamp nor the loss of the preset come before the first boot of the node."""
     root = tree(tmp_path / "image")
     firstboot.install(root, spec())
@@ -319,7 +319,7 @@ def test_a_seed_that_nobody_has_read_is_read_in_the_other_slot(tmp_path: Path) -
     assert not (root / slotwrite.STAMP.lstrip("/")).exists()
 
 
-def test_a_seed_that_is_no_name_is_said_and_not_used(tmp_path: Path) -> None:
+def test_a_seed_that_is_no_name_is_reported_and_not_used(tmp_path: Path) -> None:
     seed = tmp_path / "efi/goldnode/seed"
     seed.mkdir(parents=True)
     (seed / "hostname").write_text("bad_name$(reboot)\n")

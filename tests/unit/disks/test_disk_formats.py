@@ -71,9 +71,9 @@ def test_the_tar_is_the_tree_sorted_and_dated(tmp_path: Path, raw: Path) -> None
             capable = False
     one, two = (write(raw, place, "tar", tmp_path / f"{place.name}.root.tar.zst") for place in (root, other))
     assert one.sha256 == two.sha256
-    plain = tmp_path / "plain.tar"
-    subprocess.run(["zstd", "-q", "-d", tmp_path / one.file, "-o", plain], check=True)
-    with tarfile.open(plain) as tar:
+    bare = tmp_path / "plain.tar"
+    subprocess.run(["zstd", "-q", "-d", tmp_path / one.file, "-o", bare], check=True)
+    with tarfile.open(bare) as tar:
         members = {member.name: member for member in tar}
     names = list(members)
     assert names[0] == "."

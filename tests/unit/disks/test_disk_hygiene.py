@@ -138,13 +138,13 @@ CASES: list[tuple[str, str, Fault]] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "says", "fault"), CASES, ids=[f"{row[0]}-{number}" for number, row in enumerate(CASES)]
+    ("name", "message", "fault"), CASES, ids=[f"{row[0]}-{number}" for number, row in enumerate(CASES)]
 )
-def test_one_fault_fails_its_check_and_no_other(root: Path, name: str, says: str, fault: Fault) -> None:
+def test_one_fault_fails_its_check_and_no_other(root: Path, name: str, message: str, fault: Fault) -> None:
     fault(root)
     found = failed(root)
     assert list(found) == [name]
-    assert says in found[name]
+    assert message in found[name]
 
 
 def test_every_check_has_a_case() -> None:

@@ -95,7 +95,7 @@ def test_a_directory_of_locks_that_is_not_there(
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         pytest.param(
             {"intent": "sha256:" + "1" * 64},
@@ -113,15 +113,15 @@ def test_a_directory_of_locks_that_is_not_there(
     ],
 )
 def test_a_lock_of_something_else_is_refused(
-    target: DiskTarget, place: Path, change: dict[str, object], says: str
+    target: DiskTarget, place: Path, change: dict[str, object], message: str
 ) -> None:
     write_disk_lock(lock_of(target, **change), place).rename(place / lock_name(CLASS))
-    with pytest.raises(DiskError, match=says):
+    with pytest.raises(DiskError, match=message):
         find_disk_lock(target)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         pytest.param("1.9-1", "1.9-2", "edited after goldnode wrote it", id="edited"),
         pytest.param("lock: 1", "lock: 2", "schema 2, and this goldnode reads schema 1", id="newer"),
@@ -130,11 +130,11 @@ def test_a_lock_of_something_else_is_refused(
     ],
 )
 def test_a_damaged_lock_names_its_line(
-    target: DiskTarget, place: Path, old: str, new: str, says: str
+    target: DiskTarget, place: Path, old: str, new: str, message: str
 ) -> None:
     path = write_disk_lock(lock_of(target), place)
     path.write_text(path.read_text().replace(old, new))
-    with pytest.raises(DiskError, match=says) as caught:
+    with pytest.raises(DiskError, match=message) as caught:
         load_disk_lock(path)
     assert caught.value.line is not None
 
@@ -224,7 +224,7 @@ def test_a_driver_that_does_not_build_leaves_no_lock(
     assert list((tmp_path / "pool").iterdir()) == []
 
 
-def test_a_site_whose_nodes_build_from_a_mirror_is_told_what_a_disk_needs() -> None:
+def test_a_site_whose_nodes_build_from_a_mirror_gets_the_needs_of_a_disk() -> None:
     site = Site.model_validate({"mirror": {"directory": "/srv/mirror", "url": "http://mirror.example"}})
     with pytest.raises(DiskError, match=r"a disk image holds no compiler\. Write modules: prebuilt"):
         locking.target("demo_disk_r535", load_definition(), load_catalog(), site)

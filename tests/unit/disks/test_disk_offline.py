@@ -131,14 +131,14 @@ def test_what_is_left_is_an_error_and_no_image(root: Path, document: dict[str, A
 
 @pytest.mark.parametrize("system", ["debian12", "debian13"])
 @pytest.mark.parametrize(
-    ("loader", "said"),
+    ("loader", "reported"),
     [
         ("systemd-boot", "systemd-boot's entries get the words"),
         ("grub", "the words are in GRUB's configuration"),
     ],
 )
 def test_where_the_words_of_the_command_line_are_follows_from_the_loader(
-    root: Path, document: dict[str, Any], system: str, loader: Loader, said: str
+    root: Path, document: dict[str, Any], system: str, loader: Loader, reported: str
 ) -> None:
     with (root / "var/lib/dpkg/status").open("a") as status:
         for name in load_definition().document.systems[system].loaders[loader]:
@@ -149,5 +149,5 @@ def test_where_the_words_of_the_command_line_are_follows_from_the_loader(
     notes = {note.subject: note.message for note in plan(Host(str(root)), asked).notes}
     assert (
         notes["policy.host.cmdline"]
-        == f"the command line of an image is made when its boot loader is installed; {said}"
+        == f"the command line of an image is made when its boot loader is installed; {reported}"
     )

@@ -34,7 +34,7 @@ from goldnode.commands import disks_publish
 from goldnode.core.errors import DiskError, GoldnodeError, ImageError
 from goldnode.disks import publish as publishing
 from goldnode.disks import upload
-from goldnode.disks.channels import promote, standing
+from goldnode.disks.channels import channel_head, promote
 from goldnode.disks.contents import digest_of
 from goldnode.disks.directory import ENVELOPE, check_published
 from goldnode.disks.evidence import authenticate, document
@@ -149,7 +149,7 @@ def serving(
 # Publishing
 
 
-def test_what_is_published_is_whole_and_signed(world: World) -> None:
+def test_what_is_published_is_complete_and_signed(world: World) -> None:
     disk = world.publish("a")
     here = world.directory("a")
     names = {path.name for path in here.iterdir()}
@@ -213,7 +213,7 @@ def test_a_build_id_is_given_to_one_content_only(world: World, tmp_path: Path) -
         publish(other, world.place, load_signer(world.keys[0]))
 
 
-def test_what_somebody_altered_at_the_place_is_not_taken_for_there(world: World) -> None:
+def test_what_a_person_altered_at_the_place_is_not_taken_for_there(world: World) -> None:
     disk = world.publish("a")
     path = world.directory("a") / f"{disk.name}.qcow2"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
@@ -266,7 +266,7 @@ def test_a_cut_publication_shows_nothing_and_is_repeated(
     assert CLASS in json.loads((world.root / "index.json").read_bytes())["classes"]
 
 
-def test_a_full_place_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_place_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The full disk is injected here; tests/disks has a real one."""
     disk = world.build("a")
 
@@ -398,7 +398,7 @@ def test_what_is_pulled_is_what_was_built(world: World, web: bool) -> None:
         assert done.fetched > 5
         again = world.pull(origin=url if web else None)
         assert (again.fetched, again.there) == (0, done.fetched)
-        assert standing(world.other, LINE, "candidate").build_id == disk.build_id
+        assert channel_head(world.other, LINE, "candidate").build_id == disk.build_id
     here = world.other.root / "built" / CLASS / disk.build_id
     assert (here / f"{disk.name}.raw").read_bytes() == (disk.directory / f"{disk.name}.raw").read_bytes()
     assert not (here / f"{disk.name}.raw.zst").exists()
@@ -452,7 +452,7 @@ def test_a_cut_pull_goes_on_where_it_stopped(world: World) -> None:
     assert here.read_bytes() == (disk.directory / here.name).read_bytes()
 
 
-def test_a_server_without_ranges_begins_anew(world: World) -> None:
+def test_a_server_without_ranges_begins_again(world: World) -> None:
     world.publish("a")
     count = [0]
 
@@ -510,7 +510,7 @@ def _bare(world: World) -> None:
 
 @pytest.mark.parametrize("web", [False, True], ids=["directory", "http"])
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "reported"),
     [
         pytest.param(
             lambda w: _flip(w.directory("a") / f"{CLASS}-{BUILDS['a']}.raw.zst"),
@@ -541,13 +541,13 @@ def _bare(world: World) -> None:
     ],
 )
 def test_what_was_altered_is_not_pulled(
-    world: World, web: bool, wrong: Callable[[World], None], said: str
+    world: World, web: bool, wrong: Callable[[World], None], reported: str
 ) -> None:
     for name in "ab":
         world.publish(name)
     world.promote("a", "candidate")
     wrong(world)
-    with serving(world.root) as (url, _), pytest.raises(GoldnodeError, match=said):
+    with serving(world.root) as (url, _), pytest.raises(GoldnodeError, match=reported):
         world.pull(origin=url if web else None)
     assert not (world.other.root / "built").exists()
 
@@ -575,17 +575,17 @@ def test_an_older_history_is_not_believed(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "reported"),
     [
         ("canary", "canary of cpu_node points to nothing"),
         ("nightly", "no channel and no build id"),
         ("e" * 12, "has no SHA256SUMS"),
     ],
 )
-def test_what_there_is_not(world: World, wanted: str, said: str) -> None:
+def test_what_there_is_not(world: World, wanted: str, reported: str) -> None:
     world.publish("a")
     world.promote("a", "candidate")
-    with pytest.raises(DiskError, match=said):
+    with pytest.raises(DiskError, match=reported):
         world.pull(wanted)
 
 
@@ -683,7 +683,7 @@ def test_what_a_killed_run_left_goes(world: World) -> None:
     assert [item.why for item in gone] == ["a pull that was not finished"]
 
 
-def test_an_age_that_nobody_knows_keeps_a_build(world: World) -> None:
+def test_an_age_that_no_one_knows_keeps_a_build(world: World) -> None:
     world.publish("a")
     (world.directory("a") / ENVELOPE).unlink()
     _, stays = collect_place(
@@ -744,9 +744,9 @@ def test_the_commands_name_what_is_missing(world: World) -> None:
     )
 
 
-def test_what_is_misspelt_is_told_before_keys_and_stores(world: World) -> None:
+def test_what_is_misspelt_is_reported_before_keys_and_stores(world: World) -> None:
     store, place = ["--store", str(world.store.root)], ["--to", str(world.root)]
-    for words, said in (
+    for words, reported in (
         (("promote", "stabel", "none"), 'there is no channel "stabel". Use "stable".'),
         (
             ("promote", "stable", "none", "--waive", "boted"),
@@ -760,7 +760,7 @@ def test_what_is_misspelt_is_told_before_keys_and_stores(world: World) -> None:
         ),
         (("authenticate", "cpu_onyl"), 'no built disk image "cpu_onyl" in'),
     ):
-        assert said in run(
+        assert reported in run(
             words[0], *store, *(place if words[0] != "authenticate" else ()), *words[1:], code=2
         )
     assert 'Use "cpu_only".' in run("diff", "cpu_onyl", "b", *store, code=2)

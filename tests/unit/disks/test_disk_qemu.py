@@ -38,9 +38,9 @@ def test_the_disk_is_not_written_and_the_guest_reaches_nothing(tmp_path: Path) -
     assert "snapshot=on,file=/images/a,,b.raw" in line
     assert "restrict=on,hostfwd=tcp:127.0.0.1:0-:22" in line
     assert "socket,id=qmp,fd=7" in line
-    kept = " ".join(machine(tmp_path, Path("/o.qcow2"), snapshot=False, form="qcow2").command(7))
-    assert "format=qcow2" in kept
-    assert "snapshot=on" not in kept
+    stored = " ".join(machine(tmp_path, Path("/o.qcow2"), snapshot=False, form="qcow2").command(7))
+    assert "format=qcow2" in stored
+    assert "snapshot=on" not in stored
     second = " ".join(machine(tmp_path, drives=[Drive(Path("/seed.img"))], network=False).command(7))
     assert "readonly=on,file=/seed.img" in second
     assert "netdev" not in second
@@ -84,10 +84,10 @@ def test_a_busy_machine_takes_no_time_of_the_guest(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_the_console_without_its_control_sequences(shown: str, text: str) -> None:
-    assert qemu.plain(shown) == text
+    assert qemu.shown_text(shown) == text
 
 
-def test_kvm_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kvm_that_is_not_there_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(qemu, "DEVICE", tmp_path / "kvm")
     qemu.accelerator.cache_clear()
     try:
@@ -105,7 +105,7 @@ def test_what_is_missing_is_named_all_at_once(monkeypatch: pytest.MonkeyPatch) -
         qemu.check_tools()
 
 
-def test_a_machine_that_does_not_run_says_so(tmp_path: Path) -> None:
+def test_a_machine_that_does_not_run_reports_it(tmp_path: Path) -> None:
     idle = machine(tmp_path)
     assert (idle.status(), idle.running(), idle.console()) == ("ended", False, "")
     with pytest.raises(MachineError, match="does not run"):

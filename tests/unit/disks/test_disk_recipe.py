@@ -176,7 +176,7 @@ def bench(recipe: DiskRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return Bench(recipe, tmp_path / "store", monkeypatch)
 
 
-def kept(directory: Path) -> dict[str, tuple[int, bytes]]:
+def stored(directory: Path) -> dict[str, tuple[int, bytes]]:
     """Inode and content of every file."""
     return {path.name: (path.stat().st_ino, path.read_bytes()) for path in directory.iterdir()}
 
@@ -188,9 +188,9 @@ def sums(disk: BuiltDisk) -> list[str]:
 def test_one_more_format_leaves_the_build_what_it_is(bench: Bench) -> None:
     first = bench("raw")
     prove(first, None)
-    before = kept(first.directory)
+    before = stored(first.directory)
     more = bench("raw", "qcow2")
-    after = kept(more.directory)
+    after = stored(more.directory)
     assert [row.format for row in more.files] == ["raw", "qcow2"]
     evidence.check_files(more)
     assert sums(more) == sorted(
@@ -200,7 +200,7 @@ def test_one_more_format_leaves_the_build_what_it_is(bench: Bench) -> None:
         "nobody has to boot it again"
     )
     assert requirements.judge_one("booted", more).state == "passed"
-    assert kept(bench("qcow2").directory) == after
+    assert stored(bench("qcow2").directory) == after
 
 
 def test_a_build_that_was_killed_before_its_end_loses_nothing(
@@ -208,7 +208,7 @@ def test_a_build_that_was_killed_before_its_end_loses_nothing(
 ) -> None:
     first = bench("raw")
     prove(first, None)
-    before = kept(first.directory)
+    before = stored(first.directory)
 
     def killed(path: Path, data: bytes) -> None:
         if path.name == MANIFEST:
@@ -218,7 +218,7 @@ def test_a_build_that_was_killed_before_its_end_loses_nothing(
     monkeypatch.setattr(building, "replace_file", killed)
     with pytest.raises(KeyboardInterrupt):
         bench("qcow2")
-    after = kept(first.directory)
+    after = stored(first.directory)
     assert {name for name in before if after[name] != before[name]} == {SUMS}
     assert BuiltDisk.load(first.directory) == first
     monkeypatch.setattr(building, "replace_file", replace_file)
@@ -237,27 +237,27 @@ def test_a_format_that_the_manifest_names_changes_no_manifest(bench: Bench) -> N
 
 def test_another_disk_is_no_further_format(bench: Bench) -> None:
     first = bench("raw")
-    before = kept(first.directory)
+    before = stored(first.directory)
     bench.raw = b"another disk"
     with pytest.raises(DiskError, match="was built again and is not the same"):
         bench("qcow2")
-    assert kept(first.directory) == before
+    assert stored(first.directory) == before
 
 
 def test_a_build_that_a_channel_leads_to_keeps_its_manifest(bench: Bench) -> None:
     first = bench("qcow2", "raw.zst")
     places.ChannelStore(bench.store.root).name_as(f"{first.class_}:stable", digest_of(first))
     first.path("qcow2").unlink()
-    before = kept(first.directory)
+    before = stored(first.directory)
     with pytest.raises(
         DiskError, match=r"is followed \(a channel that this store saw\), and would be another build with tar"
     ):
         bench("tar")
-    assert kept(first.directory) == before
+    assert stored(first.directory) == before
     assert bench("qcow2").path("qcow2").is_file(), "which its manifest names"
 
 
-def test_too_little_space_is_told_with_numbers(
+def test_too_little_space_is_reported_with_numbers(
     recipe: DiskRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DiskStore, "free", lambda self: 1_000_000_000)
@@ -299,7 +299,7 @@ def test_a_failed_build_leaves_nothing_and_its_directory_is_fresh_the_next_time(
         assert list(again.iterdir()) == []
 
 
-def test_a_disk_that_fills_up_in_the_middle_is_told_as_such(tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_in_the_middle_is_reported(tmp_path: Path) -> None:
     with (
         pytest.raises(DiskError, match="the disk is full; nothing is left of this build"),
         building._full_disk(tmp_path),

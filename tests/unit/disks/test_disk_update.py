@@ -20,6 +20,7 @@ from goldnode.core import program_file as nodefile
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, DiskSystem, Partition, Raw
 from goldnode.fleet import disk_update as update
+from goldnode.fleet.denylist import Denial, DeniedError, DenyList, DenyListError
 from goldnode.node.slotwrite import head as read_head
 from goldnode.node.state.domains.program import OTHER, PROGRAM
 
@@ -168,6 +169,34 @@ def test_a_disk_without_slots_is_refused(disk: BuiltDisk) -> None:
         update.open_image(replace(disk, build_id="ffff"), "it is for this test")
 
 
+def test_denied_build_is_refused_before_the_node_is_asked(
+    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOLDNODE_FLEET_STORE", str(tmp_path / "fleet.db"))
+    denial = Denial("cpu", disk.build_id, "r1", "it does not boot", "c/1", "2026-11-25T21:00:00Z")
+    listed = tmp_path / "denied.json"
+    listed.write_bytes(DenyList((denial,), 1).payload())
+    with pytest.raises(DeniedError, match=f"goldnode rollout lift {disk.build_id} --class cpu"):
+        update.open_image(disk, "a reason")
+    # The way back to it is refused too.
+    here = Here(tmp_path / "here", monkeypatch)
+    slots = {"a": row("cpu-1", build_id="1"), "b": row("cpu-0", build_id=disk.build_id)}
+    node = here.play(
+        f"""case $* in
+*"slot status"*) echo '{json.dumps(survey(slots=slots))}' ;;
+*"cat >"*) eval "$*" ;;
+esac"""
+    )
+    with pytest.raises(DeniedError):
+        update.run(node, update.DiskUpdate(None, reboot=False), print)
+    assert "slot back" not in here.log.read_text()
+    listed.write_bytes(b"{")
+    with pytest.raises(DenyListError, match="could not check"):
+        update.open_image(disk, "a reason")
+    listed.write_bytes(DenyList((), 2).payload())
+    assert update.open_image(disk, "a reason")
+
+
 def row(image: str, **more: Any) -> dict[str, Any]:
     return {
         "image": image,
@@ -202,8 +231,8 @@ def survey(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_not_sent(disk: BuiltDisk, found: Mapping[str, Any], text: str | None) -> None:
-    said = update.refusal(update.open_image(disk), found)
-    assert (said is None) if text is None else (text in str(said))
+    reported = update.refusal(update.open_image(disk), found)
+    assert (reported is None) if text is None else (text in str(reported))
 
 
 def test_the_inventory_says_how_a_node_is_reached() -> None:
@@ -259,7 +288,7 @@ ANSWER = json.dumps(
 )
 
 
-def test_an_image_goes_to_the_node_whole(
+def test_an_image_goes_to_the_node_completely(
     disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = Here(tmp_path / "here", monkeypatch)
@@ -270,9 +299,9 @@ def test_an_image_goes_to_the_node_whole(
 *"cat >"*) eval "$*" ;;
 esac"""
     )
-    said: list[str] = []
-    found = update.run(node, update.DiskUpdate(update.open_image(disk), reboot=False), said.append)
-    assert (found["next"], said) == ("b", ["3 of 3 MiB"])
+    reported: list[str] = []
+    found = update.run(node, update.DiskUpdate(update.open_image(disk), reboot=False), reported.append)
+    assert (found["next"], reported) == ("b", ["3 of 3 MiB"])
     _, _, packed = (here.place / "sent").read_bytes().partition(b"\n")
     assert (
         hashlib.sha256(gzip.decompress(packed)).hexdigest() == update.open_image(disk).first["root"]["sha256"]
@@ -360,14 +389,17 @@ def test_a_reboot_is_waited_for_until_the_image_is_good(
     disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = booting(Here(tmp_path / "here", monkeypatch), TRIED, TRIED, FINE)
-    said: list[str] = []
+    reported: list[str] = []
     assert (
-        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True, limit=60), said.append)[
+        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True, limit=60), reported.append)[
             "running"
         ]
         == "b"
     )
-    assert said == ["gpu07 boots cpu-0123456789ab", "cpu-0123456789ab is tried, 2 tries left after this one"]
+    assert reported == [
+        "gpu07 boots cpu-0123456789ab",
+        "cpu-0123456789ab is tried, 2 tries left after this one",
+    ]
 
 
 def test_a_program_that_others_can_change_is_not_asked_after_the_boot(
@@ -415,7 +447,7 @@ def test_a_fallback_is_an_error_with_its_reason_and_the_node_stays_drained(
     assert lines.index("drained") < lines.index("systemctl reboot")
 
 
-def test_a_node_that_stays_drained_is_told(
+def test_a_node_that_stays_drained_is_reported(
     disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = Here(tmp_path / "here", monkeypatch)
@@ -424,13 +456,15 @@ def test_a_node_that_stays_drained_is_told(
         "goldnode_drain_command": ["sh", "-c", "exit 3"],
         "goldnode_resume_command": ["false"],
     }
-    said: list[str] = []
+    reported: list[str] = []
     update.run(
         replace(booting(here, FINE), variables=words),
         update.DiskUpdate(update.open_image(disk), reboot=True, limit=60),
-        said.append,
+        reported.append,
     )
-    assert said[-1] == "gpu07 was out of service before, as sh says, and stays so. `false gpu07` returns it."
+    assert (
+        reported[-1] == "gpu07 was out of service before, as sh says, and stays so. `false gpu07` returns it."
+    )
 
 
 def test_a_gpu_in_use_is_a_refusal_before_anything_is_written(

@@ -41,10 +41,10 @@ def test_a_good_guest_passes_and_what_it_cannot_show_does_not(gpu: bool) -> None
         "policy.clocks.graphics_mhz",
         "policy.power_limit_watts",
     }
-    says = {f"check.says.{name}" for name in names}
+    message = {f"check.says.{name}" for name in names}
     unseen = {
         "check.unseen.time.sync",
-        *({"check.unseen.policy.host.iommu", "pending.policy.set.power_limit", *says} if gpu else ()),
+        *({"check.unseen.policy.host.iommu", "pending.policy.set.power_limit", *message} if gpu else ()),
     }
     assert ids(checks, UNVERIFIABLE) == unseen
     assert {
@@ -60,7 +60,7 @@ def test_a_good_guest_passes_and_what_it_cannot_show_does_not(gpu: bool) -> None
     assert guest.outcome([]) == FAILED, "no check at all is no pass"
 
 
-def test_what_a_real_image_told_at_its_first_boot() -> None:
+def test_what_a_real_image_reported_at_its_first_boot() -> None:
     captured = json.loads(Path(__file__).with_name("captured_cpu_only.json").read_text())
     rows = captured["wanted"]
     wanted = guest.GuestExpectations(
@@ -106,8 +106,8 @@ def findings(*rows: dict[str, Any]) -> Spoil:
     """Replace or add findings of the verdict."""
 
     def spoil(facts: Facts) -> None:
-        kept = {row["id"]: row for row in facts["verdict"]["findings"]}
-        facts["verdict"]["findings"] = list({**kept, **{row["id"]: row for row in rows}}.values())
+        stored = {row["id"]: row for row in facts["verdict"]["findings"]}
+        facts["verdict"]["findings"] = list({**stored, **{row["id"]: row for row in rows}}.values())
 
     return spoil
 
@@ -311,7 +311,7 @@ def test_each_fault_fails_its_checks_and_no_other(what: str, spoil: Spoil, expec
     assert guest.outcome(checks) == FAILED
 
 
-def test_a_real_class_whose_gpus_are_missing_says_so_and_may_be_drained() -> None:
+def test_a_real_class_whose_gpus_are_missing_reports_it_and_may_be_drained() -> None:
     facts = good.facts(gpu=True, mode="block")
     document = good.document(gpu=True, mode="block", simulated=False)
     facts["class"] = document
@@ -537,7 +537,7 @@ def test_a_missing_simulated_gpu_closes_the_gate_and_is_shown() -> None:
         assert ids(simulated.faulty(other, document), FAILED) == {expected}
 
 
-def test_the_document_for_simulated_gpus_says_so() -> None:
+def test_the_document_for_simulated_gpus_reports_it() -> None:
     changed = simulated.document_of(good.document(gpu=True, simulated=False))
     assert (changed["simulated"], changed["gate"]) == (True, "block")
     assert changed["digest"] == document_digest(changed) != good.document(gpu=True, simulated=False)["digest"]
@@ -668,14 +668,15 @@ goldnode-policy.service: Failed with result 'exit-code'."""
 
 
 @pytest.mark.parametrize(
-    ("said", "why"), [(REFUSES, "it refuses to set the others"), ("Failed with result 'exit-code'.", None)]
+    ("reported", "why"),
+    [(REFUSES, "it refuses to set the others"), ("Failed with result 'exit-code'.", None)],
 )
-def test_a_policy_refuses_where_a_gpu_was_taken_away(said: str, why: str | None) -> None:
-    assert guest.wants_gpu(SETS, said, good.facts(gpu=True)["class"], simulated=True, missing=True) == why
+def test_a_policy_refuses_where_a_gpu_was_taken_away(reported: str, why: str | None) -> None:
+    assert guest.wants_gpu(SETS, reported, good.facts(gpu=True)["class"], simulated=True, missing=True) == why
 
 
 @pytest.mark.parametrize(
-    ("gpu", "simulated", "unit", "said", "why"),
+    ("gpu", "simulated", "unit", "reported", "why"),
     [
         pytest.param(True, False, LOADS, NO_DEVICE, "the driver finds no device", id="no-device"),
         pytest.param(
@@ -723,11 +724,11 @@ def test_a_policy_refuses_where_a_gpu_was_taken_away(said: str, why: str | None)
     ],
 )
 def test_which_unit_may_fail_for_want_of_gpus(
-    gpu: bool, simulated: bool, unit: str, said: str, why: str | None
+    gpu: bool, simulated: bool, unit: str, reported: str, why: str | None
 ) -> None:
     facts = good.facts(gpu=gpu)
-    facts.update(state="degraded", failed=[unit], failures={unit: said})
-    assert guest.wants_gpu(unit, said, facts["class"], simulated) == why
+    facts.update(state="degraded", failed=[unit], failures={unit: reported})
+    assert guest.wants_gpu(unit, reported, facts["class"], simulated) == why
     checks = {check.id: check for check in guest.judge(facts, good.wanted(gpu=gpu), simulated=simulated)}
     if why is None:
         assert [checks[name].outcome for name in ("units.failed", "system.state")] == [FAILED, FAILED]

@@ -122,7 +122,7 @@ def test_an_update_that_is_older_than_this_version_is_not_used(desk: Desk) -> No
 
 
 @pytest.mark.parametrize(
-    ("site", "says"),
+    ("site", "expected"),
     [
         ("{}\n", "does not say whose facts to trust"),
         ("facts: {root: trusted.json}\n", "no repository of updates is named"),
@@ -131,12 +131,12 @@ def test_an_update_that_is_older_than_this_version_is_not_used(desk: Desk) -> No
         ("facts: {source: repository}\n", "root"),
     ],
 )
-def test_a_site_file_that_does_not_fit(desk: Desk, site: str, says: str) -> None:
+def test_a_site_file_that_does_not_fit(desk: Desk, site: str, expected: str) -> None:
     desk.publish("--root-key", desk.root)
     desk.site.write_text(site)
     done = desk.run("update")
     assert done.exit_code != 0
-    assert says in done.output
+    assert expected in done.output
     assert "Traceback" not in done.output
 
 

@@ -36,10 +36,10 @@ def test_a_product_name_is_a_model(name: str, sku: str) -> None:
 
 
 def test_every_product_name_is_of_exactly_one_model() -> None:
-    plain = Counter(name.removeprefix("NVIDIA ") for name, _ in NAMES)
-    assert [name for name, count in plain.items() if count > 1] == []
+    bare = Counter(name.removeprefix("NVIDIA ") for name, _ in NAMES)
+    assert [name for name, count in bare.items() if count > 1] == []
     assert {name for name, sku in NAMES if facts.gpu(name).sku != sku} == set()
-    assert {name for name in plain if name in facts.gpus() and facts.gpu(name).sku != name} == set()
+    assert {name for name in bare if name in facts.gpus() and facts.gpu(name).sku != name} == set()
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_a_class_of_a_catalogs_model_is_judged(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says"),
+    ("text", "line", "message"),
     [
         pytest.param(
             GPUS.replace("X900-PCIE-96GB", "L4"), 5, '"L4" is in goldnode\'s facts.*overrides', id="twice"
@@ -143,13 +143,13 @@ def test_a_class_of_a_catalogs_model_is_judged(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_a_wrong_file_of_a_catalog(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: int, says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: int, message: str
 ) -> None:
     place = catalog(tmp_path, monkeypatch, gpus=text)
     (fault,) = facts.site_faults()
     assert (fault.file, fault.line) == (str(place / "gpus.yml"), line), fault
     assert fault.remedy
-    assert re.search(says, str(fault)), fault
+    assert re.search(message, str(fault)), fault
     assert facts.gpu("L4").memory_mib == 23034, "goldnode's own facts are as they were"
 
 
@@ -176,11 +176,11 @@ def test_rows_of_a_catalog_are_audited_with_goldnodes(
     place = catalog(
         tmp_path, monkeypatch, gpus=GPUS.replace("'10de:9999'", "'10de:27b8'").replace("'11.8'", "'11.0'")
     )
-    told = [str(fault.error()) for fault in audit.site_faults()]
-    assert len(told) == 2, told
-    assert all(text.startswith(f"{place}/gpus.yml:5: ") for text in told), told
-    assert any("PCI id 10de:27b8 is of two models" in text for text in told)
-    assert any("first CUDA 11.0, but 11.8 in cuda.yml" in text for text in told)
+    reported = [str(fault.error()) for fault in audit.site_faults()]
+    assert len(reported) == 2, reported
+    assert all(text.startswith(f"{place}/gpus.yml:5: ") for text in reported), reported
+    assert any("PCI id 10de:27b8 is of two models" in text for text in reported)
+    assert any("first CUDA 11.0, but 11.8 in cuda.yml" in text for text in reported)
 
 
 def test_check_catalog_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,6 +144,7 @@ class FakeKubectl:
     version: int = 1
     between: Callable[[], None] | None = None  # happens between the next look and the change after it
     managed: bool = True
+    pods: list[str] = field(default_factory=list)  # kinds of their controllers
     steps: Steps = field(default_factory=Steps)
     asked: list[str] = field(default_factory=list)
 
@@ -166,6 +167,8 @@ class FakeKubectl:
     def answer(self, argv: list[str]) -> str:
         if argv[1:3] == ["get", "nodes"]:
             return json.dumps({"items": [self.node()] if self.unschedulable else []})
+        if argv[1:3] == ["get", "pods"]:
+            return "".join(f"n1   2026-09-21T14:00:00Z   <none>   {kind}\n" for kind in self.pods)
         if argv[1] == "get":
             return json.dumps(self.node())
         if argv[1] == "patch":
@@ -184,6 +187,7 @@ class FakeKubectl:
             self.cordon(bool(patch["spec"]["unschedulable"]), "goldnode")
         elif argv[1] == "drain":
             self.cordon(True, "kubectl-drain")
+            self.pods = [kind for kind in self.pods if kind == "DaemonSet"]
         return ""
 
     def cordon(self, value: bool, manager: str) -> None:
@@ -792,3 +796,19 @@ def test_a_scheduler_that_does_not_answer_is_told_once(tmp_path: Path) -> None:
         left("slurm", "n1", "", tmp_path, lambda: SlurmDrainer(run=broken))
     assert left("slurm", "n2", "", tmp_path, lambda: SlurmDrainer(run=broken)) == ""
     assert "cannot be read" in left("slurm", "n3", "{", tmp_path, lambda: SlurmDrainer(run=broken))
+
+
+def test_a_drain_that_does_not_wait_leaves_the_jobs_to_slurm() -> None:
+    slurm = FakeSlurm(jobs=1000)
+    run = identity.rollout_run("r1")
+    drainer = SlurmDrainer(run=slurm, sleep=lambda seconds: pytest.fail("it waited"))
+    busy = drainer.drain("n1", "rollout r1", caller(run, waits=False))
+    assert (busy.in_service, busy.ours, busy.empty) == (True, True, False)
+    held = mark(slurm.reason)
+    assert held is not None
+    assert held.run == run
+    slurm.jobs = 0
+    assert drainer.drain("n1", "rollout r1", caller(run, waits=False)).empty, (
+        "another controller continues it"
+    )
+    assert "empty" not in busy.to_json()

@@ -92,6 +92,8 @@ def test_every_variable_that_is_used_is_known() -> None:
     places = [
         ROOT / "site.yml",
         ROOT / "rollback.yml",
+        ROOT / "rollout.yml",
+        *(ROOT / "rollout").glob("*.yml"),
         *(ROOT / "roles").rglob("*.yml"),
         *(ROOT / "src/goldnode/ansible").rglob("*.py"),
     ]
@@ -99,7 +101,7 @@ def test_every_variable_that_is_used_is_known() -> None:
         used |= set(
             re.findall(r"(?<![\w$/])((?:goldnode|sanity)_[a-z_]+)\b", path.read_text(encoding="utf-8"))
         )
-    plugins = {"goldnode_class", "goldnode_report", "goldnode_state", "goldnode_drain"}
+    plugins = {"goldnode_class", "goldnode_report", "goldnode_rollout", "goldnode_state", "goldnode_drain"}
     assert (told | used) - set(SETTINGS) - set(OWN) - plugins <= {
         "goldnode_modules",
         "goldnode_drian",

@@ -188,21 +188,15 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
 
     def make_root(
-        repository: Path,
-        packages: Sequence[str],
-        codename: str,
-        hooks: object,
-        epoch: int,
-        into: Path,
-        *,
-        work: Path,
+        repository: Path, packages: Sequence[str], plan: engines.RootPlan, into: Path, *, work: Path
     ) -> None:
+        codename = plan.codename
         made.append(codename)
         with tarfile.open(into, "w") as tar:
             for name in ("etc", "usr", "usr/bin", "usr/lib", "usr/local", "etc/os-release"):
                 kind = tarfile.REGTYPE if "release" in name else tarfile.DIRTYPE
                 info = tarfile.TarInfo(name)
-                info.type, info.mode, info.mtime = kind, 0o755, epoch
+                info.type, info.mode, info.mtime = kind, 0o755, plan.epoch
                 info.size = len(codename) if kind == tarfile.REGTYPE else 0
                 tar.addfile(info, io.BytesIO(codename.encode()))
 

@@ -23,8 +23,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.unit.vulnerability_samples import vulnerability_report
+
 from goldnode import evidence
 from goldnode.evidence import signatures
+from goldnode.oci.identity import step_of
 from goldnode.oci.layout import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, Layout, canonical, digest_of
 from goldnode.oci.registry import Registry, RegistryOptions
 
@@ -74,12 +77,15 @@ def make_image(
     }
     if parts is not None:
         own["parts"] = parts
-    found = {f"io.goldnode.{key}": value for key, value in (own | dict(labels or {})).items()}
+    own |= dict(labels or {})
+    found = {f"io.goldnode.{key}": value for key, value in own.items()}
+    name = "-".join(own[key] for key in ("backend", "runtime", "flavour", "os"))
     config = {
         "architecture": "amd64",
         "os": "linux",
         "config": {"Labels": found},
         "rootfs": {"type": "layers", "diff_ids": diffs},
+        "history": [{"created_by": "goldnode root"}, {"created_by": step_of(name)}],
     }
     manifest = {
         "schemaVersion": 2,
@@ -127,8 +133,10 @@ def prove(
     }
     layout.attach(digest, evidence.SMOKE, canonical({"tiers": tiers, "simulated": simulated}))
     if papers:
-        for kind in (evidence.CYCLONEDX, evidence.SPDX, evidence.PROVENANCE, evidence.VULNERABILITIES):
-            layout.attach(digest, kind, canonical({"about": digest, "kind": kind, "state": vulnerabilities}))
+        for kind in (evidence.CYCLONEDX, evidence.SPDX, evidence.PROVENANCE):
+            layout.attach(digest, kind, canonical({"about": digest, "kind": kind}))
+        report = vulnerability_report(digest, vulnerabilities)
+        layout.attach(digest, evidence.VULNERABILITIES, canonical(report))
     if signed:
         sign(layout, digest, key)
 
@@ -154,6 +162,18 @@ def sign(layout: Layout, digest: str, key: Path) -> None:
 def make_key(directory: Path, name: str = "key") -> tuple[Path, Path]:
     """A new ed25519 key: secret and public file."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return _write_key(directory, name, Ed25519PrivateKey.generate())
+
+
+def make_ecdsa_key(directory: Path, name: str = "key") -> tuple[Path, Path]:
+    """A new ECDSA P-256 key: secret and public file."""
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+
+    return _write_key(directory, name, generate_private_key(SECP256R1()))
+
+
+def _write_key(directory: Path, name: str, key: Any) -> tuple[Path, Path]:
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
         NoEncryption,
@@ -161,7 +181,6 @@ def make_key(directory: Path, name: str = "key") -> tuple[Path, Path]:
         PublicFormat,
     )
 
-    key = Ed25519PrivateKey.generate()
     secret, public = directory / f"{name}.pem", directory / f"{name}.pub"
     secret.touch(0o600)
     secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

@@ -15,6 +15,7 @@ from goldnode.images import build
 from goldnode.images.build import Builder, differing, twice
 from goldnode.images.recipe import ImageRecipe
 from goldnode.oci import layers
+from goldnode.oci.identity import identity
 
 RUNTIME, DEVEL = "cuda-12.4.1-runtime-debian12", "cuda-12.4.1-devel-debian12"
 BASE, OTHER = "cuda-12.4.1-base-debian12", "cuda-13.0.0-base-debian13"
@@ -62,6 +63,9 @@ def test_the_whole_matrix(world: World, roots: list[str]) -> None:
     assert not any(path.startswith("run/") for path in image.members)
     assert image.members["etc/ld.so.cache"].info.mtime == wanted[0].epoch
     assert len(image.config["history"]) == len(image.layers) == len(image.config["rootfs"]["diff_ids"])
+    assert {identity(world.store.layout.image(item.ref).config).ref for item in wanted} == {
+        item.ref for item in wanted
+    }
 
 
 def test_layers_are_shared(world: World) -> None:

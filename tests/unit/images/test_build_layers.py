@@ -264,7 +264,7 @@ def test_an_outline_is_what_ldconfig_reads(tmp_path: Path) -> None:
             if kind == "whole":
                 place.write_bytes(library())
             else:
-                shape = outline(io.BytesIO(library()))
+                shape = outline(library())
                 assert shape is not None
                 draw(shape, place)
                 assert place.stat().st_size == len(library())
@@ -296,11 +296,7 @@ def test_links_for_names_that_programs_ask_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF\x01\x01" + bytes(80), b"#!/bin/sh\n" * 20, library()[:100]])
 def test_what_has_no_outline(data: bytes) -> None:
-    if data[:5] == b"\x7fELF\x02":
-        with pytest.raises(struct.error):
-            outline(io.BytesIO(data))
-    else:
-        assert outline(io.BytesIO(data)) is None
+    assert outline(data) is None
 
 
 def test_an_engines_layer_made_even() -> None:

@@ -23,6 +23,7 @@ from tests.unit.images.registries import (
     running,
     sign,
 )
+from tests.unit.vulnerability_samples import vulnerability_report
 
 from goldnode import evidence
 from goldnode.channels.history import CHANNELS, ChannelLine, line_of, read
@@ -31,7 +32,7 @@ from goldnode.channels.requirements import NO_SOAK, Approval, RequirementWaiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
 from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
-from goldnode.images.publish import pull
+from goldnode.images.pull import pull
 from goldnode.oci.layout import Layout, canonical
 from goldnode.oci.registry import UnreachableError, where
 
@@ -236,9 +237,9 @@ class TestGates:
         assert world.stands() == {"candidate": "c", "canary": "b", "stable": "a"}
         with pytest.raises(ImageError, match=r"order: stable was rolled back from it"):
             world.promote("b", "known-good")
-        world.promote("a", "known-good")
+        world.promote("a", "known-good", reason="it was not at fault")
         # What is promoted there again, or what the rollback itself leads to, stands there.
-        world.promote("c", "canary")
+        world.promote("c", "canary", reason="fixed")
         world.promote("c", "stable")
         # Several steps at once: what was passed is out as well.
         world.rollback(channel="canary", to=world.digests["a"])
@@ -277,9 +278,8 @@ class TestGates:
 
     def test_a_report_that_was_made_with_a_database_counts_beside_one_without(self, world: World) -> None:
         world.publish("a", vulnerabilities="not_checked")
-        world.layout.attach(
-            world.digests["a"], evidence.VULNERABILITIES, canonical({"state": "partly_checked"})
-        )
+        report = vulnerability_report(world.digests["a"], "partly_checked")
+        world.layout.attach(world.digests["a"], evidence.VULNERABILITIES, canonical(report))
         sign(world.layout, world.digests["a"], world.keys[0])
         world.server.load(world.layout, world.digests["a"], "gpu/cuda", world.tag("a"))
         world.all_the_way("a")
@@ -628,7 +628,13 @@ class TestRollback:
         assert moved.stands() == moved.said() == {"stable": "a"}
         with pytest.raises(ImageError, match=r"pointed to nothing before"):
             moved.rollback()
-        moved.promote("c", "stable", waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS])
+        again = {"waivers": [RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS]}
+        with pytest.raises(
+            ImageError, match=r"not promoted to stable: stable was rolled back from it.*--reason WHY"
+        ):
+            moved.promote("c", "stable", **again)
+        done = moved.promote("c", "stable", **again, reason="the load was at fault")
+        assert any(note.endswith("promoted again: the load was at fault") for note in done.notes)
         moved.rollback()
         assert moved.stands()["stable"] == "a"
 

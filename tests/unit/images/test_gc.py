@@ -15,10 +15,11 @@ from goldnode.channels.history import line_of
 from goldnode.channels.moves import Move
 from goldnode.channels.requirements import NO_SOAK, RequirementWaiver
 from goldnode.core.errors import ImageError
+from goldnode.evidence import cosign
 from goldnode.evidence.signatures import load_public, load_signer
 from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
 from goldnode.images.gc import collect, collect_registry, needed
-from goldnode.images.publish import ImagePublication, publish
+from goldnode.images.publish import ImagePublication, PublishedImage, publish, push_evidence
 from goldnode.oci.layout import Layout, OciImage
 from goldnode.oci.registry import UnreachableError, referrers_tag, where
 
@@ -215,6 +216,22 @@ class TestRegistry:
         assert subjects == []
         for name in "ab":
             assert len(place.repository(next(iter(place.lines("cuda")))).referrers(digests[name])[0]) == 5
+
+    def test_the_tags_of_cosign_go_with_their_image_and_stay_with_it(
+        self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
+        server, trust = self.server, load_public(keys[1])
+        target = place.repository(line_of("cuda", ref("a").partition(":")[2]))
+        to_stable(layout, keys, "a", "b", place=place)
+        for name in BUILDS:
+            digest = layout.refs()[ref(name)].digest
+            cosign.attach(layout, digest, str(target), ref(name), load_signer(keys[0]))
+            push_evidence(layout, digest, target, PublishedImage("", digest))
+        collect_registry(place, layout, ["cuda"], NeededContent(), trust, Collection(now=NOW))
+        tags = {tag for tag in target.tags() if tag.startswith("sha256-")}
+        stays = [f"sha256-{layout.refs()[ref(name)].digest[7:]}" for name in "ab"]
+        listed = [] if server.api else stays
+        assert tags == {*listed, *(f"{tag}.{suffix}" for tag in stays for suffix in ("att", "sig"))}
 
     def test_what_another_machine_promotes_meanwhile_stays(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path], tmp_path: Path

@@ -350,3 +350,52 @@ def test_a_new_cudnn_is_a_new_build_of_what_holds_it_alone(
         after = builds(name)
         above = {row.name for row in rows if name in [below.name for below in own.chain(row.name)]}
         assert {other for other in after if after[other] != before[other]} == above, name
+
+
+SITE = """\
+matrix: 1
+extends: goldnode
+licences:
+  ours: {title: LicenseRef-Ours, redistribution: private, note: ours}
+backends:
+  cpu:
+    releases:
+      - version: "7"
+        os: [debian12]
+        components:
+          tool: {version: 1.2.3, wheel: packaging, licence: ours}
+        flavours:
+          team1: {parent: cpu-1-runtime, components: [tool]}
+"""
+
+
+def test_site_matrix_adds_images_and_keeps_our_locks(tmp_path: Path, own: ImageMatrix) -> None:
+    (tmp_path / "site.yml").write_text(SITE)
+    found = load_matrix(tmp_path / "site.yml")
+    row = found.row("cpu-7-team1-debian12")
+    assert row.locks == tmp_path / "locks"
+    assert (row.purity, row.title, row.redistribution) == (
+        "cpu",
+        "Debian without a GPU runtime, team1",
+        "private",
+    )
+    assert row.parts["openblas"] == own.row("cpu-1-runtime-debian12").parts["openblas"]
+    assert {name: found.row(name) for name in own.images} == own.images
+    assert find_lock(found.row("cpu-1-base-debian12")) == find_lock(own.row("cpu-1-base-debian12"))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ('version: "7"', 'version: "1"', "declared twice"),
+        ("  ours: {", "  debian: {", "declared by goldnode's own matrix"),
+        ("parent: cpu-1-runtime", "parent: cpu-1-runtme", "not in the matrix"),
+        ("extends: goldnode", "extends: other", "extends"),
+        ("extends: goldnode\n", "", 'backend "cpu" has no title'),
+    ],
+)
+def test_faults_of_a_site_matrix(tmp_path: Path, right: str, wrong: str, message: str) -> None:
+    text = SITE.replace(right, wrong).replace("team1:", "base:" if "twice" in message else "team1:")
+    (tmp_path / "site.yml").write_text(text)
+    with pytest.raises(ImageError, match=message):
+        load_matrix(tmp_path / "site.yml")

@@ -28,7 +28,8 @@ from goldnode import evidence
 from goldnode.channels.requirements import RequirementWaiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public
-from goldnode.images.publish import ImagePublication, PublishedImage, find, publish, pull
+from goldnode.images.publish import ImagePublication, PublishedImage, find, publish
+from goldnode.images.pull import ImagePull, pull
 from goldnode.images.requirements import PUBLICATION
 from goldnode.oci.layout import INDEX, Layout, OciImage, canonical
 from goldnode.oci.registry import UnreachableError, where
@@ -136,6 +137,59 @@ def test_a_lost_answer_to_the_last_write_is_no_failure(
     simulated.rules.append(once("lost", f"^PUT .*{TAG}$"))
     send(layout, ref, simulated, keys)
     assert simulated.tag("gpu/cuda", TAG) == digest
+
+
+class TestLayersThatTheRegistryHas:
+    """A registry hashes a blob when it arrives. Later it may have lost or changed bytes."""
+
+    @pytest.fixture
+    def published(self, simulated: Simulated, layout: Layout, keys: tuple[Path, Path]) -> tuple[str, str]:
+        ref, digest = image(layout, keys, papers=False)
+        send(layout, ref, simulated, keys)
+        return ref, OciImage(layout, digest).layers[1].digest
+
+    def alter(self, simulated: Simulated, layer: str) -> None:
+        size = len(simulated.blobs["gpu/cuda", layer])
+        simulated.tampered[layer] = b"x" * size
+
+    def test_an_altered_layer_of_the_same_size_is_refused(
+        self, simulated: Simulated, layout: Layout, keys: tuple[Path, Path], published: tuple[str, str]
+    ) -> None:
+        ref, layer = published
+        self.alter(simulated, layer)
+        with pytest.raises(ImageError, match=rf"blob {layer} .* is altered.*[Dd]elete it from the registry"):
+            send(layout, ref, simulated, keys)
+
+    def test_another_image_with_an_altered_layer_gets_no_tag(
+        self, simulated: Simulated, layout: Layout, keys: tuple[Path, Path], published: tuple[str, str]
+    ) -> None:
+        shared = OciImage(layout, layout.refs()[published[0]].digest).layers[0].digest
+        self.alter(simulated, shared)
+        ref, _ = image(layout, keys, build="ba9876543210", content=b"two", papers=False)
+        with pytest.raises(ImageError, match=rf"blob {shared} .* is altered"):
+            send(layout, ref, simulated, keys)
+        assert simulated.tag("gpu/cuda", ref.partition(":")[2]) is None
+
+    def test_a_layer_is_read_once_in_seven_days(
+        self, simulated: Simulated, layout: Layout, keys: tuple[Path, Path], published: tuple[str, str]
+    ) -> None:
+        ref, layer = published
+        first = dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
+
+        def reads(days: float, **given: Any) -> int:
+            simulated.log.clear()
+            send(layout, ref, simulated, keys, now=first + dt.timedelta(days=days), **given)
+            return sum(str(request) == f"GET /v2/gpu/cuda/blobs/{layer}" for request in simulated.log)
+
+        assert [reads(0), reads(6.9), reads(7), reads(7, full=True), reads(0)] == [1, 0, 1, 1, 1]
+
+    def test_a_layer_that_ends_early_is_refused(
+        self, simulated: Simulated, layout: Layout, keys: tuple[Path, Path], published: tuple[str, str]
+    ) -> None:
+        ref, layer = published
+        simulated.rules.append(once("cut", f"^GET .*{layer}", 10))
+        with pytest.raises(UnreachableError, match=rf"{layer} .* cannot be read back: it ends after \d+ of"):
+            send(layout, ref, simulated, keys)
 
 
 class TestImmutableTags:
@@ -377,7 +431,7 @@ class TestGates:
         self, plain: Simulated, layout: Layout, keys: tuple[Path, Path], label: str
     ) -> None:
         ref, _ = image(layout, keys, labels={label: "another"})
-        with pytest.raises(ImageError, match=f"says {label} .* says another"):
+        with pytest.raises(ImageError, match=r"the name is cuda:12.* the labels of the image say .*another"):
             send(layout, ref, plain, keys)
 
 
@@ -455,6 +509,23 @@ class TestPull:
             pull(third, target, published)
         assert {name: row.digest for name, row in third.refs().items()} == {ref: own}
 
+    @pytest.mark.parametrize(
+        "labels", [{"build-id": "ba9876543210"}, {"backend": "rocm"}, {"runtime": "12.6.3"}, {"backend": ""}]
+    )
+    def test_an_immutable_tag_with_another_image_is_refused(
+        self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str, labels: dict[str, str]
+    ) -> None:
+        _, foreign = make_image(layout, labels=labels, content=b"foreign")
+        simulated.load(layout, foreign, "gpu/cuda", TAG)
+        other = Layout(tmp_path / "other")
+        with pytest.raises(
+            ImageError, match=rf"{TAG} is {foreign}.*a tag of this form is immutable.*by digest"
+        ):
+            pull(other, simulated.client().repository("gpu/cuda"), TAG)
+        assert other.refs() == {}
+        assert not any(other.has(row.digest) for row in OciImage(layout, foreign).layers)
+        pull(other, simulated.client().repository("gpu/cuda"), foreign)
+
     @pytest.mark.parametrize("labels", [{"build-id": "candidate", "runtime": "12.4"}, {"backend": ""}])
     def test_labels_that_are_no_immutable_name_give_none(
         self, plain: Simulated, layout: Layout, tmp_path: Path, labels: dict[str, str]
@@ -503,9 +574,26 @@ class TestPull:
         target.put_manifest(
             "multi", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}), INDEX
         )
-        assert pull(Layout(tmp_path / "other"), target, "multi", system="linux/amd64").digest == published
+        assert (
+            pull(Layout(tmp_path / "other"), target, "multi", ImagePull(system="linux/amd64")).digest
+            == published
+        )
+        # The tag of an index states the beginning of its digest.
+        right, wrong = (
+            f"12.4.1-runtime-debian12-index-{end}" for end in (str(target.digest("multi"))[7:19], BUILD)
+        )
+        for tag in (right, wrong):
+            simulated.named["gpu/cuda", tag] = str(target.digest("multi"))
+        assert (
+            pull(Layout(tmp_path / "other"), target, right, ImagePull(system="linux/amd64")).digest
+            == published
+        )
+        with pytest.raises(
+            ImageError, match=rf"is not the index whose digest begins with {BUILD}: the tag was moved"
+        ):
+            pull(Layout(tmp_path / "other"), target, wrong, ImagePull(system="linux/amd64"))
         with pytest.raises(ImageError, match=r"no image for linux/arm64"):
-            pull(Layout(tmp_path / "other"), target, "multi", system="linux/arm64")
+            pull(Layout(tmp_path / "other"), target, "multi", ImagePull(system="linux/arm64"))
 
 
 def test_a_name_of_the_matrix_stands_for_its_one_build(layout: Layout) -> None:

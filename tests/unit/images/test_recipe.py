@@ -182,7 +182,7 @@ def test_a_parent_that_is_missing_is_refused(world: World) -> None:
 
 def test_big_wheels_are_layers_of_their_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(group) for group in recipes(world)["cuda-12.4.1-runtime-debian12"].groups] == [2]
-    monkeypatch.setattr("goldnode.images.recipe.OWN_LAYER", 10)
+    monkeypatch.setattr("goldnode.images.layercache.OWN_LAYER", 10)
     assert [len(group) for group in recipes(world)["cuda-12.4.1-runtime-debian12"].groups] == [1, 1]
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import yaml
 from tests.unit.node.test_metrics import CAPTURE, finding, verdict
 
+from goldnode.fleet.service import metrics as fleet_metrics
 from goldnode.node import drained, gate
 from goldnode.node.host import Host
 from goldnode.node.serve import metrics, shims
@@ -275,7 +277,7 @@ def test_the_plugin_says_one_line(node: Node, code: Any, reasons: list[str], rc:
     assert done.stdout.rstrip("\n").isprintable()
 
 
-def test_the_plugin_does_not_know_what_nobody_has_checked(node: Node) -> None:
+def test_the_plugin_does_not_know_what_no_one_has_checked(node: Node) -> None:
     cases: list[dict[str, Any]] = [
         {"age": current.LIMIT + 60},
         {"age": -1000},
@@ -331,9 +333,9 @@ def test_a_verdict_that_cannot_be_written_leaves_no_earlier_one(
 
 def test_labels_are_what_kubernetes_takes(node: Node) -> None:
     labels = (INTEGRATIONS / "kubernetes/labels").read_text()
-    told = verdict(**{"class": "h100_sxm5", "class_digest": "sha256:" + "ab" * 32})
+    reported = verdict(**{"class": "h100_sxm5", "class_digest": "sha256:" + "ab" * 32})
     (node.root / "run/metrics.prom").write_text(
-        metrics.text(told, {**CAPTURE, "driver": {"loaded": "580.82 -x/", "cuda": "13.0"}})
+        metrics.text(reported, {**CAPTURE, "driver": {"loaded": "580.82 -x/", "cuda": "13.0"}})
     )
     assert node.run(labels).stdout.splitlines() == [
         "goldnode/class=h100_sxm5",
@@ -341,7 +343,9 @@ def test_labels_are_what_kubernetes_takes(node: Node) -> None:
         "goldnode/driver=580.82_-x",
         "goldnode/cuda=13.0",
     ]
-    (node.root / "run/metrics.prom").write_text(metrics.text({**told, "class": 'x"}\\' + "y" * 100}, None))
+    (node.root / "run/metrics.prom").write_text(
+        metrics.text({**reported, "class": 'x"}\\' + "y" * 100}, None)
+    )
     patch = json.loads(node.run(labels, "--patch").stdout)["metadata"]["labels"]
     assert set(patch) == {"goldnode/class", "goldnode/class-hash", "goldnode/driver", "goldnode/cuda"}
     assert patch["goldnode/cuda"] is None
@@ -367,20 +371,26 @@ def test_the_rights_are_those_that_labels_need() -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_promtool_passes_the_rules() -> None:
-    for words in (("check", "rules", "goldnode.rules.yml"), ("test", "rules", "goldnode.test.yml")):
+@pytest.mark.parametrize("name", ["goldnode", "goldnode-fleet"])
+def test_promtool_passes_the_rules(name: str) -> None:
+    for words in (("check", "rules", f"{name}.rules.yml"), ("test", "rules", f"{name}.test.yml")):
         done = subprocess.run(
             ["promtool", *words], cwd=INTEGRATIONS / "prometheus", capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_rule_has_a_test_and_asks_for_metrics_that_exist() -> None:
-    rules = yaml.safe_load((INTEGRATIONS / "prometheus/goldnode.rules.yml").read_text())["groups"][0]["rules"]
-    tests = yaml.safe_load((INTEGRATIONS / "prometheus/goldnode.test.yml").read_text())["tests"]
+@pytest.mark.parametrize(
+    ("name", "known"), [("goldnode", metrics.METRICS), ("goldnode-fleet", fleet_metrics.METRICS)]
+)
+def test_every_rule_has_a_test_and_asks_for_metrics_that_exist(
+    name: str, known: Mapping[str, object]
+) -> None:
+    rules = yaml.safe_load((INTEGRATIONS / f"prometheus/{name}.rules.yml").read_text())["groups"][0]["rules"]
+    tests = yaml.safe_load((INTEGRATIONS / f"prometheus/{name}.test.yml").read_text())["tests"]
     assert {rule["alert"] for rule in rules} == {
         row["alertname"] for test in tests for row in test["alert_rule_test"]
     }
     for rule in rules:
         names = set(re.findall(r"goldnode_[a-z_]+", rule["expr"]))
-        assert names <= set(metrics.METRICS), rule["alert"]
+        assert names <= set(known), rule["alert"]

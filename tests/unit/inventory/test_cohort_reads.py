@@ -47,7 +47,10 @@ class FakeDocuments:
         return ["a", "b"]
 
     def cohort(self, name: str, classes: list[str]) -> dict[str, Any]:
-        return {"refusals": [{"code": "cohort-driver", "message": f"{name}: {classes}"}], "told": ["a line"]}
+        return {
+            "refusals": [{"code": "cohort-driver", "message": f"{name}: {classes}"}],
+            "messages": ["a line"],
+        }
 
 
 def host(name: str, cohort: str | None) -> dict[str, Any]:

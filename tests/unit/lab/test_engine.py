@@ -32,7 +32,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize(
-    ("error", "installed", "host", "said"),
+    ("error", "installed", "host", "reported"),
     [
         ("Permission denied", True, None, "refuses this user. Run as root, or join the group docker"),
         (
@@ -51,7 +51,7 @@ class Recorder:
     ],
 )
 def test_no_engine_is_explained(
-    monkeypatch: pytest.MonkeyPatch, error: str, installed: bool, host: str | None, said: str
+    monkeypatch: pytest.MonkeyPatch, error: str, installed: bool, host: str | None, reported: str
 ) -> None:
     def fail(**_: object) -> None:
         raise DockerException(f"Error while fetching server API version: {error}")
@@ -63,7 +63,7 @@ def test_no_engine_is_explained(
         monkeypatch.setenv("DOCKER_HOST", host)
     with pytest.raises(engine.EngineError) as caught:
         engine.connect()
-    assert said.casefold() in str(caught.value).casefold()
+    assert reported.casefold() in str(caught.value).casefold()
 
 
 def test_missing_tools_are_named_by_package(tmp_path: Path) -> None:
@@ -107,16 +107,16 @@ def test_a_refusal_installs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_is_installed_is_said_first(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+def test_what_is_installed_is_reported_first(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     """With --yes, and where nobody could be asked."""
-    said: list[str] = []
+    reported: list[str] = []
     run = Recorder()
     monkeypatch.setattr("subprocess.run", run)
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/apt-get")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    engine.install(["gpg"], yes=terminal, say=said.append)
-    assert said == ["will install with apt-get: gpg"]
+    engine.install(["gpg"], yes=terminal, say=reported.append)
+    assert reported == ["will install with apt-get: gpg"]
     assert [call[:2] for call in run.calls] == [["apt-get", "update"], ["apt-get", "install"]]
 
 
@@ -140,7 +140,7 @@ def test_only_a_dockerd_of_ours_is_stopped(tmp_path: Path, record: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pid", "kept"),
+    ("pid", "stored"),
     [
         ("1", False),
         ("0", False),
@@ -148,10 +148,10 @@ def test_only_a_dockerd_of_ours_is_stopped(tmp_path: Path, record: str) -> None:
         pytest.param(str(os.getpid()), True, id="this process"),
     ],
 )
-def test_the_pid_file_of_a_killed_daemon_is_forgotten(tmp_path: Path, pid: str, kept: bool) -> None:
+def test_the_pid_file_of_a_killed_daemon_is_forgotten(tmp_path: Path, pid: str, stored: bool) -> None:
     record = tmp_path / "docker.pid"
     record.write_text(pid)
     own = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
     engine.forget_dead(record, own)
-    assert record.exists() is kept
+    assert record.exists() is stored
     engine.forget_dead(tmp_path / "absent.pid", own)

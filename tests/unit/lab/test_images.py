@@ -55,7 +55,7 @@ def test_no_image_holds_openssl(os_name: str, flavour: str) -> None:
     assert len(packages) == len(set(packages))
 
 
-def test_an_https_mirror_brings_the_certificates_apt_needs() -> None:
+def test_an_https_mirror_needs_the_certificates_apt_needs() -> None:
     assert "ca-certificates" in images.recipe("debian12", "bare", site("https")).packages
 
 
@@ -67,9 +67,9 @@ def test_bare_images_have_sources_and_warm_ones_none() -> None:
 
 
 def test_a_node_whose_builds_share_a_cache_is_else_a_bare_one() -> None:
-    plain, cached = (images.recipe("debian13", flavour, site()) for flavour in ("bare", images.CCACHE))
-    assert set(cached.packages) - set(plain.packages) == {"ccache"}
-    added = {path: text for path, text in cached.overlay if (path, text) not in plain.overlay}
+    basic, cached = (images.recipe("debian13", flavour, site()) for flavour in ("bare", images.CCACHE))
+    assert set(cached.packages) - set(basic.packages) == {"ccache"}
+    added = {path: text for path, text in cached.overlay if (path, text) not in basic.overlay}
     assert added.pop("etc/environment") == "DEBIAN_KERNEL_USE_CCACHE=1\n"
     assert list(added) == ["etc/ccache.conf"]
 

@@ -83,7 +83,7 @@ def test_output_that_breaks_off_is_no_output(data: bytes) -> None:
         nodes.unframed(data)
 
 
-def test_a_command_whose_end_never_comes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_whose_end_never_comes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "EXIT_SECONDS", 0.0)
     with pytest.raises(nodes.LabError, match="does not say how sleep on a1 ended"):
         node_of(None, None, None).run("sleep")
@@ -174,7 +174,7 @@ def test_what_an_engine_inside_a_node_needs(
     assert (f"{images.LABEL}.engine" in options["labels"]) == engine
 
 
-def test_a_server_that_runs_is_kept_with_its_address(tmp_path: Path) -> None:
+def test_a_server_that_runs_is_stored_with_its_address(tmp_path: Path) -> None:
     running = FakeContainer("demo", "archive", "-", 1)
     server = lab(tmp_path, running).serve(tmp_path, keep=True)
     assert server.container is cast(Container, running)

@@ -57,9 +57,9 @@ def test_converge_is_the_projects_own_playbook() -> None:
 )
 def test_molecule_finds_the_same_code_as_ansible_cfg(variable: str, setting: str) -> None:
     lines = (ROOT / "ansible.cfg").read_text().splitlines()
-    said = dict(line.split(" = ", 1) for line in lines if " = " in line)
+    reported = dict(line.split(" = ", 1) for line in lines if " = " in line)
     path = place(BASE["ansible"]["env"][variable])
-    assert path == ROOT / said[setting]
+    assert path == ROOT / reported[setting]
     assert path.is_dir()
 
 

@@ -16,7 +16,7 @@ from tests.simulators.apt_archive import elf
 from tests.simulators.apt_archive.debs import Deb
 from tests.unit.catalog.test_accept_reject import FILES, write
 from tests.unit.catalog.test_class_document import DAY, LOCK, package
-from tests.unit.catalog.test_class_document import SITE as PLAIN
+from tests.unit.catalog.test_class_document import SITE as BASE_SITE
 
 from goldnode.classdoc.compile import class_document
 from goldnode.classdoc.load import load_catalog
@@ -97,7 +97,7 @@ def module(name: str = "nvidia", **more: str) -> bytes:
     return elf.module([(key, value) for key, value in (fields | more).items() if value])
 
 
-def kept(directory: Path, **files: bytes) -> Path:
+def stored(directory: Path, **files: bytes) -> Path:
     (directory / "modules").mkdir(parents=True)
     for name, content in files.items():
         (directory / "modules" / f"{name.replace('_', '-')}.ko").write_bytes(content)
@@ -127,7 +127,7 @@ def made(
     **more: Any,
 ) -> modpackage.ModulePackage:
     directory.mkdir()
-    out = kept(directory / "kept", nvidia_current=body)
+    out = stored(directory / "kept", nvidia_current=body)
     return modpackage.make(
         of, result(of, **more), out, directory, {"nvidia-kernel-dkms": source(directory)}, signing
     )
@@ -278,7 +278,7 @@ EXPECTED = ["nvidia-current", "nvidia-current-uvm"]
 
 
 def test_good_modules_have_no_fault(tmp_path: Path) -> None:
-    assert list(builder.faults(inputs(), kept(tmp_path, **GOOD) / "modules", EXPECTED, {"drm"})) == []
+    assert list(builder.faults(inputs(), stored(tmp_path, **GOOD) / "modules", EXPECTED, {"drm"})) == []
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_good_modules_have_no_fault(tmp_path: Path) -> None:
 )
 def test_faults(tmp_path: Path, change: dict[str, bytes | None], why: str) -> None:
     files = {name: body for name, body in (GOOD | change).items() if body is not None}
-    found = list(builder.faults(inputs(), kept(tmp_path, **files) / "modules", EXPECTED, {"drm"}))
+    found = list(builder.faults(inputs(), stored(tmp_path, **files) / "modules", EXPECTED, {"drm"}))
     assert any(why in fault for fault in found), found
 
 
@@ -346,7 +346,7 @@ def run(
     return builder.build(inputs(), {}, Path("root.tar"), say=print, cache=cache)
 
 
-def test_a_failed_build_is_kept_and_not_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failed_build_is_stored_and_not_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     failed = result(inputs(), ok=False, line="nv.c:1:1: error: x")
     assert run(monkeypatch, tmp_path, failed)[0] == failed
     found, directory = run(monkeypatch, tmp_path, AssertionError("built again"))
@@ -415,7 +415,7 @@ def prebuilt_document(
     if found is not None:
         modules.write_modules(found, tmp_path / "locks")
     mirror = SiteMirror(directory="mirror", url=url)
-    site = PLAIN.model_copy(
+    site = BASE_SITE.model_copy(
         update={"modules": "prebuilt", "mirror": mirror, "locks": "locks", "file": tmp_path / "site.yml"}
     )
     return class_document("a100", catalog, site, {"r580": LOCK}, on=DAY)

@@ -28,7 +28,7 @@ def line_of(text: str, start: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("edit", "error", "at", "says"),
+    ("edit", "error", "at", "message"),
     [
         pytest.param(
             other_hash,
@@ -120,13 +120,13 @@ def line_of(text: str, start: str) -> int:
     ],
 )
 def test_damage(
-    tmp_path: Path, edit: Callable[[str], str], error: type[LockError], at: str | None, says: str
+    tmp_path: Path, edit: Callable[[str], str], error: type[LockError], at: str | None, message: str
 ) -> None:
     path = tmp_path / COMMITTED.name
     text = edit(COMMITTED.read_text(encoding="utf-8"))
     assert text != COMMITTED.read_text(encoding="utf-8")
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(error, match=f"(?s){says}") as caught:
+    with pytest.raises(error, match=f"(?s){message}") as caught:
         load_lock(path)
     assert caught.value.file == str(path)
     assert caught.value.line is not None
@@ -177,7 +177,7 @@ def test_a_write_that_is_cut_off_leaves_the_old_lock(
     assert [item.name for item in tmp_path.iterdir()] == [path.name], "something was left behind"
 
 
-def test_a_place_that_is_no_directory_is_told(tmp_path: Path) -> None:
+def test_a_place_that_is_no_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LockError, match="cannot be written"):
         write_lock(load_lock(COMMITTED), tmp_path / "file")

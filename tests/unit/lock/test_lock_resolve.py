@@ -140,7 +140,7 @@ def test_driver_newest_of_the_branch(place: Place, near: Archive) -> None:
     assert by_name(lock)["nvidia-alternative"] == "535.309.01-0+deb12u1"
 
 
-def test_driver_that_is_not_whole_is_passed_over(place: Place, near: Archive) -> None:
+def test_driver_that_is_not_complete_is_passed_over(place: Place, near: Archive) -> None:
     shapes.driver(near, "535.309.01", firmware=False)
     near.publish()
     lock = locked(place)
@@ -229,7 +229,7 @@ def test_image_without_headers(place: Place, near: Archive) -> None:
         locked(place)
 
 
-def test_no_whole_driver(place: Place, near: Archive) -> None:
+def test_no_complete_driver(place: Place, near: Archive) -> None:
     near.remove("firmware-nvidia-gsp", "535.261.03-1")
     near.add("firmware-nvidia-gsp", "535.247.01-1")
     near.publish()
@@ -427,7 +427,7 @@ def test_wrong_key_is_refused_before_anything_is_fetched(
     assert server.asked == []
 
 
-def test_archive_signed_by_somebody_else(place: Place, near: Archive, other_key: SigningKey) -> None:
+def test_archive_signed_by_another_key(place: Place, near: Archive, other_key: SigningKey) -> None:
     near.key = other_key
     near.publish()
     with pytest.raises(
@@ -456,8 +456,8 @@ def test_finding_a_lock(place: Place, near: Archive, tmp_path: Path, monkeypatch
     with pytest.raises(LockError, match=r'stack "small" has no lock.*Run `goldnode lock small`\.'):
         find_lock(entry, site)
     lock = locked(place)
-    beside = write_lock(lock, entry.file.parent)
-    assert find_lock(entry, site)[1] == beside
+    sibling = write_lock(lock, entry.file.parent)
+    assert find_lock(entry, site)[1] == sibling
     of_site = write_lock(lock, tmp_path / "of-site")
     site = site.model_copy(update={"locks": str(tmp_path / "of-site")})
     assert find_lock(entry, site)[1] == of_site
@@ -590,7 +590,7 @@ def test_which_archive_offers_what(
         assert archives.newer(old, ["flat", "guard"]) == {"extra": ("1-3", "guard")}
 
 
-def test_a_version_that_only_the_given_status_has_is_offered_by_nobody(
+def test_a_version_that_only_the_given_status_has_is_offered_by_no_archive(
     place: Place, near: Archive, tmp_path: Path
 ) -> None:
     status = tmp_path / "status"

@@ -55,7 +55,7 @@ def test_an_exact_version_at_the_floor(place: Place) -> None:
     assert versions(locked(place, version="1.19.1")) == {"1.19.1-1"}
 
 
-def test_a_version_that_is_not_whole_is_passed_over(place: Place, near: Archive) -> None:
+def test_a_version_that_is_not_complete_is_passed_over(place: Place, near: Archive) -> None:
     near.remove("libnvidia-container1", "1.20.0-1")
     near.publish()
     assert versions(locked(place)) == {"1.19.1-1"}
@@ -73,7 +73,7 @@ def test_an_archive_that_has_affected_ones_only(place: Place, near: Archive) -> 
 
 
 @pytest.mark.parametrize(
-    ("toolkit", "error", "says"),
+    ("toolkit", "error", "message"),
     [
         pytest.param(
             {"version": "1.21.0"},
@@ -91,14 +91,14 @@ def test_an_archive_that_has_affected_ones_only(place: Place, near: Archive) -> 
 )
 @pytest.mark.usefixtures("near")
 def test_what_the_archives_do_not_have(
-    place: Place, toolkit: dict[str, Any], error: type[GoldnodeError], says: str
+    place: Place, toolkit: dict[str, Any], error: type[GoldnodeError], message: str
 ) -> None:
-    with pytest.raises(error, match=says) as caught:
+    with pytest.raises(error, match=message) as caught:
         locked(place, **toolkit)
     assert caught.value.line is not None
 
 
-def test_no_version_is_whole(place: Place, near: Archive) -> None:
+def test_no_version_is_complete(place: Place, near: Archive) -> None:
     for version in ("1.17.7-1", "1.19.1-1", "1.20.0-1"):
         near.remove("libnvidia-container1", version)
     shapes.toolkit(near, "1.18.0-1", "libnvidia-container1")
@@ -127,7 +127,7 @@ def test_amd_needs_no_package(place: Place, near: Archive) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         pytest.param(
             {"toolkit": {"vendor": "amd"}},
@@ -140,9 +140,9 @@ def test_amd_needs_no_package(place: Place, near: Archive) -> None:
         pytest.param({"package": "docker-ce"}, '"docker-ce" is not among `packages`', id="package"),
     ],
 )
-def test_what_a_stack_cannot_say(place: Place, change: dict[str, Any], says: str) -> None:
+def test_what_a_stack_cannot_say(place: Place, change: dict[str, Any], message: str) -> None:
     place.stack(runtime={**RUNTIME, **change})
-    with pytest.raises(GoldnodeError, match=says):
+    with pytest.raises(GoldnodeError, match=message):
         place.load()
 
 

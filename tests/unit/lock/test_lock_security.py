@@ -176,16 +176,16 @@ def test_the_driver_moves_where_only_a_newer_one_builds(site: Place, near: Archi
     }
 
 
-def test_what_nobody_knows_is_not_taken_unless_told_to(site: Place, guard: Archive) -> None:
+def test_what_no_one_knows_is_not_accepted_unless_requested(site: Place, guard: Archive) -> None:
     cve(guard, 56, "6.1.192-2")
     made = security_update(site)
     assert made.security is not None
     assert (made.action, made.security.state) == ("kept", "held-back")
     assert [pair.build.outcome for pair in made.security.passed] == ["unknown"]
-    told = security_update(site, allow_unknown=True)
-    assert told.security is not None
-    assert (told.security.state, told.lock.kernel_release) == ("moved", "6.1.0-56-amd64")
-    assert any(note.startswith("not verified: no source says whether") for note in told.security.notes)
+    reported = security_update(site, allow_unknown=True)
+    assert reported.security is not None
+    assert (reported.security.state, reported.lock.kernel_release) == ("moved", "6.1.0-56-amd64")
+    assert any(note.startswith("not verified: no source says whether") for note in reported.security.notes)
 
 
 def test_other_modules_that_were_not_tried_count_as_unknown(
@@ -261,9 +261,9 @@ def test_other_security_updates_are_named_and_wait(site: Place, guard: Archive) 
         in text
     )
     assert "note: driver branch 545 has no version that fixes its newest bulletin" in text
-    told = check(*site.load())
-    assert not told.wrong
-    assert {one.package for one in told.problems if one.kind == "security"} == {
+    reported = check(*site.load())
+    assert not reported.wrong
+    assert {one.package for one in reported.problems if one.kind == "security"} == {
         one.package.name for one in made.security.pending
     }
 
@@ -283,7 +283,7 @@ def test_it_starts_from_a_good_lock_only(site: Place, guard: Archive) -> None:
         security_update(site)
 
 
-def test_an_exact_kernel_cannot_move_and_what_is_newer_is_told(site: Place, guard: Archive) -> None:
+def test_an_exact_kernel_cannot_move_and_what_is_newer_is_reported(site: Place, guard: Archive) -> None:
     site.stack(**STACK, kernel={"release": "6.1.0-50-amd64"})
     update(*site.load())
     made = security_update(site)
@@ -305,8 +305,8 @@ def test_an_exact_kernel_cannot_move_and_what_is_newer_is_told(site: Place, guar
         ("6.1.0-56-amd64", "ok", None),
     ]
     assert "the stack names kernel 6.1.0-50-amd64 itself" in made.security.passed[1].build.reason
-    told = check(*site.load())
-    assert [(one.kind, one.wrong) for one in told.problems if one.kind == "kernel"] == [("kernel", False)]
+    reported = check(*site.load())
+    assert [(one.kind, one.wrong) for one in reported.problems if one.kind == "kernel"] == [("kernel", False)]
     assert any(
         "small.yml:" in note and "write `series` and `flavour`" in note for note in made.security.notes
     )
@@ -350,8 +350,8 @@ def test_the_command_and_its_exit_states(
 def test_a_result_decides_before_the_facts(tmp_path: Path) -> None:
     """Facts: module_builds.yml."""
     asked = ("6.12.117+deb13-amd64", "6.12.117-1", "550.163.01", "open")
-    told = known_build(*asked)  # type: ignore[arg-type]
-    assert (told.outcome, "pci_resize_resource" in str(told.line)) == ("fails", True)
+    reported = known_build(*asked)  # type: ignore[arg-type]
+    assert (reported.outcome, "pci_resize_resource" in str(reported.line)) == ("fails", True)
     row = {"kernel": asked[0], "driver": asked[2], "flavour": "open", "ok": True, "built": ""}
     (tmp_path / "one.json").write_text(json.dumps(row))
     assert known_build(*asked, results=tmp_path).outcome == "fails", "nothing was built"  # type: ignore[arg-type]

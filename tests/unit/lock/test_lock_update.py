@@ -161,7 +161,7 @@ def test_a_driver_that_vanished_moves_whole_and_the_kernel_stays(
     assert made.diff.reboot == "the GPU driver is replaced"
 
 
-def test_a_newer_revision_of_the_kept_driver_waits(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_a_newer_revision_of_the_pinned_driver_waits(place: Place, near: Archive, first: LockUpdate) -> None:
     shapes.driver(near, "535.261.03", revision="-2")
     near.add("extra", "1-1")
     near.publish()
@@ -236,7 +236,7 @@ def test_upgrade_of_a_package_that_is_not_locked(place: Place, first: LockUpdate
         run(place, packages=["libcuda"])
 
 
-def test_base_packages_that_cannot_stay_are_told(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_base_packages_that_cannot_stay_are_reported(place: Place, near: Archive, first: LockUpdate) -> None:
     near.add("libc6", "2.36-10", source="glibc")
     near.add("extra", "1-1", depends="libc6 (>= 2.36-10)")
     near.publish()
@@ -254,11 +254,11 @@ def test_a_lock_edited_by_hand_keeps_its_versions_and_gets_the_archives_hashes(
     text = first.file.read_text(encoding="utf-8")
     good = next(item for item in first.lock.packages if item.name == "libcuda1").sha256
     first.file.write_text(text.replace(good, "b" * 64), encoding="utf-8")
-    told = looked(place)
-    assert [(one.kind, one.wrong) for one in told.problems[:2]] == [("edited", True), ("changed", True)]
+    reported = looked(place)
+    assert [(one.kind, one.wrong) for one in reported.problems[:2]] == [("edited", True), ("changed", True)]
     assert (
         "libcuda1 535.261.03-1 has other bytes than were locked, or the lock was edited by hand"
-        in told.problems[1].message
+        in reported.problems[1].message
     )
     made = run(place)
     assert made.action == "written"
@@ -303,7 +303,7 @@ def test_a_resolution_that_fails_leaves_the_lock(place: Place, near: Archive, fi
     assert {path.name for path in first.file.parent.iterdir()} == {"small.yml", "small.lock.yml"}
 
 
-def test_the_lock_in_force_is_kept_wherever_it_lies(
+def test_the_lock_in_force_is_stored_wherever_it_lies(
     place: Place, near: Archive, first: LockUpdate, tmp_path: Path
 ) -> None:
     second_day(near)
@@ -404,8 +404,8 @@ def test_locks_of_two_days_differ_only_in_what_moved(
         if line not in dump_lock(two) and not line.startswith("  - ")
     ]
     assert set(header) - {"driver_version"} == {"digest", "resolved", "kernel_release"}
-    told = {change.name for change in compare_locks(one, two).changes}
-    assert told == differ | set(after.keys() - before.keys())
+    reported = {change.name for change in compare_locks(one, two).changes}
+    assert reported == differ | set(after.keys() - before.keys())
     if "dcgm" in expected:
         dcgm = next(item for item in two.packages if item.name == "datacenter-gpu-manager")
         assert (dcgm.set, dcgm.part, dcgm.version) == ("stack", "runtime", "1:4.6.0-1")
@@ -419,11 +419,11 @@ def test_the_same_archive_on_two_days_differs_in_the_date(place: Place, near: Ar
 # What a check says
 
 
-def test_a_check_tells_what_waits_and_passes(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_a_check_reports_what_waits_and_passes(place: Place, near: Archive, first: LockUpdate) -> None:
     second_day(near)
-    told = looked(place)
-    assert not told.wrong
-    assert [(one.kind, one.package) for one in told.problems] == [
+    reported = looked(place)
+    assert not reported.wrong
+    assert [(one.kind, one.package) for one in reported.problems] == [
         ("kernel", "linux-image-6.1.0-56-amd64"),
         *[
             ("newer", name)
@@ -437,8 +437,8 @@ def test_a_check_tells_what_waits_and_passes(place: Place, near: Archive, first:
         ],
         ("newer", None),
     ]
-    assert told.problems[0].message == "6.1.0-56-amd64 is there, 6.1.0-50-amd64 is locked (near)"
-    assert told.problems[-1].message == "1 packages of the base system: gcc"
+    assert reported.problems[0].message == "6.1.0-56-amd64 is there, 6.1.0-50-amd64 is locked (near)"
+    assert reported.problems[-1].message == "1 packages of the base system: gcc"
     assert len(looked(place, mode=UpdateMode.UPGRADE).wrong) == 7, (
         "asked whether an upgrade would move anything"
     )
@@ -450,16 +450,16 @@ def test_a_check_of_another_intent_says_what_would_change(
     near.add("extra", "1-1")
     near.publish()
     place.stack(packages=["extra"])
-    told = looked(place)
-    assert [one.kind for one in told.wrong] == ["intent"]
-    assert [change.name for change in told.needed.changes] == ["extra"]
+    reported = looked(place)
+    assert [one.kind for one in reported.wrong] == ["intent"]
+    assert [change.name for change in reported.needed.changes] == ["extra"]
 
 
 def test_a_check_when_no_lock_could_be_made(place: Place, near: Archive, first: LockUpdate) -> None:
     near.remove("kmod", "30-1")
     near.publish()
-    told = looked(place)
-    assert [(one.kind, one.wrong) for one in told.problems] == [
+    reported = looked(place)
+    assert [(one.kind, one.wrong) for one in reported.problems] == [
         ("vanished", True),
         ("unresolved", True),
         ("unresolved", False),
@@ -491,8 +491,8 @@ def test_the_command(place: Place, near: Archive, monkeypatch: pytest.MonkeyPatc
         "kernel 6.1.0-50-amd64, driver 535.261.03; 10 packages in the stack set, 16 in all",
     )
     path = place.root / "catalog/stacks/small.lock.yml"
-    kept = path.rename(place.root / "before.lock.yml").read_text()
-    path.write_text(kept)
+    stored = path.rename(place.root / "before.lock.yml").read_text()
+    path.write_text(stored)
     assert "kept as it is" in goldnode(place, monkeypatch).stdout
     done = goldnode(place, monkeypatch, "--check")
     assert (done.exit_code, done.stdout) == (0, f"{path}: all 16 packages are in the archives, unchanged\n")
@@ -516,7 +516,7 @@ def test_the_command(place: Place, near: Archive, monkeypatch: pytest.MonkeyPatc
     done = goldnode(place, monkeypatch, "--upgrade", "--dry-run")
     assert done.exit_code == 0
     assert f"would write {path}: kernel 6.1.0-56-amd64, driver 535.309.01" in done.stdout
-    assert path.read_text() == kept
+    assert path.read_text() == stored
     done = goldnode(place, monkeypatch, "--upgrade", "--format", "json")
     found = json.loads(done.stdout)
     assert (found["action"], found["diff"]["reboot"]) == ("written", "kernel 6.1.0-56-amd64 has to be booted")
@@ -526,7 +526,7 @@ def test_the_command(place: Place, near: Archive, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "wording"),
     [
         (("--upgrade", "--security"), "--upgrade and --security exclude each other"),
         (("--upgrade", "--upgrade-package", "gcc"), "--upgrade and --upgrade-package exclude"),
@@ -537,10 +537,10 @@ def test_the_command(place: Place, near: Archive, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_options_that_contradict_each_other(
-    place: Place, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], wording: str
 ) -> None:
     done = goldnode(place, monkeypatch, *arguments)
-    assert (done.exit_code, says in done.stderr) == (2, True), done.stderr
+    assert (done.exit_code, wording in done.stderr) == (2, True), done.stderr
 
 
 def test_writing_a_lock_twice_is_one_text(

@@ -16,14 +16,14 @@ from goldnode.lock.model import LockedPackage
 from goldnode.lock.publication import Publication
 
 
-def test_fetched_once_and_kept_by_hash(setting: Setting) -> None:
+def test_fetched_once_and_stored_by_hash(setting: Setting) -> None:
     assert setting.fetch() == []
     assert sorted(setting.server.names()) == sorted(item.name for item in setting.lock.packages)
     for item in setting.lock.packages:
-        kept = setting.mirror.path(item.sha256)
-        assert kept == setting.directory / "store/sha256" / item.sha256[:2] / item.sha256
-        assert hashlib.sha256(kept.read_bytes()).hexdigest() == item.sha256
-        assert kept.stat().st_mode & 0o777 == 0o444
+        stored = setting.mirror.path(item.sha256)
+        assert stored == setting.directory / "store/sha256" / item.sha256[:2] / item.sha256
+        assert hashlib.sha256(stored.read_bytes()).hexdigest() == item.sha256
+        assert stored.stat().st_mode & 0o777 == 0o444
     setting.server.asked.clear()
     assert setting.fetch() == []
     assert setting.server.asked == []
@@ -68,7 +68,7 @@ def test_the_same_lock_gives_the_same_indexes(setting: Setting, tmp_path: Path) 
     }  # the time of day, in the record and in the signature
 
 
-def test_a_package_of_ones_own_stands_in_for_others(setting: Setting, tmp_path: Path) -> None:
+def test_a_package_of_ones_own_replaces_others(setting: Setting, tmp_path: Path) -> None:
     """What `goldnode modules build` does: a module package takes the place of dkms, its source and the headers."""
     setting.fetch()
     control = {
@@ -105,10 +105,10 @@ def test_a_package_of_ones_own_stands_in_for_others(setting: Setting, tmp_path: 
         "linux-kbuild-6.1",
     ]
     with site_signer(setting.place.load()[2]) as signer:
-        plain = setting.mirror.publish("small", setting.lock, signer=signer)
+        bare = setting.mirror.publish("small", setting.lock, signer=signer)
         found = setting.mirror.publish("small", setting.lock, [extra], signer=signer, without=without)
-        assert found.id != plain.id
-        assert found.hashes == plain.hashes | {sha256}
+        assert found.id != bare.id
+        assert found.hashes == bare.hashes | {sha256}
         assert setting.mirror.find("small", [*setting.lock.packages, extra]) == found
         # It conflicts with what it is to stand in for, so that both at once cannot be installed.
         with pytest.raises(MirrorError, match="does not hold with apt"):

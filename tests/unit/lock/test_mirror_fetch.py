@@ -206,7 +206,7 @@ SPOILT: dict[str, tuple[Callable[[bytes], bytes] | None, str, str]] = {
 def test_a_vanished_or_altered_file_is_named_and_nothing_is_published(
     setting: Setting, how: str, scheme: str, pair: tuple[str, Path, Path]
 ) -> None:
-    spoil, kind, says = SPOILT[how]
+    spoil, kind, expected = SPOILT[how]
     if scheme == "file":
         use_mirror(
             setting.place,
@@ -221,12 +221,12 @@ def test_a_vanished_or_altered_file_is_named_and_nothing_is_published(
     result = setting.run("small")
     assert result.exit_code == 1
     assert f"{kind}: {BULKY} {item.version} of archive near: " in result.output
-    assert says in result.output
+    assert expected in result.output
     assert "nothing was published" in result.output
     assert "goldnode lock small" in result.output
     assert setting.stacks() == []
-    kept = [place.name for place in setting.mirror.store.glob("*/*")]
-    assert sorted(kept) == sorted(other.sha256 for other in setting.lock.packages if other.name != BULKY)
+    stored = [place.name for place in setting.mirror.store.glob("*/*")]
+    assert sorted(stored) == sorted(other.sha256 for other in setting.lock.packages if other.name != BULKY)
     # The archive is mended, and the next run has only that file to fetch.
     path.write_bytes(good)
     setting.server.asked.clear()
@@ -305,11 +305,11 @@ def test_proxies_are_apts(
     assert Transport(settings=settings)._proxy(url) == proxy
 
 
-def test_passwords_in_addresses_are_used_and_not_told(setting: Setting) -> None:
-    heard: list[str | None] = []
+def test_passwords_in_addresses_are_used_and_not_reported(setting: Setting) -> None:
+    received: list[str | None] = []
 
     def fault(handler: Any, path: Path) -> bool:
-        heard.append(handler.headers.get("Authorization"))
+        received.append(handler.headers.get("Authorization"))
         handler.send_error(401)
         return True
 
@@ -317,7 +317,7 @@ def test_passwords_in_addresses_are_used_and_not_told(setting: Setting) -> None:
     url = setting.server.url.replace("http://", "http://user:s3cret@")
     use_mirror(setting.place, url, mirror=setting.directory, signing_key=setting.place.root / "none")
     faults = setting.fetch()
-    assert set(heard) == {"Basic dXNlcjpzM2NyZXQ="}
+    assert set(received) == {"Basic dXNlcjpzM2NyZXQ="}
     assert {found.kind for found in faults} == {"refused"}
     assert not any("s3cret" in str(found) for found in faults)
     assert masked(url) == setting.server.url.replace("http://", "http://***@")

@@ -137,16 +137,16 @@ CASES: list[tuple[Case, str]] = [
     (absent, "cannot be read: No such file or directory"),
 ]
 # Without `mirror.key` the public key is the secret one's own, so that the two cannot disagree.
-ALONE = [(case, says) for case, says in CASES if case not in (foreign, expired_at_nodes, locked)]
+ALONE = [(case, message) for case, message in CASES if case not in (foreign, expired_at_nodes, locked)]
 
 
 @pytest.mark.parametrize(
-    ("case", "says", "named"),
+    ("case", "message", "named"),
     [(*row, True) for row in CASES] + [(*row, False) for row in ALONE],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_refused_before_anything_is_fetched(
-    setting: Setting, maker: Maker, tmp_path: Path, case: Case, says: str, named: bool
+    setting: Setting, maker: Maker, tmp_path: Path, case: Case, message: str, named: bool
 ) -> None:
     secret, public = case(maker, tmp_path)
     use_mirror(
@@ -158,7 +158,7 @@ def test_refused_before_anything_is_fetched(
     )
     result = setting.run("small")
     assert result.exit_code == 2, result.output
-    assert says in result.output
+    assert message in result.output
     assert (
         str(secret.parent) in result.output
         or str(public.parent) in result.output
@@ -201,7 +201,7 @@ def test_a_key_of_the_users_own_keyring(
     assert "your keyring has no secret key 0000" in setting.run("small").output
 
 
-def test_a_new_key_signs_what_is_published_anew(
+def test_a_new_key_signs_what_is_published_again(
     setting: Setting, maker: Maker, pair: tuple[str, Path, Path]
 ) -> None:
     assert setting.run("small").exit_code == 0

@@ -70,7 +70,7 @@ def emptied(setting: Setting, _: Publication) -> None:
     stored(setting).write_bytes(b"")
 
 
-def stranger(setting: Setting, _: Publication) -> None:
+def foreign_file(setting: Setting, _: Publication) -> None:
     path = setting.mirror.store / "ab/readme"
     path.parent.mkdir(exist_ok=True)
     path.write_text("x")
@@ -96,7 +96,7 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
     "pool-gone": (lambda s, p: pooled(s, p).unlink(), "is not there", "repair"),
     "pool-other": (unlinked, f"has other bytes than {NAME} 535.261.03-1", "repair"),
     "stranger": (
-        stranger,
+        foreign_file,
         "is no file of a mirror's store",
         "nobody",
     ),
@@ -129,17 +129,17 @@ DAMAGES: dict[str, tuple[Damage, str, str]] = {
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_damage_is_named_and_mended(setting: Setting, published: Publication, what: str) -> None:
+def test_damage_is_named_and_repaired(setting: Setting, published: Publication, what: str) -> None:
     whole = {
         name: digest
         for name, digest in tree(setting.directory).items()
         if "InRelease" not in name and "publication.json" not in name
     }
-    damage, says, remedy = DAMAGES[what]
+    damage, message, remedy = DAMAGES[what]
     damage(setting, published)
     found = setting.run("verify")
     assert found.exit_code == 1
-    assert says in found.output
+    assert message in found.output
     assert setting.run("verify", "--repair").exit_code == (0 if remedy == "repair" else 1)
     if remedy == "repair":
         assert setting.server.names() in ([NAME], [])
@@ -322,7 +322,7 @@ def test_what_cannot_be_read_is_no_leave_to_throw_away(
         (setting.place.root / "locks/small.lock.yml", "lock: 1\n"),
         (tmp_path / "nodes.json", "{"),
     ):
-        kept = path.read_text() if path.exists() else None
+        cached = path.read_text() if path.exists() else None
         path.write_text(text)
         result = setting.run(
             "gc", "--keep-days", "0", *(["--nodes", str(path)] if path.name == "nodes.json" else [])
@@ -330,8 +330,8 @@ def test_what_cannot_be_read_is_no_leave_to_throw_away(
         assert result.exit_code == 2, result.output
         assert str(path) in result.output
         path.unlink()
-        if kept is not None:
-            path.write_text(kept)
+        if cached is not None:
+            path.write_text(cached)
     assert setting.run("gc", "--nodes", str(tmp_path / "absent")).exit_code == 2
     assert tree(setting.directory) == before
     # A publication whose record is torn may need any file of the store.
@@ -351,7 +351,7 @@ def test_the_status_lists_what_is_published(setting: Setting, published: Publica
     ]
 
 
-def test_help_tells_both_spellings(setting: Setting) -> None:
+def test_help_shows_both_spellings(setting: Setting) -> None:
     assert "STACK... | COMMAND" in setting.run("--help").output
     assert setting.run("fetch", "smal").exit_code == setting.run("smal").exit_code == 2
     assert 'Use "small"' in setting.run("smal").output

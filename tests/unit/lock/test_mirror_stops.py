@@ -74,13 +74,13 @@ def test_killed_anywhere_the_next_run_finishes(
     assert not (setting.directory / "stacks/small/current").is_symlink()
     for path in whole:
         assert Publication.read(path).hashes == {item.sha256 for item in setting.lock.packages}
-    kept = {item.name for item in setting.lock.packages if setting.mirror.has(item.sha256)}
+    stored = {item.name for item in setting.lock.packages if setting.mirror.has(item.sha256)}
     # Four are fetched at once (Fetcher's `parallel`): what the others had begun on is lost with it.
-    assert len(kept) >= count - 4
+    assert len(stored) >= count - 4
     setting.server.asked.clear()
     result = setting.run("small")
     assert result.exit_code == 0, result.output
-    assert not kept & set(setting.server.names())
+    assert not stored & set(setting.server.names())
     assert setting.stacks() == sorted(
         [publication_id(item.sha256 for item in setting.lock.packages), "current"]
     )
@@ -156,11 +156,11 @@ def test_a_disk_that_fills_while_files_come(
     assert full.exit_code == 2, full.output
     assert "the disk is full; nothing was published, and what was fetched is kept. Make room" in full.output
     assert not (directory / "stacks").exists()
-    kept = {path.name for path in (directory / "store/sha256").glob("*/*")}
+    stored = {path.name for path in (directory / "store/sha256").glob("*/*")}
     subprocess.run(["mount", "-o", "remount,size=9m", str(small_disk)], check=True)
     setting.server.asked.clear()
     assert setting.run("small").exit_code == 0
-    assert not {item.name for item in setting.lock.packages if item.sha256 in kept} & set(
+    assert not {item.name for item in setting.lock.packages if item.sha256 in stored} & set(
         setting.server.names()
     )
     assert setting.run("verify").exit_code == 0

@@ -313,13 +313,18 @@ def test_a_sites_run_becomes_facts_of_its_catalog(tmp_path: Path, monkeypatch: p
     assert len(lines) == 9, "one record per line"
 
 
-def test_a_facts_file_of_other_sources_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_facts_file_of_other_sources_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "module_builds.yml"
     target.write_text(
         "meta: {subject: s, compiled: '2026-11-24', how_read: h}\nsources: {book: {title: a book}}\nbuilds: []\n"
     )
     with pytest.raises(FactsError, match=r"rows of other sources \(book\)"):
         pairbuild.write_facts(PairRecords(tmp_path), target)
+    monkeypatch.setattr("goldnode.lock.pairbuild.plan_pairs", None)
+    done = CliRunner().invoke(main, ["modules", "matrix", "--packages", "--plan", "--facts", str(target)])
+    assert "rows of other sources (book)" in done.stderr, "before the first build, and not after the last"
     assert "a book" in target.read_text()
 
 
@@ -350,8 +355,8 @@ def test_archives_offer_drivers_and_kernels_and_what_a_kernel_needs(place: Place
         ("nvidia-open-kernel-dkms=535.261.03-1", "open"),
     ]
     assert {item.release for item in kernels} == {"6.1.0-50-amd64", "6.1.0-50-rt-amd64"}
-    plain = next(item for item in kernels if item.release == "6.1.0-50-amd64")
-    inputs = archives.kernel_inputs(plain)
+    bare = next(item for item in kernels if item.release == "6.1.0-50-amd64")
+    inputs = archives.kernel_inputs(bare)
     assert set(inputs.unpacked) == {
         "linux-headers-6.1.0-50-amd64",
         "linux-headers-6.1.0-50-common",

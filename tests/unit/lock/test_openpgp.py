@@ -64,7 +64,7 @@ def test_armor_is_read_back_by_both(key: SigningKey, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damage", "message"),
     [
         (lambda data: b"", "no OpenPGP public key"),
         (
@@ -80,10 +80,10 @@ def test_armor_is_read_back_by_both(key: SigningKey, tmp_path: Path) -> None:
         (lambda data: _swapped(data), "checksum"),
     ],
 )
-def test_damaged(key: SigningKey, tmp_path: Path, damage: object, says: str) -> None:
+def test_damaged(key: SigningKey, tmp_path: Path, damage: object, message: str) -> None:
     data = key.export(tmp_path / "key").read_bytes()
     assert callable(damage)
-    with pytest.raises(openpgp.OpenPGPError, match=says):
+    with pytest.raises(openpgp.OpenPGPError, match=message):
         openpgp.primary_fingerprints(damage(data))
 
 

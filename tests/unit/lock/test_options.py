@@ -62,8 +62,8 @@ def marks(lock: Lock) -> dict[str, tuple[str, str]]:
 
 def test_a_class_that_asks_for_a_part_makes_the_next_run_lock_it(parts: Place) -> None:
     assert run(parts).exit_code == 0
-    plain = locked(parts)
-    assert marks(plain) == {}
+    bare = locked(parts)
+    assert marks(bare) == {}
     asks(parts, "tools")
     check = run(parts, "--check")
     assert check.exit_code == 1
@@ -74,7 +74,7 @@ def test_a_class_that_asks_for_a_part_makes_the_next_run_lock_it(parts: Place) -
         "tools-b": ("1.0-1", "tools"),
         "tools-common": ("5", "tools"),
     }, "the newest version that all packages of the part have"
-    assert [item for item in locked(parts).packages if not item.when] == plain.packages
+    assert [item for item in locked(parts).packages if not item.when] == bare.packages
     again = run(parts)
     assert "kept as it is" in again.output
 

@@ -64,11 +64,11 @@ def test_without_a_choice_all_packages_come_from_the_release_that_has_the_newest
 
 def test_a_choice_changes_the_intent_and_its_absence_leaves_no_trace(second: Place) -> None:
     second.stack()
-    plain = second.load()[0].item
-    chosen = plain.model_copy(update={"archives": ["near", "guard"], "from_archives": CHOSEN})
+    bare = second.load()[0].item
+    chosen = bare.model_copy(update={"archives": ["near", "guard"], "from_archives": CHOSEN})
     other = chosen.model_copy(update={"from_archives": {}})
     assert intent_digest(chosen) != intent_digest(other)
-    assert intent_digest(other) == intent_digest(plain.model_copy(update={"archives": ["near", "guard"]}))
+    assert intent_digest(other) == intent_digest(bare.model_copy(update={"archives": ["near", "guard"]}))
 
 
 @pytest.mark.parametrize(

@@ -198,9 +198,9 @@ def test_a_binary_key_and_a_bundle_are_reduced_to_the_pinned_key(
     ]
     (vendor.archive.root / "vendor.pub").write_bytes(b"".join(part.read_bytes() for part in parts))
     vendor.lock()
-    kept = list((vendor.place.root / "cache/keys").iterdir())
-    assert [path.stem for path in kept] == [vendor.place.key.fingerprint]
-    assert openpgp.primary_fingerprints(kept[0].read_bytes()) == [vendor.place.key.fingerprint]
+    stored = list((vendor.place.root / "cache/keys").iterdir())
+    assert [path.stem for path in stored] == [vendor.place.key.fingerprint]
+    assert openpgp.primary_fingerprints(stored[0].read_bytes()) == [vendor.place.key.fingerprint]
     # Indexes signed by the dropped keys stay refused.
     vendor.archive.key = other_key
     vendor.archive.publish()
@@ -288,9 +288,9 @@ def test_another_key_at_the_location_is_refused_before_any_index_is_read(
     assert not list((vendor.place.root / "cache").glob("keys/*"))
 
 
-@pytest.mark.parametrize(("which", "says"), [("expired", "has expired"), ("revoked", "was revoked")])
+@pytest.mark.parametrize(("which", "expected"), [("expired", "has expired"), ("revoked", "was revoked")])
 def test_a_key_past_its_time_has_a_message_of_its_own(
-    vendor: Vendor, server: Server, which: str, says: str, request: pytest.FixtureRequest
+    vendor: Vendor, server: Server, which: str, expected: str, request: pytest.FixtureRequest
 ) -> None:
     key: SigningKey = request.getfixturevalue(which)
     vendor.offer()
@@ -298,7 +298,7 @@ def test_a_key_past_its_time_has_a_message_of_its_own(
     vendor.catalog(suite="{codename}", components=["main"])
     key.export(vendor.archive.root / "vendor.pub")
     error = vendor.refusal()
-    assert says in error.message
+    assert expected in error.message
     assert key.fingerprint in error.message
 
 
@@ -479,7 +479,7 @@ def test_every_kind_of_the_table_occurs() -> None:
     assert {case["kind"] for case in MESSAGES} == set(TABLE)
 
 
-def test_what_apt_says_of_two_archives_is_kept_apart() -> None:
+def test_what_apt_says_of_two_archives_is_separated() -> None:
     text = "E: Failed to fetch http://a.example/debian-security/dists/x  Could not resolve 'a.example'\nE: Failed to fetch http://b.example/x  403  Forbidden\n"
     known = [NEAR, ("guard", "http://a.example/debian-security"), ("far", "http://b.example")]
     assert {row.archive: row.kind for row in apt_troubles(text, known)} == {

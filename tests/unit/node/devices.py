@@ -74,14 +74,14 @@ def as_declared(document: dict[str, Any]) -> dict[str, Any]:
                         name: target[f"{name}_mhz"] for name in ("graphics", "memory")
                     }
                 parts = {part: {"rc": 0, "text": "Success"} for part in target if part != "mode"}
-                said = {
+                reported = {
                     "value": target,
                     "rc": 0,
                     "text": "Success",
                     "parts": parts,
                     "at": "2026-11-21T10:00:00Z",
                 }
-                found["record"].setdefault(gpu["uuid"], {})["clocks"] = said
+                found["record"].setdefault(gpu["uuid"], {})["clocks"] = reported
             else:
                 gpu[key] = value
         found["gpus"][str(index)] = gpu

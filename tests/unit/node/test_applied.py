@@ -66,14 +66,14 @@ def test_which_document_is_returned_to(rows: list[dict[str, Any]], to: str, want
         ([row("z1"), row("z2")], "z", "z is the beginning of several digests"),
     ],
 )
-def test_where_there_is_none_that_is_said(rows: list[dict[str, Any]], to: str, words: str) -> None:
+def test_where_there_is_none_that_is_reported(rows: list[dict[str, Any]], to: str, words: str) -> None:
     with pytest.raises(applied.GoneError) as none:
         applied.earlier(rows, to)
     assert none.value.code == "nothing-earlier"
     assert words in f"{none.value.message} {none.value.remedy}"
 
 
-def test_documents_are_kept_whole_and_the_index_follows_the_node(tmp_path: Path) -> None:
+def test_documents_are_stored_whole_and_the_index_follows_the_node(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     for name, by in (("a1", "apply"), ("b1", "apply"), ("a1", "rollback")):
         wanted = made(name)
@@ -87,7 +87,7 @@ def test_documents_are_kept_whole_and_the_index_follows_the_node(tmp_path: Path)
         ("sha256:a1", "rollback", True, True),
     ]
     assert applied.read(host, rows[0]) == made("b1")
-    assert json.loads(host.text(applied._beside(made("a1")["digest"])) or "") == {"libc6": "2.36"}
+    assert json.loads(host.text(applied._versions_file(made("a1")["digest"])) or "") == {"libc6": "2.36"}
 
 
 def test_a_site_that_has_moved_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_site_that_has_moved_takes_the_place_of_the_one_before(tmp_path: Path)
     assert len(host.glob(applied.PLACE, "*.json")) == 2, "the index and one document"
 
 
-def test_a_document_of_an_older_goldnode_is_kept_when_it_is_left(tmp_path: Path) -> None:
+def test_a_document_of_an_older_goldnode_is_stored_when_it_is_left(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     host.write("/etc/goldnode/class.json", class_file(made("a1")).content.encode())
     assert [row["whole"] for row in applied.rows(host)] == [True]
@@ -107,13 +107,13 @@ def test_a_document_of_an_older_goldnode_is_kept_when_it_is_left(tmp_path: Path)
     assert applied.read(host, applied.earlier(applied.rows(host)).to) == made("a1")
 
 
-def test_few_are_kept_and_never_without_the_last_good_one() -> None:
+def test_few_are_stored_and_never_without_the_last_good_one() -> None:
     rows = [row(f"{number:02}", good=number == 1) for number in range(20)]
-    kept = applied.kept(rows)
-    assert len(kept) == applied.KEEP
-    assert kept[0] is rows[1]
-    assert kept[1:] == rows[-applied.KEEP + 1 :]
-    assert applied.kept(rows[:3]) == rows[:3]
+    stored = applied.rows_to_keep(rows)
+    assert len(stored) == applied.KEEP
+    assert stored[0] is rows[1]
+    assert stored[1:] == rows[-applied.KEEP + 1 :]
+    assert applied.rows_to_keep(rows[:3]) == rows[:3]
 
 
 @pytest.mark.parametrize("spoil", ["change", "remove"])
@@ -128,9 +128,9 @@ def test_a_document_that_was_changed_is_not_returned_to(tmp_path: Path, spoil: s
         if '"sha256:a1"' in path.read_text() and path.name != "index.json"
     ]
     file.write_text("{}") if spoil == "change" else file.unlink()
-    told = rollback.planned(host, "", {}, 0)
-    assert [refusal["code"] for refusal in told["plan"]["refusals"]] == ["damaged"]
-    assert told["rollback"] is None
+    reported = rollback.planned(host, "", {}, 0)
+    assert [refusal["code"] for refusal in reported["plan"]["refusals"]] == ["damaged"]
+    assert reported["rollback"] is None
 
 
 def test_only_what_is_new_is_written(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_a_tried_kernel_is_the_default_only_after_a_good_check(
     host.write(TRIAL, json.dumps({"release": TRIED, "boot_identity": armed, "failed": None}).encode())
     made_default: list[str] = []
     monkeypatch.setattr(applying.Applier, "make_default", lambda self, release: made_default.append(release))
-    told = trial.settle(host, document(), {"findings": findings})
+    reported = trial.settle(host, document(), {"findings": findings})
     assert made_default == ([TRIED] if default else [])
-    assert (told is None) if words is None else (told is not None and words in told)
+    assert (reported is None) if words is None else (reported is not None and words in reported)
     assert bool(json.loads(host.text(TRIAL) or "{}").get("failed")) == (not default and words is not None)
 
 

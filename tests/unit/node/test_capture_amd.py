@@ -80,13 +80,13 @@ def test_settings_are_what_the_policy_reads(tmp_path: Path) -> None:
     root = tree.write(scenario(3, "gpu1.performance_level=high", "gpu2.power_limit=600500"), tmp_path)
     (root / BUS / "0000:18:00.0/unique_id").unlink()
     (root / BUS / FIRST / "product_name").unlink()
-    theirs = list(policy.read(str(root))["gpus"].values())
+    foreign = list(policy.read(str(root))["gpus"].values())
     mine = [one["settings"] for one in read(root)]
     # A uuid that is not there is the address for both; a fault may say itself in other words, its code is the same.
-    for one in (theirs[0], mine[0]):
+    for one in (foreign[0], mine[0]):
         assert one["name"].pop("text")
-    theirs[1]["uuid"] = mine[1]["uuid"] if isinstance(theirs[1]["uuid"], dict) else theirs[1]["uuid"]
-    assert mine == theirs
+    foreign[1]["uuid"] = mine[1]["uuid"] if isinstance(foreign[1]["uuid"], dict) else foreign[1]["uuid"]
+    assert mine == foreign
     assert mine[2]["power"]["limit"] == 600.5
     assert mine[1]["uuid"] == "0000:18:00.0"
 
@@ -112,7 +112,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "where", "expected"), FAULTS)
-def test_what_is_wrong_with_one_is_said_of_that_one(
+def test_what_is_wrong_with_one_is_reported_for_that_one(
     tmp_path: Path, fault: str, where: tuple[str, ...], expected: object
 ) -> None:
     values = []
@@ -154,7 +154,7 @@ def test_nothing_that_is_missing_is_made_up(tmp_path: Path) -> None:
     """A function that amdgpu does not drive has the bus's files alone; so has one whose driver died."""
     root = tree.write(scenario(1), tmp_path)
     place = (root / BUS / FIRST).resolve()
-    kept = {path.name for path in place.iterdir()} & {
+    stored = {path.name for path in place.iterdir()} & {
         "config",
         "modalias",
         "class",
@@ -165,7 +165,7 @@ def test_nothing_that_is_missing_is_made_up(tmp_path: Path) -> None:
     }
     for path in sorted(place.rglob("*"), key=lambda path: -len(path.parts)):
         if path.is_symlink() or path.is_file():
-            if path.parent != place or path.name not in kept:
+            if path.parent != place or path.name not in stored:
                 path.unlink()
         else:
             path.rmdir()
@@ -200,11 +200,11 @@ def test_what_reading_would_change_is_not_read(tmp_path: Path, monkeypatch: pyte
     (ROCm/rocm-systems issue 11468)."""
     root = tree.write(scenario(1), tmp_path)
     asked: list[str] = []
-    plain = Folder.data
+    bare = Folder.data
 
     def data(self: Folder, name: str, most: int = 4096) -> Any:
         asked.append(name)
-        return plain(self, name, most)
+        return bare(self, name, most)
 
     monkeypatch.setattr(Folder, "data", data)
     assert "error" not in read(root)[0]["xgmi"]
@@ -215,13 +215,13 @@ def test_what_reading_would_change_is_not_read(tmp_path: Path, monkeypatch: pyte
 def test_an_error_of_the_system_is_not_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a GPU is reset its files answer EPERM."""
     root = tree.write(scenario(1), tmp_path)
-    plain = Folder.data
+    bare = Folder.data
 
     def data(self: Folder, name: str, most: int = 4096) -> Any:
         return (
             fault_of(OSError(errno.EPERM, ""))
             if name == "gpu_metrics" or name.startswith("ras/")
-            else plain(self, name, most)
+            else bare(self, name, most)
         )
 
     monkeypatch.setattr(Folder, "data", data)
@@ -235,11 +235,11 @@ def test_an_error_of_the_system_is_not_absence(tmp_path: Path, monkeypatch: pyte
     assert one["ecc"]["volatile"]["uncorrected"]["rc"] == 1
 
 
-def test_a_file_of_many_pages_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_many_pages_is_read_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """sysfs gives a page of a binary attribute at a time: 157 of 300 bad pages by the first read."""
     root = tree.write(scenario(1, "gpu0.amd.bad_pages.R=300"), tmp_path)
-    plain = os.read
-    monkeypatch.setattr(os, "read", lambda handle, most: plain(handle, min(most, 4096)))
+    bare = os.read
+    monkeypatch.setattr(os, "read", lambda handle, most: bare(handle, min(most, 4096)))
     assert read(root)[0]["bad_pages"]["retired"] == 300
 
 
@@ -379,7 +379,7 @@ def test_gpu_metrics(data: bytes, expected: object) -> None:
         assert (got.get("fault") or got) == expected
 
 
-def test_a_residency_that_the_chip_does_not_tell(tmp_path: Path) -> None:
+def test_a_residency_that_the_chip_does_not_report(tmp_path: Path) -> None:
     got = amd.throttle(table(1, 8, 2400, {40: (4, 900), 48: (4, 2)}))["residency"]
     assert got["cycles"] == 900
     assert got["ppt"] == 2

@@ -209,10 +209,10 @@ def test_each_field_shows_what_was_spoilt_of_it(make: Made) -> None:
             H100, *(f"gpu{index}.{fault}" for index, (fault, _, _) in enumerate(lot)), count=len(lot)
         )
         found = read(machine)["gpus"]
-        told = {fault: at(gpu, path) for gpu, (fault, path, _) in zip(found, lot, strict=True)}
+        reported = {fault: at(gpu, path) for gpu, (fault, path, _) in zip(found, lot, strict=True)}
         # Of a name that the library does not tell, the driver's own file has one.
         want = {fault: value if path != "name" else "NVIDIA H100-SXM5-80GB" for fault, path, value in lot}
-        assert told == want
+        assert reported == want
         for number, (_, path, _) in enumerate(lot):
             same = [
                 index for index, (_, other, _) in enumerate(lot) if other.split(".")[0] != path.split(".")[0]
@@ -220,7 +220,7 @@ def test_each_field_shows_what_was_spoilt_of_it(make: Made) -> None:
             assert all(at(found[index], "lost") is False for index in same), number
 
 
-def test_a_lost_gpu_is_said_to_be_lost_and_knows_nothing(make: Made) -> None:
+def test_a_lost_gpu_is_reported_to_be_lost_and_knows_nothing(make: Made) -> None:
     found = read(make(H100, "gpu1.all=error:lost", count=3), POLICY)
     assert found["gpu_error"] is None
     gpu = found["gpus"][1]
@@ -241,7 +241,7 @@ def test_a_gpu_whose_handle_cannot_be_had(make: Made, code: str) -> None:
     assert gpu["pci_id"] == "10de:2330", "the bus says it"
 
 
-def test_of_two_without_a_handle_nobody_says_which_is_which(make: Made) -> None:
+def test_of_two_without_a_handle_no_one_says_which_is_which(make: Made) -> None:
     found = read(make(H100, "gpu1.handle=error:lost", "gpu2.handle=error:lost", count=4))["gpus"]
     assert [(gpu["address"], gpu["index"], gpu["lost"]) for gpu in found] == [
         ("0000:10:00.0", 0, False),
@@ -363,7 +363,7 @@ def test_nvlinks_one_by_one(make: Made) -> None:
     }, "asked one by one"
 
 
-def test_a_driver_that_does_not_tell_how_many_links_there_are(make: Made) -> None:
+def test_a_driver_that_does_not_report_how_many_links_there_are(make: Made) -> None:
     first, second = read(make(H100, "gpu0.field.91=error:not_supported", "gpu1.field.91=error:unknown"))[
         "gpus"
     ]
@@ -379,7 +379,7 @@ def test_policy_is_read_last_so_that_the_library_works_meanwhile(
         name = vars(domain)["__name__"].rpartition(".")[2]
         monkeypatch.setattr(domain, "observe", lambda *_, name=name: asked.append(name))
     monkeypatch.setattr(engine, "observe", lambda *_: None)
-    engine.look(Host(str(tmp_path)), {})
+    engine.observed(Host(str(tmp_path)), {})
     assert asked[-1] == "policy"
     assert len(asked) == len(engine.DOMAINS)
 
@@ -622,16 +622,16 @@ def test_the_command(make: Made, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "cannot be read" in capsys.readouterr().err
     assert main(["capture", "--class", str(tmp_path / "none")]) == 3
     assert main(["capture", "--root", machine.root]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["source"], len(told["gpus"])) == ("root", 2)
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["source"], len(reported["gpus"])) == ("root", 2)
     with pytest.raises(NodeError, match="not a class document"):
         command._document(machine, record(tmp_path) + "x")
 
 
 def test_the_names_of_parts_are_those_of_the_schema() -> None:
     """Whoever adds a part to the child adds it to what is a fault where the child said nothing."""
-    told = {"address", "pci_id", "subsystem_id", *gpus.FROM_LIBRARY}
+    reported = {"address", "pci_id", "subsystem_id", *gpus.FROM_LIBRARY}
     for _, reader in collect.parts(False):
         assert callable(reader)
     schema = (Path(__file__).parents[3] / "docs/reference/capture.md").read_text()
-    assert [key for key in told if key not in schema] == []
+    assert [key for key in reported if key not in schema] == []

@@ -40,7 +40,7 @@ def sysfs_of(
     return files
 
 
-def test_hundreds_of_cpus_are_told_in_a_few_words(tmp_path: Path) -> None:
+def test_hundreds_of_cpus_are_reported_in_a_few_words(tmp_path: Path) -> None:
     files = sysfs_of(256)
     files["/sys/devices/system/cpu/cpufreq/policy7/scaling_governor"] = "powersave\n"
     files["/sys/devices/system/cpu/cpu9/microcode/version"] = "0xa0\n"
@@ -163,7 +163,7 @@ def test_virtual(tmp_path: Path, product: dict[str, str], flags: str | None, wan
     assert machine.identity(context(tmp_path))["virtual"] == want
 
 
-def test_a_machine_that_tells_nothing_is_not_called_hardware(tmp_path: Path) -> None:
+def test_a_machine_that_reports_nothing_is_not_called_hardware(tmp_path: Path) -> None:
     assert machine.identity(context(tmp_path))["virtual"]["fault"] == "not_exposed"
 
 
@@ -181,7 +181,7 @@ def test_image_id(tmp_path: Path, files: dict[str, str], want: str | None) -> No
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"x', "\x00"])
-def test_a_torn_image_record_is_told_or_passed_over(tmp_path: Path, text: str) -> None:
+def test_a_torn_image_record_is_reported_or_passed_over(tmp_path: Path, text: str) -> None:
     got = machine.identity(context(make(tmp_path, {"/etc/goldnode/image.json": text})))["image_id"]
     assert got is None or is_fault(got)
 

@@ -114,7 +114,7 @@ def test_a_driver_that_hangs_leaves_what_needs_no_driver(
         ({"health": {"baseline": {"network": ["torn"]}}}, "torn", ["eth0"]),
     ],
 )
-def test_virtual_interfaces_are_told_where_they_matter(
+def test_virtual_interfaces_are_reported_where_they_matter(
     tmp_path: Path, document: dict[str, Any], route: str, want: list[str]
 ) -> None:
     make(tree(tmp_path), {"/proc/net/route": "Iface\tDestination\n" + route})
@@ -170,7 +170,7 @@ def test_rates(text: str | None, want: float | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "much"])
-def test_a_rate_that_is_none_is_unread(text: str) -> None:
+def test_a_rate_that_is_invalid_is_unread(text: str) -> None:
     assert network.rate(text)["fault"] == "unread"
 
 
@@ -185,6 +185,6 @@ def test_this_machine_is_read_without_a_crash() -> None:
     assert isinstance(got["network"], dict)
 
 
-def test_a_driver_is_asked_for_its_firmware_and_tells_what_it_is() -> None:
+def test_a_driver_is_asked_for_its_firmware_and_reports_what_it_is() -> None:
     assert network.firmware("no-such-one")["fault"] == "not_exposed"
     assert network.firmware("lo")["fault"] in ("not_exposed", "unread")

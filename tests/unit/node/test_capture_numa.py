@@ -67,9 +67,9 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other", "node", "beside", "expected"), PLACES)
+@pytest.mark.parametrize(("one", "other", "node", "sibling", "expected"), PLACES)
 def test_distances(
-    one: list[str], other: list[str], node: int | None, beside: int | None, expected: str | None
+    one: list[str], other: list[str], node: int | None, sibling: int | None, expected: str | None
 ) -> None:
     missing = {"fault": "not_exposed", "text": "-1"}
     bus = {"s": "0000:10", "t": "0000:20"}
@@ -79,7 +79,7 @@ def test_distances(
             "root_bus": bus.get(path[0], "0000:00"),
             "numa_node": missing if where is None else where,
         }
-        for path, where in ((one, node), (other, beside))
+        for path, where in ((one, node), (other, sibling))
     ]
     there, back = numa.distance(*rows), numa.distance(*reversed(rows))
     assert there == back

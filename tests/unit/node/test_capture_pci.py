@@ -123,15 +123,15 @@ def test_links_in_a_package_say_nothing_of_the_slot(tmp_path: Path, model: str) 
     assert section[gpu(0)]["limits"]["width"] == 16
     assert section[gpu(0)]["limits"]["link"][1] == section[gpu(0)]["edge"]
     # Without the list nothing is said to be in a package.
-    plain = read(root)["pci"][gpu(0)]
-    assert plain["edge"] == gpu(0)
-    assert plain["limits"]["gbps"] == (504.112 if model == "MI300X" else 2.0)
+    bare = read(root)["pci"][gpu(0)]
+    assert bare["edge"] == gpu(0)
+    assert bare["limits"]["gbps"] == (504.112 if model == "MI300X" else 2.0)
     assert section[inner]["kind"] == "port"
 
 
 def test_bandwidth_is_the_kernels() -> None:
     """Figures of "available PCIe bandwidth" in kernel logs of real machines."""
-    told = {
+    reported = {
         (1, 1): 2.0,
         (1, 4): 8.0,
         (2, 1): 4.0,
@@ -143,8 +143,8 @@ def test_bandwidth_is_the_kernels() -> None:
         (4, 8): 126.024,
         (4, 16): 252.048,
     }
-    told[5, 8] = 252.056
-    assert {link: pci.bandwidth(*link) for link in told} == told
+    reported[5, 8] = 252.056
+    assert {link: pci.bandwidth(*link) for link in reported} == reported
 
 
 def test_a_link_that_the_kernel_found_limited(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_server_console_is_no_gpu(tmp_path: Path) -> None:
     assert sorted(section) == ["0000:0f:01.0", gpu(0)]
 
 
-def test_virtual_functions_are_told_apart(tmp_path: Path) -> None:
+def test_virtual_functions_are_distinguished(tmp_path: Path) -> None:
     root = tree.write(scenario(count=1), tmp_path, layout=Layout(nics=2))
     (root / BUS / "0000:b3:00.0/physfn").symlink_to("../../0000:b0:01.0/0000:b1:00.0")
     section = read(root)["pci"]
@@ -318,8 +318,8 @@ def test_a_device_that_goes_while_it_is_read(tmp_path: Path, monkeypatch: pytest
     ids = pci.identities(context.files, names, {})
     assert sorted(pci.sections(context.files, ids, [])["pci"]) == ["0000:17:01.0", gpu(1)]
     # Gone between its first file and the next ones.
-    kept = dict.fromkeys((gpu(0), gpu(1)), ("10de:2330", "030200"))
-    monkeypatch.setattr(pci, "identity", lambda bus, address: kept.get(address, ("8086:352a", "060400")))
+    stored = dict.fromkeys((gpu(0), gpu(1)), ("10de:2330", "030200"))
+    monkeypatch.setattr(pci, "identity", lambda bus, address: stored.get(address, ("8086:352a", "060400")))
     ids = pci.identities(context.files, names, {})
     one = pci.sections(context.files, ids, [])["pci"][gpu(0)]
     assert one["link"]["fault"] == one["numa_node"]["fault"] == one["gone"]["fault"] == "not_exposed"

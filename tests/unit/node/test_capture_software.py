@@ -93,7 +93,7 @@ def test_all_services_in_one_call(tmp_path: Path) -> None:
     assert got["services"]["munge.service"]["active"] is None
 
 
-def test_what_the_engine_was_told_is_not_asked_again(tmp_path: Path) -> None:
+def test_what_the_engine_was_given_is_not_asked_again(tmp_path: Path) -> None:
     names = ("containerd", "docker", "munge", "nvidia-fabricmanager", "nvidia-persistenced", "slurmd")
     packages = {"docker-ce": package("2"), "nvidia-fabricmanager-535": package("535.0", hold=False)}
     seen = Observed(units={"loaded": {f"{name}.service": row() for name in names}}, packages=packages)
@@ -117,7 +117,7 @@ def test_units_of_an_older_engine_are_asked_for(tmp_path: Path) -> None:
     assert host.commands[0][-2:] == ("containerd.service", "docker.service")
 
 
-def test_a_systemd_that_does_not_answer_is_told_without_its_control_characters(tmp_path: Path) -> None:
+def test_a_systemd_that_does_not_answer_is_reported_without_its_control_characters(tmp_path: Path) -> None:
     host, here = node(tmp_path, DOCUMENT)
     host.rc = 1
     got = software.read(here)
@@ -237,7 +237,7 @@ def test_cdi_specs_and_the_paths_that_are_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "kind", "\x00\xff", '{"devices": 3}', '{"kind": {"a": 1}}', "- " * 1000]
 )
-def test_a_broken_spec_is_told(tmp_path: Path, text: str) -> None:
+def test_a_broken_spec_is_reported(tmp_path: Path, text: str) -> None:
     got = software.specs(context(make(tmp_path, {"/etc/cdi/x.yaml": text})).files)
     assert got[0]["error"]["fault"] == "unread"
     assert got[0]["devices"] == 0

@@ -244,7 +244,7 @@ def test_a_path_is_read_and_nothing_of_it_changes(tmp_path: Path) -> None:
         assert got["read_mb_s"] > 0
 
 
-def test_what_would_tell_of_memory_or_of_nothing_is_no_answer(tmp_path: Path) -> None:
+def test_what_would_report_of_memory_or_of_nothing_is_no_answer(tmp_path: Path) -> None:
     assert speeds(tmp_path)["latency_ms"]["text"] == "no such path"
     (tmp_path / "data").mkdir()
     assert speeds(tmp_path)["read_mb_s"]["text"] == "no file to read there"
@@ -255,7 +255,7 @@ def test_what_would_tell_of_memory_or_of_nothing_is_no_answer(tmp_path: Path) ->
     assert speeds(tmp_path)["read_mb_s"]["text"] == "no file to read there"
 
 
-def test_a_small_file_tells_latency_alone(tmp_path: Path) -> None:
+def test_a_small_file_measures_latency_alone(tmp_path: Path) -> None:
     with (tmp_path / "f").open("wb") as opened:
         opened.write(b"x" * 8192)
     handle = os.open(tmp_path / "f", os.O_RDONLY)

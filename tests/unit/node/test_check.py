@@ -225,13 +225,13 @@ def test_a_crash_of_the_checker_reads_as_could_not_check(
     def crash(*_: Any) -> None:
         raise ZeroDivisionError("by design")
 
-    monkeypatch.setattr(check, "look", crash)
+    monkeypatch.setattr(check, "observed", crash)
     assert main(["check", "--class", str(path), "--root", str(tmp_path), "--no-write"]) == 3
     assert "could_not_check" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": "something/1"}', "[]"])
-def test_a_document_that_is_none(tmp_path: Any, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_that_is_invalid(tmp_path: Any, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "class.json"
     path.write_text(text)
     assert main(["check", "--class", str(path), "--root", str(tmp_path), "--no-write"]) == 3

@@ -182,13 +182,13 @@ def test_what_differs_comes_first_and_equal_things_are_one_row() -> None:
     assert max(len(line) for line in text if line.startswith("ok")) < 160
 
 
-def test_a_healthy_node_is_told_in_a_few_lines() -> None:
+def test_a_healthy_node_is_reported_in_a_few_lines() -> None:
     verdict = judged(record())
     verdict["findings"] = [finding for finding in verdict["findings"] if finding["outcome"] == MATCH]
     assert len(verdict_table(verdict).splitlines()) < 14
 
 
-def test_a_verdict_of_an_older_goldnode_is_still_told() -> None:
+def test_a_verdict_of_an_older_goldnode_is_still_reported() -> None:
     verdict = judged(record())
     verdict.pop("recorded")
     for finding in verdict["findings"]:

@@ -15,9 +15,9 @@ from goldnode.node.json_lines import by_lines
 
 def test_a_cached_answer_imports_little() -> None:
     """It is read by schedulers before each job: the budget is in docs/benchmarks/sanity.md."""
-    said = "import sys; from goldnode.node.verdict import current; print(*sorted(sys.modules))"
+    reported = "import sys; from goldnode.node.verdict import current; print(*sorted(sys.modules))"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {said}"],
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {reported}"],
         capture_output=True,
         text=True,
         check=True,

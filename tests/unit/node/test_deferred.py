@@ -87,13 +87,13 @@ def test_what_is_owed_is_done_once_and_forgotten(tmp_path: Path) -> None:
     deferred.begin(node)
     assert os.access(tmp_path / deferred.PROGRAM.lstrip("/"), os.X_OK)
     (tmp_path / owing.OWED.lstrip("/")).write_text("-u\n-u -k all\n-u\n")
-    said: list[str] = []
-    deferred.settle(node, said.append)
+    reported: list[str] = []
+    deferred.settle(node, reported.append)
     assert [argv for argv in node.commands if argv[0] == "update-initramfs"] == [
         ("update-initramfs", "-u"),
         ("update-initramfs", "-u", "-k", "all"),
     ]
-    assert said == ["update-initramfs -u", "update-initramfs -u -k all"]
+    assert reported == ["update-initramfs -u", "update-initramfs -u -k all"]
     assert not (tmp_path / owing.PLACE.lstrip("/")).exists()
 
 
@@ -121,7 +121,7 @@ YOUNGER: dict[str, tuple[str | None, bool]] = {
 
 
 @pytest.mark.parametrize("case", YOUNGER)
-def test_a_new_kernels_initramfs_is_made_anew_only_where_something_has_changed_since(
+def test_a_new_kernels_initramfs_is_made_again_only_where_something_has_changed_since(
     tmp_path: Path, case: str
 ) -> None:
     changed, fresh = YOUNGER[case]
@@ -143,7 +143,7 @@ def test_a_new_kernels_initramfs_is_made_anew_only_where_something_has_changed_s
     assert (("update-initramfs", "-u") not in node.commands) == fresh
 
 
-def test_an_initramfs_of_an_earlier_transaction_is_made_anew(tmp_path: Path) -> None:
+def test_an_initramfs_of_an_earlier_transaction_is_made_again(tmp_path: Path) -> None:
     node = Node(str(tmp_path))
     deferred.begin(node)
     (tmp_path / owing.OWED.lstrip("/")).write_text("-u\n")

@@ -41,7 +41,7 @@ class Life:
         self.capture = capture
         self.deltas, memory = deltas.step(self.memory, capture)
         found = table.judge(class_document(), capture, self.deltas) + self.deltas.findings
-        found += deltas.standing(memory, found, str(capture["time"]), memory["boot"])
+        found += deltas.persistent(memory, found, str(capture["time"]), memory["boot"])
         self.memory = memory
         found = check.one_each(found)
         self.code = check.exit_code(found)
@@ -77,7 +77,7 @@ COUNTING: list[tuple[str, str, Any, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("name", "place", "before", "after", "subject"), COUNTING)
-def test_what_counts_on_is_found_and_what_stands_is_not(
+def test_what_counts_on_is_found_and_what_stays_is_not(
     name: str, place: str, before: Any, after: Any, subject: str | None
 ) -> None:
     life = Life()
@@ -100,7 +100,7 @@ def test_a_few_errors_while_links_are_trained_at_boot_are_no_alarm() -> None:
     )
 
 
-def test_errors_of_the_card_outlive_the_reboot_until_somebody_settles_them() -> None:
+def test_errors_of_the_card_outlive_the_reboot_until_a_person_settles_them() -> None:
     life = Life()
     assert not life.check("gpus.3.ecc.aggregate.uncorrected", 1), "H2: the past of the card"
     found = life.check("gpus.3.ecc.aggregate.uncorrected", 2, "gpus.3.ecc.volatile.uncorrected", 1)
@@ -134,7 +134,7 @@ def test_ack_of_one_gpu_leaves_the_other() -> None:
     assert set(life.check(*changes)) == {("gpu.ecc.aggregate", "0000:ab:00.0")}
 
 
-def test_a_fatal_bus_error_stands_over_reboots() -> None:
+def test_a_fatal_bus_error_survives_reboots() -> None:
     life = Life()
     assert ("pcie.aer", PORT3) in life.check(AER, aer(0, 0, 1))
     assert ("pcie.aer", PORT3) in life.check(AER, aer(0, 0, 1))
@@ -188,7 +188,7 @@ def test_counters_belong_to_the_card_and_not_to_its_slot() -> None:
         (("gpus.3.serial", "another"), None, 0),
     ],
 )
-def test_what_was_otherwise_before_the_last_boot_is_told(
+def test_what_was_otherwise_before_the_last_boot_is_reported(
     change: tuple[Any, ...], name: str | None, code: int
 ) -> None:
     life = Life()
@@ -206,7 +206,7 @@ def test_a_gpu_that_does_not_answer_once_keeps_its_base() -> None:
     assert ("gpu.ecc.aggregate", G3) in life.check("gpus.3.ecc.aggregate.uncorrected", 2)
 
 
-def test_clocks_that_jump_are_told_and_spoil_no_rate() -> None:
+def test_clocks_that_jump_are_reported_and_spoil_no_rate() -> None:
     life = Life()
     life.check("gpus.3.pcie.replay", 0)
     found = life.check("time_sync.clock", 9e9, "gpus.3.pcie.replay", 10)
@@ -226,7 +226,7 @@ def test_a_task_that_hangs_in_the_driver_at_two_checks_in_a_row() -> None:
     assert not life.check("blocked", [{**row, "pid": 78}])
 
 
-def test_what_is_kept_does_not_grow() -> None:
+def test_what_is_stored_does_not_grow() -> None:
     life = Life()
     life.check()
     size = len(json.dumps(life.memory))
@@ -266,7 +266,7 @@ def test_what_a_passive_check_does_not_look_at_holds_until_a_full_one_says_other
 # -- the file
 
 
-def kept(tmp_path: Path, content: bytes | None) -> Host:
+def stored(tmp_path: Path, content: bytes | None) -> Host:
     host = Host(str(tmp_path), live=True)
     if content is not None:
         host.write(deltas.MEMORY, content)
@@ -291,23 +291,23 @@ GOOD = deltas.step({}, healthy())[1]
         (json.dumps({**GOOD, "uptime": 9e9}).encode(), "future"),
     ],
 )
-def test_a_state_file_that_cannot_be_used_is_set_aside_and_told(
+def test_a_state_file_that_cannot_be_used_is_moved_away_and_reported(
     tmp_path: Path, content: bytes, why: str
 ) -> None:
-    host = kept(tmp_path, content)
+    host = stored(tmp_path, content)
     memory, fault = deltas.load(host, healthy())
     assert memory == {}
     assert why in str(fault)
-    assert [f.outcome for f in deltas.told(host, fault)] == [MISMATCH]
+    assert [f.outcome for f in deltas.unusable_memory(host, fault)] == [MISMATCH]
     deltas.save(host, GOOD, fault)
-    assert host.data(deltas.SET_ASIDE) == content
+    assert host.data(deltas.DAMAGED) == content
     assert deltas.load(host, healthy()) == (GOOD, None)
-    assert [f.id for f in deltas.told(host, None)] == ["memory.state"], "until somebody has looked"
+    assert [f.id for f in deltas.unusable_memory(host, None)] == ["memory.state"], "until somebody has looked"
 
 
 def test_no_state_file_is_a_first_sight(tmp_path: Path) -> None:
-    assert deltas.load(kept(tmp_path, None), healthy()) == ({}, None)
-    assert deltas.told(kept(tmp_path, None), None) == []
+    assert deltas.load(stored(tmp_path, None), healthy()) == ({}, None)
+    assert deltas.unusable_memory(stored(tmp_path, None), None) == []
 
 
 @pytest.mark.parametrize(
@@ -347,13 +347,13 @@ def test_hostile_state_never_ends_the_check(key: str, value: Any) -> None:
     capture = healthy()
     counted, new = deltas.step(memory, capture)
     found = table.judge(class_document(), capture, counted) + counted.findings
-    found += deltas.standing(new, found, "now", "b")
+    found += deltas.persistent(new, found, "now", "b")
     json.dumps(new)
     assert check.exit_code(found) in (0, 1)
 
 
 def test_ack_is_recorded_with_who_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    host = kept(
+    host = stored(
         tmp_path,
         json.dumps({**GOOD, "standing": {f"gpu.ecc.uncorrected|{G3}": {"got": "1", "time": "t"}}}).encode(),
     )
@@ -366,8 +366,8 @@ def test_ack_is_recorded_with_who_and_why(tmp_path: Path, capsys: pytest.Capture
     memory = json.loads(host.text(deltas.MEMORY) or "")
     assert memory["standing"] == {}
     assert (memory["acks"][0]["by"], memory["acks"][0]["reason"]) == ("ann", "replaced [2J")
-    host.write(deltas.SET_ASIDE, b"x")
+    host.write(deltas.DAMAGED, b"x")
     assert main([*root, "--by", "ann", "--reason", "the disk was full", "--id", "memory.state"]) == 0
-    assert not host.path(deltas.SET_ASIDE).exists()
+    assert not host.path(deltas.DAMAGED).exists()
     host.write(deltas.MEMORY, b"torn")
     assert main([*root, "--by", "ann", "--reason", "x", "--id", "gpu.ecc.*"]) == 3

@@ -52,14 +52,14 @@ def test_a_process_that_cannot_be_killed_is_left_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing but the kernel makes such a process, so the signal is kept from it here."""
-    kept: list[int] = []
+    stored: list[int] = []
     monkeypatch.setattr(process, "GRACE", 0.2)
-    monkeypatch.setattr(os, "killpg", lambda group, _: kept.append(group))
+    monkeypatch.setattr(os, "killpg", lambda group, _: stored.append(group))
     found = child.ask(host(tmp_path, "time.sleep(600)"), REQUEST, limit=0.3)
     monkeypatch.undo()
-    os.killpg(kept[0], 9)
+    os.killpg(stored[0], 9)
     assert (
-        f"the GPU driver hangs: process {kept[0]} did not answer within 0.3 s and cannot be killed"
+        f"the GPU driver hangs: process {stored[0]} did not answer within 0.3 s and cannot be killed"
         == found["error"]
     )
 

@@ -270,7 +270,7 @@ def test_each_fault(path: str, value: Any, check: str, text: str, bottleneck: st
     assert {other["check"] for other in got["lines"] if other["status"] != "ok"} <= {check, "errors"}
 
 
-def test_a_power_cap_below_the_default_is_told_unless_the_class_wants_it() -> None:
+def test_a_power_cap_below_the_default_is_reported_unless_the_class_wants_it() -> None:
     capped = gpu(0, power={"limit_w": 500.0, "default_w": 700.0, "draw_w": 499.0})
     capped["throttle"] = {"active": ["sw_power_cap"], "violation_ns": {"power": 900_000_000}}
     second = changed(healthy(101.0), "gpus|0", capped)
@@ -285,7 +285,7 @@ def test_a_power_cap_below_the_default_is_told_unless_the_class_wants_it() -> No
 # -- blocked tasks
 
 
-def test_a_task_blocked_in_both_samples_has_its_name_told() -> None:
+def test_a_task_blocked_in_both_samples_has_its_name_reported() -> None:
     task = {"pid": 7, "command": "dataloader\x1b[2J", "wait": "nfs_wait"}
     first, second = healthy(), healthy(101.0)
     second["blocked"] = [task]
@@ -389,11 +389,11 @@ def test_what_a_gpu_does_not_have_is_no_fault(path: str) -> None:
         ("5", 9, None),
     ],
 )
-def test_counters_that_wrap_or_begin_anew(first: Any, second: Any, want: int | None) -> None:
+def test_counters_that_wrap_or_begin_again(first: Any, second: Any, want: int | None) -> None:
     assert checks.grown(first, second) == want
 
 
-def test_a_driver_that_was_loaded_anew_between_samples_is_no_throttling() -> None:
+def test_a_driver_that_was_loaded_again_between_samples_is_no_throttling() -> None:
     first = changed(healthy(), "gpus|0|throttle|violation_ns|thermal", 10**12)
     assert report(healthy(101.0), first)["exit_code"] == 0
 
@@ -455,7 +455,7 @@ def test_a_machine_without_gpus_and_class_is_not_healthy() -> None:
     )
 
 
-def test_an_xid_without_a_table_is_told_and_not_judged() -> None:
+def test_an_xid_without_a_table_is_reported_and_not_judged() -> None:
     second = changed(healthy(101.0), "events|rows", [{"kind": "xid", "code": 79}])
     got = report(second, None, {"gpu": {"vendor": "nvidia", "count": 2}})
     assert (line(got, "errors")["status"], got["exit_code"]) == ("unknown", 3)
@@ -601,7 +601,7 @@ def test_what_fits(values: dict[str, Any]) -> None:
     assert got["exit_code"] == 0
 
 
-def test_an_interface_that_is_down_is_told_where_it_is_this_nodes() -> None:
+def test_an_interface_that_is_down_is_reported_where_it_is_this_nodes() -> None:
     second = changed(healthy(101.0), "network|eth0|state", "down")
     second["workloads"]["processes"] = [process(environment={"NCCL_SOCKET_IFNAME": "eth0"})]
     assert "eth0, which is down" in line(report(second), "fit")["text"]
@@ -716,7 +716,7 @@ def test_a_process_on_a_gpu(tmp_path: Path) -> None:
     assert row["missing"] == ["/usr/local/cuda-11.8/lib64"]
 
 
-def test_nothing_of_an_environment_is_kept_but_what_is_named() -> None:
+def test_nothing_of_an_environment_is_stored_but_what_is_named() -> None:
     got = running.variables(ENVIRON)
     assert got == {
         "LD_LIBRARY_PATH": "/usr/local/cuda-11.8/lib64:/venv",
@@ -739,7 +739,7 @@ def test_a_process_that_vanishes_and_maps_that_may_not_be_read(tmp_path: Path) -
     assert line(report(second), "fit")["status"] == "unknown"
 
 
-def test_a_map_that_cannot_be_read_at_all_hangs_nobody(
+def test_a_map_that_cannot_be_read_at_all_hangs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node(tmp_path)

@@ -246,7 +246,7 @@ def test_what_the_daemon_says(daemon: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("answer", ["no JSON", 500])
-def test_a_daemon_that_does_not_answer_is_told_so(daemon: dict[str, Any], answer: Any) -> None:
+def test_a_daemon_that_does_not_answer_is_reported(daemon: dict[str, Any], answer: Any) -> None:
     daemon["/info"] = answer
     assert "GET /info" in dockerd.info()["error"]
 
@@ -281,7 +281,7 @@ def change(host: Host, content: str, target: str = runtime.DAEMON) -> str | None
     )
 
 
-def test_the_owners_file_is_kept_with_its_mode(tmp_path: Path) -> None:
+def test_the_owners_file_is_stored_with_its_mode(tmp_path: Path) -> None:
     host = Fake(str(tmp_path))
     host.write(runtime.DAEMON, b'{"debug": true}', 0o640)
     change(host, '{"debug": true, "a": 1}\n')
@@ -297,7 +297,7 @@ def test_the_owners_file_is_kept_with_its_mode(tmp_path: Path) -> None:
     }
 
 
-def test_where_there_was_no_file_the_record_says_so(tmp_path: Path) -> None:
+def test_where_there_was_no_file_the_record_reports_it(tmp_path: Path) -> None:
     host = Fake(str(tmp_path))
     change(host, "{}\n")
     record = json.loads(host.text("/var/lib/goldnode/state.json") or "")

@@ -48,8 +48,8 @@ def table(dice: random.Random, depth: int = 0) -> dict[str, Any]:
 def covers(small: Any, large: Any) -> bool:
     """Whether every key and value of `small` is in `large`, in the same order where both are objects."""
     if isinstance(small, dict) and isinstance(large, dict):
-        kept = [key for key in large if key in small]
-        return kept == list(small) and all(covers(value, large[key]) for key, value in small.items())
+        stored = [key for key in large if key in small]
+        return stored == list(small) and all(covers(value, large[key]) for key, value in small.items())
     return bool(small == large) and type(small) is type(large)
 
 

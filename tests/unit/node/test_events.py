@@ -397,7 +397,7 @@ def test_a_log_that_was_not_read_is_not_clean(events: Any, patch: dict[str, Any]
     assert (check.exit_code(found) == check.HEALTHY) is (outcome == MATCH)
 
 
-def test_a_truncated_log_tells_what_it_has() -> None:
+def test_a_truncated_log_reports_what_it_has() -> None:
     seen = capture(line(79))
     seen["events"]["truncated"] = True
     found, _ = judge(DOCUMENT, seen, {})
@@ -468,10 +468,10 @@ def test_what_a_person_has_acknowledged() -> None:
     settled, done = acknowledge(seen, {"events": memory})
     assert done == ["storage.io_error", "xid.95", "xid.999"]
     memory = {"events": settled}
-    found, kept = judge(DOCUMENT, seen, memory)
+    found, stored = judge(DOCUMENT, seen, memory)
     assert bad(found) == []
     assert "events.acknowledged" in [f.id for f in found]
-    assert kept["history"] == [], "nor is it counted any more"
+    assert stored["history"] == [], "nor is it counted any more"
     # The same fault once more is a new one.
     again = capture(line(95), line(999), "I/O error, dev sdb, sector 1", line(95))
     assert [f[0] for f in bad(judge(DOCUMENT, again, memory)[0])] == ["xid.95"]
@@ -549,10 +549,10 @@ def test_a_lost_beginning_can_be_acknowledged_for_this_boot() -> None:
         },
     ],
 )
-def test_kept_state_of_another_shape_hides_nothing(memory: dict[str, Any]) -> None:
-    found, kept = judge(DOCUMENT, capture(line(79)), memory)
+def test_stored_state_of_another_shape_hides_nothing(memory: dict[str, Any]) -> None:
+    found, stored = judge(DOCUMENT, capture(line(79)), memory)
     assert bad(found) == [("xid.79", MISMATCH, "drain", A, "node")]
-    assert remembered({"events": kept}) == kept
+    assert remembered({"events": stored}) == stored
 
 
 def test_a_capture_of_another_shape_is_no_crash() -> None:
@@ -578,7 +578,7 @@ def test_a_capture_of_another_shape_is_no_crash() -> None:
         return [spoil(item) for item in value] if isinstance(value, list) else value
 
     for _ in range(1500):
-        found, kept = judge(
+        found, stored = judge(
             DOCUMENT,
             {key: spoil(value) for key, value in base.items()},
             {
@@ -587,6 +587,6 @@ def test_a_capture_of_another_shape_is_no_crash() -> None:
                 )
             },
         )
-        assert remembered({"events": kept}) == kept
+        assert remembered({"events": stored}) == stored
         for finding in found:
             assert finding.subject is None or isinstance(finding.subject, str)

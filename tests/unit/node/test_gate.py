@@ -97,7 +97,7 @@ def test_what_is_bad_for_the_gate(what: str, found: Any, bad: bool) -> None:
     assert all(reason.text and "\n" not in reason.text for reason in why)
 
 
-def test_a_boot_that_cannot_be_told_is_no_boot_of_a_verdict() -> None:
+def test_a_boot_that_is_not_known_is_no_boot_of_a_verdict() -> None:
     assert "cannot be identified" in (current.fault(verdict(), None, 1000.0) or "")
     assert "cannot be identified" in (current.fault(verdict(), BOOT, None) or "")
 
@@ -147,14 +147,14 @@ class Node(Host):
 
     def act(self, mode: str | None, found: Any, **site: Any) -> list[str]:
         """A check with this outcome, in this mode; None: the class document cannot be read."""
-        told = gate.act(self, None if mode is None else {"gate": mode, "site": site}, found)
+        reported = gate.act(self, None if mode is None else {"gate": mode, "site": site}, found)
         state = json.loads(self.text(gate.STATE) or "{}")
         if state:
             documents.valid(state)
         assert state["open"] is self.path(gate.PASS).exists(), (
             "the pass file exists exactly while the gate lets work start"
         )
-        return told
+        return reported
 
     @property
     def open(self) -> bool:
@@ -209,7 +209,7 @@ def test_a_class_document_that_cannot_be_read_leaves_the_mode(node: Node) -> Non
     assert node.open
 
 
-def test_a_record_that_is_torn_is_made_anew(node: Node) -> None:
+def test_a_record_that_is_torn_is_made_again(node: Node) -> None:
     for name in (gate.STATE, gate.MEMORY):
         node.write(name, b'{"mode": "bl')
     node.act("block", BAD)
@@ -261,7 +261,7 @@ def test_it_is_remembered_over_a_boot(node: Node) -> None:
     assert len(node.log()) == 2
 
 
-def test_another_fault_is_told_again(node: Node) -> None:
+def test_another_fault_is_reported_again(node: Node) -> None:
     commands(node)
     node.act("drain", BAD, **SITE)
     node.act("drain", OTHER, **SITE)
@@ -271,7 +271,7 @@ def test_another_fault_is_told_again(node: Node) -> None:
     assert len(node.log()) == 3
 
 
-def test_what_somebody_else_has_drained_is_theirs_to_resume(node: Node) -> None:
+def test_what_another_party_has_drained_is_its_own_to_resume(node: Node) -> None:
     commands(node, 3)
     node.act("drain", BAD, **SITE)
     assert "drained by another party" in " ".join(node.act("drain", GOOD, **SITE))
@@ -302,9 +302,9 @@ def test_a_class_that_does_not_drain_any_more_resumes(node: Node) -> None:
     assert node.log()[1].startswith("resume-node 1:goldnode: the class does not drain any more")
 
 
-def test_nobody_to_tell(node: Node) -> None:
-    assert gate.NOBODY in " ".join(node.act("drain", BAD))
-    assert node.state()["error"] == gate.NOBODY
+def test_no_one_to_notify(node: Node) -> None:
+    assert gate.NO_TARGET in " ".join(node.act("drain", BAD))
+    assert node.state()["error"] == gate.NO_TARGET
 
 
 def test_a_program_that_cannot_be_run_is_no_crash(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_slurm_is_drained_once_and_resumed(node: Node, name: str) -> None:
 
 @pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN*+DRAIN", "MIXED+DRAIN", "IDLE+DRAIN+NOT_RESPONDING"])
 @pytest.mark.parametrize("why", ["broken fan", "goldnode: kernel 6.1 has to be booted"])
-def test_a_node_that_somebody_drained_stays_drained(node: Node, state: str, why: str) -> None:
+def test_a_node_drained_by_an_administrator_stays_drained(node: Node, state: str, why: str) -> None:
     """By a person, or by a rollout of goldnode's own on the controller: neither is this gate's to take back."""
     slurm(node, state, why)
     node.act("drain", BAD)
@@ -368,8 +368,8 @@ def test_a_drain_that_a_person_took_over_stays(node: Node) -> None:
     slurm(node)
     node.act("drain", BAD)
     node.write("/why", b"waiting for a new GPU")
-    told = node.act("drain", GOOD)
-    assert "not ours now" in " ".join(told)
+    reported = node.act("drain", GOOD)
+    assert "not ours now" in " ".join(reported)
     assert len(updates(node)) == 1
 
 
@@ -396,7 +396,7 @@ def test_slurmctld_that_does_not_answer_is_asked_again(node: Node) -> None:
 def test_a_node_that_slurm_does_not_know(node: Node) -> None:
     slurm(node, name="elsewhere")
     node.script("scontrol", 'echo "Node $3 not found"; exit 1')
-    assert gate.NOBODY in " ".join(node.act("drain", BAD))
+    assert gate.NO_TARGET in " ".join(node.act("drain", BAD))
 
 
 def test_what_the_site_says_goes_before_slurm(node: Node) -> None:
@@ -496,7 +496,7 @@ def systemd(node: Node, **state: str) -> None:
     }
     node.write("/docker.service", "".join(f"{key}={value}\n" for key, value in rows.items()).encode())
     node.script("systemctl", SYSTEMCTL)
-    node.write(f"{gate.KEPT}/docker.service", b"")
+    node.write(f"{gate.REFUSED}/docker.service", b"")
 
 
 @pytest.mark.parametrize(
@@ -511,7 +511,7 @@ def systemd(node: Node, **state: str) -> None:
         ({"ActiveState": "activating"}, False),
     ],
 )
-def test_what_the_gate_kept_down_starts_unless_a_person_decided(
+def test_what_the_gate_stopped_starts_unless_a_person_decided(
     node: Node, state: dict[str, str], starts: bool
 ) -> None:
     systemd(node, **state)
@@ -557,7 +557,7 @@ def condition(node: Node, unit: str = "docker.service") -> subprocess.CompletedP
 
 
 def test_the_condition_of_a_runtime(node: Node) -> None:
-    kept = node.path(f"{gate.KEPT}/docker.service")
+    stored = node.path(f"{gate.REFUSED}/docker.service")
     assert condition(node).returncode == 0, (
         "without its file there is no gate, whatever systemd still has loaded"
     )
@@ -565,12 +565,12 @@ def test_the_condition_of_a_runtime(node: Node) -> None:
     assert "no verdict since this boot" in condition(node).stderr
     node.act("block", BAD)
     refused = condition(node)
-    assert (refused.returncode, kept.exists()) == (1, True)
+    assert (refused.returncode, stored.exists()) == (1, True)
     assert refused.stderr == "goldnode gate: stack.lock: 4 differ (want as locked)\n"
     node.act("block", GOOD)
     assert condition(node).returncode == 0
-    node.write(f"{gate.KEPT}/docker.service", b"")
-    assert (condition(node).returncode, kept.exists()) == (0, False), (
+    node.write(f"{gate.REFUSED}/docker.service", b"")
+    assert (condition(node).returncode, stored.exists()) == (0, False), (
         "it starts, so it is not kept out any more"
     )
     node.at(1000.0 + current.LIMIT)
@@ -581,7 +581,7 @@ def test_the_condition_of_a_runtime(node: Node) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "\n", "x", "x y\n", "1000\n", "-1 -1\n", "$(true) 9\n"])
-def test_a_pass_that_is_none_lets_nothing_start(node: Node, content: str) -> None:
+def test_a_pass_that_is_invalid_lets_nothing_start(node: Node, content: str) -> None:
     node.write(FILE, b"")
     node.write(gate.PASS, content.encode())
     assert condition(node).returncode in range(1, 255)
@@ -603,7 +603,7 @@ def motd(node: Node) -> str:
 def test_the_line_at_login(node: Node) -> None:
     assert "has not been checked since it booted" in motd(node)
 
-    def tell(found: dict[str, Any], mode: str, status: str) -> str:
+    def login_line(found: dict[str, Any], mode: str, status: str) -> str:
         written = {**found, "status": status}
         gate.save(node, written, json.dumps(written))
         node.act(mode, written)
@@ -611,10 +611,10 @@ def test_the_line_at_login(node: Node) -> None:
         assert text.count("\n") == (1 if text else 0)
         return text
 
-    assert tell(verdict(finding(MATCH)), "report", "healthy") == ""
-    assert "class case, verdict: drain (exit code 2)" in tell(BAD, "report", "drain")
-    assert "the gate is closed: stack.lock: 4 differ" in tell(BAD, "block", "drain")
-    assert tell(verdict(finding(MATCH)), "block", "healthy") == ""
+    assert login_line(verdict(finding(MATCH)), "report", "healthy") == ""
+    assert "class case, verdict: drain (exit code 2)" in login_line(BAD, "report", "drain")
+    assert "the gate is closed: stack.lock: 4 differ" in login_line(BAD, "block", "drain")
+    assert login_line(verdict(finding(MATCH)), "block", "healthy") == ""
     node.at(1001.0 + current.LIMIT)
     assert "too old" in motd(node)
     node.write(current.STATUS, b"- 3 could_not_check unknown\n")
@@ -628,8 +628,8 @@ def cached(node: Node, capsys: pytest.CaptureFixture[str], *arguments: str) -> t
     form, rest = current.split(arguments)
     assert form is not None
     code = current.answer(form, "--quiet" in rest, node.root)
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    output = capsys.readouterr()
+    return code, output.out, output.err
 
 
 def test_the_cached_verdict(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
@@ -702,7 +702,7 @@ def test_findings() -> None:
         "the gate tells; it is the finding that closed it which counts"
     )
     assert outcomes("block", {"gate": None})["gate"][1] == "block: not decided yet in this boot"
-    assert outcomes("drain", {})["gate.hook"] == (MISMATCH, gate.NOBODY)
+    assert outcomes("drain", {})["gate.hook"] == (MISMATCH, gate.NO_TARGET)
     assert outcomes("drain", {"hook": "slurm"})["gate.hook"][0] == MATCH
     assert outcomes("drain", {"hook": "slurm", "gate": {"error": "no link"}})["gate.hook"] == (
         MISMATCH,

@@ -37,15 +37,15 @@ def test_chooses_what_the_real_grub_chose(case: dict[str, Any]) -> None:
 
 
 def test_the_plain_reader_of_the_node_suite_says_the_same_or_nothing() -> None:
-    told = []
+    reported = []
     for case in CASES:
         if not case.keys() & {"custom", "after", "rawenv"}:
             config, stored = record.build(case), grub.environment(record.environment(case))
-            plain = booted_by_id(config, stored)
-            assert plain in (None, grub.next_boot(config, record.environment(case)).release), case["name"]
-            told.append(plain)
-    assert len({release for release in told if release}) >= 4
-    assert sum(release is not None for release in told) >= 9
+            bare = booted_by_id(config, stored)
+            assert bare in (None, grub.next_boot(config, record.environment(case)).release), case["name"]
+            reported.append(bare)
+    assert len({release for release in reported if release}) >= 4
+    assert sum(release is not None for release in reported) >= 9
 
 
 def test_the_recorded_cases_are_not_all_the_same() -> None:
@@ -156,7 +156,7 @@ def test_a_condition_that_changes_nothing_is_decided() -> None:
     assert grub.next_boot(cfg, b"").release == "1"
 
 
-def test_a_broken_environment_block_is_told_and_not_used() -> None:
+def test_a_broken_environment_block_is_reported_and_not_used() -> None:
     choice = grub.next_boot(text("debian12-saved"), b"saved_entry=1>2\n")
     assert choice.release == NEW
     assert "no environment block signature" in choice.reason
@@ -280,5 +280,5 @@ def test_the_selector_of_an_id_that_reads_as_a_number_is_its_index() -> None:
 
 
 @pytest.mark.parametrize("text", ["{\n}\n", "\\", "menuentry", "if [ a ]; then {"])
-def test_a_torn_file_is_told_and_never_ends_the_look(text: str) -> None:
+def test_a_torn_file_is_reported_and_never_ends_the_observation(text: str) -> None:
     assert grub.next_boot(text, b"").release is None

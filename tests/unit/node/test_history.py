@@ -55,7 +55,7 @@ def test_without_records_the_class_document_on_the_node_says_the_lock_before(tmp
     assert history.earlier_lock(host, "zero") is None
 
 
-def test_the_last_fifty_are_kept_in_their_order(tmp_path: Path) -> None:
+def test_the_last_fifty_are_stored_in_their_order(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     for number in range(53):
         applied = history.AppliedPart("kernel", [row(target=str(number))], None, 0, None)
@@ -65,21 +65,21 @@ def test_the_last_fifty_are_kept_in_their_order(tmp_path: Path) -> None:
     ]
 
 
-def test_of_a_long_error_both_ends_are_kept(tmp_path: Path) -> None:
+def test_of_a_long_error_both_ends_are_stored(tmp_path: Path) -> None:
     applied = history.AppliedPart("kernel", [row()], None, 0, f"apt fails{'.' * 5000}E: why")
     history.record(Host(str(tmp_path)), with_lock("one"), applied)
     error = entries(tmp_path)[0]["error"]
     assert (len(error) < 700, error[:9], error[-6:]) == (True, "apt fails", "E: why")
 
 
-def wanting(*actions: Action) -> Any:
+def missing(*actions: Action) -> Any:
     """A `plan` that gives these actions until they were asked for twice: before the apply, and after it nothing."""
     plans = [Plan(actions, class_digest="d"), Plan((), class_digest="d")]
     return lambda *arguments, **options: plans.pop(0)
 
 
 def apply(root: Path, monkeypatch: pytest.MonkeyPatch, *actions: Action) -> list[dict[str, Any]]:
-    monkeypatch.setattr(applying, "plan", wanting(*actions))
+    monkeypatch.setattr(applying, "plan", missing(*actions))
     return applying.apply(LiveHost(str(root)), document(), "sanity", {})[0]
 
 
@@ -87,7 +87,7 @@ def link(name: str) -> Action:
     return Action("sanity", "link", name, "want it", after="b", data={"to": "b"})
 
 
-def test_apply_tells_each_row_and_keeps_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_reports_each_row_and_keeps_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = apply(tmp_path, monkeypatch, link("/a"))
     assert done[0].pop("seconds") >= 0
     assert done == [
@@ -107,7 +107,7 @@ def test_apply_tells_each_row_and_keeps_a_record(tmp_path: Path, monkeypatch: py
     assert (entry["part"], entry["error"], len(entry["actions"])) == ("sanity", None, 1)
 
 
-def test_an_apply_that_fails_tells_what_was_done_before_and_what_stopped_it(
+def test_an_apply_that_fails_reports_what_was_done_before_and_what_stopped_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "d").mkdir()
@@ -142,6 +142,6 @@ def test_a_fault_of_goldnode_is_recorded_too(tmp_path: Path, monkeypatch: pytest
 
 def test_nothing_done_and_an_image_leave_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert apply(tmp_path, monkeypatch) == []
-    monkeypatch.setattr(applying, "plan", wanting(link("/a")))
+    monkeypatch.setattr(applying, "plan", missing(link("/a")))
     assert applying.apply(Host(str(tmp_path)), document(), "sanity", {})[0] != []
     assert not (tmp_path / "var/lib/goldnode/history").exists()

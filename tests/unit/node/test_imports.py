@@ -19,10 +19,10 @@ def test_a_check_begins_without_what_it_does_not_need(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from goldnode.node import program; from goldnode.node.state import engine\n"
         f"host = program.Host({str(tmp_path)!r}); host.write('/etc/x', b'x'); assert host.glob('/etc', '?') == ['/etc/x']\n"
-        "assert host.text('/etc/x') == 'x' and host.exists('/etc') and program.plain(['check', '--passive'])\n"
+        "assert host.text('/etc/x') == 'x' and host.exists('/etc') and program.check_options(['check', '--passive'])\n"
         "print(*sys.modules)"
     )
-    said = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
 
@@ -38,10 +38,10 @@ def test_a_check_begins_without_what_it_does_not_need(tmp_path: Path) -> None:
         "tempfile",
         "urllib.parse",
     }
-    assert not slow & set(said)
+    assert not slow & set(reported)
     assert not {
         f"goldnode.node.state.{name}" for name in ("applied", "apply", "record", "removal", "rollback")
-    } & set(said)
+    } & set(reported)
 
 
 def test_a_check_with_flags_alone_is_understood_as_argparse_does() -> None:
@@ -49,7 +49,7 @@ def test_a_check_with_flags_alone_is_understood_as_argparse_does() -> None:
     for size in range(len(flags) + 1):
         for chosen in itertools.combinations(flags, size):
             given = ["check", *chosen, *chosen[:1]]
-            assert vars(program.plain(given)) == vars(cli_args.parse(given))
+            assert vars(program.check_options(given)) == vars(cli_args.parse(given))
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_a_check_with_flags_alone_is_understood_as_argparse_does() -> None:
     ],
 )
 def test_anything_else_is_left_to_argparse(given: list[str]) -> None:
-    assert program.plain(given) is None
+    assert program.check_options(given) is None

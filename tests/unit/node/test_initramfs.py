@@ -217,7 +217,7 @@ def test_modules_named(path: str, found: bool) -> None:
     assert initramfs.modules_named([path], ["nouveau", "nova_core", "nova-drm"]) == ([path] if found else [])
 
 
-def test_broken_deflate_is_told_as_such(tmp_path: Path) -> None:
+def test_broken_deflate_is_reported(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(MAIN))
     packed[10] |= 0b110  # a block of the type that does not exist
     with pytest.raises(initramfs.InitramfsError, match="the gzip data is broken"):
@@ -227,7 +227,7 @@ def test_broken_deflate_is_told_as_such(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["6.1.0-1-amd64.bak", "6.1.0-1-amd64.new", "6.1.0-1-amd64.dpkg-bak", "of-a-purged-kernel"]
 )
-def test_an_image_without_modules_is_nobodys_next_boot(tmp_path: Path, name: str) -> None:
+def test_an_image_without_modules_is_never_the_next_boot(tmp_path: Path, name: str) -> None:
     """To rebuild a copy that somebody keeps would make it one without modules."""
     host = Host(str(tmp_path))
     (tmp_path / "lib/modules/6.1.0-1-amd64").mkdir(parents=True)

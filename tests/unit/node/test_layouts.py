@@ -223,7 +223,7 @@ def test_folders_that_a_user_may_not_enter_end_in_a_verdict(
     assert verdict["exit_code"] in (0, 1, 2, 3)
 
 
-def test_no_gpu_at_all_is_said_and_is_not_healthy(tmp_path: Path) -> None:
+def test_no_gpu_at_all_is_reported_and_is_not_healthy(tmp_path: Path) -> None:
     host = machine(tmp_path, "alpine 3.22.0")
     remove(Path(host.root), ("sys/bus", "sys/module", "proc/driver", "dev"))
     verdict = check(host)

@@ -64,7 +64,7 @@ def test_the_choices_are_not_all_the_same() -> None:
     assert {case["via"] for case in CASES} == {"default", "first", "LoaderEntryDefault", "LoaderEntryOneShot"}
 
 
-def test_versions_stand_in_the_order_of_the_specification() -> None:
+def test_versions_are_in_the_order_of_the_specification() -> None:
     for (i, one), (j, other) in itertools.product(enumerate(ORDER), repeat=2):
         assert loader.compare(one, other) == (i > j) - (i < j), (one, other)
     for one, other in (("", ""), ("1.0", "1.0"), ("01", "1"), ("1_2", "1+2"), ("a~", "a~")):
@@ -133,7 +133,7 @@ def test_a_wish_in_a_variable_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"MZ" * 300, header("x")[:0x210]])
-def test_what_is_no_kernel_tells_no_release(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_kernel_reports_no_release(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "linux").write_bytes(content)
     assert loader.image_release(str(tmp_path / "linux")) is None
     assert loader.image_release(str(tmp_path / "gone")) is None

@@ -120,7 +120,7 @@ def test_entries_of_the_journal() -> None:
     assert logs.parse(["{", '{"MESSAGE": ', "[" * 100000, '{"MESSAGE":"' + XID]) == []
 
 
-def test_the_mig_instance_is_told() -> None:
+def test_the_mig_instance_is_reported() -> None:
     lines = [
         "4,1,1,-;NVRM: Xid (PCI:0000:18:00 GPU-I:05): 95, pid=1, name=a, Uncontained",
         "4,2,2,-;NVRM: Xid (PCI:0000:18:00 GPU-I:05 GPU-CI:00): 13, pid=1, name=a, Graphics Exception",
@@ -166,7 +166,7 @@ def test_lines_that_go_with_another_are_not_counted() -> None:
     assert row["count"] == 1, "the port's line alone tells that there was one at least"
 
 
-def test_another_form_of_xid_is_told_and_not_lost() -> None:
+def test_another_form_of_xid_is_reported_and_not_lost() -> None:
     (row,) = logs.parse(["NVRM: Xid (GPU-UUID 12): seventy-nine"])
     assert (row["kind"], row["code"]) == ("xid", None)
 
@@ -291,7 +291,7 @@ def test_many_different_lines_are_bounded() -> None:
     parser = logs.LogParser()
     for number in range(5000):
         parser.line(f"3,{number},1,-;I/O error, dev sd{number}, sector 1")
-    assert len(parser.told()) == logs.ROWS
+    assert len(parser.result()) == logs.ROWS
     assert parser.dropped == 5000 - logs.ROWS
 
 
@@ -496,7 +496,7 @@ def test_a_file_where_there_is_no_ring(tmp_path: Path, journalctl: Path) -> None
     )
 
 
-def test_nothing_to_read_is_said(tmp_path: Path, journalctl: Path) -> None:
+def test_nothing_to_read_is_reported(tmp_path: Path, journalctl: Path) -> None:
     found = section(root(tmp_path / "root"))
     assert found["error"]["fault"] == "not_exposed"
     assert found["rows"] == []
@@ -507,7 +507,7 @@ def test_a_container_reads_no_log_of_its_host(tmp_path: Path) -> None:
     assert (found["rows"], found["error"]["fault"]) == ([], "not_exposed")
 
 
-def test_a_text_that_somebody_gives() -> None:
+def test_a_text_that_a_person_gives() -> None:
     found = events.parsed(f"hello\n{XID}\n")
     assert [row["code"] for row in found["rows"]] == [79]
 

@@ -151,7 +151,7 @@ def test_what_was_not_read_has_no_sample() -> None:
     )
 
 
-def test_a_verdict_that_does_not_count_reads_as_three_and_tells_no_findings() -> None:
+def test_a_verdict_that_does_not_count_reads_as_three_and_reports_no_findings() -> None:
     text = metrics.text(verdict(finding("gpu.count", "match"), code=0), CAPTURE, fault="too old", age=1000.25)
     found = samples(text)
     assert found["goldnode_verdict_exit_code"] == "3"
@@ -182,7 +182,7 @@ def test_hostile_text_stays_one_label() -> None:
     assert max(len(line) for line in text.splitlines()) < 1000
 
 
-def test_the_simulated_says_so() -> None:
+def test_the_simulated_reports_it() -> None:
     text = metrics.text(verdict(finding("a", "match"), simulated=True), CAPTURE)
     assert 'goldnode_verdict_exit_code{simulated="true"} 2' in text
     assert "goldnode_simulated 1" in text
@@ -241,8 +241,8 @@ def test_the_file_is_written_where_the_class_says_and_goes_again(host: Host, tmp
     own = tmp_path / "run/goldnode/metrics.prom"
     assert "goldnode_verdict_holds 1" in own.read_text()
     assert own.stat().st_mode & 0o777 == 0o644
-    told = publish.publish(host, {"serve": {"textfile": "/var/lib/nowhere"}}, good, CAPTURE)
-    assert "there is no directory /var/lib/nowhere" in told[0]
+    reported = publish.publish(host, {"serve": {"textfile": "/var/lib/nowhere"}}, good, CAPTURE)
+    assert "there is no directory /var/lib/nowhere" in reported[0]
     assert not (tmp_path / "var/lib/nowhere").exists()
     for name in ("one", "two"):
         (tmp_path / "var/lib" / name).mkdir(parents=True)
@@ -257,7 +257,7 @@ def test_the_file_is_written_where_the_class_says_and_goes_again(host: Host, tmp
     assert list((tmp_path / "var/lib").glob("*/goldnode.prom")) == []
 
 
-def test_everybody_may_read_what_is_nobodys_secret(host: Host, tmp_path: Path) -> None:
+def test_all_users_may_read_what_is_not_secret(host: Host, tmp_path: Path) -> None:
     secret: dict[str, Any] = {
         "serial": "S-1",
         "machine_id": "S-2",
@@ -292,14 +292,14 @@ def test_everybody_may_read_what_is_nobodys_secret(host: Host, tmp_path: Path) -
         assert publish.public(captured)["schema"] == "goldnode.public/1"
 
 
-def test_a_check_that_could_not_be_made_tells_nothing_of_the_hardware(host: Host, tmp_path: Path) -> None:
+def test_a_check_that_could_not_be_made_reports_nothing_of_the_hardware(host: Host, tmp_path: Path) -> None:
     publish.publish(host, {}, verdict(boot_identity="b/42"), CAPTURE)
     publish.publish(host, None, verdict(code=3, boot_identity="b/42"), None)
     assert "goldnode_gpu" not in (tmp_path / "run/goldnode/metrics.prom").read_text()
     assert "GPU-1" not in (tmp_path / "run/goldnode/public.json").read_text()
 
 
-def test_torn_files_and_a_full_disk_are_told_and_end_nothing(host: Host, tmp_path: Path) -> None:
+def test_torn_files_and_a_full_disk_are_reported_and_end_nothing(host: Host, tmp_path: Path) -> None:
     (tmp_path / "run/goldnode").mkdir(parents=True)
     (tmp_path / "run/goldnode/gate.json").write_text("[" * 100_000)
     assert publish.publish(host, {}, verdict(boot_identity="b/42"), CAPTURE) == []

@@ -81,9 +81,9 @@ def test_a_reboot_for_another_reason_is_held_back_until_the_pending_mode_is_set_
     whole = merge(document(), {"policy": {"ecc": True}})
     base = merge(converged(whole).to_dict(), {"reboot_marks": ["the GPU driver was replaced"]})
     spoiled = merge(base, {"gpu_settings": {"gpus": {"1": {"ecc": {"current": True, "pending": False}}}}})
-    told = judge(whole, Observed(**spoiled), PROGRAM).to_json()["reboot"]
-    assert (told["required"], told["reasons"]) == (False, ["the GPU driver was replaced"])
-    assert told["held"] == ["the next boot would turn ECC off for GPU 1"]
+    reported = judge(whole, Observed(**spoiled), PROGRAM).to_json()["reboot"]
+    assert (reported["required"], reported["reasons"]) == (False, ["the GPU driver was replaced"])
+    assert reported["held"] == ["the next boot would turn ECC off for GPU 1"]
     assert judge(whole, Observed(**base), PROGRAM).to_json()["reboot"]["required"]
 
 

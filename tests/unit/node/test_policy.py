@@ -101,7 +101,7 @@ def test_each_drift_is_found_under_its_name(item: str, gpu: dict[str, Any], got:
     assert code(found) == exit_code
 
 
-def test_gpus_that_differ_alike_are_told_together() -> None:
+def test_gpus_that_differ_alike_are_reported_together() -> None:
     found = findings(
         {"power_limit_watts": 400}, {"gpus": {"0": {"power": {"limit": 300}}, "1": {"power": {"limit": 300}}}}
     )
@@ -159,9 +159,13 @@ def test_locked_clocks_are_never_a_match() -> None:
 )
 def test_clocks_that_could_not_be_locked_are_not_as_declared(rc: int, outcome: str) -> None:
     """No call reads them back, so what the setter said is all there is: a refusal is no pass, and the next run tries again."""
-    said = {"rc": rc, "text": "as NVML says", "parts": {"graphics_mhz": {"rc": rc, "text": "as NVML says"}}}
+    reported = {
+        "rc": rc,
+        "text": "as NVML says",
+        "parts": {"graphics_mhz": {"rc": rc, "text": "as NVML says"}},
+    }
     found = findings(
-        {"clocks": {"graphics_mhz": 1200, "mode": "locked"}}, {"record": {uuid(0): {"clocks": said}}}
+        {"clocks": {"graphics_mhz": 1200, "mode": "locked"}}, {"record": {uuid(0): {"clocks": reported}}}
     )
     finding = found["policy.clocks.graphics_mhz"]
     assert finding.outcome == outcome
@@ -190,7 +194,7 @@ def test_what_is_set_again_at_a_boot_sees_who_uses_the_gpus(
             {"gpu_settings": {"persistenced": {"arguments": ["x", "--no-persistence-mode"]}}},
         )
     )
-    monkeypatch.setattr(reapply, "look", lambda *_: seen)
+    monkeypatch.setattr(reapply, "observed", lambda *_: seen)
     assert [action.kind for action in reapply.outstanding(Host(str(tmp_path), live=True), whole)[1]] == [
         "gpu.unit"
     ]
@@ -200,9 +204,13 @@ def test_what_is_set_again_at_a_boot_sees_who_uses_the_gpus(
 
 def test_application_clocks_that_a_driver_no_longer_has() -> None:
     """Neither getter nor setter: what the setter said is told, and it is no match and no lie."""
-    said = {"rc": 3, "text": "Not Supported"}
+    reported = {"rc": 3, "text": "Not Supported"}
     absent = {
-        "clocks": {"rc": 3, "text": "Not Supported", "parts": {"graphics_mhz": said, "memory_mhz": said}}
+        "clocks": {
+            "rc": 3,
+            "text": "Not Supported",
+            "parts": {"graphics_mhz": reported, "memory_mhz": reported},
+        }
     }
     gpu = {"clocks": {"application": NO_GETTER}}
     wanted = {"clocks": {"graphics_mhz": 1410, "memory_mhz": 1215}}
@@ -213,9 +221,9 @@ def test_application_clocks_that_a_driver_no_longer_has() -> None:
         assert finding.got == "GPU 0, 1: tried at 2026-11-21T10:00:00Z: Not Supported (return code 3)"
 
 
-def test_a_getter_without_a_setter_is_a_mismatch_that_says_so() -> None:
-    said = {"rc": 3, "text": "Not Supported"}
-    record = {uuid(0): {"clocks": {"parts": {"graphics_mhz": said, "memory_mhz": said}}}}
+def test_a_getter_without_a_setter_is_a_mismatch_that_reports_it() -> None:
+    reported = {"rc": 3, "text": "Not Supported"}
+    record = {uuid(0): {"clocks": {"parts": {"graphics_mhz": reported, "memory_mhz": reported}}}}
     wanted = {"clocks": {"graphics_mhz": 1410}}
     found = findings(
         wanted, {"gpus": {"0": {"clocks": {"application": {"graphics": 1095}}}}, "record": record}
@@ -291,7 +299,7 @@ def test_where_gpus_are_not_this_nodes_own_nothing_is_judged() -> None:
 
 def test_the_drop_in_keeps_the_user_that_the_package_gives_its_daemon() -> None:
     whole = merge(document(), {"policy": {"persistence_mode": True}})
-    plain = Observed(
+    basic = Observed(
         gpu_settings={"persistenced": {"exec": "/usr/bin/nvidia-persistenced --user nvpd", "arguments": None}}
     )
     refusing = Observed(
@@ -299,7 +307,7 @@ def test_the_drop_in_keeps_the_user_that_the_package_gives_its_daemon() -> None:
             "persistenced": {"exec": "/usr/bin/nvidia-persistenced --user np --no-persistence-mode --verbose"}
         }
     )
-    texts = [file.content for seen in (plain, refusing) for file in policy.daemon(whole, seen, "gpu_driver")]
+    texts = [file.content for seen in (basic, refusing) for file in policy.daemon(whole, seen, "gpu_driver")]
     assert "ExecStart" not in texts[0], "where the package's own command is right, nothing of it is repeated"
     assert texts[1].endswith(
         "[Service]\nTimeoutStopSec=15s\nExecStart=\nExecStart=/usr/bin/nvidia-persistenced --user np --verbose\n"
@@ -320,7 +328,7 @@ def test_the_drop_in_is_there_before_the_daemon_and_nowhere_else() -> None:
     assert policy.daemon(merge(with_daemon, {"gpu": {"vendor": "amd"}}), Observed(), "kernel") == []
 
 
-def test_the_unit_can_run_again_and_never_stops_anybody() -> None:
+def test_the_unit_can_run_again_and_never_stops_a_user() -> None:
     whole = merge(document(), {"policy": {"persistence_mode": True}})
     unit = next(file.content for file in policy.wanted(whole, Observed()) if file.path == policy.UNIT)
     assert "RemainAfterExit" not in unit.replace("# Not RemainAfterExit", "")
@@ -339,7 +347,7 @@ def test_what_a_boot_forgets_is_set_again_by_one_function_for_gpus_and_host(
         values["tuning"]["governor"][cpu] = "powersave"
     bad = Observed(**{**values, "files": {}, "links": {}})
     states = [bad, good]
-    monkeypatch.setattr(reapply, "look", lambda *_: states.pop(0))
+    monkeypatch.setattr(reapply, "observed", lambda *_: states.pop(0))
     done: list[Action] = []
     monkeypatch.setattr(Applier, "apply", lambda _, action: done.append(action))
     applied, found = reapply.reapply(Host(str(tmp_path), live=True), whole, print)
@@ -363,7 +371,7 @@ def test_at_boot_mps_comes_after_the_unit_that_applies_the_policy(
     seen = Observed(
         **merge(converged(whole).to_dict(), {"gpu_settings": {"mps": {"active": False, "job": True}}})
     )
-    monkeypatch.setattr(reapply, "look", lambda *_: seen)
+    monkeypatch.setattr(reapply, "observed", lambda *_: seen)
     assert reapply.reapply(Host(str(tmp_path), live=True), whole, print) == ([], [])
     assert policy.MPS_TEXT.index("After=goldnode-policy") < policy.MPS_TEXT.index(
         "Before=goldnode-sanity.service"

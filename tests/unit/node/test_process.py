@@ -28,7 +28,7 @@ def test_a_program_s_output_status_and_input_come_back(tmp_path: Path) -> None:
     assert host.run("sh", "-c", "echo $LC_ALL").out == "C\n"
 
 
-def test_a_program_that_is_late_is_killed_and_what_it_said_is_kept() -> None:
+def test_a_program_that_is_late_is_killed_and_what_it_said_is_stored() -> None:
     began = time.monotonic()
     done = Host("/").run("sh", "-c", "echo early; exec sleep 60", timeout=0.5)
     assert time.monotonic() - began < 30
@@ -54,7 +54,7 @@ def test_a_session_is_killed_as_one() -> None:
     raise AssertionError("what it had started is still there")
 
 
-def test_a_program_of_which_nobody_learns_the_end_has_failed() -> None:
+def test_a_program_of_which_no_one_learns_the_end_has_failed() -> None:
     host = Host("/")
     host.program = "/bin/false"
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -65,8 +65,8 @@ def test_a_program_of_which_nobody_learns_the_end_has_failed() -> None:
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert (done.rc, done.out) == (process.LOST, "x\n")
-    for said in (done.err, asked["error"], streamed["error"]["text"]):
-        assert "SIGCHLD is ignored" in said
+    for reported in (done.err, asked["error"], streamed["error"]["text"]):
+        assert "SIGCHLD is ignored" in reported
 
 
 def test_what_python_ignores_ends_a_program_that_is_started() -> None:

@@ -59,7 +59,7 @@ def test_the_record_of_a_transaction() -> None:
     }
 
 
-def test_what_goldnode_brought_is_its_own_while_its_configuration_is_there() -> None:
+def test_what_goldnode_installed_is_its_own_while_its_configuration_is_there() -> None:
     before = have(gone="1", kept="1")
     before["gone"]["state"] = "config-files"
     found = records.extended_record({"brought": ["gone", "kept", "never"]}, "", [], before, [], ["gone"])
@@ -73,13 +73,13 @@ def test_the_record_keeps_the_first_version_and_the_last() -> None:
     assert second["brought"] == []
 
 
-def test_what_was_brought_and_is_moved_is_still_brought() -> None:
+def test_what_was_installed_and_is_moved_is_still_its_own() -> None:
     first = records.extended_record({}, "Inst a (1 D [amd64])\n", ["a"], {}, [], [])
     second = records.extended_record(first, "Inst a [1] (2 D [amd64])\n", ["a"], have(a="1"), ["a"], [])
     assert (second["brought"], second["was"], second["automatic"]) == (["a"], {}, [])
 
 
-def test_what_never_arrived_is_nobodys() -> None:
+def test_what_never_arrived_has_no_owner() -> None:
     planned = records.extended_record({}, "Inst a (1 D [amd64])\nInst b (1 D [amd64])\n", [], {}, [], [])
     assert planned["brought"] == ["a", "b"]
     assert records.extended_record(planned, "Inst c (1 D [amd64])\n", [], have(a="1"), [], [])["brought"] == [
@@ -88,7 +88,7 @@ def test_what_never_arrived_is_nobodys() -> None:
     ]
 
 
-def test_a_package_that_goldnode_removed_and_brought_again_is_not_called_removed() -> None:
+def test_a_package_that_goldnode_removed_and_installed_again_is_not_called_removed() -> None:
     gone = records.extended_record({}, "Remv a [1]\n", [], have(a="1"), [], [])
     assert gone["removed"] == {"a": "1"}
     back = records.extended_record(gone, "Inst a (2 D [amd64])\n", [], {}, [], [])
@@ -401,7 +401,7 @@ def test_a_broken_file_of_the_user_is_refused_before_anything_is_touched(root: H
     assert after == {name: value for name, value in before.items() if not name.startswith("run/goldnode")}
 
 
-def test_a_torn_class_document_is_none(root: Host) -> None:
+def test_a_torn_class_document_does_not_count(root: Host) -> None:
     root.write("/etc/goldnode/class.json", b'{"schema": "goldn')
     assert own_document(root) is None
     assert completed(None)["kernel"]["release"] == ""
@@ -410,8 +410,8 @@ def test_a_torn_class_document_is_none(root: Host) -> None:
 def test_offered_versions(root: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     from goldnode.node.host import Result
 
-    said = " libc6 | 2.36-9 | http://mirror.example/debian bookworm/main amd64 Packages\n libc6 | 2.36-9 | http://mirror.example/debian bookworm/main Sources\n"
-    monkeypatch.setattr(root, "run", lambda *argv, **_: Result(argv, 0, said, ""))
+    out = " libc6 | 2.36-9 | http://mirror.example/debian bookworm/main amd64 Packages\n libc6 | 2.36-9 | http://mirror.example/debian bookworm/main Sources\n"
+    monkeypatch.setattr(root, "run", lambda *argv, **_: Result(argv, 0, out, ""))
     assert offered(root, ["libc6"]) == {"libc6": ["2.36-9"]}
     assert offered(root, []) == {}
 
@@ -419,8 +419,8 @@ def test_offered_versions(root: Host, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_program_plans_and_applies_it(root: Host, capsys: pytest.CaptureFixture[str]) -> None:
     occupy(root)
     assert program.main(["plan", "--absent", "--root", root.root]) == 0
-    told = capsys.readouterr().out
-    assert told.index("sanity:") < told.index("gpu_driver:") < told.index("node_class:"), (
+    reported = capsys.readouterr().out
+    assert reported.index("sanity:") < reported.index("gpu_driver:") < reported.index("node_class:"), (
         "the parts are told in the order of the deed"
     )
     assert program.main(["apply", "--absent", "--format", "json", "--root", root.root]) == 0
@@ -436,8 +436,8 @@ def test_the_program_wants_one_of_both(arguments: list[str]) -> None:
 
 
 def test_a_domain_may_have_things_that_are_no_files() -> None:
-    ours = Action("gpu_policy", "policy.reset", "gpu0", "set by goldnode")
-    domain = SimpleNamespace(absent=lambda document, seen, record: [ours] if record.get("policy") else [])
+    own = Action("gpu_policy", "policy.reset", "gpu0", "set by goldnode")
+    domain = SimpleNamespace(absent=lambda document, seen, record: [own] if record.get("policy") else [])
     seen = Observed(traces={})
     assert [
         action.kind for action in removal(None, seen, {"policy": True}, [domain, SimpleNamespace()])[0]
@@ -487,8 +487,8 @@ def test_a_purge_of_docker_leaves_volumes_to_their_owner(root: Host, monkeypatch
         "broken": [],
         "lines": ["purge docker.io"],
     }
-    told = Applier(root, completed(None), {}, print, "absent").apply(
+    reported = Applier(root, completed(None), {}, print, "absent").apply(
         Action("kernel", "packages.leave", "packages", "why", data=data)
     )
     assert (("dpkg", "--purge"), False) in there
-    assert "/var/lib/docker stays" in str(told)
+    assert "/var/lib/docker stays" in str(reported)

@@ -62,8 +62,8 @@ def test_masked_pci_ids_are_an_unknown_model() -> None:
 
 def test_a_display_takes_some_memory_of_a_gpu_without_ecc() -> None:
     sizes = ("8112 MiB", "8114 MiB")
-    plain = [card(f"0{n}", fb_memory_usage__total=size) for n, size in enumerate(sizes, 1)]
-    assert wrong(verdict_of(*plain)) == set()
+    bare = [card(f"0{n}", fb_memory_usage__total=size) for n, size in enumerate(sizes, 1)]
+    assert wrong(verdict_of(*bare)) == set()
     ecc: dict[str, Any] = {"ecc_errors__volatile__double_bit__total": "0", "ecc_mode__current_ecc": "Enabled"}
     strict = [card(f"0{n}", fb_memory_usage__total=size, **ecc) for n, size in enumerate(sizes, 1)]
     assert wrong(verdict_of(*strict)) == {"gpu.memory"}

@@ -84,7 +84,7 @@ def test_a_torn_verdict_is_never_health(tree: Tree, text: str) -> None:
     ("code", "accept", "status"),
     [(1, False, 503), (1, True, 200), (2, True, 503), (3, True, 503), (4, True, 503)],
 )
-def test_degraded_will_do_where_the_class_says_so(tree: Tree, code: int, accept: bool, status: int) -> None:
+def test_degraded_will_do_where_the_class_allows_it(tree: Tree, code: int, accept: bool, status: int) -> None:
     bad = verdict(finding("net.mtu", "mismatch", severity="degraded"), code=code, boot_identity="b/42")
     tree.put("/run/goldnode/verdict.json", json.dumps(bad))
     tree.put(
@@ -102,25 +102,25 @@ def test_diagnostics_says_what_a_person_asks_first(tree: Tree) -> None:
     tree.put(f"/{lib}/libevil.so.1", "")
     tree.put("/usr/local/cuda-12.4/version.json", json.dumps({"cuda": {"version": "12.4.1"}}))
     tree.put("/usr/local/cuda-11/version.json", '{"cuda": 7}')
-    told = json.loads(get(tree, "/diagnostics")[1])
-    assert told["schema"] == "goldnode.diagnostics/1"
-    assert (told["class"], told["class_digest"], told["lock_digest"], told["image_id"]) == (
+    reported = json.loads(get(tree, "/diagnostics")[1])
+    assert reported["schema"] == "goldnode.diagnostics/1"
+    assert (reported["class"], reported["class_digest"], reported["lock_digest"], reported["image_id"]) == (
         "h100",
         "sha256:c1",
         "sha256:10",
         "img-1",
     )
-    assert told["driver"] == {"loaded": "580.82", "cuda": "13.0"}
-    assert told["gpus"][0]["uuid"] == "GPU-1"
-    assert "serial" not in told["gpus"][0]
-    verdict = told["verdict"]
+    assert reported["driver"] == {"loaded": "580.82", "cuda": "13.0"}
+    assert reported["gpus"][0]["uuid"] == "GPU-1"
+    assert "serial" not in reported["gpus"][0]
+    verdict = reported["verdict"]
     assert (verdict["holds"], verdict["status"], verdict["age_seconds"], verdict["findings"]) == (
         True,
         "healthy",
         60.5,
         [],
     )
-    assert told["libraries"] == [
+    assert reported["libraries"] == [
         {"name": "cuda", "version": "12.4.1", "path": "/usr/local/cuda-12.4"},
         {
             "name": "libcudart",
@@ -218,7 +218,7 @@ def test_an_exchange(served: tuple[str, int]) -> None:
     assert exchange(served, b"GET / HTTP/1.1\r\nX: " + b"y" * 20000).startswith(b"HTTP/1.1 431 ")
 
 
-def test_who_is_slow_or_goes_away_keeps_nobody_out(
+def test_who_is_slow_or_goes_away_keeps_no_one_out(
     served: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoint, "PATIENCE", 0.5)

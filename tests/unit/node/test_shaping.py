@@ -46,8 +46,8 @@ class Node(Host):
 
     def run(self, *argv: str, timeout: float = 60, stdin: str | None = None) -> Result:
         self.commands.append(argv)
-        said = {"linux-version": f"{RELEASE}\n", "modinfo": "nvme/a.bin\nnvme/b.bin\n"}.get(argv[0], "")
-        return Result(argv, self.firmware if argv[0] == "modinfo" else 0, said, "")
+        reported = {"linux-version": f"{RELEASE}\n", "modinfo": "nvme/a.bin\nnvme/b.bin\n"}.get(argv[0], "")
+        return Result(argv, self.firmware if argv[0] == "modinfo" else 0, reported, "")
 
     def made(self) -> int:
         return sum(argv[0] == "update-initramfs" for argv in self.commands)
@@ -74,10 +74,10 @@ def owes(node: Node, arguments: str = "-u") -> list[str]:
     """What is said while that is settled, after a transaction that asked for it."""
     deferred.begin(node)
     node.write(owing.OWED, f"{arguments}\n".encode())
-    said: list[str] = []
-    deferred.settle(node, said.append, FAMILY)
+    reported: list[str] = []
+    deferred.settle(node, reported.append, FAMILY)
     assert owing.owed(node) == []
-    return said
+    return reported
 
 
 def changes(name: str, text: str) -> Callable[[Path], None]:
@@ -135,13 +135,15 @@ def test_it_is_made_again_only_where_something_that_shapes_it_has_changed(node: 
     assert owes(node) == ["update-initramfs -u"], "without a record it is made"
     assert node.made() == 1
     change(Path(node.root))
-    said = owes(node)
+    reported = owes(node)
     if part is None:
         assert node.made() == 1
-        assert said == [f"the initramfs of {RELEASE} stays: all that shapes it is as it was when it was made"]
+        assert reported == [
+            f"the initramfs of {RELEASE} stays: all that shapes it is as it was when it was made"
+        ]
     else:
         assert node.made() == 2
-        assert said == [f"update-initramfs -u (changed since: {part})"]
+        assert reported == [f"update-initramfs -u (changed since: {part})"]
         assert owes(node)[0].startswith("the initramfs"), "and what it is made from now is recorded"
 
 

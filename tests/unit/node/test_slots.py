@@ -99,14 +99,14 @@ def listing(node: Node) -> set[str]:
     return {path.name for path in (Path(node.root) / ENTRIES).iterdir()}
 
 
-def told(node: Node) -> dict[str, Any]:
+def reported(node: Node) -> dict[str, Any]:
     found = slots.survey(node)
     assert found is not None
     return found
 
 
 def test_a_shipped_disk(node: Node) -> None:
-    found = told(node)
+    found = reported(node)
     assert (found["running"], found["next"], found["tried"], found["fallback"]) == ("a", "a", None, None)
     assert (found["slots"]["a"]["state"], found["slots"]["b"]["state"]) == (slots.GOOD, slots.EMPTY)
 
@@ -136,21 +136,21 @@ def test_what_the_other_slot_is(
     node: Node, entry: str, sequence: int, state: str, after: str, fallback: bool
 ) -> None:
     hold(Path(node.root), "b", sequence, entry)
-    found = told(node)
+    found = reported(node)
     assert (found["slots"]["b"]["state"], found["next"], bool(found["fallback"])) == (state, after, fallback)
 
 
-def test_after_a_fallback_the_reason_is_told(node: Node) -> None:
+def test_after_a_fallback_the_reason_is_reported(node: Node) -> None:
     hold(Path(node.root), "b", 2, "goldnode-bbb-b+0-3.conf")
-    assert "it left no reason" in str(told(node)["fallback"])
+    assert "it left no reason" in str(reported(node)["fallback"])
     slots.record(node, "/efi", slots.FAILED, "b", {"name": "cpu-other"}, "of another image")
     slots.record(node, "/efi", slots.FAILED, "b", about("b", 2), "modules.dummy: missing")
-    text = told(node)["fallback"]
+    text = reported(node)["fallback"]
     assert text == "image cpu-bbb in slot b failed 3 tries: modules.dummy: missing; cpu-aaa in slot a runs"
-    slots.tell(node, {"findings": [{"id": "slot.fallback", "outcome": "mismatch", "got": text}]})
-    assert (Path(node.root) / boot.TOLD.lstrip("/")).read_text() == f"{text}\n"
-    slots.tell(node, {"findings": []})
-    assert not node.exists(boot.TOLD)
+    slots.show_failure(node, {"findings": [{"id": "slot.fallback", "outcome": "mismatch", "got": text}]})
+    assert (Path(node.root) / boot.NOTICE.lstrip("/")).read_text() == f"{text}\n"
+    slots.show_failure(node, {"findings": []})
+    assert not node.exists(boot.NOTICE)
 
 
 def test_the_last_try_is_a_try(node: Node) -> None:
@@ -159,7 +159,7 @@ def test_the_last_try_is_a_try(node: Node) -> None:
     hold(root, "b", 2, "goldnode-bbb-b+0-1.conf")
     (root / "proc/cmdline").write_text("root=PARTLABEL=root-b ro")
     counted(node, "goldnode-bbb-b+0-1.conf")
-    found = told(node)
+    found = reported(node)
     assert (found["running"], found["tried"], found["slots"]["b"]["state"]) == (
         "b",
         "goldnode-bbb-b+0-1.conf",
@@ -168,12 +168,12 @@ def test_the_last_try_is_a_try(node: Node) -> None:
 
 
 def test_the_history_is_short_and_survives_a_torn_line(node: Node) -> None:
-    for number in range(slots.KEPT + 5):
+    for number in range(slots.HISTORY_LINES + 5):
         slots.record(node, "/efi", slots.GOOD, "a", about("a", number), str(number))
     with (Path(node.root) / "efi/goldnode/history").open("a") as opened:
         opened.write('{"torn')
     rows = slots.history(node, "/efi")
-    assert [row["reason"] for row in rows] == [str(number) for number in range(5, slots.KEPT + 5)]
+    assert [row["reason"] for row in rows] == [str(number) for number in range(5, slots.HISTORY_LINES + 5)]
 
 
 def trying(node: Node, monkeypatch: pytest.MonkeyPatch, reasons: list[str]) -> Path:
@@ -243,7 +243,7 @@ def test_the_esp_follows_the_kernel_of_the_slot_that_runs(node: Node) -> None:
     (root / f"boot/vmlinuz-{NEW}").write_bytes(header(NEW))
     (root / f"boot/initrd.img-{NEW}").write_text("of the new one")
     slots.sync(node, NEW)
-    found = told(node)
+    found = reported(node)
     assert (found["slots"]["a"]["kernel"], found["slots"]["a"]["state"], found["next"]) == (
         NEW,
         slots.GOOD,
@@ -286,7 +286,7 @@ def test_a_power_cut_while_the_esp_is_written_leaves_an_entry_that_boots(
     for key in ("linux", "initrd"):
         assert (root / "efi" / entry.fields[key].lstrip("/")).stat().st_size
     slots.sync(node, NEW)
-    assert told(node)["slots"]["a"]["kernel"] == NEW
+    assert reported(node)["slots"]["a"]["kernel"] == NEW
     assert not list((root / "efi").rglob("*.new"))
 
 
@@ -359,7 +359,7 @@ def test_a_run_that_ends_at_any_step_leaves_a_whole_slot_and_can_be_repeated(
     before = {path: path.read_bytes() for path in (root / "efi").rglob("*") if path.is_file()}
     runs: dict[str, Callable[[], object]] = {
         "sync": lambda: slots.sync(node, NEW),
-        "words": lambda: slots.words(node, ["quiet"], []),
+        "words": lambda: slots.edit_cmdline(node, ["quiet"], []),
         "back": lambda: slots.back(node),
         "good": lambda: slot_trial.good(node),
     }
@@ -423,11 +423,11 @@ def test_a_disk_that_loses_what_it_is_given_is_an_error_and_the_entry_stays(
         ):
             slots.sync(node, NEW)
         with pytest.raises(NodeError, match="cannot be written"):
-            slots.words(node, ["quiet"], [])
+            slots.edit_cmdline(node, ["quiet"], [])
     assert listing(node) == {"goldnode-aaa-a.conf"}
     assert (Path(node.root) / ENTRIES / "goldnode-aaa-a.conf").read_text() == before
     slots.sync(node, NEW)
-    assert told(node)["slots"]["a"]["kernel"] == NEW
+    assert reported(node)["slots"]["a"]["kernel"] == NEW
 
 
 def test_a_kernel_that_a_power_cut_has_emptied_is_not_taken_for_the_one_of_its_name(node: Node) -> None:
@@ -454,13 +454,13 @@ def test_the_second_copy_of_a_run_that_was_cut_off_is_the_one_that_counts(node: 
     (root / ENTRIES / "goldnode-aaa-new-a.conf").write_text(entry.read_text())
     entry.write_text("")
     (root / ENTRIES / "GOLDNO~1.CON").write_text("a name of which half is there")
-    found = told(node)
+    found = reported(node)
     assert (found["next"], found["slots"]["a"]["state"], found["slots"]["a"]["sequence"]) == (
         "a",
         slots.GOOD,
         1,
     )
-    slots.words(node, ["quiet"], [])
+    slots.edit_cmdline(node, ["quiet"], [])
     assert listing(node) == {"goldnode-aaa-a.conf"}
     assert "panic=5 quiet" in entry.read_text()
 
@@ -476,7 +476,7 @@ def test_the_way_back_is_tried_like_a_new_image(node: Node) -> None:
     )
     assert slots.WATCHDOG in (Path(node.root) / ENTRIES / "goldnode-bbb-b+3.conf").read_text()
     slots.back(node)  # asked again before the boot, it is the same
-    assert told(node)["next"] == "b"
+    assert reported(node)["next"] == "b"
 
 
 @pytest.mark.parametrize("at", range(3))
@@ -496,7 +496,7 @@ def test_a_way_back_that_is_cut_off_can_be_asked_for_again(
         patch.setattr(os, "replace", cut)
         with pytest.raises(KeyboardInterrupt):
             slots.back(node)
-    assert told(node)["next"] == "a"
+    assert reported(node)["next"] == "a"
     assert slots.back(node)["next"] == "b"
 
 
@@ -517,7 +517,7 @@ def test_no_way_back_to_what_was_never_good(
         slots.back(node)
 
 
-def test_an_esp_without_room_is_told_before_the_entry_changes(
+def test_an_esp_without_room_is_reported_before_the_entry_changes(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (Path(node.root) / f"boot/initrd.img-{OLD}").write_text("made anew")
@@ -606,13 +606,13 @@ DAMAGED[60] ^= 0xFF
         (stream(content=b""), "the stream ended after 0"),
     ],
 )
-def test_what_is_not_whole_gets_no_entry_and_the_run_can_be_repeated(
+def test_what_is_not_complete_gets_no_entry_and_the_run_can_be_repeated(
     writing: Node, sent: io.BytesIO, text: str
 ) -> None:
     with pytest.raises(NodeError, match=text):
         slotwrite.write(writing, io.BytesIO(sent.getvalue()), lambda text: None)
     assert listing(writing) == {"goldnode-aaa-a.conf"}
-    assert (told(writing)["next"], told(writing)["slots"]["b"]["state"]) == ("a", slots.EMPTY)
+    assert (reported(writing)["next"], reported(writing)["slots"]["b"]["state"]) == ("a", slots.EMPTY)
     assert slotwrite.write(writing, stream(), lambda text: None)["next"] == "b"
 
 
@@ -722,7 +722,7 @@ def test_an_image_of_another_class_inside_gets_no_entry(
 
 @pytest.mark.parametrize("wish", ["goldnode-aaa-a.conf", "auto-windows"])
 @pytest.mark.parametrize("variable", ["LoaderEntryDefault", "LoaderEntryOneShot"])
-def test_a_standing_wish_for_another_entry_is_told(writing: Node, variable: str, wish: str) -> None:
+def test_a_pending_request_for_another_entry_is_reported(writing: Node, variable: str, wish: str) -> None:
     file = Path(writing.root) / boot.VARIABLES.lstrip("/") / f"{variable}-{boot.VENDOR}"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"\x06\0\0\0" + f"{wish}\0".encode("utf-16-le"))
@@ -734,10 +734,10 @@ def test_a_standing_wish_for_another_entry_is_told(writing: Node, variable: str,
     ):
         slots.back(writing)
     file.unlink()  # as the error says
-    assert told(writing)["next"] == "b"
+    assert reported(writing)["next"] == "b"
 
 
-def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
+def test_what_belongs_to_the_node_is_copied(tmp_path: Path) -> None:
     here, there = tmp_path / "node", tmp_path / "image"
     rows = {
         "etc/machine-id": "0123",
@@ -782,8 +782,8 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
     if not os.geteuid():  # nobody else can give a file to another group
         os.chown(there / "etc/shadow", 0, 42)
     shadow = (there / "etc/shadow").stat()
-    told: list[str] = []
-    slotwrite.carry(Host(str(here), live=True), str(there), told.append)
+    reported: list[str] = []
+    slotwrite.carry(Host(str(here), live=True), str(there), reported.append)
 
     def at(name: str) -> str:
         return (there / name).read_text()
@@ -806,7 +806,7 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
     for name in ("opt/one/conf/deep", "opt/two/conf"):
         assert at(name) == rows[name], name
     assert not (there / "opt/two/confused").exists()
-    assert [line.partition("`")[2].partition("`")[0] for line in told] == [
+    assert [line.partition("`")[2].partition("`")[0] for line in reported] == [
         "/../etc/passwd",
         "relative",
         "/opt/*/none",
@@ -830,7 +830,7 @@ def test_what_belongs_to_the_node_is_taken_along(tmp_path: Path) -> None:
     )
 
 
-def test_a_home_that_root_cannot_read_is_told_and_ends_nothing(
+def test_a_home_that_root_cannot_read_is_reported_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = tmp_path / "node", tmp_path / "image"
@@ -852,11 +852,11 @@ def test_a_home_that_root_cannot_read_is_told_and_ends_nothing(
 
     monkeypatch.setattr(os, "stat", squashed(os.stat))
     monkeypatch.setattr(builtins, "open", squashed(open))
-    told: list[str] = []
-    taken = slotwrite.carry(Host(str(here), live=True), str(there), told.append)
+    reported: list[str] = []
+    taken = slotwrite.carry(Host(str(here), live=True), str(there), reported.append)
     monkeypatch.undo()
     assert taken == ["/etc/passwd", "/home/bob/.ssh/authorized_keys"]
-    (line,) = told
+    (line,) = reported
     assert line.startswith("/home/ann/.ssh/authorized_keys of ann is not carried over: Permission denied")
 
 

@@ -15,7 +15,7 @@ from tests.unit.node.test_cases import document
 from goldnode.node.device.names import address
 from goldnode.node.host import Host, Result, boot_identity, is_container
 from goldnode.node.report import plan_text, verdict_table
-from goldnode.node.state.apply import TOLD, Applier, told
+from goldnode.node.state.apply import EXPLAINING_LINES, Applier, explaining_lines
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.domains import driver, files
 from goldnode.node.state.domains.apt import fence, pins, sources
@@ -181,7 +181,7 @@ def test_forced_modules_are_found_and_commented_in_place(tmp_path: Path) -> None
     assert forced_modules(host, ["nouveau", "nova_core"]) == []
 
 
-def test_files_are_written_whole_and_read_back_as_wanted(tmp_path: Path) -> None:
+def test_files_are_written_completely_and_read_back_as_wanted(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     wanted = [files.Wanted("/etc/modprobe.d/goldnode-blacklist.conf", "text\n", "kernel", "why", 0o640)]
     write(tmp_path, "/etc/modprobe.d/goldnode-old.conf", "old\n")
@@ -349,22 +349,22 @@ def test_json_that_is_no_cdi_spec_is_of_no_kind(text: str) -> None:
     assert read_cdi(text) == {"kind": None, "devices": [], "paths": []}
 
 
-def test_a_locale_without_a_character_does_not_keep_a_verdict_from_being_told() -> None:
+def test_a_locale_without_a_character_does_not_keep_a_verdict_from_being_reported() -> None:
     code = (
         "import sys; from goldnode.node import start, remote; remote.answer = lambda *_: print(chr(0x2026)); "
     )
     code += "sys.argv = ['x', 'answer']; start.main()"
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": "latin-1"},
         check=False,
     )
-    assert (told.returncode, told.stdout) == (0, b"\\u2026\n"), told.stderr
+    assert (reported.returncode, reported.stdout) == (0, b"\\u2026\n"), reported.stderr
 
 
 @pytest.mark.parametrize("only", [False, True])
-def test_the_stacks_transaction_sees_the_mirror_alone_where_the_site_says_so(
+def test_the_stacks_transaction_sees_the_mirror_alone_where_the_site_requires_it(
     monkeypatch: pytest.MonkeyPatch, only: bool
 ) -> None:
     wanted = document()
@@ -445,12 +445,12 @@ def test_a_folder_is_searched_as_pathlib_does(tmp_path: Path, pattern: str) -> N
     host = Host(str(tmp_path))
     for folder in ("/etc/d", "/etc/d/", "/etc/link", "/etc/none", "/etc/d/90-x"):
         here = tmp_path / folder.strip("/")
-        theirs = (
+        foreign = (
             sorted(f"{folder.rstrip('/')}/{found.name}" for found in here.glob(pattern))
             if here.is_dir()
             else []
         )
-        assert host.glob(folder, pattern) == theirs
+        assert host.glob(folder, pattern) == foreign
 
 
 def test_links_are_followed_inside_the_root_alone(tmp_path: Path) -> None:
@@ -476,7 +476,7 @@ def test_links_are_followed_inside_the_root_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sysfs"),
+    ("output", "sysfs"),
     [
         ("00000000:3B:00.0", "0000:3b:00.0"),
         ("00000008:06:00.0", "0008:06:00.0"),
@@ -486,8 +486,8 @@ def test_links_are_followed_inside_the_root_alone(tmp_path: Path) -> None:
         ("[N/A]", "[n/a]"),
     ],
 )
-def test_a_pci_address_is_written_as_sysfs_does(said: str, sysfs: str) -> None:
-    assert address(said) == sysfs
+def test_a_pci_address_is_written_as_sysfs_does(output: str, sysfs: str) -> None:
+    assert address(output) == sysfs
 
 
 def _failed(waiting: int) -> Result:
@@ -513,18 +513,21 @@ def _failed(waiting: int) -> Result:
 
 
 @pytest.mark.parametrize("waiting", [0, 1, 2, 3, 9])
-def test_what_a_hook_said_is_told_however_many_packages_wait_for_it(waiting: int) -> None:
-    lines = told(_failed(waiting)).splitlines()
+def test_what_a_hook_said_is_reported_however_many_packages_wait_for_it(waiting: int) -> None:
+    lines = explaining_lines(_failed(waiting)).splitlines()
     for text in ("zstd: error 70", "run-parts: ", " linux-image-6 says why", "E: Sub-process"):
         assert [line for line in lines if line.startswith(text)], (text, lines)
-    assert len(lines) <= 2 * TOLD + 1
+    assert len(lines) <= 2 * EXPLAINING_LINES + 1
     assert lines.count("…") == (waiting > 2)
     assert len({line for line in lines if "number" in line}) == len(
         [line for line in lines if "number" in line]
     )
 
 
-def test_a_failure_without_a_failed_package_is_told_by_its_end() -> None:
+def test_a_failure_without_a_failed_package_is_reported_by_its_end() -> None:
     lines = [f"line {number}" for number in range(40)]
-    assert told(Result(("apt-get",), 100, "\n".join(lines), "")).splitlines() == lines[-TOLD:]
-    assert told(Result(("apt-get",), 100, "", "E: short")) == "E: short"
+    assert (
+        explaining_lines(Result(("apt-get",), 100, "\n".join(lines), "")).splitlines()
+        == lines[-EXPLAINING_LINES:]
+    )
+    assert explaining_lines(Result(("apt-get",), 100, "", "E: short")) == "E: short"

@@ -154,18 +154,18 @@ def test_there_is_a_card_for_each_expectation_and_the_reverse() -> None:
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
-def test_what_the_xml_says_is_told(path: Path) -> None:
+def test_what_the_xml_says_is_reported(path: Path) -> None:
     found = load(path)
     assert found["source"] == "nvidia-smi-xml"
     text = path.read_text()
     assert len(found["gpus"]) == text.count("<gpu id=")
     assert f"<driver_version>{found['driver']['reported']}</driver_version>" in text
-    told = {key: at(found["gpus"][0], key) for key in EXPECTED[path.stem]}
-    assert told == EXPECTED[path.stem]
+    reported = {key: at(found["gpus"][0], key) for key in EXPECTED[path.stem]}
+    assert reported == EXPECTED[path.stem]
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
-def test_no_value_is_told_that_the_xml_does_not_have(path: Path) -> None:
+def test_no_value_is_reported_that_the_xml_does_not_have(path: Path) -> None:
     """Each number and each text stands in an element; sums are of the counts, and a mask is of the bits that are active."""
     elements = {e.get("id"): e for e in ElementTree.parse(path).getroot().findall("gpu")}  # noqa: S314 - our own file
     for gpu in load(path)["gpus"]:
@@ -197,7 +197,7 @@ def test_no_value_is_told_that_the_xml_does_not_have(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         "N/A",
         "[N/A]",
@@ -211,14 +211,14 @@ def test_no_value_is_told_that_the_xml_does_not_have(path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
-def test_nothing_is_known_of_a_gpu_of_which_nothing_is_said(path: Path, said: str) -> None:
+def test_nothing_is_known_of_a_gpu_of_which_nothing_is_reported(path: Path, output: str) -> None:
     """Every text of the first GPU replaced by one that stands for no value: then the capture has none, whatever the element was called."""
     root = ElementTree.parse(path).getroot()  # noqa: S314 - our own file
     gpu = root.find("gpu")
     assert gpu is not None
     for element in gpu.iter():
         if len(element) == 0:
-            element.text = said
+            element.text = output
     gpu.set("id", "")
     for other in root.findall("gpu")[1:]:
         root.remove(other)
@@ -229,11 +229,11 @@ def test_nothing_is_known_of_a_gpu_of_which_nothing_is_said(path: Path, said: st
         for key, value in leaves(found)
         if key not in ("index", "vendor", "lost") and key not in empty
     }
-    if said in ("½", ""):  # texts are any text
-        known = {key: value for key, value in known.items() if value != said and key != "address"}
+    if output in ("½", ""):  # texts are any text
+        known = {key: value for key, value in known.items() if value != output and key != "address"}
     assert known == {}
-    assert found["lost"] == (said in ("GPU is lost", "[GPU requires reset]"))
-    outcome = "not_exposed" if said in ("N/A", "[N/A]") else "unread"
+    assert found["lost"] == (output in ("GPU is lost", "[GPU requires reset]"))
+    outcome = "not_exposed" if output in ("N/A", "[N/A]") else "unread"
     assert at(found, "memory") == at(found, "persistence_mode") == at(found, "power") == outcome
 
 
@@ -247,25 +247,25 @@ def one(inner: str, head: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("said", "flag"),
+    ("output", "flag"),
     [("Yes", True), ("1", True), ("No", False), ("0", False), ("N/A", NONE), ("maybe", "unread")],
 )
-def test_flags_of_either_notation(said: str, flag: Any) -> None:
+def test_flags_of_either_notation(output: str, flag: Any) -> None:
     rows = "<remapped_row_corr>3</remapped_row_corr><remapped_row_unc>1</remapped_row_unc>"
     gpu = one(
-        f"<remapped_rows>{rows}<remapped_row_pending>{said}</remapped_row_pending><remapped_row_failure>{said}</remapped_row_failure></remapped_rows>"
+        f"<remapped_rows>{rows}<remapped_row_pending>{output}</remapped_row_pending><remapped_row_failure>{output}</remapped_row_failure></remapped_rows>"
     )
     assert (at(gpu, "remapped_rows.pending"), at(gpu, "remapped_rows.failure")) == (flag, flag)
     assert at(gpu, "remapped_rows.uncorrectable") == 1
 
 
 @pytest.mark.parametrize(
-    ("said", "action"),
+    ("output", "action"),
     [("None", "none"), ("Reset", "gpu_reset"), ("GPU Reset", "gpu_reset"), ("Reboot", "node_reboot"), ("Drain P2P", "drain_p2p"),
      ("Drain and Reset", "drain_and_reset"), ("N/A", NONE), ("Dance", "unread")],
 )  # fmt: skip
-def test_recovery_actions(said: str, action: str) -> None:
-    assert at(one(f"<gpu_recovery_action>{said}</gpu_recovery_action>"), "recovery_action") == action
+def test_recovery_actions(output: str, action: str) -> None:
+    assert at(one(f"<gpu_recovery_action>{output}</gpu_recovery_action>"), "recovery_action") == action
 
 
 def test_before_there_was_a_recovery_action_a_wanted_reset_is_one() -> None:
@@ -290,7 +290,7 @@ def test_throttling_by_its_old_name_and_its_new() -> None:
     assert at(broken, "throttle.active") == ["gpu_idle"]
 
 
-def test_a_sum_of_which_a_part_could_not_be_read_is_none() -> None:
+def test_a_sum_of_which_a_part_could_not_be_read_does_not_count() -> None:
     text = (
         "<ecc_mode><current_ecc>Enabled</current_ecc><pending_ecc>Disabled</pending_ecc></ecc_mode><ecc_errors><volatile>"
         "<sram_correctable>1</sram_correctable><dram_correctable>2</dram_correctable>"
@@ -320,7 +320,7 @@ BOMB = (
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "output"),
     [
         (b"==============NVSMI LOG==============\n\nTimestamp : x\n", "names no GPU"),
         (
@@ -341,10 +341,12 @@ BOMB = (
         (b"[" * 100000, "not JSON"),
     ],
 )
-def test_what_is_no_record_is_refused_with_what_was_expected(tmp_path: Path, data: bytes, said: str) -> None:
+def test_what_is_no_record_is_refused_with_what_was_expected(
+    tmp_path: Path, data: bytes, output: str
+) -> None:
     record = tmp_path / "record"
     record.write_bytes(data)
-    with pytest.raises(NodeError, match=re.escape(said)):
+    with pytest.raises(NodeError, match=re.escape(output)):
         command.load(str(record))
 
 

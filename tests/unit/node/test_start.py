@@ -50,8 +50,8 @@ class Program:
         """Start a command, which may be interrupted also where whoever started the tests ignores that."""
         argv = [sys.executable, "-I", "-S", str(self.file), *words]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-        heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-        process = subprocess.Popen(argv, text=True, preexec_fn=heard, **pipes)  # type: ignore[call-overload]
+        received = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        process = subprocess.Popen(argv, text=True, preexec_fn=received, **pipes)  # type: ignore[call-overload]
         if stdin:
             process.stdin.write(stdin)
         if process.stdin is not None:
@@ -212,19 +212,19 @@ def replaced(found: Program) -> None:
 def test_a_process_that_runs_keeps_its_copy(
     tmp_path: Path, desk: list[str], take: Callable[[Program], None]
 ) -> None:
-    plain = program(tmp_path)
-    assert plain.run("--version")[0] == 0
-    content = plain.file.read_bytes()
+    bare = program(tmp_path)
+    assert bare.run("--version")[0] == 0
+    content = bare.file.read_bytes()
     # The same program, so also the same copy; this process stops once it has settled on that.
-    argv = [sys.executable, "-I", "-S", "-c", STOPPING, str(plain.file), *desk]
+    argv = [sys.executable, "-I", "-S", "-c", STOPPING, str(bare.file), *desk]
     running = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     stopped(running)
-    take(plain)
+    take(bare)
     status, _, err = gone_on(running)
     assert (status, err) == (2, "")
-    plain.file.write_bytes(content)
-    assert plain.run(*desk)[0] == 2, "the next start"
-    assert plain.sound() or take is forgotten
+    bare.file.write_bytes(content)
+    assert bare.run(*desk)[0] == 2, "the next start"
+    assert bare.sound() or take is forgotten
 
 
 # Runs the file as Python does, and stops at the first import of the program's own modules.
@@ -287,7 +287,7 @@ def test_a_damaged_copy_changes_no_answer_and_is_made_again(
 ) -> None:
     shutil.rmtree(aged.place, ignore_errors=True)
     commands = [["--version"], desk, ["check", "--cached", "--root", str(aged.root)]]
-    want = [told(aged.run(*words)) for words in commands]
+    want = [reported(aged.run(*words)) for words in commands]
     assert [status for status, _, _ in want] == [0, 2, 3]
     assert len(aged.copies()) == 3, "the copy, the stamp, the lock"
     for words, expected in zip(commands, want, strict=True):
@@ -295,11 +295,11 @@ def test_a_damaged_copy_changes_no_answer_and_is_made_again(
             if name != starting.LOCK and (name == starting.STAMP) == (what == "stamp"):
                 spoilt = DAMAGE[how](data)
                 (aged.place / name).unlink() if spoilt is None else (aged.place / name).write_bytes(spoilt)
-        assert told(aged.run(*words)) == expected
+        assert reported(aged.run(*words)) == expected
         assert aged.sound(), "the start makes the copy again"
 
 
-def told(answer: tuple[int, str, str]) -> tuple[int, str, str]:
+def reported(answer: tuple[int, str, str]) -> tuple[int, str, str]:
     """An answer without the time at which it was given."""
     status, out, err = answer
     return status, re.sub(r" at [0-9T:Z-]{20} ", " at TIME ", out), err
@@ -493,7 +493,7 @@ def test_a_crash_shows_its_traceback_where_that_is_asked_for(tmp_path: Path, des
     ],
     ids=" ".join,
 )
-def test_no_words_end_with_a_verdict_that_is_none(tmp_path: Path, words: list[str]) -> None:
+def test_no_words_end_with_a_verdict_that_is_invalid(tmp_path: Path, words: list[str]) -> None:
     found = program(tmp_path)
     status, _, err = found.run(*words, stdin="{")
     assert status == 3, err
@@ -546,12 +546,12 @@ def test_output_that_cannot_be_written_is_could_not_check(
         with Path("/dev/full").open("w") as out:
             status, _, err = found.run(*words, stdin=asked, stdout=out)
     else:
-        ours, theirs = os.pipe()
-        os.close(ours)
+        own, foreign = os.pipe()
+        os.close(own)
         try:
-            status, _, err = found.run(*words, stdin=asked, stdout=theirs)
+            status, _, err = found.run(*words, stdin=asked, stdout=foreign)
         finally:
-            os.close(theirs)
+            os.close(foreign)
     assert status == 3
     assert "standard output" in err
     assert err.count("\n") == 1

@@ -26,8 +26,8 @@ HEAD = json.dumps(
 DONE = json.dumps({"done": True, "cpu_ms": 1, "rss_kib": 2, "init_ms": 3})
 
 
-def line(index: int, following: str | None, **told: Any) -> str:
-    return json.dumps({"i": index, "next": following, "set": told})
+def line(index: int, following: str | None, **reported: Any) -> str:
+    return json.dumps({"i": index, "next": following, "set": reported})
 
 
 WHOLE = [line(0, None, uuid="GPU-0", lost=False), line(1, None, uuid="GPU-1", lost=False)]
@@ -48,7 +48,7 @@ def asked(machine: Host, limit: float = 10.0, stall: float = 0.5) -> dict[str, A
     return stream.start(machine).finish(limit, stall)
 
 
-def test_a_whole_answer(tmp_path: Path) -> None:
+def test_a_complete_answer(tmp_path: Path) -> None:
     machine = host(
         tmp_path, HEAD, *WHOLE, DONE, then="assert sys.argv[1:] == ['device', 'capture', 'settings']"
     )
@@ -105,23 +105,25 @@ def test_a_process_that_cannot_be_killed_is_left_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing but the kernel makes such a process, so the signal is kept from it here."""
-    kept: list[int] = []
+    stored: list[int] = []
     monkeypatch.setattr(process, "GRACE", 0.2)
-    monkeypatch.setattr(os, "killpg", lambda group, _: kept.append(group))
+    monkeypatch.setattr(os, "killpg", lambda group, _: stored.append(group))
     machine = host(tmp_path, HEAD, WHOLE[0], then="time.sleep(600)")
     pending = stream.start(machine)
     found = pending.finish(10, 0.3)
     again = stream.start(machine).finish()["error"]["text"]
     assert (
         again
-        == f"the GPU driver hangs: process {kept[0]}, which an earlier check left behind, still cannot be killed"
+        == f"the GPU driver hangs: process {stored[0]}, which an earlier check left behind, still cannot be killed"
     )
     assert len(machine.commands) == 1, "each further check would leave one more in the driver"
     monkeypatch.undo()
-    os.killpg(kept[0], signal.SIGKILL)
+    os.killpg(stored[0], signal.SIGKILL)
     assert pending.process is not None
     pending.process.wait(10)
-    assert found["error"]["text"].startswith(f"the GPU driver hangs: process {kept[0]} did not answer within")
+    assert found["error"]["text"].startswith(
+        f"the GPU driver hangs: process {stored[0]} did not answer within"
+    )
     assert "cannot be killed" in found["error"]["text"]
     assert found["gpus"][0]["uuid"] == "GPU-0"
     assert "error" in found["gpus"][1]
@@ -129,7 +131,7 @@ def test_a_process_that_cannot_be_killed_is_left_and_named(
 
 
 @pytest.mark.parametrize("text", ["", "x", "1", "1 1", "999999999 5", "-1 5", "\x00", "1 2 3"])
-def test_a_torn_note_of_a_process_that_was_left_behind_keeps_nobody_from_asking(
+def test_a_torn_note_of_a_process_that_was_left_behind_keeps_no_one_from_asking(
     tmp_path: Path, text: str
 ) -> None:
     machine = host(tmp_path, HEAD, *WHOLE, DONE)
@@ -153,7 +155,7 @@ def test_kill_9_from_outside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "then", "said"),
+    ("lines", "then", "output"),
     [
         ((), "", "not of schema goldnode.device/1"),
         (("{",), "", "not of schema"),
@@ -176,14 +178,14 @@ def test_kill_9_from_outside(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_crashes_and_nonsense(tmp_path: Path, lines: tuple[str, ...], then: str, said: str | None) -> None:
+def test_crashes_and_nonsense(tmp_path: Path, lines: tuple[str, ...], then: str, output: str | None) -> None:
     found = asked(host(tmp_path, *lines, then=then))
-    if said is None:
+    if output is None:
         assert found["error"] is None
         assert [gpu["uuid"] for gpu in found["gpus"]] == ["GPU-0", "GPU-1"]
     else:
         assert found["error"]["fault"] == "unread"
-        assert said in found["error"]["text"]
+        assert output in found["error"]["text"]
 
 
 def test_a_flood_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,11 +212,11 @@ def test_a_node_without_the_program(tmp_path: Path) -> None:
 
 
 def test_who_asks_for_settings_gets_them_from_the_capture(tmp_path: Path) -> None:
-    told = {"uuid": "GPU-0", "persistence_mode": True}
+    reported = {"uuid": "GPU-0", "persistence_mode": True}
     machine = host(
         tmp_path,
         HEAD,
-        line(0, None, settings=told),
+        line(0, None, settings=reported),
         line(1, None, lost=True, error={"fault": "unread", "text": "GPU is lost", "rc": 15}),
         DONE,
     )
@@ -225,7 +227,7 @@ def test_who_asks_for_settings_gets_them_from_the_capture(tmp_path: Path) -> Non
         "schema": SCHEMA,
         "vendor": "nvidia",
         "driver": "580.1",
-        "gpus": {"0": told, "1": {"rc": 15, "text": "GPU is lost"}},
+        "gpus": {"0": reported, "1": {"rc": 15, "text": "GPU is lost"}},
     }
     assert len(machine.commands) == 1
     machine.pending = None
@@ -243,7 +245,7 @@ def test_a_question_of_another_kind_is_not_answered_by_the_capture(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "output"),
     [
         (
             ('{"schema": "goldnode.device/1", "vendor": "nvidia", "error": "Driver Not Loaded", "rc": 9}',),
@@ -252,11 +254,13 @@ def test_a_question_of_another_kind_is_not_answered_by_the_capture(tmp_path: Pat
         (("what",), "not of schema"),
     ],
 )
-def test_settings_of_a_library_that_cannot_be_used(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
+def test_settings_of_a_library_that_cannot_be_used(
+    tmp_path: Path, lines: tuple[str, ...], output: str
+) -> None:
     machine = host(tmp_path, *lines)
     stream.start(machine)
     found = child.ask(machine, {"do": "read", "vendor": "nvidia", "root": "/"})
-    assert said in found["error"]
+    assert output in found["error"]
     assert "gpus" not in found
 
 
@@ -284,20 +288,20 @@ def test_a_double_that_is_no_number_is_null() -> None:
         "from types import SimpleNamespace as row\nfrom goldnode.node.device.collect import number\n"
         "print([number(row(valueType=0, value=row(dVal=float(x)))) for x in ('nan', '-inf', '1.5')])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said == "[None, None, 1.5]\n"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == "[None, None, 1.5]\n"
 
 
 def test_the_child_imports_little() -> None:
     """What it imports is its cost: it starts anew for each check."""
     code = "import sys\nfrom goldnode.node.device import collect\nprint(' '.join(sorted(sys.modules)))"
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"sys = __import__('sys'); sys.path[:0] = {sys.path!r}\n{code}"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split()
-    assert "pynvml" in said
+    assert "pynvml" in output
     assert not {
         "subprocess",
         "dataclasses",
@@ -306,7 +310,7 @@ def test_the_child_imports_little() -> None:
         "tempfile",
         "ctypes.util",
         "shutil",
-    } & set(said)
+    } & set(output)
 
 
 def own(monkeypatch: pytest.MonkeyPatch, work: Callable[[Sequence[str]], object]) -> Host:
@@ -373,7 +377,7 @@ def test_a_fork_needs_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "says"),
+    ("work", "message"),
     [
         (lambda _: time.sleep(60), "; the process that asked was killed"),
         (lambda _: os.kill(os.getpid(), signal.SIGSEGV), f"ended by signal {signal.SIGSEGV:d}"),
@@ -384,10 +388,10 @@ def test_a_fork_needs_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["hangs", "crashes", "raises", "exits", "says-nothing"],
 )
 def test_a_fork_that_fails_is_a_fault(
-    monkeypatch: pytest.MonkeyPatch, work: Callable[[Sequence[str]], object], says: str
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[Sequence[str]], object], message: str
 ) -> None:
-    found = stream.start(own(monkeypatch, work)).finish(0.3 if "killed" in says else 30)
-    assert says in found["error"]["text"]
+    found = stream.start(own(monkeypatch, work)).finish(0.3 if "killed" in message else 30)
+    assert message in found["error"]["text"]
     assert found["count"] is None
 
 

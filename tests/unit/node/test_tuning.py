@@ -109,7 +109,7 @@ def kinds(done: list[dict[str, Any]]) -> list[str]:
 
 def judged(host: Host, document: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
     """Outcome and reading of each finding of this domain."""
-    found = tuning.findings(document, engine.look(host, document))
+    found = tuning.findings(document, engine.observed(host, document))
     assert len(found) == len({finding.id for finding in found})
     return {finding.id.removeprefix("policy.host."): (finding.outcome, finding.got) for finding in found}
 
@@ -172,7 +172,7 @@ def test_a_class_that_says_less_gives_swap_and_the_command_line_back(machine: Ma
     assert "pci=realloc" not in (machine.text("/boot/grub/grub.cfg") or "")
 
 
-def test_huge_pages_that_memory_cannot_give_are_told_and_wait_for_a_boot(
+def test_huge_pages_that_memory_cannot_give_are_reported_and_wait_for_a_boot(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel takes the number and reserves what it finds: here 700, whatever is asked."""
@@ -186,8 +186,8 @@ def test_huge_pages_that_memory_cannot_give_are_told_and_wait_for_a_boot(
 
     monkeypatch.setattr(tuning, "read", kernel)
     done, _, after = apply(machine, wanted(hugepages={"2M": 1024}), "host_tuning", {})
-    told = next(row["told"] for row in done if row["kind"] == "tuning.set")
-    assert told.startswith("700 of 1024 pages could be reserved")
+    reported = next(row["told"] for row in done if row["kind"] == "tuning.set")
+    assert reported.startswith("700 of 1024 pages could be reserved")
     assert after.part("host_tuning") == ()
     assert after.waiting == (), "a drain would not help"
     assert after.reboot == ("hugepages.2M: 700 of 1024 pages could be had, memory is fragmented",)
@@ -245,7 +245,7 @@ def test_a_value_that_another_program_sets_back_ends_the_run(
         apply(machine, wanted(network={"eth0": {"mtu": 9000}}), "host_tuning", {})
 
 
-def test_settings_that_are_read_later_are_found_where_they_stand(machine: Machine) -> None:
+def test_settings_that_are_read_later_are_found_at_their_place(machine: Machine) -> None:
     texts = {
         "/etc/sysctl.conf": "# local\nkernel/numa_balancing=1\n",
         "/etc/sysctl.d/10-first.conf": "kernel.numa_balancing = 1\n",
@@ -257,7 +257,7 @@ def test_settings_that_are_read_later_are_found_where_they_stand(machine: Machin
         machine.path(name).parent.mkdir(parents=True, exist_ok=True)
         machine.path(name).write_text(text)
     machine.path("/etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
-    seen = engine.look(machine, wanted(numa_balancing=False, memlock="unlimited"))
+    seen = engine.observed(machine, wanted(numa_balancing=False, memlock="unlimited"))
     assert [(row["file"], row["line"], row["value"]) for row in seen.tuning["later"]] == [
         ("/etc/sysctl.d/99-sysctl.conf", 2, "1"),
         ("/etc/security/limits.d/95-site.conf", 1, "64"),
@@ -267,7 +267,7 @@ def test_settings_that_are_read_later_are_found_where_they_stand(machine: Machin
     assert [refusal.code for refusal in refused] == ["host-override"]
 
 
-def test_words_of_the_administrator_are_found_where_they_stand(machine: Machine) -> None:
+def test_words_of_the_administrator_are_found_at_their_place(machine: Machine) -> None:
     machine.path("/etc/default/grub").write_text(
         '# GRUB_CMDLINE_LINUX="no"\nGRUB_CMDLINE_LINUX_DEFAULT="quiet iommu=off" # why\n'
     )
@@ -283,7 +283,7 @@ def test_words_of_the_administrator_are_found_where_they_stand(machine: Machine)
     )
 
 
-def test_a_drop_in_that_sets_the_command_line_anew_is_named(
+def test_a_drop_in_that_sets_the_command_line_again_is_named(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Machine.run

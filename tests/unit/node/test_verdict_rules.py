@@ -317,7 +317,7 @@ def test_mig_hides_remapped_rows_and_only_the_drivers_own_verdict_covers_them() 
     assert check.exit_code(judged(class_document(), blind)) == 3
 
 
-def test_the_recovery_action_tells_its_reasons() -> None:
+def test_the_recovery_action_reports_its_reasons() -> None:
     capture = spoiled(healthy(), "gpus.3.recovery_action", "gpu_reset", "gpus.3.remapped_rows.pending", True)
     found = next(f for f in judged(class_document(), capture) if f.id == "gpu.recovery_action")
     assert found.evidence == ("row remap pending",)

@@ -62,7 +62,7 @@ class Log:
     def __init__(self) -> None:
         import socket
 
-        self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.own, self.peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.started: list[float] = []
         self.now = 100.0
         self.many = threading.Semaphore(0)
@@ -76,8 +76,8 @@ class Log:
 def log() -> Iterator[Log]:
     log = Log()
     yield log
-    log.ours.close()
-    log.theirs.close()
+    log.own.close()
+    log.peer.close()
 
 
 def test_a_storm_is_one_start_and_one_when_the_pause_is_over(log: Log) -> None:
@@ -87,39 +87,39 @@ def test_a_storm_is_one_start_and_one_when_the_pause_is_over(log: Log) -> None:
         log.now += 0.001
         return log.now
 
-    runner = threading.Thread(target=watch.watch, args=(log.theirs.fileno(), log.begin, clock, 0.5))
+    runner = threading.Thread(target=watch.watch, args=(log.peer.fileno(), log.begin, clock, 0.5))
     runner.start()
-    log.ours.send(b"6,1,1,-;usb 1-1: new device")
+    log.own.send(b"6,1,1,-;usb 1-1: new device")
     for _ in range(50):
-        log.ours.send(XID)
+        log.own.send(XID)
     assert log.many.acquire(timeout=20)
     log.now += 1.0
     assert log.many.acquire(timeout=20), "the reason that came during the pause is owed"
-    log.ours.close()
+    log.own.close()
     runner.join(20)
     assert not runner.is_alive()
     assert 2 <= len(log.started) <= 3
     assert log.started[1] - log.started[0] >= 0.5
 
 
-def test_what_was_not_yet_told_is_told_at_the_end(log: Log) -> None:
+def test_what_was_not_yet_reported_is_reported_at_the_end(log: Log) -> None:
     for record in (XID, XID):
-        log.ours.send(record)
-    log.ours.close()
-    watch.watch(log.theirs.fileno(), log.begin, lambda: 100.0, 1000.0)
+        log.own.send(record)
+    log.own.close()
+    watch.watch(log.peer.fileno(), log.begin, lambda: 100.0, 1000.0)
     assert len(log.started) == 2
 
 
 def test_it_asks_systemd_for_the_passive_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[list[str]] = []
+    reported: list[list[str]] = []
 
     def spawn(name: str, argv: list[str], environment: dict[str, str]) -> int:
-        said.append(argv)
+        reported.append(argv)
         raise FileNotFoundError(name)
 
     monkeypatch.setattr(os, "posix_spawnp", spawn)
     watch.start()
-    assert said == [["systemctl", "start", "--no-block", "goldnode-watch.service"]]
+    assert reported == [["systemctl", "start", "--no-block", "goldnode-watch.service"]]
 
 
 def test_where_there_is_no_log_it_ends(tmp_path: Path) -> None:

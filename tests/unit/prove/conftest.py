@@ -35,9 +35,9 @@ class Place(NamedTuple):
     def run(self, out: Path, *words: str, **environment: str) -> Run:
         """A run to its end."""
         process = self.start(out, *words, **environment)
-        said, err = process.communicate(timeout=300)
+        reported, err = process.communicate(timeout=300)
         assert "Traceback" not in err, err
-        return Run(process.returncode, out, said)
+        return Run(process.returncode, out, reported)
 
     def state_of(self) -> dict[str, str]:
         """What the simulated driver holds."""
@@ -55,7 +55,7 @@ class Run(NamedTuple):
 
     code: int
     out: Path
-    said: str
+    reported: str
 
     def json(self, name: str) -> Any:
         return json.loads((self.out / name).read_text())

@@ -54,12 +54,12 @@ def test_a_folder_of_more_than_64_mib_is_refused_and_nothing_is_left(
 ) -> None:
     large = wheel(tmp_path / "nvidia_cublas_cu12-12.4.5.8-py3-none-manylinux2014_x86_64.whl", 65 << 20)
     assert main(["pack", str(tmp_path / "carry"), "--wheel", str(large)]) == 3
-    said = capsys.readouterr().err
+    reported = capsys.readouterr().err
     assert re.search(
         r"the carry folder would have 65\.\d MiB, and a machine takes at most 64 MiB\. The largest: wheels/nvidia_cublas",
-        said,
+        reported,
     )
-    assert "Leave a wheel out: scripts/prove-gpu pack" in said
+    assert "Leave a wheel out: scripts/prove-gpu pack" in reported
     assert not (tmp_path / "carry").exists()
 
 
@@ -74,7 +74,7 @@ def test_wheels_are_unpacked_where_their_libraries_are_found(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "reported"),
     [
         ("goldnode-node", "cut", "is damaged: goldnode-node"),
         ("facts.json", "{}", "is damaged: facts.json"),
@@ -89,7 +89,7 @@ def test_wheels_are_unpacked_where_their_libraries_are_found(tmp_path: Path) -> 
     ],
 )
 def test_a_damaged_folder_is_refused(
-    folder: Path, tmp_path: Path, name: str, content: str | None, said: str
+    folder: Path, tmp_path: Path, name: str, content: str | None, reported: str
 ) -> None:
     if content is None:
         (folder / name).unlink()
@@ -97,7 +97,7 @@ def test_a_damaged_folder_is_refused(
         (folder / name).write_text(content)
     with pytest.raises(carry.CarryError) as refused:
         carry.read(folder, tmp_path)
-    assert said in str(refused.value)
+    assert reported in str(refused.value)
     assert "Make it again with `scripts/prove-gpu pack" in str(refused.value)
 
 
@@ -115,7 +115,7 @@ def test_a_directory_of_the_users_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.txt").exists()
 
 
-def test_a_bare_python_says_how_to_bring_the_folder(tmp_path: Path) -> None:
+def test_a_bare_python_says_how_to_install_the_folder(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); from goldnode.prove.__main__ import main; sys.exit(main(sys.argv[1:]))"
     words = ["--carry", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
     done = subprocess.run(

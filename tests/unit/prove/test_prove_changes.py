@@ -87,14 +87,18 @@ def test_ecc_and_mig_are_never_proposed() -> None:
     } == set(changes.FIELDS)
 
 
-def test_differences_are_told_by_their_place_and_processes_are_none() -> None:
+def test_differences_are_reported_by_their_place_and_processes_do_not_count() -> None:
     after = gpu(processes=[7], compute_mode="prohibited", power={**GPU["power"], "limit": 699})
-    told = changes.differences(changes.without_processes({"0": GPU}), changes.without_processes({"0": after}))
-    assert told == ["gpu0.compute_mode: prohibited, was default", "gpu0.power.limit: 699, was 700"]
+    reported = changes.differences(
+        changes.without_processes({"0": GPU}), changes.without_processes({"0": after})
+    )
+    assert reported == ["gpu0.compute_mode: prohibited, was default", "gpu0.power.limit: 699, was 700"]
     assert changes.differences({"0": GPU}, {"0": {"rc": 15}}) != []
 
 
-def test_what_is_kept_comes_back_in_this_boot_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_stored_comes_back_in_this_boot_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = tmp_path / "place/state.json"
     assert changes.read_restore_file(state) is None
     rows = [{"uuid": "GPU-1", "field": "compute_mode", "value": "default"}]

@@ -32,7 +32,7 @@ H200, H100, L4 = "10de:2335", "10de:2330", "10de:27b8"
 
 
 @pytest.mark.parametrize(
-    ("found", "kind", "name", "said"),
+    ("found", "kind", "name", "reported"),
     [
         (
             capture(*[H200] * 8),
@@ -63,10 +63,10 @@ H200, H100, L4 = "10de:2335", "10de:2330", "10de:27b8"
         (capture(H200, "10de:ffff"), classes.UNKNOWN, "as_found", "GPUs of several models"),
     ],
 )
-def test_the_class(found: dict[str, Any], kind: str, name: str, said: str) -> None:
+def test_the_class(found: dict[str, Any], kind: str, name: str, reported: str) -> None:
     chosen = classes.choose(found, KNOWN, None)
     assert (chosen.kind, chosen.document["class"]) == (kind, name)
-    assert said in chosen.why
+    assert reported in chosen.why
     verdict = classes.judge(chosen.document, found)
     assert not {"node.os", "kernel.running", "stack.lock", "driver.loaded"} & {
         row["id"] for row in verdict["findings"]

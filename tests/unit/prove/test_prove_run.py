@@ -27,7 +27,7 @@ IMPATIENT = "from goldnode.node.device import child, stream\nchild.ask.__default
 
 def test_a_whole_run_passes_and_says_that_it_is_simulated(whole: tuple[Place, Run]) -> None:
     _, run = whole
-    assert run.code == 0, run.said
+    assert run.code == 0, run.reported
     record = run.json("record.json")
     assert record["schema"] == SCHEMA
     assert record["simulated"] is True
@@ -46,7 +46,7 @@ def test_a_whole_run_passes_and_says_that_it_is_simulated(whole: tuple[Place, Ru
     assert run.statuses() == {**PAST, **dict.fromkeys(names, "passed")}
     page = (run.out / "summary.md").read_text()
     assert page.startswith("# prove-gpu: 8 x NVIDIA H100-SXM5-80GB (10de:2330)\n\n> **SIMULATED HARDWARE.**")
-    assert "(SIMULATED)" in run.said.splitlines()[-1]
+    assert "(SIMULATED)" in run.reported.splitlines()[-1]
     assert sorted(path.name for path in run.out.iterdir()) == record["files"]
     unlabelled = [
         path.name for path in run.out.glob("*.json") if run.json(path.name)["hardware"] != "SIMULATED"
@@ -141,8 +141,8 @@ def test_a_signal_while_settings_are_changed_puts_them_back(
     await_file(place.state, process)
     await_call(place, "PowerManagementLimit")
     process.send_signal(number)
-    said, err = process.communicate(timeout=60)
-    run = Run(process.returncode, tmp_path / "out", said)
+    reported, err = process.communicate(timeout=60)
+    run = Run(process.returncode, tmp_path / "out", reported)
     assert run.code == 3, err
     assert run.step("change")["reason"] == f"interrupted by {number.name}; all settings are as found"
     assert place.state_of()["gpu0.power_limit"] == "72000"
@@ -160,7 +160,7 @@ def test_what_a_killed_run_left_is_put_back_by_the_next(make: Make, tmp_path: Pa
     assert place.state_of()["gpu0.power_limit"] == "67000"
     place.state.with_name("note").touch()  # a directory of the user's own stays
     run = place.run(tmp_path / "second")
-    assert run.step("leftovers")["status"] == "passed", run.said
+    assert run.step("leftovers")["status"] == "passed", run.reported
     assert place.state_of()["gpu0.power_limit"] == "72000"
     assert run.statuses()["settings"] == "passed"
     assert not place.state.exists()
@@ -184,7 +184,7 @@ def test_gpus_in_use_are_left_alone(make: Make, tmp_path: Path) -> None:
     assert not (place.root / machine.PLACE / "run/calls").exists()
 
 
-def test_without_a_gpu_everything_else_is_told(make: Make, tmp_path: Path) -> None:
+def test_without_a_gpu_everything_else_is_reported(make: Make, tmp_path: Path) -> None:
     run = make("board_cpu").run(tmp_path / "out", "--change")
     assert run.code == 3
     assert "there is no NVIDIA GPU here" in run.step("capture")["reason"]
@@ -242,7 +242,7 @@ def test_nvidia_smi_is_compared_and_redacted(make: Make, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reported"),
     [
         (["--minutes", "11"], "--minutes is more than 0 and at most 10"),
         (["--locked-clocks"], "--locked-clocks goes with --change"),
@@ -251,7 +251,7 @@ def test_nvidia_smi_is_compared_and_redacted(make: Make, tmp_path: Path) -> None
         (["--carry", "nowhere", "--out", "{full}"], "is there already. Name another directory with --out."),
     ],
 )
-def test_a_wrong_use_is_said_and_ends_with_3(tmp_path: Path, words: list[str], said: str) -> None:
+def test_a_wrong_use_is_reported_and_ends_with_3(tmp_path: Path, words: list[str], reported: str) -> None:
     full = tmp_path / "full"
     full.mkdir()
     (full / "file").touch()
@@ -262,7 +262,9 @@ def test_a_wrong_use_is_said_and_ends_with_3(tmp_path: Path, words: list[str], s
         cwd=tmp_path,
         check=False,
     )
-    assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (3, True, False), done.stderr
+    assert (done.returncode, reported in done.stderr, "Traceback" in done.stderr) == (3, True, False), (
+        done.stderr
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 

@@ -17,6 +17,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet import identity
 from goldnode.fleet.drain import DrainCaller, DrainOutcome, choose
 from goldnode.fleet.drain_record import DrainRecords, local_file
 from goldnode.inventory import variables
@@ -30,7 +31,10 @@ class ActionModule(ActionBase):
     _supports_check_mode = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Drain or resume. Who holds the node at the return is asked then; nothing that this run remembers decides it."""
+        """Drain or resume.
+
+        The owner of the drain is queried at the return; the run's own memory does not decide it.
+        """
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
         _, arguments = self.validate_argument_spec(
@@ -56,14 +60,21 @@ class ActionModule(ActionBase):
                 [str(word) for word in variable("goldnode_drain_command", [])],
                 [str(word) for word in variable("goldnode_resume_command", [])],
             )
-            caller = DrainCaller(take_over=boolean(variable("goldnode_take_over", False), strict=False))
+            take_over = boolean(variable("goldnode_take_over", False), strict=False)
+            rollout = str(variable("goldnode_rollout", ""))
+            # All controllers of a rollout are one run, which sees in the scheduler when a node is empty.
+            caller = (
+                DrainCaller(identity.rollout_actor(rollout), take_over, waits=False)
+                if rollout
+                else DrainCaller(take_over=take_over)
+            )
             # Without a scheduler, and without a record of one, there is nothing to keep.
-            kept = name != "none" or facts.get(LEFT)
+            still_drained = name != "none" or facts.get(LEFT)
             records = (
                 DrainRecords(
                     self.shell, local_file(runs_directory(), name, node), str(variable("goldnode_root", ""))
                 )
-                if kept
+                if still_drained
                 else None
             )
             found: dict[str, Any]
@@ -82,23 +93,31 @@ class ActionModule(ActionBase):
                 found = {LEFT: ""}
         except GoldnodeError as problem:
             raise AnsibleActionFail(str(problem)) from problem
-        result = {"changed": outcome.changed, "ansible_facts": found, "drain": outcome.to_json()}
+        result = {
+            "changed": outcome.changed,
+            "ansible_facts": found,
+            "drain": outcome.to_json(),
+            "empty": outcome.empty,
+            "again": outcome.again,
+        }
         return {**result, "msg": outcome.note} if outcome.note else result
 
     def shell(self, script: str) -> str:
-        """Run a shell script on the node; what it prints."""
+        """Run a shell script on the node, and return its output."""
         done = self._low_level_execute_command(script)
         if done["rc"] != 0:
-            said = str(done.get("stderr") or done["stdout"]).strip()
+            reported = str(done.get("stderr") or done["stdout"]).strip()
             raise GoldnodeError(
-                f"the record of the drain cannot be kept on the node: {said or done['rc']}",
+                f"the record of the drain cannot be kept on the node: {reported or done['rc']}",
                 remedy="See to its /var/lib/goldnode",
             )
         return str(done["stdout"])
 
 
 def runs_directory() -> str:
-    """Return where the records of runs are kept, as the callback goldnode_report has it; its own default where that is not enabled."""
+    """Return the directory of the run records, as the callback goldnode_report has it, or its default if that
+    plugin is not enabled.
+    """
     try:
         return str(C.config.get_config_value("runs", plugin_type="callback", plugin_name="goldnode_report"))
     except AnsibleError:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ try:
     from goldnode.ansible.follow import counted, followed
     from goldnode.classdoc.cache import ClassDocuments, Compiler
     from goldnode.core import guarded
+    from goldnode.core.deny_list import DenyListPlace
     from goldnode.core.errors import GoldnodeError, InventoryError
     from goldnode.core.files import once
     from goldnode.core.program_file import payload
-    from goldnode.fleet import runs
+    from goldnode.fleet import denylist, runs
     from goldnode.fleet.drain import choose, left
     from goldnode.fleet.plan_document import PlanError, read_plan
     from goldnode.inventory import cohorts, variables
@@ -49,7 +51,7 @@ ENGINE = payload(content=False)
 
 
 def untagged(value: Any) -> Any:
-    """The value without Ansible's tags, as JSON would carry it."""
+    """Return the value without Ansible's tags, as JSON carries it."""
     return json.loads(json.dumps(value))
 
 
@@ -112,6 +114,8 @@ class ActionModule(ActionBase):
             return self.blocked(
                 f"class {document['class']}", document["refusals"], f"--class {document['class']}"
             )
+        if document and (found := self.denied(document["class"], document["lock"]["digest"], task_vars)):
+            return found
         refusals = self.cohort(task_vars) if document else []
         if refusals:
             return self.blocked(f"cohort {task_vars.get(COHORT)}", refusals, "-i INVENTORY")
@@ -125,7 +129,10 @@ class ActionModule(ActionBase):
         return result
 
     def unselected(self) -> dict[str, Any]:
-        """Refuse tags that select nothing. A playbook that imports this one may have tags of its own: it is left alone."""
+        """Refuse tags that select nothing.
+
+        A playbook that imports this one and has its own tags is left alone.
+        """
         playbooks = [Path(str(name)) for name in context.CLIARGS.get("args") or ()]
         own = Path(str(self._task.get_path()).rpartition(":")[0])
         alone = [path.resolve() for path in playbooks] == [own.resolve()]
@@ -140,7 +147,7 @@ class ActionModule(ActionBase):
         return {"changed": False}
 
     def back(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """The way back: by what the node itself has kept, so that neither class nor catalog is asked."""
+        """Roll back by the node's own record. Neither class nor catalog is needed."""
         name = task_vars.get("inventory_hostname")
         if self.state(task_vars) == ABSENT:
             raise AnsibleActionFail(
@@ -155,6 +162,8 @@ class ActionModule(ActionBase):
         else:
             result = self.execute({}, task_vars, operation="plan", state=EARLIER, to=arguments["to"])
             fact = untagged(result.get("rollback") or {})
+            if fact and (found := self.denied(fact["to"]["class"], fact["to"]["lock_digest"], task_vars)):
+                return found
             if not result.get("failed"):
                 result = self.planned(result, {}, task_vars, arguments["tolerate"])
                 result.setdefault("ansible_facts", {})[BACK] = fact
@@ -174,7 +183,7 @@ class ActionModule(ActionBase):
         return state
 
     def judge(self, task_vars: dict[str, Any]) -> None:
-        """Refuse now what a drain or a reboot would fail on later, when packages have changed."""
+        """Refuse settings on which a later drain or reboot would fail, before packages change."""
         found = {name: self.option(task_vars, name, None) for name in variables.JUDGED if name in task_vars}
         try:
             variables.check(str(task_vars.get("inventory_hostname")), found)
@@ -182,7 +191,9 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(str(problem)) from problem
 
     def document(self, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Return the class document of the host: the variable that the vars plugin or -e sets, else by its groups."""
+        """Return the class document of the host: the variable that the vars plugin or -e sets, otherwise by
+        its groups.
+        """
         name = task_vars.get("inventory_hostname")
         found: dict[str, Any] = untagged(task_vars.get("goldnode_node_class"))
         if not found:
@@ -230,6 +241,42 @@ class ActionModule(ActionBase):
                 self._display.display("\n".join(lines))
         return document
 
+    def denied(self, node_class: str, lock: str, task_vars: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the result for a host whose state is on the deny list, or where that could not be checked.
+
+        An image that is built is no node: its state may be denied.
+        """
+        if self.option(task_vars, "goldnode_root", ""):
+            return None
+        try:
+            denylist.check(self.denials(), node_class, lock)
+        except GoldnodeError as problem:
+            code = "denied" if isinstance(problem, denylist.DeniedError) else "deny-list"
+            place = f"{problem.file}: " if problem.file else ""
+            remedy = problem.remedy or "see the message"
+            refusal = {
+                "code": code,
+                "message": f"{place}{problem.message}.",
+                "remedy": f"{remedy[:1].upper()}{remedy[1:]}.",
+            }
+            message = f"{problem} Nothing was touched."
+            return {"failed": True, "changed": False, "msg": message, "refusals": [refusal]}
+        return None
+
+    def denials(self) -> list[denylist.Denial]:
+        """Return the denied states. A file is read and verified once per run and version: it may change in a long run."""
+        temporary = Path(C.DEFAULT_LOCAL_TMP)
+        found = once(temporary / "goldnode-deny-list.json", lambda: ClassDocuments().deny_list())
+        place = DenyListPlace(**found) if found else None
+        version = denylist.version(place)
+        if place is None or version is None:
+            return list(denylist.read(place))
+        rows = once(
+            temporary / f"goldnode-denied-{version}.json",
+            lambda: {"denied": [asdict(item) for item in denylist.read(place)]},
+        )
+        return [denylist.Denial(**row) for row in rows["denied"]]
+
     def cohort(self, task_vars: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the refusals of the host's cohort.
 
@@ -250,9 +297,9 @@ class ActionModule(ActionBase):
         return [dict(refusal) for refusal in refusals]
 
     def blocked(self, subject: str, refusals: list[dict[str, Any]], ask: str) -> dict[str, Any]:
-        """The result for a host whose class, or whose cohort, must not reach a node."""
-        told = f"{subject} is blocked, and nothing was touched: {codes(refusals)}. `refusals` has the reasons, `goldnode check {ask}` all findings."
-        return {"failed": True, "changed": False, "msg": told, "refusals": refusals}
+        """Return the result for a host whose class or cohort is blocked."""
+        message = f"{subject} is blocked, and nothing was touched: {codes(refusals)}. `refusals` has the reasons, `goldnode check {ask}` all findings."
+        return {"failed": True, "changed": False, "msg": message, "refusals": refusals}
 
     def option(self, task_vars: dict[str, Any], name: str, default: Any) -> Any:
         """Return the value of one of our variables for this host."""
@@ -261,16 +308,17 @@ class ActionModule(ActionBase):
     def execute(
         self, document: dict[str, Any], task_vars: dict[str, Any], **arguments: Any
     ) -> dict[str, Any]:
-        """One remote execution of the module."""
+        """Execute the module once on the host."""
         request = {
             # A removal goes by what the node itself has: its class may have left the catalog.
             **({"document": document} if document else {"state": ABSENT, **arguments}),
             "lock_timeout": self.option(task_vars, "goldnode_lock_timeout", 120),
             **arguments,
-            # The root filesystem of an image, in place of the host; set by `goldnode disks build`.
+            # The root filesystem of an image, in place of the host; set by `goldnode disks build`. The token of a run
+            # of a rollout; set by that.
             **{
                 name: value
-                for name in ("root", "sources")
+                for name in ("root", "sources", "claim")
                 if (value := self.option(task_vars, f"goldnode_{name}", ""))
             },
         }
@@ -290,7 +338,7 @@ class ActionModule(ActionBase):
         return result
 
     def plan(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """The whole plan; refusals of the node end its play before anything was touched."""
+        """Plan both parts. Refusals of the node end its play before anything was changed."""
         live = not self.option(task_vars, "goldnode_root", "")
         result: dict[str, Any] = {"plan": self.resident(document, task_vars) if document and live else None}
         if result["plan"] is None:
@@ -304,7 +352,10 @@ class ActionModule(ActionBase):
         task_vars: dict[str, Any],
         tolerate: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """The result of a plan that a node gave; with refusals that are not tolerated, a failed one that holds the plan as `refused_plan`."""
+        """Return the result for a plan from a node.
+
+        With refusals that are not tolerated, it is failed and holds the plan as `refused_plan`.
+        """
         plan = untagged(result.pop("plan"))
         if any(refusal["code"] not in tolerate for refusal in plan["refusals"]):
             if left_by := self.left(plan, task_vars):
@@ -321,12 +372,15 @@ class ActionModule(ActionBase):
         result["msg"] = summary(plan)
         result["resources"] = runs.planned(plan)
         result["changed"] = False
-        self.tell(plan, document, task_vars)
+        self.report_plan(plan, document, task_vars)
         return result
 
     def left(self, plan: dict[str, Any], task_vars: dict[str, Any]) -> str:
-        """Which earlier run has left the host out of service: by its own record, which the plan carries, or by the scheduler, which is asked
-        once in a run for all hosts."""
+        """Return the earlier run that left the host out of service.
+
+        The source is the host's own record in the plan, or the scheduler, which is queried once per run for
+        all hosts.
+        """
         name = str(self.option(task_vars, "goldnode_drain", "none"))
         node = str(self.option(task_vars, "goldnode_drain_name", task_vars.get("inventory_hostname")))
         try:
@@ -348,16 +402,18 @@ class ActionModule(ActionBase):
         words += ["--class-digest", digest(class_file(document).content.encode())]
         words += ["--lock-timeout", str(int(self.option(task_vars, "goldnode_lock_timeout", 120)))]
         # With a terminal (ssh -t) warnings would be mixed into the plan.
-        told = self._low_level_execute_command(f"exec 2>/dev/null\n{guarded.script(words, ENGINE['sha256'])}")
-        if told["rc"] != 0:
-            self._lacks_program = told["rc"] == OTHER
+        answer = self._low_level_execute_command(
+            f"exec 2>/dev/null\n{guarded.script(words, ENGINE['sha256'])}"
+        )
+        if answer["rc"] != 0:
+            self._lacks_program = answer["rc"] == OTHER
             self._display.vvv(
-                f"goldnode: the program on the node is not the one for this plan (exit status {told['rc']})",
+                f"goldnode: the program on the node is not the one for this plan (exit status {answer['rc']})",
                 host=name,
             )
             return None
         try:
-            plan = read_plan(told["stdout"], document["digest"])
+            plan = read_plan(answer["stdout"], document["digest"])
         except PlanError as problem:
             # Not display.warning: ansible.cfg hides the results of tasks that end well, and their warnings with them.
             text = f"[WARNING]: [{name}] {PROGRAM} answered with no plan ({problem}). Asking the module, which ships its own."
@@ -370,21 +426,21 @@ class ActionModule(ActionBase):
         """Judge the node by the program on it, which has to be this version's and root's alone. The task decides which exit codes fail."""
         if self._task.check_mode:
             return {"changed": False, "skipped": True, "msg": "a check writes its verdict on the node"}
-        told = self._low_level_execute_command(guarded.script(["check"], ENGINE["sha256"]))
-        if told["rc"] == OTHER:
+        answer = self._low_level_execute_command(guarded.script(["check"], ENGINE["sha256"]))
+        if answer["rc"] == OTHER:
             return {
                 "failed": True,
                 "changed": False,
-                "rc": told["rc"],
+                "rc": answer["rc"],
                 "msg": f"{PROGRAM} on the node is another program, or others than root can change it, so it was not run. "
                 "Run site.yml whole for this host: it names what is wrong and puts the program back.",
             }
         return {
             "changed": False,
-            **{name: told[name] for name in ("rc", "stdout", "stdout_lines", "stderr", "stderr_lines")},
+            **{name: answer[name] for name in ("rc", "stdout", "stdout_lines", "stderr", "stderr_lines")},
         }
 
-    def tell(self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]) -> None:
+    def report_plan(self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]) -> None:
         """Print the pending changes if there are few hosts, or with -v. For a fleet the report at the end has
         them.
         """
@@ -408,7 +464,9 @@ class ActionModule(ActionBase):
 
     @contextlib.contextmanager
     def progress(self, part: str, actions: list[dict[str, Any]], task_vars: dict[str, Any]) -> Iterator[None]:
-        """Show that a part is applied: of few hosts what each does, of a fleet one line per part."""
+        """Report that a part is applied: the changes of each host if there are few, otherwise one line per
+        part.
+        """
         few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
         if not few and not self._display.verbosity:
             with (
@@ -439,13 +497,13 @@ class ActionModule(ActionBase):
                 f"start, with --tags {part} for this part alone. In a playbook of your own, run role node_class first."
             )
         actions = [action for action in plan["actions"] if action["part"] == part]
-        told = [f"{action['kind']} {action['target']}: {action['reason']}" for action in actions]
+        lines = [f"{action['kind']} {action['target']}: {action['reason']}" for action in actions]
         if not actions:
             return {"changed": False, "msg": "nothing to do"}
         if self._task.check_mode:
             return {
                 "changed": True,
-                "msg": told,
+                "msg": lines,
                 "diff": diffs(actions),
                 "resources": runs.planned(plan, part),
             }
@@ -480,7 +538,9 @@ def line(done: dict[str, Any]) -> str:
 
 
 def summary(plan: dict[str, Any]) -> list[str]:
-    """A plan in a few lines: what each part would do, what cannot be judged here, whether a reboot follows."""
+    """Return a plan in a few lines: the changes of each part, items that cannot be judged, and whether a
+    reboot follows.
+    """
     lines: list[str] = []
     for action in plan["actions"]:
         lines.append(f"{action['part']}: {action['kind']} {action['target']}: {action['reason']}")

@@ -64,7 +64,7 @@ options:
 """
 
 TAGS = "tags"  # the operation of goldnode_state that asks no node
-OURS = ("goldnode_state", "goldnode_drain")
+ACTIONS = ("goldnode_state", "goldnode_drain")
 REBOOT = ("reboot", "ansible.builtin.reboot", "ansible.legacy.reboot")
 SPECIAL_TAGS = {"all", "always", "never", "tagged", "untagged"}
 
@@ -85,7 +85,7 @@ class CallbackModule(CallbackBase):
         self.started, self.begun = time.gmtime(), time.monotonic()
         self.playbook = str(playbook._file_name)
         self.turn: set[str] = set()
-        self.ours = self.told = False
+        self.managed = self.shown = False
         self.cohorts: list[str] | None = None
         self.unknown = UnknownVariables()
         self.process = os.getpid()
@@ -106,7 +106,7 @@ class CallbackModule(CallbackBase):
         self._check_selection(playbook)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Every host that the play is for is accounted for, whether its turn comes or not."""
+        """Register every host of the play, including those whose turn never comes."""
         inventory = play.get_variable_manager()._inventory
         self.play, self.hosts = play, inventory.get_hosts(play.hosts, ignore_restrictions=True)
         self.turn = {host.name for host in self.hosts}
@@ -126,9 +126,9 @@ class CallbackModule(CallbackBase):
     def _check_selection(self, playbook: Any) -> None:
         """Refuse options that would make a run of our plays do nothing, or fail in its middle."""
         plays = [list(_tasks([*play.pre_tasks, *play.tasks])) for play in playbook.get_plays()]
-        ours = [tasks for tasks in plays if any(self._name(task) in OURS for task in tasks)]
-        self.selective = bool(ours)
-        if not ours:
+        managed = [tasks for tasks in plays if any(self._name(task) in ACTIONS for task in tasks)]
+        self.selective = bool(managed)
+        if not managed:
             return
         self.known_tags = {str(tag) for tasks in plays for task in tasks for tag in task.tags} - SPECIAL_TAGS
         for option in ("tags", "skip_tags"):
@@ -142,7 +142,7 @@ class CallbackModule(CallbackBase):
         found = [task for tasks in plays for task in tasks if _is_named(task, start)]
         if not found:
             self._refuse(f'No task of {self.playbook} is called "{start}". `--list-tasks` shows their names.')
-        for tasks in ours:
+        for tasks in managed:
             if any(_is_named(task, start) for task in tasks):
                 part = found[0].args.get("part")
                 self._refuse(
@@ -161,7 +161,7 @@ class CallbackModule(CallbackBase):
         raise SystemExit(status)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        """No host in the whole inventory is a mistake, and Ansible has no setting that calls it one."""
+        """Fail if no host of the inventory matches. Ansible has no setting for that."""
         if self.empty:
             sources = ", ".join(self.run.about["inventory"]) or "none"
             self._display.error(
@@ -171,25 +171,25 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """Add the hosts of a play with one of our tasks to the record."""
-        if self._name(task) in OURS and task.args.get("operation") != TAGS:
-            if not self.ours and self._name(task) == "goldnode_state" and not task.args.get("rollback"):
-                self._tell_findings()
-            self.ours = True
+        if self._name(task) in ACTIONS and task.args.get("operation") != TAGS:
+            if not self.managed and self._name(task) == "goldnode_state" and not task.args.get("rollback"):
+                self._show_findings()
+            self.managed = True
             for name in self.turn:
                 self.run.host(name)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """Announce a reboot, for which Ansible waits in silence."""
-        if self.ours and self._name(task) in REBOOT and self.run.host(host.name).reboots(check=False):
+        if self.managed and self._name(task) in REBOOT and self.run.host(host.name).reboots(check=False):
             variables = self.play.get_variable_manager().get_vars(play=self.play, host=host)
             if boolean(variables.get("goldnode_reboot", False), strict=False):
                 self._display.display(f"[{host.name}] reboots; this may take minutes")
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """A task came through."""
+        """Record a successful task."""
         found, name = result.result, self._name(result.task)
         if (
-            name not in (*OURS, *REBOOT)
+            name not in (*ACTIONS, *REBOOT)
             or result.task.args.get("operation") == TAGS
             or (result.task.loop is not None and "results" in found)
         ):
@@ -214,21 +214,25 @@ class CallbackModule(CallbackBase):
         if self._name(result.task) == "goldnode_state":
             self._state(result.task, host, found)
             host.refusals = found.get("refusals") or []
-        host.error = {"task": result.task.get_name(), "part": found.get("part"), "message": words(found)}
+        host.error = {
+            "task": result.task.get_name(),
+            "part": found.get("part"),
+            "message": failure_text(found),
+        }
 
     v2_runner_item_on_failed = v2_runner_on_failed
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """A host could not be reached, or was lost."""
-        self.run.host(result.host.name).unreachable = runs.last_line(words(result.result))
+        """Record a host that could not be reached or was lost."""
+        self.run.host(result.host.name).unreachable = runs.last_line(failure_text(result.result))
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """The end."""
-        self._tell("finished")
+        """Write the report at the end of the run."""
+        self._show("finished")
         tags = [tag for tag in context.CLIARGS.get("tags") or () if tag != "all"]
         if (
             self.selective
-            and not self.ours
+            and not self.managed
             and tags
             and self.turn
             and not (stats.ok or stats.failures or stats.dark)
@@ -237,13 +241,13 @@ class CallbackModule(CallbackBase):
                 f"Nothing was done: --tags {','.join(tags)} selects no task. Tags: {', '.join(sorted(self.known_tags))}."
             )
 
-    def _tell_findings(self) -> None:
+    def _show_findings(self) -> None:
         """Print the compatibility findings of the classes of this run, once each, before any host is
         contacted.
         """
         for line in self.unknown.lines():
             self._display.display(f"[WARNING]: {line}.", color=C.COLOR_WARN, stderr=True)
-        manager, seen, told = self.play.get_variable_manager(), set(), set()
+        manager, seen, shown = self.play.get_variable_manager(), set(), set()
         for host in self.hosts:
             groups = frozenset(group.name for group in host.get_groups())
             if groups in seen:
@@ -252,9 +256,9 @@ class CallbackModule(CallbackBase):
             variables = manager.get_vars(play=self.play, host=host)
             name = (variables.get("goldnode_node_class") or {}).get("class")
             lines = variables.get("goldnode_class_findings") or ()
-            if name is None or name in told or not lines:
+            if name is None or name in shown or not lines:
                 continue
-            told.add(name)
+            shown.add(name)
             self._display.display("\n".join([f"class {name}, checked:", *(f"  {line}" for line in lines)]))
         if self.cohorts:
             self._display.display("\n".join(self.cohorts))
@@ -283,12 +287,12 @@ class CallbackModule(CallbackBase):
 
     def _interrupted(self) -> None:
         if os.getpid() == self.process:  # not a worker
-            self._tell("interrupted")
+            self._show("interrupted")
 
-    def _tell(self, end: str) -> None:
-        if self.told or not self.ours:
+    def _show(self, end: str) -> None:
+        if self.shown or not self.managed:
             return
-        self.told = True
+        self.shown = True
         seconds = time.monotonic() - self.begun
         self.run.about.update(seconds=round(seconds, 1), end=end)
         lines = [self.run.text(seconds)]
@@ -321,7 +325,7 @@ def _is_named(task: Any, pattern: str) -> bool:
     )
 
 
-def words(found: Mapping[str, Any]) -> str:
+def failure_text(found: Mapping[str, Any]) -> str:
     """Return the message of a failed result without Ansible's wrapping; for a check, its verdict."""
     lines = str(found.get("stdout") or "").strip().splitlines()
     if lines and lines[-1].startswith("verdict: "):

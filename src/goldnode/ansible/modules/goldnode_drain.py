@@ -47,6 +47,10 @@ ansible_facts:
   description: Whether the node was in service before the drain, as C(goldnode_was_in_service); which run has left it, as C(goldnode_left).
   returned: always
   type: dict
+empty:
+  description: Whether no work is left on the node. A drain of a rollout does not wait for that where the scheduler goes on by itself.
+  returned: always
+  type: bool
 drain:
   description:
     - Result of the drain or the return. C(changed), C(in_service) before the drain, C(ours) where a run's drain holds the node now,

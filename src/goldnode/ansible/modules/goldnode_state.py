@@ -71,6 +71,11 @@ options:
   sources:
     description: With O(root), the file in it with the sources that apt takes packages from, and from no other.
     type: str
+  claim:
+    description:
+      - Of the action plugin. The token of a run of a rollout; an apply is refused if another run has taken the node over, see M(goldnode_rollout).
+    type: str
+    default: ""
   lock_timeout:
     description: Seconds to wait for dpkg's lock, or for another run of goldnode on the node.
     type: int
@@ -195,9 +200,10 @@ INSTALLED = "/usr/lib/goldnode/goldnode-node"
 
 
 def verified(path: str, digest: str) -> bool:
-    """Return whether the program at `path` has the digest, and only root (or the user that runs this) can change it or put another in its place.
+    """Return whether the program at `path` has the digest, and only root (or the user that runs this) can
+    change or replace it.
 
-    A directory that others can write to will do where its sticky bit keeps them from what is not theirs.
+    A directory that others can write to is accepted if it has the sticky bit.
     """
     owners = (0, os.geteuid())
     try:
@@ -217,7 +223,10 @@ def verified(path: str, digest: str) -> bool:
 
 
 def program(module: AnsibleModule) -> str | None:
-    """The program that was asked for: the one on the node, or the one that was shipped; None when it is neither."""
+    """Return the path of the requested program: the installed one or the shipped one.
+
+    None if neither matches.
+    """
     wanted = module.params["program"]
     installed = (module.params["root"] or "") + INSTALLED
     if verified(installed, wanted["sha256"]):
@@ -238,7 +247,7 @@ def user() -> str:
 
 
 def main() -> None:
-    """Hand the request to the program, and its answer back."""
+    """Pass the request to the program and return its answer."""
     module = AnsibleModule(
         argument_spec={
             "operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"},
@@ -256,6 +265,7 @@ def main() -> None:
                 "required": True,
                 "options": {"sha256": {"type": "str", "required": True}, "content": {"type": "str"}},
             },
+            "claim": {"type": "str", "default": ""},
             "root": {"type": "path"},
             "sources": {"type": "str"},
             "lock_timeout": {"type": "int", "default": 120},
@@ -270,26 +280,36 @@ def main() -> None:
         )
     request = {
         name: module.params[name]
-        for name in ("operation", "part", "state", "document", "lock_timeout", "to", "root", "sources")
+        for name in (
+            "operation",
+            "part",
+            "state",
+            "document",
+            "lock_timeout",
+            "to",
+            "claim",
+            "root",
+            "sources",
+        )
     }
     if module.check_mode:
         request["operation"] = "plan"
     answer: dict[str, Any] = {}
     tried: str | None = None
-    said = ""
+    reported = ""
     while not answer:
         path = program(module)
         if path is None:
             module.exit_json(changed=False, needs_program=True)
         # Once more only where the file went while it was to run: a removal that outlived the run that had started it was still at work.
         if path == tried:
-            module.fail_json(msg=f"goldnode-node gave no answer ({said}")
+            module.fail_json(msg=f"goldnode-node gave no answer ({reported}")
         tried = path
         # -I and -S: nothing of the caller's environment or of site-packages, as the program's own first line has it.
         rc, out, err = module.run_command(
             [sys.executable, "-I", "-S", path, "answer"], data=json.dumps(request)
         )
-        said = f"exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
+        reported = f"exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
         with contextlib.suppress(ValueError):
             answer = json.loads(out)
     if answer.get("failed"):

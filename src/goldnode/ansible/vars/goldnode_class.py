@@ -42,7 +42,7 @@ class VarsModule(BaseVarsPlugin):
     _documents: ClassVar[ClassDocuments | None] = None
 
     def get_vars(self, loader: Any, path: str, entities: Any, cache: bool = True) -> dict[str, Any]:
-        """Variables for a group or a host of the inventory source at `path`."""
+        """Return the variables of a group or host of the inventory source at `path`."""
         super().get_vars(loader, path, entities)
         wanted = entities if isinstance(entities, list) else [entities]
         found: dict[str, Any] = {}

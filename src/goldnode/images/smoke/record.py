@@ -97,6 +97,16 @@ def missing(backend: str, why: str) -> Json:
     return summed({**record, "tiers": tiers}, ("cpu",))
 
 
+def emulated(record: Json, emulator: str) -> Json:
+    """Return the record of a run in which `emulator` executed the image's programs, labelled so."""
+    label = f"emulated by {emulator}"
+    tiers = {
+        name: {**tier, "why": "; ".join(filter(None, (tier["why"], label)))} if tier["tests"] else tier
+        for name, tier in record["tiers"].items()
+    }
+    return {**record, "emulated": emulator, "tiers": tiers}
+
+
 def summed(record: Json, required: tuple[str, ...]) -> Json:
     """Return the record with its status and exit code."""
     code = report.exit_code(record, required)
@@ -129,6 +139,8 @@ def evidence(record: Json, earlier: Mapping[str, Any] | None = None) -> Json:
                 tiers[name] = {**before, "earlier": True}
     simulated = any(tier["simulated"] for tier in tiers.values())
     kept = {key: record[key] for key in ("schema", "backend", "image", "build_id", "parts_without_a_test")}
+    if "emulated" in record:
+        kept["emulated"] = record["emulated"]
     return {**kept, "simulated": simulated, "tiers": tiers}
 
 

@@ -18,7 +18,9 @@ MICRO = 1000000
 
 
 def cards(root: str) -> Iterator[Tuple[str, Json]]:
-    """(directory of the device, its uevent fields) of each card that amdgpu drives, in the order of PCI addresses."""
+    """Return (directory of the device, its uevent fields) of each card that amdgpu drives, in the order of
+    PCI addresses.
+    """
     found = []
     for name in glob.glob(os.path.join(root, "sys/class/drm/card*[0-9]/device/uevent")):
         with open(name, encoding="utf-8", errors="replace") as opened:
@@ -29,7 +31,10 @@ def cards(root: str) -> Iterator[Tuple[str, Json]]:
 
 
 def value(name: str, convert: Callable[[str], Any]) -> Any:
-    """The content of a sysfs file, or a fault: a file that is not there is what this driver does not expose."""
+    """Return the content of a sysfs file, or a fault.
+
+    A missing file means that this driver does not expose the value.
+    """
     try:
         with open(name, encoding="utf-8") as opened:
             return convert(opened.read().strip())
@@ -40,18 +45,18 @@ def value(name: str, convert: Callable[[str], Any]) -> Any:
 
 
 def watts(text: str) -> float:
-    """Microwatts as watts; whole where they are."""
+    """Convert microwatts to watts, as an integer if possible."""
     micro = int(text)
     return micro / MICRO if micro % MICRO else micro // MICRO
 
 
 def hwmon(device: str) -> str:
-    """The directory of the card's power readings."""
+    """Return the directory of the card's power readings."""
     return next(iter(sorted(glob.glob(f"{device}/hwmon/hwmon*"))), f"{device}/hwmon/none")
 
 
 def read(root: str) -> Json:
-    """Settings of all cards."""
+    """Return the settings of all cards."""
     gpus = {}
     for number, (device, fields) in enumerate(cards(root)):
         sensor = hwmon(device)

@@ -24,10 +24,11 @@ LIMIT = 90.0
 
 
 def asking(host: Host) -> Tuple[str, ...]:
-    """The command that asks the GPU library: the archive that runs now (the file, or its compiled copy, which a child need not verify
-    again), so that a node without an installed program is read too.
+    """Return the command that reads the GPU library.
 
-    Where sources run, or `host` names another program, that program.
+    It is the running archive (the file, or its compiled copy, which a child need not verify again), so that a
+    node without an installed program can be read too. When goldnode runs from source, or `host` names another
+    program, it is that program.
     """
     archive = own_archive(host)
     return (host.program,) if archive is None else (sys.executable, "-I", "-S", archive)
@@ -40,11 +41,13 @@ def own_archive(host: Host) -> Optional[str]:
 
 
 def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
-    """The answer of `goldnode-node device` (see the package's documentation), or ``{"error": sentence}``. Never raises, never hangs."""
+    """Return the answer of `goldnode-node device` (see the package's documentation), or ``{"error":
+    sentence}``. Never raises, never hangs.
+    """
     pending = host.pending
     if pending is not None and request["do"] == "read" and request["vendor"] == pending.vendor:
-        told: Json = pending.settings()  # a capture is being made: one process asks the library, for all
-        return told
+        settings: Json = pending.settings()  # a capture is being made: one process asks the library, for all
+        return settings
     argv = (*asking(host), "device")
     host.commands.append(argv)
     try:
@@ -58,7 +61,7 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
             return {"error": _end(process, limit)}
     finally:
         process.close()
-    status, out = process.status or 0, process.said[process.out]
+    status, out = process.status or 0, process.output[process.out]
     if status != 0:
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         last = (process.text(process.err).strip().splitlines() or ["it printed nothing"])[-1]
@@ -75,7 +78,7 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
 
 
 def _end(process: Process, limit: float) -> str:
-    """Kill the process group, and return what that shows about the driver."""
+    """Kill the process group, and return the conclusion about the driver."""
     if not process.kill():
         return f"the GPU driver hangs: process {process.pid} did not answer within {limit:g} s and cannot be killed"
     return f"the GPU driver did not answer within {limit:g} s; the process that asked was killed"

@@ -60,7 +60,7 @@ FABRIC_SUMMARY = (None, "healthy", "unhealthy", "limited_capacity")
 
 
 def fault(rc: int, text: Optional[str] = None) -> Json:
-    """A return code of NVML as a fault of the capture."""
+    """Return a return code of NVML as a fault of the capture."""
     return {
         "fault": "not_exposed" if rc in ABSENT else "unread",
         "text": text or str(nvml.NVMLError(rc)),
@@ -100,14 +100,14 @@ class NvmlGpu:
             return {"fault": "unread", "text": "this is no text"}
 
     def fault(self, rc: int) -> Json:
-        """A return code as a fault; that it means a lost GPU is noted."""
+        """Return a return code as a fault, and note a lost GPU."""
         found = fault(rc)
         if rc in LOST and not self.lost:
             self.lost, self.why = True, found
         return found
 
     def either(self, names: Sequence[str], *arguments: Any) -> Any:
-        """The first of several getters that this driver has: some were renamed."""
+        """Return the first of several getters that this driver has. Some were renamed."""
         found: Any = None
         for name in names:
             found = self.ask(name, *arguments)
@@ -116,17 +116,17 @@ class NvmlGpu:
         return found
 
     def flag(self, name: str, *arguments: Any) -> Any:
-        """A number as true or false."""
+        """Return a number as true or false."""
         found = self.ask(name, *arguments)
         return found if is_fault(found) else bool(found)
 
     def watts(self, name: str) -> Any:
-        """Milliwatts as watts."""
+        """Convert milliwatts to watts."""
         found = self.ask(name)
         return found if is_fault(found) else watts(found)
 
     def batch(self, wanted: Sequence[Any]) -> List[Any]:
-        """Values of fields, each a number or a pair of it with a scope, in one call."""
+        """Read values of fields in one call. Each field is a number, or a pair of number and scope."""
         found = self.ask("nvmlDeviceGetFieldValues", list(wanted))
         if is_fault(found):
             return [found] * len(wanted)
@@ -191,7 +191,7 @@ def identity(gpu: NvmlGpu) -> Json:
 
 
 def recovery(gpu: NvmlGpu) -> Json:
-    """The driver's own verdict; and the other values that are fields, in the same call."""
+    """Read the driver's own verdict, and the other field values in the same call."""
     wanted = [RECOVERY, LINK_COUNT, MEMORY_TEMPERATURE, *POLICY_FIELDS.values()]
     gpu.fields = dict(zip(wanted, gpu.batch(wanted)))
     action = gpu.fields[RECOVERY]
@@ -409,8 +409,8 @@ def fabric(gpu: NvmlGpu) -> Json:
         ("V", "c_nvmlGpuFabricInfo_v2_t"),
         ("", "c_nvmlGpuFabricInfo_t"),
     ):
-        told = getattr(nvml, kind)()
-        found = gpu.ask(f"nvmlDeviceGetGpuFabricInfo{name}", byref(told))
+        answer = getattr(nvml, kind)()
+        found = gpu.ask(f"nvmlDeviceGetGpuFabricInfo{name}", byref(answer))
         if not is_fault(found):
             break
         if found["rc"] not in (nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
@@ -418,20 +418,20 @@ def fabric(gpu: NvmlGpu) -> Json:
     if is_fault(found):
         return {"fabric": found}
     result: Json = {
-        "state": FABRIC_STATES[told.state]
-        if told.state < len(FABRIC_STATES)
-        else unknown("fabric state", told.state)
+        "state": FABRIC_STATES[answer.state]
+        if answer.state < len(FABRIC_STATES)
+        else unknown("fabric state", answer.state)
     }
     if result["state"] == "not_supported":
         return {"fabric": result}
-    cluster = bytes(told.clusterUuid).hex()
+    cluster = bytes(answer.clusterUuid).hex()
     result.update(
-        status="Success" if told.status == nvml.NVML_SUCCESS else str(nvml.NVMLError(told.status)),
-        clique=told.cliqueId,
+        status="Success" if answer.status == nvml.NVML_SUCCESS else str(nvml.NVMLError(answer.status)),
+        clique=answer.cliqueId,
         cluster="-".join((cluster[:8], cluster[8:12], cluster[12:16], cluster[16:20], cluster[20:])),
     )
-    if hasattr(told, "healthMask"):
-        mask = told.healthMask
+    if hasattr(answer, "healthMask"):
+        mask = answer.healthMask
         health = {
             name: ("true", "false")[(mask >> bit & 3) - 1]
             for name, bit in FABRIC_HEALTH.items()
@@ -442,7 +442,7 @@ def fabric(gpu: NvmlGpu) -> Json:
             health["configuration"] = (
                 dict(enumerate(FABRIC_CONFIGURATION)).get(configuration) or f"incorrect_{configuration}"
             )
-        summary = getattr(told, "healthSummary", 0)
+        summary = getattr(answer, "healthSummary", 0)
         if summary:
             health["summary"] = dict(enumerate(FABRIC_SUMMARY)).get(summary) or f"unknown_{summary}"
         result["health"] = health
@@ -472,7 +472,7 @@ def processes(gpu: NvmlGpu) -> Json:
 
 
 def inforom(gpu: NvmlGpu) -> Json:
-    """Image, and whether its checksums are right."""
+    """Read the InfoROM image, and whether its checksums are right."""
     valid = gpu.ask("nvmlDeviceValidateInforom")
     return {
         "inforom": {
@@ -487,7 +487,7 @@ def inforom(gpu: NvmlGpu) -> Json:
 
 
 def parts(with_settings: bool) -> List[Tuple[str, Callable[[NvmlGpu], Json]]]:
-    """Name and reader of each part, in the order of reading: what names a GPU and what its driver thinks of it first."""
+    """Return name and reader of each part in reading order. The GPU's identity and its driver's verdict come first."""
     found: List[Tuple[str, Callable[[NvmlGpu], Json]]] = [
         ("identity", identity),
         ("recovery_action", recovery),
@@ -562,7 +562,7 @@ def stream(to: int, with_settings: bool) -> None:
 def _one(
     index: int, wanted: List[Tuple[str, Callable[[NvmlGpu], Json]]], say: Callable[[Json], None]
 ) -> None:
-    """Every part of one GPU. A GPU that cannot be reached has the same fault in each."""
+    """Read every part of one GPU. If the GPU cannot be reached, each part has the same fault."""
     say({"i": index, "next": "handle", "set": {}})
     try:
         gpu = NvmlGpu(nvml.nvmlDeviceGetHandleByIndex(index))

@@ -68,7 +68,7 @@ def policy(answer: Mapping[str, Any]) -> Json:
 
 
 def yaml(value: Mapping[str, Any], indent: int = 0) -> List[str]:
-    """Lines of YAML for nested mappings, lists and plain values, which is all that a policy holds."""
+    """Return lines of YAML for nested mappings, lists and scalars, which is all that a policy holds."""
     lines = []
     for key, item in value.items():
         head = "  " * indent + f"{key}:"

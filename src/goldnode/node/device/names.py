@@ -23,6 +23,9 @@ FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
 
 
 def address(text: str) -> str:
-    """A PCI address as sysfs writes it: NVML gives the domain eight digits, sysfs as many as it has, and at least four."""
+    """Return a PCI address as sysfs writes it.
+
+    NVML writes the domain with eight digits, sysfs with at least four.
+    """
     domain, colon, rest = text.lower().partition(":")
     return f"{domain.lstrip('0'):0>4}:{rest}" if len(domain) == 8 and colon else text.lower()

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML (nvml.h). The library is found like the dynamic loader finds it. Runs only in the
+"""NVIDIA GPUs through NVML (nvml.h). The dynamic loader finds the library. Runs only in the
 process that can be killed.
 """
 
@@ -22,11 +22,11 @@ class _Instead:
 
     @staticmethod
     def find_library(name: str) -> None:
-        """Not called where the dynamic loader finds the library."""
+        """Find nothing. pynvml calls this only if the dynamic loader does not find the library."""
 
     @staticmethod
     def capwords(text: str, separator: str) -> str:
-        """The words of a text with capitals."""
+        """Capitalize the words of a text."""
         return separator.join(word.capitalize() for word in text.split(separator))
 
 
@@ -47,12 +47,12 @@ COMPUTE_MODES = {
 }
 CLOCKS = (("graphics", nvml.NVML_CLOCK_GRAPHICS), ("memory", nvml.NVML_CLOCK_MEM))
 # A compute instance that takes the whole GPU instance, by the number of slices (nvml.h, NVML_COMPUTE_INSTANCE_PROFILE_*).
-WHOLE = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
+FULL_INSTANCE = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
 NOT_EXPOSED = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
 def fault(problem: nvml.NVMLError) -> Json:
-    """An error of NVML as data."""
+    """Return an error of NVML as data."""
     return {"rc": problem.value, "text": str(problem)}
 
 
@@ -70,7 +70,7 @@ def is_fault(value: Any) -> bool:
 
 
 def read() -> Json:
-    """Settings of all GPUs."""
+    """Return the settings of all GPUs."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as problem:
@@ -91,7 +91,7 @@ def read() -> Json:
 
 
 def gpu(index: int) -> Json:
-    """One GPU, field by field."""
+    """Return one GPU, field by field."""
     handle = get(nvml.nvmlDeviceGetHandleByIndex, index)
     return dict(handle) if is_fault(handle) else of(handle)
 
@@ -127,7 +127,7 @@ def _pair(modes: List[int]) -> Json:
 
 
 def power(handle: Any) -> Json:
-    """Limits in watts; whole where they are."""
+    """Return the power limits in watts, as integers if possible."""
 
     def watts(milli: int) -> float:
         return milli / 1000 if milli % 1000 else milli // 1000
@@ -142,7 +142,7 @@ def power(handle: Any) -> Json:
 
 
 def clocks(handle: Any) -> Json:
-    """Application clocks as set, the highest clocks, and the clocks that may be asked for, in MHz."""
+    """Return the application clocks, the highest clocks, and the supported clocks, in MHz."""
 
     def supported() -> Dict[str, List[List[int]]]:
         return {
@@ -160,7 +160,7 @@ def clocks(handle: Any) -> Json:
 
 
 def runs(values: List[int]) -> List[List[int]]:
-    """A list of clocks as runs of first, last and step: eighty numbers 15 MHz apart are one run."""
+    """Return a list of clocks as runs of first, last and step: eighty numbers 15 MHz apart are one run."""
     found: List[List[int]] = []
     for value in sorted(values):
         if found and found[-1][2] == 0:
@@ -176,7 +176,7 @@ def runs(values: List[int]) -> List[List[int]]:
 
 
 def mig(handle: Any) -> Json:
-    """The mode, the GPU instances there are, and those there could be."""
+    """Return the MIG mode, the existing GPU instances, and the possible ones."""
     modes = _pair(nvml.nvmlDeviceGetMigMode(handle))
     known = list(profiles(handle))
     there: List[str] = []
@@ -187,7 +187,10 @@ def mig(handle: Any) -> Json:
 
 
 def profiles(handle: Any) -> Iterator[Tuple[str, Any]]:
-    """(name, profile) of each GPU instance profile of the board. Drivers before 510 give no names: slices and memory make them."""
+    """Yield (name, profile) of each GPU instance profile of the board.
+
+    Drivers before 510 give no names; they are derived from slices and memory.
+    """
     for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         for version in (2, 1):
             try:
@@ -205,7 +208,7 @@ def profiles(handle: Any) -> Iterator[Tuple[str, Any]]:
 
 
 def instances(handle: Any, info: Any) -> List[Any]:
-    """The GPU instances of one profile."""
+    """Return the GPU instances of one profile."""
     found = (nvml.c_nvmlGpuInstance_t * max(int(info.instanceCount), 1))()
     count = ctypes.c_uint(0)
     nvml.nvmlDeviceGetGpuInstances(handle, info.id, found, ctypes.byref(count))
@@ -213,7 +216,10 @@ def instances(handle: Any, info: Any) -> List[Any]:
 
 
 def set_mig(handle: Any, value: Mapping[str, Any]) -> Json:
-    """The mode, then the layout. Where the mode only becomes active with a reset or a boot, the layout has to wait for it."""
+    """Set the mode, then the layout.
+
+    If the mode becomes active only with a reset or a boot, the layout waits for it.
+    """
     modes = nvml.nvmlDeviceGetMigMode(handle)
     wanted = 1 if value["enabled"] else 0
     there = mig(handle)["instances"] if modes[0] else []
@@ -237,7 +243,7 @@ def set_mig(handle: Any, value: Mapping[str, Any]) -> Json:
     for name in sorted(value.get("profiles", ()), key=lambda name: -int(known[name].sliceCount)):
         made = nvml.nvmlDeviceCreateGpuInstance(handle, known[name].id)
         whole = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
-            made, WHOLE[int(known[name].sliceCount)], 0, version=1
+            made, FULL_INSTANCE[int(known[name].sliceCount)], 0, version=1
         )
         nvml.nvmlGpuInstanceCreateComputeInstance(made, whole.id)
     return {}
@@ -270,8 +276,8 @@ def set_clocks(handle: Any, value: Mapping[str, Any]) -> Json:
     graphics, memory = value.get("graphics_mhz"), value.get("memory_mhz")
     parts: Dict[str, Json] = {}
     if value["mode"] == "application":
-        said = done(nvml.nvmlDeviceSetApplicationsClocks, handle, memory, graphics)
-        parts = {"graphics_mhz": said, "memory_mhz": said}
+        reported = done(nvml.nvmlDeviceSetApplicationsClocks, handle, memory, graphics)
+        parts = {"graphics_mhz": reported, "memory_mhz": reported}
     else:
         if graphics is not None:
             parts["graphics_mhz"] = done(nvml.nvmlDeviceSetGpuLockedClocks, handle, graphics, graphics)

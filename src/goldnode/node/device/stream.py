@@ -66,7 +66,9 @@ class Pending:
         return self.answer
 
     def settings(self) -> Json:
-        """The same as the answer to ``{"do": "read"}`` (the package's documentation), so that no second process is started for it."""
+        """Return the same as the answer to ``{"do": "read"}`` (the package's documentation), so that no
+        second process is started for it.
+        """
         answer = self.finish()
         head = {"schema": SCHEMA, "vendor": self.vendor}
         if answer["count"] is None:
@@ -90,16 +92,16 @@ class Pending:
         }
 
     def _read(self, limit: float, stall: float) -> Tuple[List[bytes], Optional[str]]:
-        """Whole lines, and what was wrong with the process."""
+        """Return the complete lines, and the fault of the process."""
         process = self.process
         assert process is not None  # noqa: S101 - an answer that there is was given without one
         out, err = process.out, process.err
-        said: Dict[int, bytearray] = {out: bytearray(), err: bytearray()}
+        reported: Dict[int, bytearray] = {out: bytearray(), err: bytearray()}
         deadline = self.began + limit
         poll = select.poll()
-        for handle in said:
+        for handle in reported:
             poll.register(handle, select.POLLIN | select.POLLHUP)
-        opened = set(said)
+        opened = set(reported)
         end: Optional[str] = None
         while out in opened and end is None:
             left = deadline - time.monotonic()
@@ -112,18 +114,18 @@ class Pending:
                     poll.unregister(handle)
                     opened.discard(handle)
                     continue
-                said[handle] += data
+                reported[handle] += data
                 if handle == err:
-                    del said[err][:-4096]  # only the last line is reported
+                    del reported[err][:-4096]  # only the last line is reported
                 if handle == out and b"\n" in data:
                     deadline = time.monotonic() + stall
-                if len(said[out]) > MOST:
+                if len(reported[out]) > MOST:
                     _kill(process, 0, self.host)
                     end = "the process that calls the GPU library said more than a capture can hold, and was killed"
         if end is None:
-            end = _ended(process, bytes(said[err]), max(0.1, deadline - time.monotonic()), self.host)
+            end = _ended(process, bytes(reported[err]), max(0.1, deadline - time.monotonic()), self.host)
         process.close()
-        return bytes(said[out]).split(b"\n"), end
+        return bytes(reported[out]).split(b"\n"), end
 
 
 def start(host: Host, settings: bool = True, vendor: str = "nvidia") -> Pending:
@@ -160,7 +162,9 @@ def start(host: Host, settings: bool = True, vendor: str = "nvidia") -> Pending:
 
 
 def _began(pid: int) -> Optional[str]:
-    """When a process of this machine began, as the kernel counts; None for one that is not there, or has ended."""
+    """Return the start time of a process of this machine, as the kernel counts it; None if it does not exist
+    or has ended.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as opened:
             fields = opened.read().rpartition(")")[2].split()
@@ -181,7 +185,7 @@ def _left(host: Host) -> Optional[str]:
 
 
 def _kill(process: AnyProcess, after: float, host: Host) -> str:
-    """End the process group, and return what that shows about the driver."""
+    """End the process group, and return the conclusion about the driver."""
     if not process.kill():
         with suppress(OSError):
             host.write(LEFT, f"{process.pid} {_began(process.pid)}\n".encode())
@@ -190,19 +194,19 @@ def _kill(process: AnyProcess, after: float, host: Host) -> str:
 
 
 def _ended(process: AnyProcess, err: bytes, left: float, host: Host) -> Optional[str]:
-    """None for a process that ended well."""
+    """Return the reason why a process ended; None if it ended well."""
     status = process.wait(left)
     if status is None:
         return _kill(process, left, host)
     if status == 0:
         return None
-    err += process.said[process.err]  # the reason that it ended, if it printed one
+    err += process.output[process.err]  # the reason that it ended, if it printed one
     last = (err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1][:200]
     return f"the process that calls the GPU library ended {f'by signal {-status}' if status < 0 else f'with status {status}'}: {last}"
 
 
 def _nothing(text: str, rc: Optional[int] = None) -> Json:
-    """The answer of a library that could not be used."""
+    """Return the answer of a library that could not be used."""
     error: Json = {"fault": "unread", "text": text}
     if rc is not None:
         error["rc"] = rc
@@ -249,11 +253,11 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
     waiting: Dict[int, Any] = {}
     cost = None
     for row in rows[1:]:
-        index, told = row.get("i"), row.get("set")
+        index, values = row.get("i"), row.get("set")
         if row.get("done"):
             cost = {key: row.get(key) for key in ("cpu_ms", "rss_kib", "init_ms")}
-        elif isinstance(index, int) and 0 <= index < count and isinstance(told, dict):
-            found.setdefault(index, {}).update(told)
+        elif isinstance(index, int) and 0 <= index < count and isinstance(values, dict):
+            found.setdefault(index, {}).update(values)
             waiting[index] = row.get("next")
     error: Optional[Json] = None
     if cost is None:

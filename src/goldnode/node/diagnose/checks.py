@@ -13,7 +13,7 @@ sample has wrapped (32 bits) or restarted; a restarted one has no rate.
 from __future__ import annotations
 
 from ..host import Json
-from ..probe.machine import plain
+from ..probe.machine import printable
 from ..probe.values import is_fault, known
 from .compatible import compatibility
 from .finding import (
@@ -174,7 +174,6 @@ def _which(gpu: Json) -> str:
 
 def visible(sample: Json, document: Mapping[str, Any]) -> Line:
     """Compare the numbers of GPUs that are declared, on the bus, in /dev, and answering through the library."""
-    found: List[Suspect] = []
     gpus, error = gpus_of(sample), sample.get("gpu_error")
     driver = dict(rows_of(sample, "driver"))
     declared = get(document, "gpu", "count")
@@ -184,40 +183,13 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
         or driver.get("vendor")
     )
     bus = _on_bus(sample, vendor)
-    listed = [gpu for gpu in gpus if gpu.get("index") is not None or gpu.get("vendor") != "nvidia"]
-    versions = {name: driver.get(name) for name in ("loaded", "library") if isinstance(driver.get(name), str)}
-    if len(set(versions.values())) > 1 or (isinstance(error, dict) and error.get("rc") == LIBRARY_MISMATCH):
-        said = " and ".join(f"{name} {plain(str(text))}" for name, text in versions.items())
-        said = (
-            said
-            if len(set(versions.values())) > 1
-            else f"NVML return code {LIBRARY_MISMATCH}: upgraded without a reboot?"
-        )
-        text = f"loaded module and library are of different drivers ({said})"
-        found.append(
-            Suspect(
-                text,
-                MISMATCH,
-                99,
-                "cat /proc/driver/nvidia/version; ldconfig -p | grep libnvidia-ml; then reboot the node",
-            )
-        )
-    elif isinstance(error, dict) and is_fault(error):
-        absent = error["fault"] == "not_exposed" and not bus and not declared
-        if not absent:
-            found.append(
-                Suspect(
-                    f"the GPU library cannot be used: {plain(str(error.get('text')), 160)}",
-                    COMPUTE,
-                    98,
-                    "dmesg | grep -iE 'NVRM|amdgpu|Xid'",
-                )
-            )
+    found = _library(driver, error, bool(bus or declared))
     counts: Dict[str, Optional[int]] = {
         "declared": declared if isinstance(declared, int) else None,
         "on the bus": bus,
     }
     if not found:
+        listed = [gpu for gpu in gpus if gpu.get("index") is not None or gpu.get("vendor") != "nvidia"]
         counts["answering"] = len(listed)
         if vendor == "nvidia" and isinstance(sample.get("devices"), dict) and not is_fault(sample["devices"]):
             counts["in /dev"] = sum(
@@ -225,43 +197,75 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
                 for name, _ in rows_of(sample, "devices")
             )
     numbers = {name: count for name, count in counts.items() if count is not None}
-    said = ", ".join(f"{count} {name}" for name, count in numbers.items())
+    text = f"GPUs: {', '.join(f'{count} {name}' for name, count in numbers.items())}"
     if len(set(numbers.values())) > 1:
-        found.append(
-            Suspect(
-                f"GPUs: {said}",
-                COMPUTE,
-                97,
-                "lspci -d 10de: ; nvidia-smi -L; dmesg | grep -i 'fallen off'"
-                if vendor == "nvidia"
-                else "lspci -nn",
-            )
+        look = (
+            "lspci -d 10de: ; nvidia-smi -L; dmesg | grep -i 'fallen off'"
+            if vendor == "nvidia"
+            else "lspci -nn"
         )
+        found.append(Suspect(text, COMPUTE, 97, look))
     for gpu in gpus:
-        if gpu.get("lost") is True:
-            found.append(
-                Suspect(
-                    f"{_where(gpu)} is lost",
-                    COMPUTE,
-                    100,
-                    "dmesg | grep -iE 'Xid|fallen off'; then power-cycle the node",
-                )
-            )
-        state = get(gpu, "fabric", "state")
-        if isinstance(state, str) and state in ("not_started", "in_progress"):
-            text = f"{_where(gpu)}: the NVSwitch fabric is {state.replace('_', ' ')}, CUDA does not start"
-            found.append(
-                Suspect(
-                    text,
-                    COMMUNICATION,
-                    96,
-                    "systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric",
-                )
-            )
+        found += _lost(gpu)
     if not found and not gpus and not bus and not declared:
         return Line("gpus", UNKNOWN, "no GPU on the bus, and no class document says that there should be one")
     unknown = ["the GPUs were not read"] if is_fault(sample.get("gpus")) else []
-    return line_of("gpus", found, f"GPUs: {said}", unknown)
+    return line_of("gpus", found, text, unknown)
+
+
+def _library(driver: Json, error: Any, expected: bool) -> List[Suspect]:
+    """Return the fault of the GPU library. A missing one is a fault only if GPUs are expected."""
+    versions = {name: driver.get(name) for name in ("loaded", "library") if isinstance(driver.get(name), str)}
+    differ = len(set(versions.values())) > 1
+    if differ or (isinstance(error, dict) and error.get("rc") == LIBRARY_MISMATCH):
+        reported = " and ".join(f"{name} {printable(str(text))}" for name, text in versions.items())
+        if not differ:
+            reported = f"NVML return code {LIBRARY_MISMATCH}: upgraded without a reboot?"
+        return [
+            Suspect(
+                f"loaded module and library are of different drivers ({reported})",
+                MISMATCH,
+                99,
+                "cat /proc/driver/nvidia/version; ldconfig -p | grep libnvidia-ml; then reboot the node",
+            )
+        ]
+    if not isinstance(error, dict) or not is_fault(error):
+        return []
+    if error["fault"] == "not_exposed" and not expected:
+        return []
+    return [
+        Suspect(
+            f"the GPU library cannot be used: {printable(str(error.get('text')), 160)}",
+            COMPUTE,
+            98,
+            "dmesg | grep -iE 'NVRM|amdgpu|Xid'",
+        )
+    ]
+
+
+def _lost(gpu: Json) -> List[Suspect]:
+    """Return the faults of a GPU that cannot be used: it is lost, or its fabric is not ready."""
+    found = []
+    if gpu.get("lost") is True:
+        found.append(
+            Suspect(
+                f"{_where(gpu)} is lost",
+                COMPUTE,
+                100,
+                "dmesg | grep -iE 'Xid|fallen off'; then power-cycle the node",
+            )
+        )
+    state = get(gpu, "fabric", "state")
+    if isinstance(state, str) and state in ("not_started", "in_progress"):
+        found.append(
+            Suspect(
+                f"{_where(gpu)}: the NVSwitch fabric is {state.replace('_', ' ')}, CUDA does not start",
+                COMMUNICATION,
+                96,
+                "systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric",
+            )
+        )
+    return found
 
 
 def _on_bus(sample: Json, vendor: Any) -> Optional[int]:
@@ -280,7 +284,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
     """Judge the kernel log since boot, recovery actions of the GPUs, uncorrectable memory errors, and PCIe
     errors.
     """
-    found, unknown, told = _events(second, document)
+    found, unknown, lines = _events(second, document)
     for gpu in gpus_of(second):
         where = _where(gpu)
         query = f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {_which(gpu)}"
@@ -361,7 +365,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
                     "nvidia-smi -q -d PCIE",
                 )
             )
-    fine = "no errors since boot" + (f"; of no concern: {told}" if told else "")
+    fine = "no errors since boot" + (f"; of no concern: {lines}" if lines else "")
     return line_of("errors", found, fine, unknown)
 
 
@@ -374,19 +378,23 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
     section, table = sample.get("events"), document.get("xid")
     found: List[Suspect] = []
     unknown: List[str] = []
-    told: List[str] = []
+    lines: List[str] = []
     if not isinstance(section, dict) or is_fault(section) or is_fault(section.get("error")):
         reason = (
             section.get("text") if isinstance(section, dict) and is_fault(section) else get(section, "error")
         )
         reason = reason.get("text") if isinstance(reason, dict) else reason
-        return [], [f"the kernel's log was not read: {plain(str(reason or 'not in this capture'), 120)}"], ""
+        return (
+            [],
+            [f"the kernel's log was not read: {printable(str(reason or 'not in this capture'), 120)}"],
+            "",
+        )
     rows = section.get("rows") or ()
     for row in rows if isinstance(rows, (list, tuple)) else ():
         if not isinstance(row, dict):
             continue
         kind, code, count = row.get("kind"), row.get("code"), row.get("count") or 1
-        where = f" on {plain(str(row['address']))}" if row.get("address") else ""
+        where = f" on {printable(str(row['address']))}" if row.get("address") else ""
         times = f" {count} times" if count != 1 else ""
         if kind in ("xid", "sxid"):
             name = f"{'Xid' if kind == 'xid' else 'SXid'} {code}{where}{times}"
@@ -402,9 +410,9 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
                 )
             elif isinstance(known_row, (list, tuple)) and len(known_row) > 2:
                 if known_row[1] == "none" or row.get("fatal") is False:
-                    told.append(name)
+                    lines.append(name)
                 else:
-                    text = f"{name}: {plain(str(known_row[2] or known_row[0]), 120)}"
+                    text = f"{name}: {printable(str(known_row[2] or known_row[0]), 120)}"
                     found.append(
                         Suspect(
                             text, COMPUTE, 92 if known_row[1] == "drain" else 80, f"goldnode xid {word(code)}"
@@ -428,13 +436,13 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
                     f"dmesg -T | grep -iF -m5 {_quoted(row)}",
                 )
             )
-    return found, unknown, ", ".join(told[:4])
+    return found, unknown, ", ".join(lines[:4])
 
 
 def _quoted(row: Json) -> str:
     words = [
         word
-        for word in plain(str(row.get("text") or row.get("kind"))).replace("'", " ").split()
+        for word in printable(str(row.get("text") or row.get("kind"))).replace("'", " ").split()
         if word.isalnum()
     ]
     return "'" + " ".join(words[:1] or ["error"]) + "'"
@@ -662,8 +670,8 @@ def _stuck(first: Optional[Json], second: Json) -> List[Json]:
     return [
         {
             **row,
-            "command": plain(str(row.get("command"))),
-            "wait": plain(str(row["wait"])) if row.get("wait") else None,
+            "command": printable(str(row.get("command"))),
+            "wait": printable(str(row["wait"])) if row.get("wait") else None,
         }
         for row in found
     ]
@@ -741,7 +749,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         if is_fault(row):
             found.append(
                 Suspect(
-                    f"{name}: its firmware gave no answer ({plain(str(row.get('text')))})",
+                    f"{name}: its firmware gave no answer ({printable(str(row.get('text')))})",
                     COMMUNICATION,
                     83,
                     f"dmesg -T | grep -F {word(name)}",

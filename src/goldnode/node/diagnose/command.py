@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from ..host import Host, Json
-from ..probe.machine import plain
+from ..probe.machine import printable
 from ..state.domains.program import CLASS
 from ..state.model import NodeError
 from . import checks, finding
@@ -76,10 +76,10 @@ def load(name: str) -> Json:
         with open(name, "rb") as opened:
             found = json.loads(opened.read(MOST))
     except (OSError, ValueError) as problem:
-        raise NodeError(f"{plain(name, 200)} cannot be read as a capture: {problem}") from None
+        raise NodeError(f"{printable(name, 200)} cannot be read as a capture: {problem}") from None
     if not isinstance(found, dict) or found.get("schema") != "goldnode.capture/1":
         raise NodeError(
-            f"{plain(name, 200)} is not a capture of schema goldnode.capture/1 (goldnode-node capture "
+            f"{printable(name, 200)} is not a capture of schema goldnode.capture/1 (goldnode-node capture "
             "prints one)."
         )
     return found
@@ -92,7 +92,7 @@ def _document(host: Host, name: str) -> Optional[Mapping[str, Any]]:
             found = json.loads(opened.read(MOST))
     except (OSError, ValueError):
         if name != CLASS:
-            raise NodeError(f"{plain(name, 200)} is not there, or is no class document.") from None
+            raise NodeError(f"{printable(name, 200)} is not there, or is no class document.") from None
         return None
     return found if isinstance(found, dict) else None
 
@@ -114,4 +114,4 @@ def text(report: Json) -> str:
 
 
 def _safe(value: Any) -> str:
-    return plain(str(value), 2000)
+    return printable(str(value), 2000)

@@ -7,7 +7,7 @@ NCCL and CUDA are configured for. Pure; the input comes from :mod:`running`.
 from __future__ import annotations
 
 from ..host import Json
-from ..probe.machine import plain
+from ..probe.machine import printable
 from ..probe.values import is_fault
 from .finding import COMMUNICATION, MISMATCH, OK, UNKNOWN, Line, Suspect, get, gpus_of, line_of, rows_of, word
 
@@ -35,7 +35,7 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
             "fit",
             UNKNOWN,
             "processes could not be listed: "
-            f"{plain(str(error.get('text') if isinstance(error, dict) else error), 120)}",
+            f"{printable(str(error.get('text') if isinstance(error, dict) else error), 120)}",
         )
     found: List[Suspect] = []
     unknown: List[str] = []
@@ -43,13 +43,13 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
     rows = [row for row in rows if isinstance(row, dict)]
     looked = 0
     for row in rows:
-        who = f"{plain(str(row.get('command', '?')))} (pid {row.get('pid')})"
+        who = f"{printable(str(row.get('command', '?')))} (pid {row.get('pid')})"
         libraries = row.get("libraries")
         if is_fault(row.get("error")) or is_fault(libraries) or not isinstance(libraries, list):
             reason = row.get("error") or libraries
             unknown.append(
                 f"{who} could not be inspected: "
-                f"{plain(str(reason.get('text') if isinstance(reason, dict) else reason), 120)}"
+                f"{printable(str(reason.get('text') if isinstance(reason, dict) else reason), 120)}"
             )
             continue
         libraries = [item for item in libraries if isinstance(item, dict)]
@@ -61,10 +61,10 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
             if item.get("name") == "nccl" and item.get("version"):
                 versions.setdefault(str(item["version"]), []).append(who)
     if len(versions) > 1:
-        said = ", ".join(f"{version} in {names[0]}" for version, names in sorted(versions.items()))
+        reported = ", ".join(f"{version} in {names[0]}" for version, names in sorted(versions.items()))
         found.append(
             Suspect(
-                f"processes use different NCCL versions: {said}",
+                f"processes use different NCCL versions: {reported}",
                 MISMATCH,
                 58,
                 "grep -l libnccl /proc/[0-9]*/maps",
@@ -195,9 +195,11 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
     maps = f"grep -E 'libcuda|libcu|libnccl' /proc/{word(row.get('pid'))}/maps | awk '{{print $6}}' | sort -u"
     for name, paths in sorted(seen.items()):
         if len(paths) > 1:
-            said = ", ".join(f"{path} ({text})" for path, text in sorted(paths.items()))
-            found.append(Suspect(f"{who} has {len(paths)} copies of lib{name}: {said}", MISMATCH, 76, maps))
-    search = [name for name in _told(row).get("LD_LIBRARY_PATH", "").split(":") if name]
+            reported = ", ".join(f"{path} ({text})" for path, text in sorted(paths.items()))
+            found.append(
+                Suspect(f"{who} has {len(paths)} copies of lib{name}: {reported}", MISMATCH, 76, maps)
+            )
+    search = [name for name in _environment(row).get("LD_LIBRARY_PATH", "").split(":") if name]
     for folder in search:
         if "/stubs" in folder:
             text = f"{who}: LD_LIBRARY_PATH names {folder}, whose libraries are stubs for linking"
@@ -230,7 +232,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
         if "cuda" in str(folder) or "nccl" in str(folder) or "nvidia" in str(folder):
             found.append(
                 Suspect(
-                    f"{who}: LD_LIBRARY_PATH names {plain(str(folder), 200)}, which is not there",
+                    f"{who}: LD_LIBRARY_PATH names {printable(str(folder), 200)}, which is not there",
                     MISMATCH,
                     52,
                     f"ls -d {word(folder)}",
@@ -252,14 +254,14 @@ def _cuda_folder(folder: str) -> Tuple[int, ...]:
 # -- configuration of NCCL and CUDA
 
 
-def _told(row: Json) -> Dict[str, str]:
-    return {name: plain(str(value), 400) for name, value in rows_of(row, "environment")}
+def _environment(row: Json) -> Dict[str, str]:
+    return {name: printable(str(value), 400) for name, value in rows_of(row, "environment")}
 
 
 def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
     found: List[Suspect] = []
-    told = _told(row)
-    names, wanted = row.get("interfaces"), told.get("NCCL_SOCKET_IFNAME")
+    settings = _environment(row)
+    names, wanted = row.get("interfaces"), settings.get("NCCL_SOCKET_IFNAME")
     if wanted and isinstance(names, list):
         chosen = [name for name in map(str, names) if selects(wanted, name)]
         look = "ip -br link; NCCL_DEBUG=INFO on the job"
@@ -287,14 +289,14 @@ def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
     devices = dict(rows_of(sample, "infiniband"))
     if not isinstance(sample.get("infiniband"), dict) or is_fault(sample["infiniband"]):
         return found
-    wanted = told.get("NCCL_IB_HCA")
+    wanted = settings.get("NCCL_IB_HCA")
     active = [
         (name, number)
         for name, device in devices.items()
         for number, port in rows_of(device, "ports")
         if get(port, "state") == "active"
     ]
-    if wanted and told.get("NCCL_IB_DISABLE", "0") in ("", "0"):
+    if wanted and settings.get("NCCL_IB_DISABLE", "0") in ("", "0"):
         chosen_devices = [name for name in devices if selects(wanted, name)]
         if not chosen_devices:
             text = (
@@ -308,7 +310,7 @@ def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
                     f"{who}: NCCL_IB_HCA={wanted} names no port that is active", COMMUNICATION, 89, "ibstat"
                 )
             )
-    if told.get("NCCL_IB_DISABLE", "0") not in ("", "0") and active:
+    if settings.get("NCCL_IB_DISABLE", "0") not in ("", "0") and active:
         text = f"{who}: NCCL_IB_DISABLE is set, and {active[0][0]} is there and active: NCCL goes over TCP"
         found.append(Suspect(text, COMMUNICATION, 69, "NCCL_DEBUG=INFO on the job"))
     return found
@@ -335,7 +337,7 @@ def selects(wanted: str, name: str, port: Optional[str] = None) -> bool:
 
 
 def _devices(who: str, row: Json, sample: Json) -> List[Suspect]:
-    wanted = _told(row).get("CUDA_VISIBLE_DEVICES")
+    wanted = _environment(row).get("CUDA_VISIBLE_DEVICES")
     gpus = gpus_of(sample)
     if not wanted or not gpus:
         return []

@@ -6,7 +6,7 @@ import shlex
 from typing import NamedTuple
 
 from ..host import Json
-from ..probe.machine import plain
+from ..probe.machine import printable
 from ..probe.values import is_fault
 
 TYPE_CHECKING = False
@@ -71,7 +71,7 @@ def get(value: Any, *keys: str) -> Any:
 
 def word(value: Any) -> str:
     """Quote an untrusted name as one shell word. People paste the commands of a report into a root shell."""
-    return shlex.quote(plain(str(value), 240))
+    return shlex.quote(printable(str(value), 240))
 
 
 def line_of(check: str, found: List[Suspect], fine: str, unknown: List[str]) -> Line:

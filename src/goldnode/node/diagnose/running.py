@@ -15,7 +15,7 @@ import time
 
 from ..host import Json
 from ..probe import reader_process
-from ..probe.machine import plain
+from ..probe.machine import printable
 from ..probe.values import Files, is_fault
 
 TYPE_CHECKING = False
@@ -37,7 +37,7 @@ WHEELS = {(
 ), "cublas": "nvidia_cublas", "cublasLt": "nvidia_cublas", "cudnn": "nvidia_cudnn", "nccl": "nvidia_nccl",
           "cufft": "nvidia_cufft", "cusolver": "nvidia_cusolver", "cusparse": "nvidia_cusparse", "nvrtc": "nvidia_cuda_nvrtc"}  # fmt: skip
 # src/init.cc of NCCL compiles this string into the library
-SAYS = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
+VERSION_TEXT = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
 TORCH = re.compile(r"^cuda\b[^=\n]*=\s*['\"]([0-9.]+)['\"]", re.MULTILINE)
 # Limits: processes to examine; bytes of a memory map, of an environment, and of libnccl to search.
 MOST, MAPS, ENVIRONMENT, SEARCHED = 32, 8 << 20, 1 << 18, 96 << 20
@@ -113,7 +113,7 @@ def process(files: Files, pid: int) -> Optional[Json]:
     net = files.text(f"{folder}/net/dev")
     return {
         "pid": pid,
-        "command": plain(command),
+        "command": printable(command),
         "libraries": libraries,
         "torch": torch,
         "environment": environment,
@@ -153,10 +153,10 @@ def library(files: Files, root: str, path: str) -> Optional[Json]:
     if name in WHEELS and (version or "").count(".") < 2 and "/.." not in path:
         version = (
             _wheel(files, root, path, WHEELS[name])
-            or (_says(files.root + root + path) if name == "nccl" and not gone else None)
+            or (_embedded_version(files.root + root + path) if name == "nccl" and not gone else None)
             or version
         )
-    return {"name": name, "path": plain(path, 240), "version": version, "deleted": gone}
+    return {"name": name, "path": printable(path, 240), "version": version, "deleted": gone}
 
 
 def _wheel(files: Files, root: str, path: str, distribution: str) -> Optional[str]:
@@ -180,7 +180,7 @@ def _torch(files: Files, name: str) -> Optional[str]:
     return match.group(1) if match else None
 
 
-def _says(path: str) -> Optional[str]:
+def _embedded_version(path: str) -> Optional[str]:
     """Return the version string in an NCCL library, from its first :data:`SEARCHED` bytes."""
     import mmap
 
@@ -193,7 +193,7 @@ def _says(path: str) -> Optional[str]:
         if not stat.S_ISREG(found.st_mode) or not found.st_size:
             return None
         with mmap.mmap(handle, min(found.st_size, SEARCHED), access=mmap.ACCESS_READ) as view:
-            match = SAYS.search(view)
+            match = VERSION_TEXT.search(view)
             return match.group(1).decode() if match else None
     except (OSError, ValueError):
         return None
@@ -207,7 +207,7 @@ def variables(data: Any) -> Dict[str, str]:
     for item in data.split(b"\0") if isinstance(data, bytes) else ():
         name, _, value = item.partition(b"=")
         if name in (b"LD_LIBRARY_PATH", b"CUDA_VISIBLE_DEVICES") or re.match(rb"NCCL_[A-Z0-9_]{1,48}$", name):
-            found[name.decode()] = plain(value.decode("utf-8", "replace"), 1000)
+            found[name.decode()] = printable(value.decode("utf-8", "replace"), 1000)
         if len(found) >= 40:
             break
     return found

@@ -23,7 +23,7 @@ INTERVAL = 1.0
 # A driver that initialises eight GPUs again took 25 s (Azure/AgentBaker 2829). People do not wait much
 # longer.
 ANSWER = 40.0
-LOOK = 0.3  # seconds for the states of all tasks
+TASK_SECONDS = 0.3  # seconds for the states of all tasks
 GPU_SECTIONS = ("gpus", "gpu_error", "driver", "devices", "nvswitches", "simulated")
 
 
@@ -84,7 +84,7 @@ def _sample(host: Host, document: Json, earlier: Optional[Json]) -> Json:
     # Read counters last, close together and right before the clock, so that rates are exact.
     captured.update(_safely("network", network.read, context))
     files = context.files
-    tasks, unseen = machine.blocked(files, LOOK)
+    tasks, unseen = machine.blocked(files, TASK_SECONDS)
     stat = files.text("/proc/stat", 1 << 20)
     captured.update(
         blocked=tasks,

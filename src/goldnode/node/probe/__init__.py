@@ -20,7 +20,7 @@ __all__ = ["CAPTURE", "SCHEMA", "Context", "begin", "capture", "finish"]
 
 
 def begin(host: Host, document: Optional[Mapping[str, Any]] = None, passive: bool = False) -> Context:
-    """Start what takes long: the process that asks the GPU library. :func:`finish` has to follow."""
+    """Start slow reads: the process that queries the GPU library. :func:`finish` must follow."""
     from . import gpus
 
     context = Context(host, document, None, passive)
@@ -29,9 +29,9 @@ def begin(host: Host, document: Optional[Mapping[str, Any]] = None, passive: boo
 
 
 def finish(context: Context, seen: Any = None) -> Json:
-    """The capture, once all has been read. `seen`: what the engine read meanwhile, which is not read again.
+    """Return the finished capture. Never raises: a section that fails becomes a fault in its place.
 
-    Never raises for what the node is like: a section that fails is a fault in its place.
+    :param seen: values that the engine read meanwhile; they are not read again.
     """
     from . import events, gpus, machine, network, numa, pci, software, storage
     from .values import unread

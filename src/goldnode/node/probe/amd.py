@@ -120,13 +120,13 @@ def filled(folder: Folder, name: str) -> Any:
 
 
 def mib(folder: Folder, name: str) -> Any:
-    """Bytes as MiB."""
+    """Convert bytes to MiB."""
     size = folder.number(name)
     return size // MIB if isinstance(size, int) else size
 
 
 def scaled(value: Any, unit: int) -> Any:
-    """Millionths or thousandths as whole units; whole where they are."""
+    """Convert millionths or thousandths to whole units, as an integer if possible."""
     return value if not isinstance(value, int) else value // unit if value % unit == 0 else value / unit
 
 
@@ -142,7 +142,9 @@ def _pair(folder: Folder, first: str, second: str) -> Any:
 
 
 def _sensors(folder: Folder) -> Tuple[Json, Json]:
-    """(power in W, temperature in degrees Celsius), from hwmon's microwatts and thousandths of a degree."""
+    """Return (power in W, temperature in degrees Celsius) from hwmon's microwatts and thousandths of a
+    degree.
+    """
     monitors = [name for name in folder.names("hwmon") if name.startswith("hwmon")]
     if not monitors:
         none = not_exposed("no hwmon")
@@ -180,7 +182,10 @@ def _sensors(folder: Folder) -> Tuple[Json, Json]:
 
 
 def _clocks(folder: Folder) -> Json:
-    """The levels of ``pp_dpm_*``: the one with a star is the current one, ``S`` is a sleep, which is no level."""
+    """Parse the levels of ``pp_dpm_*``.
+
+    A star marks the current level; ``S`` is a sleep state and does not count.
+    """
     row: Json = {"current": {}, "max": {}}
     for key, name in (("graphics_mhz", "sclk"), ("memory_mhz", "mclk")):
         text = folder.text(f"pp_dpm_{name}")
@@ -231,11 +236,11 @@ def throttle(data: Any) -> Json:
             int.from_bytes(data[offset + 4 * place : offset + 4 * place + 4], "little") for place in range(6)
         ]
         # The driver fills the structure with ones before it writes the values that the chip reports.
-        told = {
+        reported = {
             name: not_exposed("the chip does not say") if value == 0xFFFFFFFF else value
             for name, value in zip(THROTTLERS, rows)
         }
-        return {"residency": {**told, "cycles": cycles}}
+        return {"residency": {**reported, "cycles": cycles}}
     own, common = STATUS[content]
     status = int.from_bytes(data[common : common + 8], "little") if common and size >= common + 8 else -1
     if status not in (-1, 0xFFFFFFFFFFFFFFFF):
@@ -260,7 +265,9 @@ def throttle(data: Any) -> Json:
 
 
 def _ras(folder: Folder) -> Any:
-    """``{BLOCK: {ue, ce, de?}}`` from ``ras/umc_err_count`` (``ue: 0``), on newer kernels ``ras/aca_umc``."""
+    """Return ``{BLOCK: {ue, ce, de?}}`` from ``ras/umc_err_count`` (``ue: 0``), on newer kernels from
+    ``ras/aca_umc``.
+    """
     names = folder.names("ras")
     found: Json = {}
     for name in names:
@@ -282,7 +289,10 @@ def _ras(folder: Folder) -> Any:
 
 
 def _ecc(ras: Any) -> Json:
-    """Sums over all blocks since the driver was loaded. A block that could not be read leaves no sum."""
+    """Return sums over all blocks since the driver was loaded.
+
+    If a block could not be read, there is no sum.
+    """
     if is_fault(ras):
         return {"volatile": {"corrected": ras, "uncorrected": ras}}
     broken = next((row for row in ras.values() if is_fault(row)), None)
@@ -294,7 +304,7 @@ def _ecc(ras: Any) -> Json:
 
 
 def _bad_pages(folder: Folder) -> Any:
-    """Counts of ``0x027f5d43 : 0x00001000 : R``: retired, pending, and such that cannot be retired."""
+    """Count the lines ``0x027f5d43 : 0x00001000 : R`` by state: retired, pending, and not retirable."""
     data = folder.data("ras/gpu_vram_bad_pages", 1 << 20)
     if not isinstance(data, bytes):
         return data
@@ -310,7 +320,9 @@ def _bad_pages(folder: Folder) -> Any:
 
 
 def _links(context: Context, mine: Json) -> Dict[str, Any]:
-    """Number of xGMI links of each function, from the first of its nodes in KFD's topology (partitions have more)."""
+    """Return the number of xGMI links of each function, from its first node in KFD's topology (partitions
+    have more).
+    """
     found: Dict[str, Any] = {}
     with Folder(context.files, NODES) as nodes:
         for node in sorted(nodes.names(), key=lambda name: (len(name), name)):
@@ -344,7 +356,7 @@ def settings(row: Json) -> Json:
     it), from values read before.
     """
 
-    def told(value: Any) -> Any:
+    def as_answer(value: Any) -> Any:
         return (
             {"rc": 3 if value["fault"] == "not_exposed" else 999, "text": value["text"]}
             if is_fault(value)
@@ -356,10 +368,10 @@ def settings(row: Json) -> Json:
         "uuid": row["uuid"] if known(row["uuid"]) else row["address"],
         "address": row["address"],
         "pci_id": row["pci_id"],
-        "name": told(row["name"]),
-        "performance_level": told(row["performance_level"]),
+        "name": as_answer(row["name"]),
+        "performance_level": as_answer(row["performance_level"]),
         "power": {
-            key: told(power if is_fault(power) else power[f"{key}_w"])
+            key: as_answer(power if is_fault(power) else power[f"{key}_w"])
             for key in ("limit", "default", "min", "max")
         },
         "processes": [],

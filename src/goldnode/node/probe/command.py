@@ -70,7 +70,7 @@ def run(host: Host, options: Any) -> int:
 
 
 def _document(host: Host, name: Optional[str]) -> Optional[Json]:
-    """The class document: a path of this machine, or the node's own where it has one."""
+    """Return the class document: a path of this machine, or the node's own if it has one."""
     try:
         if name is None:
             text = host.text(CLASS)
@@ -140,7 +140,10 @@ def load(name: str) -> Json:
 
 
 def recorded(data: bytes, name: str) -> Json:
-    """A recorded capture, looked through: wrong types are faults, and nothing else is changed. Raises NodeError for another schema."""
+    """Return a recorded capture with checked types.
+
+    Values of a wrong type become faults; nothing else changes. Raises NodeError for another schema.
+    """
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as problem:
@@ -149,8 +152,8 @@ def recorded(data: bytes, name: str) -> Json:
         ) from None
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:
-        told = f"schema {str(schema)[:60]!r}" if schema else "no capture"
-        raise NodeError(f"{name}: {told}, not {SCHEMA}. Record it with `goldnode-node capture`.")
+        description = f"schema {str(schema)[:60]!r}" if schema else "no capture"
+        raise NodeError(f"{name}: {description}, not {SCHEMA}. Record it with `goldnode-node capture`.")
     for key, kind in SECTIONS.items():
         value = found.get(key)
         if value is not None and not isinstance(value, kind):
@@ -175,7 +178,7 @@ def recorded(data: bytes, name: str) -> Json:
 
 
 def wrong(key: str, value: Any) -> Json:
-    """The fault of a value that is none of its kind."""
+    """Return the fault of a value with a wrong type."""
     return unread(f"the record has a {type(value).__name__} for {key[:60]}")
 
 
@@ -220,8 +223,11 @@ INTERNET = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
 
 
 def anonymous(captured: Json) -> Json:
-    """The capture with a placeholder for each name of a machine or a part of it: the same one wherever the name stands, numbered in the
-    order of meeting, so that nothing of the name is left and what was equal stays equal."""
+    """Return the capture with a placeholder for each name of a machine or its parts.
+
+    The same name gets the same placeholder everywhere, numbered in the order of occurrence. No part of a name
+    remains, and equal names stay equal.
+    """
     import re
 
     given: Dict[str, str] = {}

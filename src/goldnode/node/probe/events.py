@@ -31,7 +31,7 @@ FIELDS = "MESSAGE,SYSLOG_FACILITY,_TRANSPORT,_SOURCE_MONOTONIC_TIMESTAMP"
 
 
 def read(context: Context) -> Json:
-    """Section `events` of the capture (docs/reference/capture.md)."""
+    """Read section `events` of the capture (docs/reference/capture.md)."""
     files = context.files
     text = files.text("/proc/sys/kernel/random/boot_id")
     boot_id = text if isinstance(text, str) and text else None
@@ -55,18 +55,18 @@ def read(context: Context) -> Json:
             found["error"] = ring
     else:
         records, first, lost = ring
-        kept: List[Json] = []
+        stored: List[Json] = []
         after = -1
         if lost:
-            kept, after = last_capture(context, boot_id, first)
+            stored, after = last_capture(context, boot_id, first)
             if after >= 0:
                 found["sources"].append("capture")
             elif not (context.host.live and journal(context, parser, found, usec(records))):
                 found["truncated"] = True
         found["sources"].append("kmsg")
         feed(parser, records, after)
-        merge(parser, kept)
-    rows = parser.told()
+        merge(parser, stored)
+    rows = parser.result()
     found.update(rows=rows, last_seq=parser.last_seq)
     if parser.dropped:
         found["dropped"] = parser.dropped
@@ -74,7 +74,10 @@ def read(context: Context) -> Json:
 
 
 def feed(parser: logs.LogParser, records: bytes, after: int = -1) -> None:
-    """Records, one a line, into the parser: those that may hold an event, and those only whose number is above `after`."""
+    """Feed records, one per line, to the parser.
+
+    Skip those that cannot hold an event, and those up to number `after`.
+    """
     for line in logs.candidates(records):
         if after >= 0:
             number = line.split(b",", 2)[1:2]
@@ -119,7 +122,10 @@ def ring_of(path: str) -> Any:
 
 
 def records_of(handle: int) -> Tuple[bytes, int, bool]:
-    """All records that the ring holds now, one a line. EAGAIN: that was the last; EPIPE: some were lost while they were read."""
+    """Return all records that the ring holds now, one per line.
+
+    EAGAIN marks the end; EPIPE means that records were lost meanwhile.
+    """
     found: List[bytes] = []
     size = 0
     lost = False
@@ -149,14 +155,16 @@ def number_of(record: bytes) -> int:
 
 
 def usec(records: bytes) -> Optional[int]:
-    """The time of the first record, in microseconds since boot."""
+    """Return the time of the first record, in microseconds since boot."""
     parts = records[:64].split(b",", 3)
     return int(parts[2]) if len(parts) == 4 and parts[2].isdigit() else None
 
 
 def last_capture(context: Context, boot_id: Optional[str], first: int) -> Tuple[List[Json], int]:
-    """The events of this node's last capture and the number up to which they reach, if that is of this boot, whole, and leaves no gap before
-    record `first`; else -1."""
+    """Return the events of this node's last capture and the last record number they cover.
+
+    The number is -1 if the capture is of another boot, incomplete, or leaves a gap before record `first`.
+    """
     data = context.files.data(CAPTURE, 32 << 20)
     try:
         events = json.loads(data)["events"] if isinstance(data, bytes) else None
@@ -183,10 +191,10 @@ def last_capture(context: Context, boot_id: Optional[str], first: int) -> Tuple[
         return [], -1
 
 
-def merge(parser: logs.LogParser, kept: List[Json]) -> None:
-    """Rows that an earlier capture had go before the new ones, and take up their counts."""
+def merge(parser: logs.LogParser, stored: List[Json]) -> None:
+    """Put the rows of an earlier capture before the new ones, and add up their counts."""
     rows: Dict[Tuple[Any, ...], Json] = {}
-    for row in kept:
+    for row in stored:
         rows[key_of(row)] = {**row, "_strong": row["count"]}
     for row in parser.rows.values():
         have = rows.get(key_of(row))
@@ -289,7 +297,7 @@ def journal(context: Context, parser: logs.LogParser, found: Json, until: Option
 
 
 def monotonic(line: bytes) -> Optional[int]:
-    """The time in microseconds since boot of an entry of the journal in JSON."""
+    """Return the time of a journal entry (JSON) in microseconds since boot."""
     _, mark, rest = line.partition(b'"_SOURCE_MONOTONIC_TIMESTAMP":"')
     digits = rest.partition(b'"')[0]
     return int(digits) if mark and digits.isdigit() else None
@@ -342,7 +350,7 @@ def parsed(text: str) -> Json:
         "truncated": False,
         "boot_id": None,
         "last_seq": parser.last_seq,
-        "rows": parser.told(),
+        "rows": parser.result(),
         "error": None,
     }
     if parser.dropped:

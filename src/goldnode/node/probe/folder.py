@@ -20,7 +20,7 @@ FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def fault_of(problem: OSError) -> Fault:
-    """The fault that an error of the system is."""
+    """Return an error of the system as a fault."""
     rc = problem.errno
     text = os.strerror(rc) if rc else str(problem)
     return not_exposed(text, rc) if rc in ABSENT else unread(text, rc)
@@ -50,7 +50,7 @@ class Folder:
             self.handle = -1
 
     def data(self, name: str, most: int = PAGE) -> Union[bytes, Fault]:
-        """The first `most` bytes of a file, or its fault."""
+        """Return the first `most` bytes of a file, or its fault."""
         if self.fault is not None:
             return self.fault
         try:
@@ -71,12 +71,12 @@ class Folder:
             os.close(handle)
 
     def text(self, name: str, most: int = PAGE) -> Union[str, Fault]:
-        """The content of a text file without white space around it, or its fault."""
+        """Return the content of a text file without surrounding white space, or its fault."""
         data = self.data(name, most)
         return data.decode("utf-8", "replace").strip() if isinstance(data, bytes) else data
 
     def number(self, name: str) -> Union[int, Fault]:
-        """The whole number that is all a file holds, or its fault."""
+        """Return the integer in a file, or its fault."""
         text = self.text(name)
         if not isinstance(text, str):
             return text

@@ -42,7 +42,7 @@ def begin(context: Context) -> None:
 
 
 def read(context: Context) -> Json:
-    """The sections gpus, gpu_error, driver and devices."""
+    """Read the sections gpus, gpu_error, driver and devices."""
     question = context.question
     context.host.pending = None
     answer = question.finish() if question is not None else None
@@ -83,7 +83,7 @@ def _order(gpu: Mapping[str, Any]) -> Tuple[str, int]:
 
 
 def vendor_of(row: Any) -> Optional[str]:
-    """The vendor of a function of section pci."""
+    """Return the vendor of a function of section pci."""
     text = row.get("pci_id") if isinstance(row, dict) else None
     return VENDORS.get(text[:4]) if isinstance(text, str) else None
 
@@ -198,19 +198,19 @@ def information(files: Files) -> Dict[str, Json]:
         text = files.text(f"{PROC}/gpus/{name}/information")
         if not isinstance(text, str):
             continue
-        told: Json = {}
+        fields: Json = {}
         for line in text.splitlines():
             title, _, value = line.partition(":")
             key, value = keys.get(title.strip()), value.strip()
             # Question marks: the GPU was never initialised. N/A: without GSP firmware.
             if key and value and "?" not in value and value != "N/A":
-                told[key] = (int(value) if value.isdigit() else None) if key == "minor" else value
-        found[name.lower()] = {key: value for key, value in told.items() if value is not None}
+                fields[key] = (int(value) if value.isdigit() else None) if key == "minor" else value
+        found[name.lower()] = {key: value for key, value in fields.items() if value is not None}
     return found
 
 
 def driver(files: Files, answer: Optional[Json], vendors: List[Optional[str]]) -> Json:
-    """Versions of the GPU driver's parts, each by its own source."""
+    """Return the versions of the GPU driver's parts, each from its own source."""
     proc = files.text(f"{PROC}/version")
     loaded = files.text("/sys/module/nvidia/version")
     if (
@@ -251,7 +251,7 @@ def driver(files: Files, answer: Optional[Json], vendors: List[Optional[str]]) -
 
 
 def options(files: Files) -> Any:
-    """The options with which the module was loaded."""
+    """Return the options with which the module was loaded."""
     text = files.text(f"{PROC}/params")
     if not isinstance(text, str):
         return text
@@ -260,7 +260,7 @@ def options(files: Files) -> Any:
 
 
 def library(files: Files) -> Any:
-    """The version of the installed libnvidia-ml.so.1, which is in its file's name."""
+    """Return the version of the installed libnvidia-ml.so.1, from its file's name."""
     for folder in LIBRARIES:
         found = files.real(f"{folder}/{LIBRARY}")
         if found is not None:
@@ -270,7 +270,7 @@ def library(files: Files) -> Any:
 
 
 def devices(files: Files) -> Dict[str, str]:
-    """The device nodes that a GPU program opens, each with its mode."""
+    """Return the device nodes that a GPU program opens, each with its mode."""
     found: Dict[str, str] = {}
     names = [f"/dev/{name}" for name in files.names("/dev") if name.startswith("nvidia") or name == "kfd"]
     names += [f"/dev/nvidia-caps/{name}" for name in files.names("/dev/nvidia-caps")]

@@ -24,7 +24,9 @@ THERMAL, POWER = ("therm", "prochot", "ratl"), ("pl1", "pl2", "pl4", "psys", "ic
 
 
 def read_gpus(context: Context) -> List[Json]:
-    """The GPU objects of the capture for Intel's functions of its section ``pci``, in the order of their addresses."""
+    """Return the GPU objects of the capture for Intel's functions of its section ``pci``, in the order of
+    their addresses.
+    """
     pci = context.captured.get("pci")
     functions = pci if isinstance(pci, dict) and not is_fault(pci) else {}
     found = []
@@ -65,12 +67,17 @@ def _numbered(folder: Folder, place: str, start: str) -> List[str]:
 
 
 def _memory(folder: Folder, function: Json, card: str) -> Json:
-    """``total_mib`` as the driver says it (`source` ``driver``); where it does not, the size of BAR 2 (``bar2``), which is the next power of two."""
-    told = [folder.number(f"{card}/lmem_total_bytes")]
-    if not known(told[0]):
-        told = [folder.number(f"{tile}/physical_vram_size_bytes") for tile in _numbered(folder, ".", "tile")]
-    sizes = [size for size in told if isinstance(size, int)]
-    if sizes and len(sizes) == len(told):
+    """Return ``total_mib`` as the driver reports it (`source` ``driver``).
+
+    Otherwise it is the size of BAR 2 (``bar2``), the next power of two.
+    """
+    totals = [folder.number(f"{card}/lmem_total_bytes")]
+    if not known(totals[0]):
+        totals = [
+            folder.number(f"{tile}/physical_vram_size_bytes") for tile in _numbered(folder, ".", "tile")
+        ]
+    sizes = [size for size in totals if isinstance(size, int)]
+    if sizes and len(sizes) == len(totals):
         return {"total_mib": sum(sizes) // MIB, "source": "driver"}
     bars = function.get("bars")
     if not isinstance(bars, list) or len(bars) < 3:
@@ -100,7 +107,7 @@ def _clocks(folder: Folder, tiles: List[str], gts: List[str], card: str) -> Json
 
 
 def _throttle(folder: Folder, tiles: List[str], gts: List[str]) -> Json:
-    """``{active, kinds}``: the reasons of all GTs, as the driver names them."""
+    """Return ``{active, kinds}``: the reasons of all GTs, as the driver names them."""
     active = set()
     files = [(f"{gt}/freq0/throttle", "reason_") for gt in tiles] + [(gt, "throttle_reason_") for gt in gts]
     seen = False
@@ -133,7 +140,9 @@ def _kind(reason: str) -> str:
 
 
 def _sensors(folder: Folder) -> Tuple[Any, Any]:
-    """(power in W, temperature in degrees Celsius). xe numbers its channels: 1 is the card, 2 the package, 3 the memory."""
+    """Return (power in W, temperature in degrees Celsius). xe numbers its channels: 1 is the card, 2 the
+    package, 3 the memory.
+    """
     monitors = [name for name in folder.names("hwmon") if name.startswith("hwmon")]
     if not monitors:
         none = not_exposed("no hwmon")

@@ -101,7 +101,10 @@ _compiled: Dict[str, Any] = {}
 
 
 def _re(name: str) -> Any:
-    """A pattern by its name. Most are never needed on a healthy node, so each is made when it is."""
+    """Return a compiled pattern by its name.
+
+    Most are never needed on a healthy node, so each is compiled at first use.
+    """
     found = _compiled.get(name)
     if found is None:
         import re
@@ -111,7 +114,9 @@ def _re(name: str) -> Any:
 
 
 def clean(text: str) -> str:
-    """The text without control characters, bidirectional marks and other things that do not print; at most LONGEST characters."""
+    """Return the text without control characters, bidirectional marks and other unprintable characters, with
+    at most LONGEST characters.
+    """
     return "".join(c if c.isprintable() else " " for c in text[: 2 * LONGEST]).strip()[:LONGEST]
 
 
@@ -136,7 +141,9 @@ def address(text: str) -> Optional[str]:
 
 
 def unescape(text: str) -> str:
-    """/dev/kmsg writes what is not printable ASCII as \\xNN (Documentation/ABI/testing/dev-kmsg)."""
+    """Replace \\xNN, which /dev/kmsg writes for everything but printable ASCII
+    (Documentation/ABI/testing/dev-kmsg).
+    """
     if "\\x" not in text:
         return text
     parts = text.split("\\x")
@@ -151,9 +158,9 @@ def unescape(text: str) -> str:
 
 
 class LogEvent(NamedTuple):
-    """Event that a line of the log reports. Lines with the same kind, code, address, MIG instance and `tell` share a row.
+    """Event that a line of the log reports. Lines with the same kind, code, address, MIG instance and `qualifier` share a row.
 
-    :param tell: another property that keeps two events apart.
+    :param qualifier: another property that keeps two events apart.
     :param weak: the line accompanies another one, and counts only without it.
     """
 
@@ -163,7 +170,7 @@ class LogEvent(NamedTuple):
     parameters: Optional[Row] = None
     fatal: Optional[bool] = None
     mig: Optional[str] = None
-    tell: Optional[str] = None
+    qualifier: Optional[str] = None
     weak: bool = False
 
 
@@ -193,7 +200,7 @@ class LogParser:
     # -- what a line is
 
     def line(self, raw: Union[bytes, str]) -> None:
-        """One record, entry or line, of any of the forms."""
+        """Parse one record, entry or line, in any of the forms."""
         text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
         text = text.rstrip("\r\n")
         first = text[:1]
@@ -221,7 +228,7 @@ class LogParser:
         self.message(unescape(text.partition("\n")[0]))
 
     def entry(self, text: str) -> None:
-        """An entry of the journal, as `journalctl -o json` prints it."""
+        """Parse an entry of the journal, as `journalctl -o json` prints it."""
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
@@ -263,8 +270,8 @@ class LogParser:
         else:
             talos = _re("talos").match(text)
             facility = _re("facility").match(text)
-            said = talos or facility
-            if said and said.group(1) != "kern":
+            reported = talos or facility
+            if reported and reported.group(1) != "kern":
                 return None
             if talos:
                 self.stamp = clean(talos.group(2))[:40]
@@ -309,16 +316,16 @@ class LogParser:
             return
         if "\n" in text:
             for part in text.split("\n"):
-                self.words(part.strip())
+                self.parse_text(part.strip())
             return
         self._weak = False
-        row = self.words(text.strip())
+        row = self.parse_text(text.strip())
         # Lines of a message of several are read each in its place; Xid 45 counts each by whether it names a cause.
         alone = row["code"] != 45 if row is not None else text[:5] != "NVRM:"
         if alone and len(self._seen) < SEEN:
             self._seen[text] = row, self._weak
 
-    def words(self, text: str) -> Optional[Row]:
+    def parse_text(self, text: str) -> Optional[Row]:
         """Return the event of one line, None if the line has no known event."""
         if text[:5] == "NVRM:":
             return self.nvrm(text)
@@ -381,7 +388,9 @@ class LogParser:
         return None
 
     def xid(self, text: str) -> Optional[Row]:
-        """`Xid (PCI:0000:18:00[ GPU-I:05[ GPU-CI:00]]): 31, [pid=…, name=…, ]…[ caused by previous Xid 94]` (kernel_rc.c)."""
+        """Parse `Xid (PCI:0000:18:00[ GPU-I:05[ GPU-CI:00]]): 31, [pid=…, name=…, ]…[ caused by previous Xid
+        94]` (kernel_rc.c).
+        """
         found = _re("xid").match(text)
         if not found:
             # An unknown form is reported, never skipped.
@@ -442,7 +451,9 @@ class LogParser:
         return row
 
     def sxid(self, text: str) -> Optional[Row]:
-        """`nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 …`; lines of data follow with the same code."""
+        """Parse `nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 …`. Lines of data follow
+        with the same code.
+        """
         found = _re("sxid").match(text)
         if not found:
             return self.note(text, LogEvent("sxid", None)) if text[:15] == "nvidia-nvswitch" else None
@@ -471,10 +482,10 @@ class LogParser:
             return None
         bus = _re("severity").search(device.group("rest"))
         received = None if bus else _re("received").search(device.group("rest"))
-        said = bus or received
-        if not said:
+        reported = bus or received
+        if not reported:
             return None
-        word = said.group("word")
+        word = reported.group("word")
         severity = (
             "corrected"
             if word[:1] == "C"
@@ -492,7 +503,7 @@ class LogParser:
         return self.note(
             text,
             LogEvent(
-                "aer", address(where), None, parameters, severity == "fatal", tell=severity, weak=not bus
+                "aer", address(where), None, parameters, severity == "fatal", qualifier=severity, weak=not bus
             ),
         )
 
@@ -508,7 +519,7 @@ class LogParser:
                 "probe_failed",
                 address(found.group("a1") or found.group("a2")),
                 parameters=parameters,
-                tell=driver,
+                qualifier=driver,
             ),
         )
 
@@ -550,7 +561,7 @@ class LogParser:
         name = next(filter(None, found.groups()), "") if found else ""
         if not name or name[:2] in ("fd", "sr"):  # drives without a medium: errors of healthy machines
             return None
-        return self.note(text, LogEvent("io_error", None, parameters={"device": name}, tell=name))
+        return self.note(text, LogEvent("io_error", None, parameters={"device": name}, qualifier=name))
 
     def machine(self, text: str) -> Optional[Row]:
         found = _re("edac").match(text)
@@ -559,7 +570,9 @@ class LogParser:
             parameters = {"controller": found.group("controller"), "severity": severity}
             return self.note(
                 text,
-                LogEvent("mce", None, None, parameters, severity == "uncorrected", tell="EDAC " + severity),
+                LogEvent(
+                    "mce", None, None, parameters, severity == "uncorrected", qualifier="EDAC " + severity
+                ),
             )
         if not 0 <= text.find("[Hardware Error]: ") <= 8:  # after `mce: ` or a number
             return None
@@ -569,7 +582,9 @@ class LogParser:
             severity = "uncorrected" if int(bank.group(1), 16) >> 61 & 1 else "corrected"
             return self.note(
                 text,
-                LogEvent("mce", None, None, {"severity": severity}, severity == "uncorrected", tell=severity),
+                LogEvent(
+                    "mce", None, None, {"severity": severity}, severity == "uncorrected", qualifier=severity
+                ),
             )
         bad = (
             "event severity: fatal" in low
@@ -586,7 +601,7 @@ class LogParser:
                 None,
                 {"severity": severity},
                 True if bad else None,
-                tell=severity,
+                qualifier=severity,
                 weak=severity == "unknown",
             ),
         )
@@ -609,7 +624,7 @@ class LogParser:
                 "link_down",
                 address(found.group("address") or ""),
                 parameters=parameters,
-                tell=str(parameters),
+                qualifier=str(parameters),
             ),
         )
 
@@ -636,15 +651,15 @@ class LogParser:
             "name": clean(found.group("name"))[:40],
             "cgroup": group,
         }
-        return self.note(text, LogEvent("oom", None, parameters=parameters, tell=str(group)))
+        return self.note(text, LogEvent("oom", None, parameters=parameters, qualifier=str(group)))
 
     # -- rows
 
     def note(self, text: str, event: LogEvent) -> Optional[Row]:
         """Count one line."""
-        kind, where, code, parameters, fatal, mig, tell, weak = event
+        kind, where, code, parameters, fatal, mig, qualifier, weak = event
         self._weak = weak
-        key = (kind, code, where, mig, tell)
+        key = (kind, code, where, mig, qualifier)
         row = self.rows.get(key)
         if row is None:
             if len(self.rows) >= ROWS:
@@ -681,7 +696,7 @@ class LogParser:
         return row
 
     def again(self, row: Row, weak: bool) -> None:
-        """The same words once more."""
+        """Count a repetition of the same text."""
         row["_strong"] += 0 if weak else 1
         row["count"] = max(row["_strong"], 1)
         self.place(row)
@@ -694,7 +709,9 @@ class LogParser:
 
     @staticmethod
     def keep(have: Row, name: str, value: Any) -> None:
-        """The first of most things, the last recovery action, and some of the links, names and process numbers."""
+        """Store a parameter: the first of most kinds, the last recovery action, and some of the links, names
+        and process numbers.
+        """
         if name == "recovery":
             have[name] = value
         elif name == "links":
@@ -707,8 +724,8 @@ class LogParser:
         else:
             have.setdefault(name, value)
 
-    def told(self) -> List[Row]:
-        """The rows, in the order in which they were first seen."""
+    def result(self) -> List[Row]:
+        """Return the rows in the order of their first occurrence."""
         return [{key: value for key, value in row.items() if key[:1] != "_"} for row in self.rows.values()]
 
 
@@ -734,19 +751,23 @@ def _numbers(parameters: Row) -> Row:
 
 
 def parse(lines: Iterable[Union[bytes, str]], boot_id: Optional[str] = None) -> List[Row]:
-    """The events in these lines, of the last boot that begins in them. Never raises for what a line holds.
+    """Return the events in these lines, of the last boot that begins in them. Never raises for the content of
+    a line.
 
     :param lines: records of /dev/kmsg, journal entries in JSON, or lines of text; forms may be mixed.
-    :param boot_id: which boot they are of, where that is known.
+    :param boot_id: the boot of the lines, if known.
     """
     parser = LogParser(boot_id)
     for line in lines:
         parser.line(line)
-    return parser.told()
+    return parser.result()
 
 
 def candidates(data: bytes) -> List[bytes]:
-    """The lines of a log that may hold an event, in order: found by searching for MARKS in the whole of it."""
+    """Return the lines of a log that may hold an event, in order.
+
+    A search for MARKS in the complete log finds them.
+    """
     starts: Dict[int, int] = {}
     for mark in (NVRM, *MARKS, BOOT):
         at = data.find(mark)

@@ -70,7 +70,7 @@ def read(context: Context) -> Json:
 
 
 def identity(context: Context) -> Json:
-    """Which machine this is, which boot, which class and image."""
+    """Return the identity of the machine, boot, class and image."""
     files, document = context.files, context.document
     live = context.host.live
     hostname = files.text("/proc/sys/kernel/hostname") if live else not_exposed("")
@@ -95,14 +95,14 @@ def identity(context: Context) -> Json:
 
 
 def image_id(files: Files) -> Any:
-    """Return the name of the image that the node was made from: /etc/goldnode/image.json, else IMAGE_ID and
-    IMAGE_VERSION (os-release(5)).
+    """Return the name of the image that the node was made from: /etc/goldnode/image.json, otherwise IMAGE_ID
+    and IMAGE_VERSION (os-release(5)).
     """
     text = files.text("/etc/goldnode/image.json")
     if isinstance(text, str):
         try:
-            said = json.loads(text)
-            name = said.get("image_id") or said.get("id") or said.get("digest")
+            reported = json.loads(text)
+            name = reported.get("image_id") or reported.get("id") or reported.get("digest")
         except (ValueError, AttributeError):
             return unread("/etc/goldnode/image.json is broken")
         if isinstance(name, str):
@@ -113,7 +113,7 @@ def image_id(files: Files) -> Any:
 
 
 def release(files: Files) -> Dict[str, str]:
-    """os-release(5), unquoted: the file in /etc goes before the one in /usr/lib."""
+    """Return os-release(5), unquoted. The file in /etc has precedence over the one in /usr/lib."""
     text = files.text("/etc/os-release")
     if not isinstance(text, str):
         text = files.text("/usr/lib/os-release")
@@ -127,9 +127,9 @@ def virtual(files: Files, product: Json) -> Any:
     """Return the platform: "none" for hardware, the name of a known hypervisor, "other" for an unknown one."""
     kind = files.text("/sys/hypervisor/type")
     flag = hypervisor_flag(files)
-    told = [str(product[key]) for key in ("vendor", "name", "board") if isinstance(product[key], str)]
-    if not any(name.endswith((".metal", "-metal")) for name in told):
-        for text in told:
+    names = [str(product[key]) for key in ("vendor", "name", "board") if isinstance(product[key], str)]
+    if not any(name.endswith((".metal", "-metal")) for name in names):
+        for text in names:
             for start, name in VIRTUAL:
                 if text.startswith(start) and flag is not False:
                     return name
@@ -139,11 +139,11 @@ def virtual(files: Files, product: Json) -> Any:
         return "other" if flag else "none"
     if files.there("/proc/device-tree/hypervisor"):
         return "other"
-    return "none" if told else not_exposed("neither firmware nor processor reports it")
+    return "none" if names else not_exposed("neither firmware nor processor reports it")
 
 
 def hypervisor_flag(files: Files) -> Optional[bool]:
-    """Return whether the processor says that it is a hypervisor's (CPUID leaf 1); None where it has no such flag."""
+    """Return whether the processor reports a hypervisor (CPUID leaf 1); None if it has no such flag."""
     data = files.data("/proc/cpuinfo", 4096)  # the first processor; all of hundreds cost milliseconds
     for line in data.splitlines() if isinstance(data, bytes) else ():
         if line.startswith(b"flags"):
@@ -155,7 +155,7 @@ def hypervisor_flag(files: Files) -> Optional[bool]:
 
 
 def system(context: Context) -> Json:
-    """Distribution, kernels, modules."""
+    """Return distribution, kernels and modules."""
     files, seen, live = context.files, context.seen, context.host.live
     rows = release(files)
     boot = seen.boot if seen is not None else _boot(context)
@@ -230,26 +230,26 @@ def module_files(context: Context) -> Json:
     seen, document = context.seen, context.document
     found: Json = {}
     name = (document.get("driver") or {}).get("module") or "nvidia"
-    for kernel, said in seen.modules.items():
-        found[kernel] = {name: _module(said)}
+    for kernel, reported in seen.modules.items():
+        found[kernel] = {name: _module(reported)}
     kernel = (document.get("kernel") or {}).get("release")
-    for other, said in seen.other_modules.items():
+    for other, reported in seen.other_modules.items():
         if kernel:
-            found.setdefault(kernel, {})[other] = _module(said)
+            found.setdefault(kernel, {})[other] = _module(reported)
     return found
 
 
-def _module(said: Optional[Json]) -> Json:
-    if said is None:
+def _module(reported: Optional[Json]) -> Json:
+    if reported is None:
         return not_exposed("modinfo finds no such module for this kernel")
-    return {key: said.get(key) for key in ("version", "license", "signer") if key in said}
+    return {key: reported.get(key) for key in ("version", "license", "signer") if key in reported}
 
 
 # -- processors
 
 
 def cpu(context: Context) -> Json:
-    """Model, sockets, cores and threads; governors and microcode with the CPUs that have them.
+    """Return model, sockets, cores and threads; governors and microcode with the CPUs that have them.
 
     Microcode is read once per core, whose threads share it. 256 CPUs cost some 500 small reads.
     """
@@ -265,11 +265,11 @@ def cpu(context: Context) -> Json:
         cores = _groups(files, numbers, "core_cpus_list", "thread_siblings_list")
     microcode: Dict[str, None] = {}
     for number in cores:
-        said = files.text(f"{CPUS}/cpu{number}/microcode/version")
-        if not isinstance(said, str):
+        reported = files.text(f"{CPUS}/cpu{number}/microcode/version")
+        if not isinstance(reported, str):
             break
-        microcode.setdefault(said)
-    told = first.get("microcode")
+        microcode.setdefault(reported)
+    version = first.get("microcode")
     return {
         "model": first.get("model name") or first.get("CPU part") or not_exposed("/proc/cpuinfo names none"),
         "sockets": len(sockets) or not_exposed("no topology in sysfs"),
@@ -278,12 +278,12 @@ def cpu(context: Context) -> Json:
         "online": online,
         "smt": smt == "1" if isinstance(smt, str) else smt,
         "governors": governors(context, numbers),
-        "microcode": list(microcode) or ([told] if told else []),
+        "microcode": list(microcode) or ([version] if version else []),
     }
 
 
 def _processor(files: Files) -> Dict[str, str]:
-    """Of /proc/cpuinfo the first processor alone."""
+    """Return the first processor of /proc/cpuinfo."""
     data = files.data("/proc/cpuinfo", 4096)
     text = data.decode("utf-8", "replace").partition("\n\n")[0] if isinstance(data, bytes) else ""
     return {
@@ -292,7 +292,10 @@ def _processor(files: Files) -> Dict[str, str]:
 
 
 def _groups(files: Files, numbers: List[int], name: str, older: str) -> List[int]:
-    """The first CPU of each group (package, core): each group's list is read once, not each CPU's. Empty where there is no such list."""
+    """Return the first CPU of each group (package, core).
+
+    Each group's list is read once, not each CPU's. Empty without such lists.
+    """
     members: set[int] = set()
     firsts: List[int] = []
     for number in numbers:
@@ -310,7 +313,10 @@ def _groups(files: Files, numbers: List[int], name: str, older: str) -> List[int
 
 
 def governors(context: Context, numbers: List[int]) -> Any:
-    """Governor -> CPUs that have it, as a list in the kernel's format. From the engine where it has read them."""
+    """Return governor -> its CPUs, as a list in the kernel's format.
+
+    The engine's values are used if it has read them.
+    """
     files = context.files
     found: Dict[str, List[int]] = {}
     seen = context.seen.tuning.get("governor") if context.seen is not None else None
@@ -328,22 +334,22 @@ def governors(context: Context, numbers: List[int]) -> Any:
         policies = [name for name in files.names(f"{CPUS}/cpufreq") if name.startswith("policy")]
         alone = len(policies) >= len(numbers)  # each CPU has a policy of its own, whose name is its number
         for name in policies:
-            said = files.text(f"{CPUS}/cpufreq/{name}/scaling_governor")
+            reported = files.text(f"{CPUS}/cpufreq/{name}/scaling_governor")
             cpus = None if alone else files.text(f"{CPUS}/cpufreq/{name}/affected_cpus")
             members = (
                 [int(word) for word in cpus.split() if word.isdigit()]
                 if isinstance(cpus, str)
                 else [int(name[6:] or 0)]
             )
-            if isinstance(said, str):
-                found.setdefault(said, []).extend(members)
+            if isinstance(reported, str):
+                found.setdefault(reported, []).extend(members)
     if not found:
         return not_exposed("no frequency scaling: the firmware or a hypervisor decides")
     return {name: ranges(cpus) for name, cpus in sorted(found.items())}
 
 
 def numbers_of(text: str) -> List[int]:
-    """The numbers of a list in the kernel's format (`0-3,8`); what is not of that format is left out."""
+    """Return the numbers of a list in the kernel's format (`0-3,8`). Items in another format are left out."""
     found: List[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -353,7 +359,7 @@ def numbers_of(text: str) -> List[int]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as a list in the kernel's format."""
+    """Return numbers as a list in the kernel's format."""
     pairs: List[List[int]] = []
     for number in sorted(set(numbers)):
         if pairs and pairs[-1][1] == number - 1:
@@ -367,7 +373,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def memory(files: Files) -> Json:
-    """Memory, swap, huge pages, shared memory, corrected and uncorrected errors of the memory controllers."""
+    """Return memory, swap, huge pages, shared memory, and the errors of the memory controllers."""
     text = files.text("/proc/meminfo")
     if not isinstance(text, str):
         return text
@@ -416,12 +422,16 @@ def _shm(files: Files) -> Any:
 
 
 def chosen(value: Any) -> Any:
-    """The word in brackets of a sysfs choice (`always [madvise] never`); the text itself where none is."""
+    """Return the word in brackets of a sysfs choice (`always [madvise] never`), or the text itself without
+    brackets.
+    """
     return value.partition("[")[2].partition("]")[0] or value if isinstance(value, str) else value
 
 
 def pressure(files: Files) -> Json:
-    """Pressure stall information: stalled time in total (µs, whose difference of two readings counts) and the averages of 10 s."""
+    """Return pressure stall information: total stalled time (µs, for the difference of two readings) and the
+    averages of 10 s.
+    """
     return {name: _stall(files.text(f"/proc/pressure/{name}")) for name in ("io", "memory", "cpu")}
 
 
@@ -443,7 +453,10 @@ def _stall(text: Any) -> Any:
 
 
 def time_sync(context: Context) -> Json:
-    """Return whether the kernel holds its clock for synchronised (adjtimex(2)); of a directory that plays a node, what timesyncd left there."""
+    """Return whether the kernel's clock is synchronised (adjtimex(2)).
+
+    For a directory that represents a node, timesyncd's mark decides.
+    """
     synchronised: Any
     if not context.host.live:
         return not_exposed("an image does not run")
@@ -462,8 +475,11 @@ def time_sync(context: Context) -> Json:
 
 
 def suspects(files: Files) -> bool:
-    """Return whether a task may have been blocked for long. Tasks in uninterruptible sleep count in the load average: one of half a minute has
-    raised that of the last minute by 0.39. A node without load is spared the look at each of its tasks."""
+    """Return whether a task may have been blocked for long.
+
+    Tasks in uninterruptible sleep count in the load average: half a minute of one raises the average of the
+    last minute by 0.39. On a node without load, tasks are not read.
+    """
     load, stat = files.text("/proc/loadavg"), files.data("/proc/stat", 1 << 20)
     at = stat.find(b"procs_blocked ") if isinstance(stat, bytes) else -1
     waiting = stat[at + 14 : at + 24].split() if isinstance(stat, bytes) and at >= 0 else []
@@ -478,9 +494,11 @@ def suspects(files: Files) -> bool:
 
 
 def blocked(files: Files, limit: float = BRIEF) -> Tuple[List[Json], int]:
-    """Tasks in uninterruptible sleep [{pid, command, wait}], and how many tasks could not be looked at within the limit (seconds).
+    """Return tasks in uninterruptible sleep [{pid, command, wait}], and the number of tasks not read within
+    the limit (seconds).
 
-    The youngest are looked at first, since the kernel's own threads are the oldest. `wait` is the kernel function they sleep in.
+    The youngest are read first, since the kernel's own threads are the oldest. `wait` is the kernel function
+    they sleep in.
     """
     end = time.monotonic() + limit
     pids = sorted((int(name) for name in files.names("/proc") if name.isdigit()), reverse=True)
@@ -498,14 +516,14 @@ def blocked(files: Files, limit: float = BRIEF) -> Tuple[List[Json], int]:
             found.append(
                 {
                     "pid": pid,
-                    "command": plain(command),
-                    "wait": plain(wait) if isinstance(wait, str) and wait != "0" else None,
+                    "command": printable(command),
+                    "wait": printable(wait) if isinstance(wait, str) and wait != "0" else None,
                 }
             )
     return found, 0
 
 
-def plain(text: str, most: int = 80) -> str:
+def printable(text: str, most: int = 80) -> str:
     """Return a foreign text on one line: without control characters, and cut."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
 

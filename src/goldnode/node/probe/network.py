@@ -64,7 +64,7 @@ MOST = 64  # interfaces; a node of containers has hundreds of virtual ones, of w
 
 
 def read(context: Context) -> Json:
-    """The sections network and infiniband."""
+    """Read the sections network and infiniband."""
     files = context.files
     if not context.host.live:
         fault = not_exposed("an image does not run")
@@ -90,7 +90,9 @@ def _bind(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
 
 
 def interfaces(context: Context) -> List[str]:
-    """Interfaces that are hardware, or that bundle it, or that the class names, or that the default route takes (a container's own)."""
+    """Return the interfaces that are hardware, bundle hardware, are named by the class, or carry the default
+    route (a container's own).
+    """
     files = context.files
     declared = ((context.document.get("health") or {}).get("baseline") or {}).get("network")
     wanted = {str(name) for name in declared} if isinstance(declared, dict) else set()
@@ -103,7 +105,7 @@ def interfaces(context: Context) -> List[str]:
 
 
 def default_routes(files: Files) -> List[str]:
-    """Interfaces of IPv4 default routes (/proc/net/route: destination and mask of zeros)."""
+    """Return the interfaces of IPv4 default routes (/proc/net/route: destination and mask of zeros)."""
     text = files.text("/proc/net/route")
     rows = [line.split() for line in text.splitlines()[1:]] if isinstance(text, str) else []
     return [row[0] for row in rows if len(row) > 7 and row[1] == "00000000" and row[7] == "00000000"]
@@ -128,7 +130,9 @@ def interface(files: Files, name: str) -> Json:
 
 
 def pci_address(files: Files, name: str) -> Any:
-    """The PCI function that a device (its link below /sys/class or /sys/block) is, or sits on, as virtio and NVMe devices do."""
+    """Return the PCI function that a device (its link below /sys/class or /sys/block) is or belongs to, as
+    for virtio and NVMe devices.
+    """
     for path in (files.target(name), files.real(f"{name}/device")):
         for part in reversed(path.split("/") if path else ()):
             if len(part) >= 12 and part[-2] == "." and part.count(":") == 2:
@@ -184,7 +188,7 @@ def firmware(name: str) -> Any:
 
 
 def device(files: Files, name: str) -> Json:
-    """An InfiniBand or RoCE device with its ports."""
+    """Return an InfiniBand or RoCE device with its ports."""
     folder = f"{IB}/{name}"
     return {
         "address": pci_address(files, folder),
@@ -198,7 +202,9 @@ def device(files: Files, name: str) -> Json:
 
 
 def port(files: Files, folder: str) -> Json:
-    """A port: `4: ACTIVE` is `active`, `5: LinkUp` is `linkup`, `400 Gb/sec (4X NDR)` is 400."""
+    """Return a port: `4: ACTIVE` becomes `active`, `5: LinkUp` becomes `linkup`, `400 Gb/sec (4X NDR)`
+    becomes 400.
+    """
     return {
         "state": word(files.text(f"{folder}/state")),
         "physical": word(files.text(f"{folder}/phys_state")),
@@ -210,12 +216,12 @@ def port(files: Files, folder: str) -> Json:
 
 
 def word(value: Any) -> Any:
-    """The word after the number of a state, in lower case."""
+    """Return the word after the number of a state, in lower case."""
     return value.rpartition(":")[2].strip().lower() if isinstance(value, str) else value
 
 
 def rate(value: Any) -> Any:
-    """Gb/s as a number."""
+    """Return Gb/s as a number."""
     if not isinstance(value, str):
         return value
     try:
@@ -226,6 +232,6 @@ def rate(value: Any) -> Any:
 
 
 def _counts(files: Files, folder: str, names: Tuple[str, ...]) -> Json:
-    """Those of the counters that this device has."""
+    """Return the listed counters that this device has."""
     there = set(files.names(folder))
     return {name: files.number(f"{folder}/{name}") for name in names if name in there}

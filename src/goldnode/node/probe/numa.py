@@ -20,7 +20,7 @@ NEARNESS = ("same_switch", "same_root", "same_node", "other_node")
 
 
 def read(context: Context) -> Json:
-    """The section ``numa``, from sysfs and the section ``pci``."""
+    """Read the section ``numa`` from sysfs and the section ``pci``."""
     files = context.files
     pci = context.captured.get("pci")
     functions = pci if isinstance(pci, dict) and "fault" not in pci else {}

@@ -46,7 +46,10 @@ def is_address(name: str) -> bool:
 
 
 def read(context: Context) -> Json:
-    """The sections ``pci`` and ``nvswitches``. A node without a PCI bus has a fault in place of the first."""
+    """Read the sections ``pci`` and ``nvswitches``.
+
+    A node without a PCI bus has a fault in place of the first.
+    """
     files = context.files
     names = files.names(BUS)
     if not names and not files.there(BUS):
@@ -85,7 +88,7 @@ def unidentified(files: Files, names: Sequence[str], found: Functions) -> List[s
 
 
 def sections(files: Files, ids: Functions, inner: Sequence[str]) -> Json:
-    """The sections, of these functions. `inner`: PCI ids of bridges in packages and on cards."""
+    """Return the sections for these functions. `inner`: PCI ids of bridges in packages and on cards."""
     found: Json = {}
     with Folder(files, BUS) as bus:
         for address, own in ids.items():
@@ -137,7 +140,10 @@ def _kind(pci_id: str, kind: str) -> Optional[str]:
 
 
 def _path(files: Files, address: str) -> Tuple[List[str], str]:
-    """(addresses from the root port to the function, the root bus). The link is read as text: what it leads to may be gone."""
+    """Return (addresses from the root port to the function, the root bus).
+
+    The link is read as text: its target may be gone.
+    """
     parts = (files.target(f"{BUS}/{address}") or "").split("/")
     top = max(
         (place for place, part in enumerate(parts) if part.startswith("pci") and part[3:].count(":") == 1),
@@ -164,9 +170,9 @@ def _port(folder: Folder, ids: Tuple[str, str], root: str, first: bool) -> Json:
     }
     if first:
         # Errors that devices below the port reported to it.
-        told = [folder.number(f"aer_rootport_total_err_{name}") for name in ("cor", "nonfatal", "fatal")]
-        if any(isinstance(count, int) for count in told):
-            row["aer_reported"] = dict(zip(SEVERITIES, told))
+        counts = [folder.number(f"aer_rootport_total_err_{name}") for name in ("cor", "nonfatal", "fatal")]
+        if any(isinstance(count, int) for count in counts):
+            row["aer_reported"] = dict(zip(SEVERITIES, counts))
     row["gone"] = _gone(folder, row)
     return row
 
@@ -231,7 +237,9 @@ def link(folder: Folder, asleep: bool = False) -> Json:
 
 
 def _generation(text: Any) -> Any:
-    """``32.0 GT/s PCIe``, ``8 GT/s`` and, of a link that is down or a device that is gone, ``Unknown``."""
+    """Parse ``32.0 GT/s PCIe``, ``8 GT/s`` and, for a link that is down or a device that is gone,
+    ``Unknown``.
+    """
     if not isinstance(text, str):
         return text
     try:
@@ -241,15 +249,16 @@ def _generation(text: Any) -> Any:
 
 
 def _width(text: Any) -> Any:
-    """Lanes. 0 is a link that is down; 63 and 255 are the bits of a device that reads all ones."""
+    """Return the width. 0 is a link that is down; 63 and 255 are the bits of a device that reads all ones."""
     if not isinstance(text, str):
         return text
-    lanes = int(text) if text.isdecimal() and len(text) < 4 else -1
-    return lanes if lanes in WIDTHS else unread(f"no width of a link: {text[:40]!r}")
+    width = int(text) if text.isdecimal() and len(text) < 4 else -1
+    return width if width in WIDTHS else unread(f"no width of a link: {text[:40]!r}")
 
 
 def errors(folder: Folder) -> Json:
-    """``{correctable, nonfatal, fatal, counters: {"fatal.DLP": n}}`` (counters that are not zero), or a fault where the kernel has no AER here.
+    """Return ``{correctable, nonfatal, fatal, counters: {"fatal.DLP": n}}`` (counters that are not zero), or
+    a fault if the kernel has no AER here.
 
     A line is ``RxErr 3``, on older kernels ``Receiver Error 3``; the total has a line of its own.
     """
@@ -290,7 +299,9 @@ def errors(folder: Folder) -> Json:
 
 
 def bars(folder: Folder) -> Any:
-    """Sizes in bytes of the six base address registers (0: not there), from lines of start, end and flags."""
+    """Return the sizes in bytes of the six base address registers (0: absent), from lines of start, end and
+    flags.
+    """
     text = folder.text("resource")
     if not isinstance(text, str):
         return text
@@ -305,7 +316,9 @@ def bars(folder: Folder) -> Any:
 
 
 def _judge(found: Json, path: Sequence[str], inner: Sequence[str]) -> None:
-    """``on_package`` of both ends of links in a package, and ``edge`` and ``limits`` of the device at the end of `path`."""
+    """Set ``on_package`` at both ends of links in a package, and ``edge`` and ``limits`` of the device at the
+    end of `path`.
+    """
     device = found[path[-1]]
     narrow: Optional[Json] = None
     now: Optional[Json] = None
@@ -347,7 +360,7 @@ def _judge(found: Json, path: Sequence[str], inner: Sequence[str]) -> None:
 
 
 def bandwidth(gen: int, width: int) -> float:
-    """Gb/s of a link in one direction, as the kernel counts it in "available PCIe bandwidth"."""
+    """Return Gb/s of a link in one direction, as the kernel counts it in "available PCIe bandwidth"."""
     return LANE_MBPS[gen] * width / 1000
 
 

@@ -48,7 +48,7 @@ class Asked:
         self.child = _fork(jobs) if jobs else None
 
     def finish(self) -> Dict[str, Any]:
-        """The answers, as :func:`ask` gives them."""
+        """Return the answers, as :func:`ask` does."""
         found: Dict[str, Any] = {}
         rest = list(self.jobs)
         child = self.child
@@ -63,7 +63,7 @@ class Asked:
 
 
 def _fork(jobs: List[Job]) -> Any:
-    """(process, its pipe) of a child that works on the jobs; the fault where none can be started."""
+    """Return (process, its pipe) of a child that works on the jobs, or the fault if none can be started."""
     out, into = os.pipe()
     try:
         pid = os.fork()
@@ -78,7 +78,10 @@ def _fork(jobs: List[Job]) -> Any:
 
 
 def _collect(child: Any, jobs: List[Job], end: float, each: float) -> List[Tuple[str, Any]]:
-    """Answers of one child to the first of the jobs; the last may be the fault of the one that ended or hung it."""
+    """Return the answers of one child to the first of the jobs.
+
+    The last may be the fault of the job that ended or hung it.
+    """
     if isinstance(child, dict):
         return [(name, child) for name, _ in jobs]
     pid, out = child

@@ -49,7 +49,10 @@ HEALTH = {
 
 
 def parse(data: bytes, name: str) -> Json:
-    """The capture. Raises NodeError for what is no such output, is cut off, or declares entities."""
+    """Return the capture.
+
+    Raises NodeError for other output, truncated output, and output that declares entities.
+    """
     from xml.etree import ElementTree
 
     if b"<!ENTITY" in data.upper():
@@ -127,7 +130,7 @@ def _absent(text: str) -> bool:
 
 
 def _number(text: str) -> Any:
-    """A number with or without a unit behind it; whole where it is."""
+    """Return a number with or without a unit behind it, as an integer if possible."""
     digits = text.split(" ")[0].rstrip("x%")
     try:
         value = float(digits)
@@ -138,7 +141,7 @@ def _number(text: str) -> Any:
     return int(value) if value == int(value) else value
 
 
-def _whole(text: str) -> Optional[int]:
+def _integer(text: str) -> Optional[int]:
     value = _number(text)
     return value if isinstance(value, int) else None
 
@@ -157,15 +160,15 @@ def _flag(text: str) -> Optional[bool]:
 
 
 def _state(text: str) -> Optional[int]:
-    return _whole(text[1:]) if text[:1] == "P" else None
+    return _integer(text[1:]) if text[:1] == "P" else None
 
 
-def _plain(text: str) -> Optional[str]:
+def _text_or_none(text: str) -> Optional[str]:
     return text or None
 
 
 def _ids(text: str) -> Optional[str]:
-    """233010DE: device, then vendor."""
+    """Split 233010DE into device and vendor."""
     text = text.lower()
     text = text[2:] if text.startswith("0x") else text
     return (
@@ -198,8 +201,10 @@ class _Gpu:
         self.element = element
         self.lost = False
 
-    def get(self, *paths: str, to: Callable[[str], Any] = _plain) -> Any:
-        """The value at the first of some paths that has one, else the fault of the first that is there; None where none is."""
+    def get(self, *paths: str, to: Callable[[str], Any] = _text_or_none) -> Any:
+        """Return the value at the first path that has one, otherwise the fault of the first that exists; None
+        without any.
+        """
         fault = None
         for path in paths:
             text = _text(self.element, path)
@@ -212,7 +217,7 @@ class _Gpu:
         return fault
 
     def value(self, text: str, to: Callable[[str], Any]) -> Any:
-        """A text as a value, or its fault."""
+        """Return a text as a value, or its fault."""
         if _absent(text):
             return not_exposed(text)
         if _bare(text) in LOST:
@@ -226,7 +231,10 @@ class _Gpu:
         )
 
     def object(self, to: Callable[[str], Any], **paths: Any) -> Any:
-        """Keys with their values; missing ones left out. One fault for all where all have the same; None where none is there."""
+        """Return keys with their values, without missing ones.
+
+        If all have the same fault, return that; None if all are missing.
+        """
         found: Dict[str, Any] = {}
         for key, path in paths.items():
             value = self.get(*([path] if isinstance(path, str) else path), to=to)
@@ -235,7 +243,7 @@ class _Gpu:
         return _one(found)
 
     def read(self, index: Optional[int]) -> Json:
-        """The GPU as docs/reference/capture.md has it."""
+        """Return the GPU as docs/reference/capture.md describes it."""
         found: Json = {"index": index, "vendor": "nvidia"}
 
         def put(key: str, value: Any) -> None:
@@ -249,7 +257,7 @@ class _Gpu:
         for key, tag in (("name", "product_name"), ("uuid", "uuid"), ("serial", "serial"), ("board_part", "board_part_number"),
                          ("vbios", "vbios_version"), ("gsp_firmware", "gsp_firmware_version"), ("architecture", "product_architecture")):  # fmt: skip
             put(key, self.get(tag))
-        put("minor", self.get("minor_number", to=_whole))
+        put("minor", self.get("minor_number", to=_integer))
         put("recovery_action", self.recovery())
         put("persistence_mode", self.get("persistence_mode", to=_flag))
         put("compute_mode", self.get("compute_mode", to=_mode))
@@ -259,9 +267,11 @@ class _Gpu:
             "used_mib": "fb_memory_usage/used",
             "bar1_mib": "bar1_memory_usage/total",
         }
-        put("memory", self.object(_whole, **memory))
+        put("memory", self.object(_integer, **memory))
         put("pcie", self.pcie())
-        put("utilization", self.object(_whole, gpu="utilization/gpu_util", memory="utilization/memory_util"))
+        put(
+            "utilization", self.object(_integer, gpu="utilization/gpu_util", memory="utilization/memory_util")
+        )
         put("ecc", self.ecc())
         put("remapped_rows", self.remapped())
         put("remapped_banks", self.banks())
@@ -281,11 +291,14 @@ class _Gpu:
         degrees = {"gpu_c": "gpu_temp", "memory_c": "memory_temp", "margin_c": "gpu_temp_tlimit", "slowdown_c": "gpu_temp_slow_threshold",
                    "shutdown_c": "gpu_temp_max_threshold", "max_c": "gpu_temp_max_gpu_threshold",
                    "memory_max_c": "gpu_temp_max_mem_threshold"}  # fmt: skip
-        put("temperature", self.object(_whole, **{key: f"temperature/{tag}" for key, tag in degrees.items()}))
+        put(
+            "temperature",
+            self.object(_integer, **{key: f"temperature/{tag}" for key, tag in degrees.items()}),
+        )
         put("mig", self.mig())
         put("fabric", self.fabric())
         put("processes", self.processes())
-        put("inforom", self.object(_plain, image="inforom_version/img_version"))
+        put("inforom", self.object(_text_or_none, image="inforom_version/img_version"))
         found["lost"] = self.lost
         return found
 
@@ -313,9 +326,9 @@ class _Gpu:
             "max": f"{link}/link_widths/max_link_width",
         }
         found = {
-            "gen": self.object(_whole, **gen),
-            "width": self.object(_whole, **width),
-            "replay": self.get("pci/replay_counter", to=_whole),
+            "gen": self.object(_integer, **gen),
+            "width": self.object(_integer, **width),
+            "replay": self.get("pci/replay_counter", to=_integer),
         }
         return _one({key: value for key, value in found.items() if value is not None})
 
@@ -349,7 +362,7 @@ class _Gpu:
                 found[when] = row
         sums = "ecc_errors/aggregate"
         sram = self.object(
-            _whole,
+            _integer,
             corrected=f"{sums}/sram_correctable",
             parity=f"{sums}/sram_uncorrectable_parity",
             secded=f"{sums}/sram_uncorrectable_secded",
@@ -369,19 +382,19 @@ class _Gpu:
             )
             for when in ("volatile", "aggregate")
         }
-        told = self.object(_whole, **dram)
-        if told is not None:
-            found["dram"] = told
+        counters = self.object(_integer, **dram)
+        if counters is not None:
+            found["dram"] = counters
         return found
 
     def sum(self, total: str, parts: Sequence[str]) -> Any:
         """Return a stated total, or the sum of its parts. Parts that this board does not count are left out;
         an unreadable part makes the sum unread.
         """
-        told = self.get(total, to=_whole)
-        if told is not None:
-            return told
-        values = [value for value in (self.get(part, to=_whole) for part in parts) if value is not None]
+        total_value = self.get(total, to=_integer)
+        if total_value is not None:
+            return total_value
+        values = [value for value in (self.get(part, to=_integer) for part in parts) if value is not None]
         numbers = [value for value in values if not is_fault(value)]
         bad = next((value for value in values if is_fault(value) and value["fault"] == "unread"), None)
         if bad is not None:
@@ -398,7 +411,7 @@ class _Gpu:
             _flag, pending="remapped_rows/remapped_row_pending", failure="remapped_rows/remapped_row_failure"
         )
         found = self.object(
-            _whole,
+            _integer,
             correctable="remapped_rows/remapped_row_corr",
             uncorrectable="remapped_rows/remapped_row_unc",
         )
@@ -415,7 +428,7 @@ class _Gpu:
             found["histogram"] = self.value(text, lambda _: None)
         elif text is not None:
             found["histogram"] = self.object(
-                _whole,
+                _integer,
                 **{
                     key: f"{banks}/row_remapper_histogram_{key}"
                     for key in ("max", "high", "partial", "low", "none")
@@ -426,7 +439,7 @@ class _Gpu:
     def banks(self) -> Any:
         """Return the remapped banks, which outputs of Rubin GPUs have (driver 615)."""
         here = "remapped_banks/bank_remapper"
-        found = self.object(_whole, none=f"{here}_histogram/bank_remapper_histogram_none")
+        found = self.object(_integer, none=f"{here}_histogram/bank_remapper_histogram_none")
         pending = self.get(f"{here}_pending", to=_flag)
         rest = found if isinstance(found, dict) and not is_fault(found) else {}
         return _one({**({"pending": pending} if pending is not None else {}), **rest}) or found
@@ -437,7 +450,7 @@ class _Gpu:
             "single_bit": f"{here}/multiple_single_bit_retirement/retired_count",
             "double_bit": f"{here}/double_bit_retirement/retired_count",
         }
-        found = self.object(_whole, **counts)
+        found = self.object(_integer, **counts)
         pending = self.get(f"{here}/pending_retirement", f"{here}/pending_blacklist", to=_flag)
         if found is None or is_fault(found):
             return found
@@ -469,7 +482,7 @@ class _Gpu:
             ("application_default", "default_applications_clocks"),
         ):
             value = self.object(
-                _whole,
+                _integer,
                 graphics_mhz=f"{tag}/graphics_clock",
                 sm_mhz=f"{tag}/sm_clock",
                 memory_mhz=f"{tag}/mem_clock",
@@ -492,13 +505,13 @@ class _Gpu:
             fault = None
             for bit, name in enumerate(REASONS):
                 tag = name.replace("display_clock_", "display_clocks_")
-                told = self.get(
+                reasons = self.get(
                     f"{prefix}s/{prefix}_{tag}",
                     to=lambda text: {"active": True, "not active": False}.get(text.lower()),
                 )
-                if is_fault(told):
-                    fault = fault or told
-                elif told:
+                if is_fault(reasons):
+                    fault = fault or reasons
+                elif reasons:
                     active.append(REASONS[bit])
             # A single missing bit leaves the mask unknown; the bits that were read are kept.
             if fault is None or active:
@@ -509,15 +522,15 @@ class _Gpu:
         counters = {"power": "sw_power_cap", "sync_boost": "sync_boost", "sw_thermal": "sw_therm_slowdown", "hw_thermal": "hw_therm_slowdown",
                     "hw_power_brake": "hw_power_brake"}  # fmt: skip
         here = "clocks_event_reasons_counters"
-        told = self.object(
+        reasons = self.object(
             _nanoseconds,
             **{
                 key: (f"{here}/{here}_{tag}", f"{here}/clocks_event_reason_{tag}")
                 for key, tag in counters.items()
             },
         )
-        if told is not None:
-            found["violation_ns"] = told
+        if reasons is not None:
+            found["violation_ns"] = reasons
         return found or None
 
     def mig(self) -> Any:
@@ -543,9 +556,9 @@ class _Gpu:
             return state
         found: Json = {"state": state}
         for key, tag, to in (
-            ("status", "status", _plain),
-            ("clique", "cliqueId", _whole),
-            ("cluster", "clusterUuid", _plain),
+            ("status", "status", _text_or_none),
+            ("clique", "cliqueId", _integer),
+            ("cluster", "clusterUuid", _text_or_none),
         ):
             value = self.get(f"fabric/{tag}", to=to)
             if value is not None:
@@ -584,15 +597,15 @@ class _Gpu:
             kind = _text(row, "type")
             if kind == "G":
                 continue  # NVML's list of compute processes has none that only draw
-            process: Json = {"pid": self.value(pid or "", _whole)}
+            process: Json = {"pid": self.value(pid or "", _integer)}
             if used is not None:
-                process["memory_mib"] = self.value(used, _whole)
+                process["memory_mib"] = self.value(used, _integer)
             found.append(process)
         return found
 
 
 def _one(found: Dict[str, Any]) -> Any:
-    """An object, or the one fault that each of its values is; None for an empty one."""
+    """Return an object, or the one fault that all its values have; None if it is empty."""
     values = list(found.values())
     if not values:
         return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ..host import Json
 from .context import Context
-from .machine import plain
+from .machine import printable
 from .values import Files, is_fault, not_exposed, unread
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ UNSET = 2**64 - 1
 
 
 def read(context: Context) -> Json:
-    """The sections runtime, services, fabric_manager and packages."""
+    """Read the sections runtime, services, fabric_manager and packages."""
     installed = versions(context)
     shown = services(context, installed)
     found: Json = {
@@ -56,7 +56,7 @@ def read(context: Context) -> Json:
 
 
 def packages(context: Context) -> Json:
-    """How the node differs from the lock: other versions, packages not on hold, and of how many."""
+    """Return the differences from the lock: other versions, packages not on hold, and the number compared."""
     seen, wanted = context.seen, context.document.get("packages") or ()
     drift = [
         {"name": row["name"], "have": seen.version(row["name"]), "want": row["version"]}
@@ -68,7 +68,9 @@ def packages(context: Context) -> Json:
 
 
 def versions(context: Context) -> Any:
-    """Package -> installed version, of those this module asks for; a fault where dpkg's database cannot be read."""
+    """Return package -> installed version for the packages that this module needs, or a fault if dpkg's
+    database cannot be read.
+    """
     asked = [name for names in PACKAGES.values() for name in names] + [*TOOLKITS]
     if context.seen is not None:
         found = {name: context.seen.version(name) for name in asked}
@@ -103,7 +105,9 @@ def versions(context: Context) -> Any:
 
 
 def wanted(document: Mapping[str, Any], installed: Any = None) -> List[str]:
-    """Units that matter on a node of this class: those its baseline names, and those that its stack implies."""
+    """Return the units that matter on a node of this class: those that its baseline names or its stack
+    implies.
+    """
     stated = ((document.get("health") or {}).get("baseline") or {}).get("services") or ()
     names = {
         name if "." in name else f"{name}.service"
@@ -151,17 +155,20 @@ def services(context: Context, installed: Any) -> Json:
     missing = [name for name in names if name not in rows]
     error: Optional[Json] = None
     if missing:
-        said = context.host.run("systemctl", "show", "-p", ",".join(PROPERTIES), "--", *missing, timeout=10)
+        reported = context.host.run(
+            "systemctl", "show", "-p", ",".join(PROPERTIES), "--", *missing, timeout=10
+        )
         blocks = [
-            dict(line.partition("=")[::2] for line in block.splitlines()) for block in said.out.split("\n\n")
+            dict(line.partition("=")[::2] for line in block.splitlines())
+            for block in reported.out.split("\n\n")
         ]
         blocks = [block for block in blocks if block.get("Id")]
         # In the order in which they were asked for; `Id` is another name where one asks for an alias.
         rows.update(
             zip(missing, blocks) if len(blocks) == len(missing) else {block["Id"]: block for block in blocks}
         )
-        if said.rc != 0 or not blocks:
-            error = unread(f"systemctl show: {plain(said.err.strip() or 'no answer')}", said.rc)
+        if reported.rc != 0 or not blocks:
+            error = unread(f"systemctl show: {printable(reported.err.strip() or 'no answer')}", reported.rc)
     return {
         name: _unit(rows[name]) if name in rows else error or unread("systemd did not report it")
         for name in names
@@ -184,7 +191,7 @@ def _unit(row: Mapping[str, str]) -> Json:
 
 
 def fabric_manager(installed: Any, shown: Any) -> Json:
-    """Which fabric manager is installed, None without one, and whether it runs."""
+    """Return the installed fabric manager (None without one), and whether it runs."""
     if is_fault(installed):
         return {"installed": installed, "active": installed}
     version = next((version for name, version in sorted(installed.items()) if name.startswith(FABRIC)), None)
@@ -207,14 +214,20 @@ def _active(shown: Any, unit: str) -> Any:
 
 
 def runtime(context: Context, installed: Any, shown: Any) -> Json:
-    """The engine that the class names, else the first that is installed; its toolkit; the CDI specs on the node."""
+    """Return the engine that the class names, otherwise the first installed one, with its toolkit and the
+    node's CDI specs.
+    """
     files = context.files
     engine = (context.document.get("runtime") or {}).get("engine")
     if engine not in ENGINES:
         engine = next((name for name, path in PROGRAMS.items() if files.there(path)), None)
     have = {} if is_fault(installed) else installed
-    told = (context.seen.runtime.get("info") or {}).get("version") if context.seen is not None else None
-    version = told or next((have[name] for name in PACKAGES.get(engine or "", ()) if name in have), None)
+    daemon_version = (
+        (context.seen.runtime.get("info") or {}).get("version") if context.seen is not None else None
+    )
+    version = daemon_version or next(
+        (have[name] for name in PACKAGES.get(engine or "", ()) if name in have), None
+    )
     unit = ENGINES.get(engine or "")
     active: Any = (
         _active(shown, unit) if unit else not_exposed("an engine without a daemon" if engine else "no engine")
@@ -231,7 +244,9 @@ def runtime(context: Context, installed: Any, shown: Any) -> Json:
 
 
 def specs(files: Files) -> List[Json]:
-    """The CDI specs: what they are of, for how many devices, and which paths of the host they name that are not there."""
+    """Return the CDI specs: kind, number of devices, and the paths of the host that they name and that are
+    missing.
+    """
     found: List[Json] = []
     for folder in CDI:
         for name in files.names(folder):
@@ -255,5 +270,5 @@ def _spec(files: Files, data: bytes) -> Json:
     if not isinstance(kind, str):
         return {"kind": None, "devices": 0, "missing": [], "error": unread("no CDI spec")}
     paths = [path for path in spec["paths"] if path.startswith("/") and "/../" not in path + "/"]
-    missing = [plain(path, 240) for path in paths if not files.there(path)]
-    return {"kind": plain(kind), "devices": len(set(spec["devices"])), "missing": missing}
+    missing = [printable(path, 240) for path in paths if not files.there(path)]
+    return {"kind": printable(kind), "devices": len(set(spec["devices"])), "missing": missing}

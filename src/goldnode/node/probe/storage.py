@@ -48,7 +48,7 @@ SECONDS, BYTES, STEP, SMALL, READS, ENTRIES = 1.0, 64 << 20, 1 << 20, 4096, 9, 2
 
 
 def read(context: Context) -> Json:
-    """The section storage."""
+    """Read the section storage."""
     files = context.files
     if not context.host.live:
         return {"storage": not_exposed("an image does not run")}
@@ -90,7 +90,7 @@ def _bind(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
 
 
 def named(context: Context) -> List[str]:
-    """The paths of which the class says how fast they are."""
+    """Return the paths for which the class declares a speed."""
     found = (((context.document.get("health") or {}).get("baseline") or {}).get("storage") or {}).get("paths")
     return (
         [name for name in sorted(found) if isinstance(name, str) and name.startswith("/")]
@@ -103,7 +103,7 @@ def named(context: Context) -> List[str]:
 
 
 def devices(files: Files) -> Dict[str, Json]:
-    """Disks that are hardware (or a virtual machine's idea of it), from sysfs."""
+    """Return the disks that are hardware (or virtual hardware), from sysfs."""
     found: Dict[str, Json] = {}
     for name in files.names(BLOCK):
         if name.startswith(VIRTUAL_DISKS) or hidden(name):
@@ -133,8 +133,10 @@ def hidden(name: str) -> bool:
 
 
 def controller(files: Files, name: str) -> str:
-    """The controller of an NVMe disk, which may have another number than the disk: the folder that the disk lies in, or, of a disk that several
-    controllers reach, the first of them."""
+    """Return the controller of an NVMe disk, which may have another number than the disk.
+
+    It is the directory of the disk, or the first of several controllers that reach it.
+    """
     above = (files.target(f"{BLOCK}/{name}") or "").split("/")[:-1]
     for part in [*reversed(above), *files.names(f"{BLOCK}/{name}/device")]:
         if part.startswith("nvme") and part[4:].isdigit():
@@ -153,7 +155,7 @@ def _first(files: Files, *names: str) -> Any:
 
 
 def flag(value: Any) -> Any:
-    """0 and 1 as false and true."""
+    """Convert 0 and 1 to false and true."""
     return (
         value == "1"
         if value in ("0", "1")
@@ -227,7 +229,7 @@ def _log_page(handle: int) -> bytes:
 
 
 def decode(page: bytes) -> Json:
-    """The fields of the SMART / Health Information log page that say whether a disk fails."""
+    """Return the fields of the SMART / Health Information log page that show whether a disk fails."""
     if len(page) < PAGE:
         return unread(f"the health log has {len(page)} bytes, not {PAGE}")
     kelvin = int.from_bytes(page[1:3], "little")
@@ -251,7 +253,9 @@ def remote(kind: str) -> bool:
 
 
 def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
-    """Mounts that hold data: each device or export once, at its shortest path, the root, and what the wanted paths lie on."""
+    """Return mounts that hold data: each device or export once, at its shortest path; the root; and the
+    mounts of the wanted paths.
+    """
     text = files.data("/proc/self/mounts", 1 << 20)
     if not isinstance(text, bytes):
         text = files.data("/proc/mounts", 1 << 20)
@@ -274,9 +278,9 @@ def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
         source, kind, _ = rows[path]
         if source.startswith("/dev/") or remote(kind):
             first.setdefault(source, path)
-    kept = {*first.values(), *(path for path in needed if path in rows)}
+    paths = {*first.values(), *(path for path in needed if path in rows)}
     found: Dict[str, Json] = {}
-    for path in sorted(kept, key=lambda name: (name not in needed, name))[:MOST_MOUNTS]:
+    for path in sorted(paths, key=lambda name: (name not in needed, name))[:MOST_MOUNTS]:
         source, kind, options = rows[path]
         found[path] = {
             "device": source,
@@ -288,14 +292,16 @@ def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
 
 
 def unescape(text: str) -> str:
-    r"""A field of /proc/mounts, in which space, tab, newline and backslash are \040, \011, \012 and \134."""
+    r"""Decode a field of /proc/mounts, in which space, tab, newline and backslash are \040, \011, \012 and
+    \134.
+    """
     for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, letter)
     return text
 
 
 def space(files: Files, path: str) -> Json:
-    """Size and what is free for anybody but root."""
+    """Return the size, and the space that is free for unprivileged users."""
     found = os.statvfs(files.root + path)
     inodes: Any = (
         round(100 * found.f_favail / found.f_files, 1)
@@ -310,7 +316,9 @@ def space(files: Files, path: str) -> Json:
 
 
 def raid(files: Files) -> Any:
-    """Arrays of /proc/mdstat: level, state (active, degraded, recovering, inactive), devices it should have and active ones."""
+    """Return the arrays of /proc/mdstat: level, state (active, degraded, recovering, inactive), expected and
+    active devices.
+    """
     text = files.text("/proc/mdstat")
     if not isinstance(text, str):
         return {} if text.get("fault") == "not_exposed" else text
@@ -360,7 +368,7 @@ def speed(files: Files, path: str) -> Json:
     page cache.
 
     Reads at most 64 MiB and one second, from the largest file among the first hundreds below the path, sparse
-    files excluded. Without direct reads there is no answer, because the figure would be of memory.
+    files excluded. Without direct reads there is no result.
     """
     here = files.real(path)
     if here is None:
@@ -392,7 +400,7 @@ def speed(files: Files, path: str) -> Json:
 
 
 def measure(handle: int, size: int) -> Json:
-    """Latency and throughput of an open file of `size` bytes."""
+    """Measure latency and throughput of an open file of `size` bytes."""
     import mmap
     import random
 
@@ -425,7 +433,9 @@ def measure(handle: int, size: int) -> Json:
 
 
 def largest(path: str) -> Optional[Tuple[str, int]]:
-    """The path itself, or the largest regular file without holes among the first entries of it and its folders: (name, size)."""
+    """Return (name, size) of the path itself, or of the largest regular file without holes among the first
+    entries of its directories.
+    """
     best: Optional[Tuple[str, int]] = None
     todo, seen = [path], 0
     while todo and seen < ENTRIES:

@@ -22,14 +22,14 @@ MOST = 1 << 16  # bytes of one file; larger ones have readers of their own
 
 
 def not_exposed(text: str, rc: Optional[int] = None) -> Fault:
-    """The fault of something that this hardware, driver or kernel does not have."""
+    """Return the fault for something that this hardware, driver or kernel does not have."""
     return (
         {"fault": NOT_EXPOSED, "text": text} if rc is None else {"fault": NOT_EXPOSED, "text": text, "rc": rc}
     )
 
 
 def unread(text: str, rc: Optional[int] = None) -> Fault:
-    """The fault of something that could not be read."""
+    """Return the fault for something that could not be read."""
     return {"fault": UNREAD, "text": text} if rc is None else {"fault": UNREAD, "text": text, "rc": rc}
 
 
@@ -50,7 +50,7 @@ class Files:
         self.root = root.rstrip("/")
 
     def data(self, name: str, most: int = MOST) -> Union[bytes, Fault]:
-        """The first `most` bytes of a file, or its fault."""
+        """Return the first `most` bytes of a file, or its fault."""
         try:
             handle = os.open(self.root + name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as problem:
@@ -70,12 +70,12 @@ class Files:
             os.close(handle)
 
     def text(self, name: str, most: int = MOST) -> Union[str, Fault]:
-        """The content of a small text file without white space around it, or its fault."""
+        """Return the content of a small text file without surrounding white space, or its fault."""
         data = self.data(name, most)
         return data.decode("utf-8", "replace").strip() if isinstance(data, bytes) else data
 
     def number(self, name: str) -> Union[int, Fault]:
-        """The whole number (decimal, or hexadecimal with 0x) that is all a file holds, or its fault."""
+        """Return the integer in a file (decimal, or hexadecimal with 0x), or its fault."""
         text = self.text(name)
         if not isinstance(text, str):
             return text
@@ -106,7 +106,7 @@ class Files:
         return os.path.lexists(self.root + name)
 
     def real(self, name: str) -> Optional[str]:
-        """A path of the node with all links followed; None where that leads out of the root, or nowhere."""
+        """Return a path of the node with all links followed; None if that leads out of the root, or nowhere."""
         found = os.path.realpath(self.root + name)
         if not os.path.exists(found):
             return None

@@ -73,8 +73,8 @@ def installed(host: Host) -> List[Dict[str, Any]]:
 def _toolkit(host: Host, place: str) -> Any:
     """Return the version of a CUDA or ROCm toolkit from its own files."""
     try:
-        told = json.loads(host.text(f"{place}/version.json") or "null")
-        version = told["cuda"]["version"]
+        versions = json.loads(host.text(f"{place}/version.json") or "null")
+        version = versions["cuda"]["version"]
         return version if isinstance(version, str) else None
     except (OSError, ValueError, KeyError, TypeError):
         pass

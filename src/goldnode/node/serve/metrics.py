@@ -189,9 +189,9 @@ def _samples(
         {"mode": _text(state.get("mode"))},
         state.get("open") if isinstance(state.get("open"), bool) else None,
     )
-    told = state.get("told")
+    drain = state.get("told")
     if state:
-        yield "goldnode_drained", {}, isinstance(told, dict) and told.get("ours") is True
+        yield "goldnode_drained", {}, isinstance(drain, dict) and drain.get("ours") is True
     for gpu in _list(capture.get("gpus")):
         if isinstance(gpu, dict):
             yield from _gpu(gpu, mark)

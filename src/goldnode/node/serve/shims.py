@@ -15,9 +15,9 @@ SLURM = f"""#!/bin/sh
 # goldnode: Slurm's HealthCheckProgram, for classes with `gate: drain`. It always exits with 0, and logs its actions to slurmd's log.
 #
 # A bad verdict drains the node through goldnode's gate, at the check that finds it. The gate cannot report that checks have
-# stopped: then this program drains, and resumes when checks are made again and the gate is open. It drains no node that is drained already,
-# resumes only what it drained itself (the reason must still be its own, word for word), and does not drain a second time a node that a person
-# has resumed meanwhile.
+# stopped. In that case this program drains the node, and resumes it when checks run again and the gate is open. It does not drain a node that
+# is already drained, resumes only its own drain (the reason must be unchanged), and does not drain a node again that an administrator has
+# resumed.
 run=${{GOLDNODE_RUN:-/run/goldnode}} state=${{GOLDNODE_STATE:-/var/lib/goldnode}}
 memory=$state/slurm-health limit={current.LIMIT}
 
@@ -40,7 +40,7 @@ if [ -n "$late" ]; then
 else
     [ -e "$memory" ] || exit 0
     [ "$mode" != drain ] || [ -e "$run/pass" ] || exit 0
-    # While a run of goldnode has the node out of service it may be about to boot it.
+    # A run of goldnode that has the node out of service may be about to reboot it.
     [ -z "$(find "$state/drain.json" -mmin -1680 2>/dev/null)" ] || exit 0
 fi
 
@@ -77,7 +77,7 @@ exit 0
 """
 
 NPD = f"""#!/bin/sh
-# goldnode: a custom plugin of Kubernetes' node-problem-detector. Exit 0: no problem, 1: a problem, 2: not known; one line, at most 80 characters.
+# goldnode: a custom plugin of Kubernetes' node-problem-detector. Exit 0: no problem, 1: a problem, 2: unknown. Prints one line of at most 80 characters.
 # It reads files below GOLDNODE_RUN (/run/goldnode; in a pod, where the node's directory is mounted) and starts nothing that could hang.
 run=${{GOLDNODE_RUN:-/run/goldnode}} limit={current.LIMIT}
 

@@ -104,13 +104,15 @@ def enter(host: Host, document: Document, by: str) -> None:
                 _write(host, own)
             if left["whole"]:
                 have = {name: package["version"] for name, package in packages(host).items()}
-                host.write(_beside(left["class_digest"]), json.dumps(have, indent=0, sort_keys=True).encode())
+                host.write(
+                    _versions_file(left["class_digest"]), json.dumps(have, indent=0, sort_keys=True).encode()
+                )
         # A document that is applied again moves to the end of the index and stays marked as good.
         same = [row for row in known if row["class_digest"] == fresh["class_digest"]]
         known = [row for row in known if row not in same]
         known.append({**fresh, "good": bool(same and same[-1]["good"])})
     _write(host, document)
-    _keep(host, kept(known))
+    _keep(host, rows_to_keep(known))
 
 
 def mark(host: Host, document: Document, whole: bool = False, good: bool = False) -> None:
@@ -129,7 +131,7 @@ def mark(host: Host, document: Document, whole: bool = False, good: bool = False
         _keep(host, [*known[:-1], now])
 
 
-def kept(known: List[Json]) -> List[Json]:
+def rows_to_keep(known: List[Json]) -> List[Json]:
     """Return the rows to keep: the newest ones, and always the last good one before the row in force."""
     stay = known[-KEEP:]
     good = [row for row in known[:-1] if row["good"]]
@@ -214,7 +216,7 @@ def _file(name: str) -> str:
     return f"{PLACE}/{name.partition(':')[2]}.json"
 
 
-def _beside(class_digest: str) -> str:
+def _versions_file(class_digest: str) -> str:
     return f"{PLACE}/{class_digest.partition(':')[2]}.packages"
 
 
@@ -231,7 +233,7 @@ def _keep(host: Host, known: List[Json]) -> None:
     named = {
         INDEX,
         *(_file(row["document"]) for row in known),
-        *(_beside(row["class_digest"]) for row in known),
+        *(_versions_file(row["class_digest"]) for row in known),
     }
     for name in host.glob(PLACE, "*"):
         if name not in named:
@@ -252,7 +254,7 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
     from . import record as records
 
     record = records.read(host)
-    had = load_json(host, _beside(document["digest"]))
+    had = load_json(host, _versions_file(document["digest"]))
     wanted = {package["name"] for package in document["packages"]}
     # The document was never left complete. Use the package list of the document in force, as far as goldnode
     # installed those packages.
@@ -276,19 +278,21 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
     notes: List[Tuple[str, str]] = []
     if candidates:
         traces, seen.traces = seen.traces, needs.relations(host)
-        leave, told = removal.leaving(seen, {"brought": [name for name in candidates if name not in stay]})
+        leave, reasons = removal.leaving(seen, {"brought": [name for name in candidates if name not in stay]})
         seen.traces = traces
         notes = [
-            (note.subject, note.message) for note in told if note.subject == "packages.needed" and not stay
+            (note.subject, note.message) for note in reasons if note.subject == "packages.needed" and not stay
         ]
     blocked: Optional[str] = None
     if seen.boot.get("loader") == "grub" and not seen.container:
         for target in ("abstraction", "fs"):
-            said = host.run("grub-probe", f"--target={target}", "/boot/grub")
-            words = said.out.split()
+            reported = host.run("grub-probe", f"--target={target}", "/boot/grub")
+            words = reported.out.split()
             # GRUB writes only to plain partitions, and not to file systems with checksums (GRUB
             # manual, "Environment block").
-            if said.rc == 0 and (words if target == "abstraction" else set(words) & {"btrfs", "zfs", "f2fs"}):
+            if reported.rc == 0 and (
+                words if target == "abstraction" else set(words) & {"btrfs", "zfs", "f2fs"}
+            ):
                 blocked = " ".join(words)
     release = document["kernel"]["release"]
     if blocked and seen.running_kernel not in (None, release):

@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 Document: TypeAlias = "Mapping[str, Any]"
 LOCK = "/run/goldnode/engine.lock"
 PROGRESS = "/run/goldnode/progress"
-TOLD = 12  # lines
+EXPLAINING_LINES = 12  # lines
 
 
-def told(result: Result) -> str:
+def explaining_lines(result: Result) -> str:
     """Return the lines of an apt output that explain a failure.
 
     These are the last lines, preceded by the lines up to the first package that failed. Output of a
@@ -61,8 +61,8 @@ def told(result: Result) -> str:
     failed = next(
         (at for at, line in enumerate(lines) if line.startswith("dpkg: error processing")), len(lines)
     )
-    end = len(lines) - TOLD
-    first, after = max(0, min(failed + 2 - TOLD, end)), failed + 2
+    end = len(lines) - EXPLAINING_LINES
+    first, after = max(0, min(failed + 2 - EXPLAINING_LINES, end)), failed + 2
     return "\n".join([*lines[first:after], *(["…"] if after < end else []), *lines[max(after, end) :]])
 
 
@@ -85,7 +85,7 @@ class Applier:
         # All actions of this pass. Some handlers batch several of them, because starting their tool is slow.
         self.planned: List[Action] = []
         # Results of such a batch, which the remaining actions of the batch pick up.
-        self.told: Dict[Tuple[str, str], Dict[str, Any]] = {}
+        self.outcomes: Dict[Tuple[str, str], Dict[str, Any]] = {}
         self.handlers: Dict[str, Callable[[Action], Optional[str]]] = {
             "file.write": self.write_file,
             "file.remove": self.remove_file,
@@ -111,8 +111,8 @@ class Applier:
         """Apply one change. Return a message that goes beyond the action's own reason, or None."""
         # A file that goldnode shares with the administrator: record its content first, so that
         # a removal can restore it.
-        theirs = action.target.startswith("/etc/") and action.kind not in ("file.write", "file.unmerge")
-        if self.part != ABSENT and theirs and "content" in action.data:
+        foreign = action.target.startswith("/etc/") and action.kind not in ("file.write", "file.unmerge")
+        if self.part != ABSENT and foreign and "content" in action.data:
             records.before_merge(self.host, action.target, action.data["content"])
         return self.handlers[action.kind](action)
 
@@ -282,8 +282,8 @@ class Applier:
         # Purge the leftover configuration of packages that goldnode installed, for this stack or an earlier
         # one. Configuration that was left over before goldnode stays.
         record = records.read(self.host)
-        ours = {*action.data.get("purge", ()), *record.get("brought", ())} - set(record.get("residual", ()))
-        rest = [name for name in records.residual_states(self.host) if name in ours]
+        own = {*action.data.get("purge", ()), *record.get("brought", ())} - set(record.get("residual", ()))
+        rest = [name for name in records.residual_states(self.host) if name in own]
         if rest:
             removal.purge_configuration(self, rest)
         return "\n".join(action.data["lines"])
@@ -414,7 +414,7 @@ class Applier:
         records.write(self.host, record)
 
     def _apt_error(self, what: str, result: Result) -> NodeError:
-        text = f"{what}:\n{told(result)}"
+        text = f"{what}:\n{explaining_lines(result)}"
         driver = self.document.get("driver") or {}
         dkms = driver.get("dkms") if "dkms" in result.out + result.err else None
         log = modules.make_log(self, dkms["name"], driver["version"]) if dkms else ""
@@ -746,9 +746,9 @@ def settle(
         after = plan(host, document, applier.payloads)
         left = after.part(part)
     if left:
-        told = "".join(f"\n{row['kind']}: {row['told']}" for row in done if row["told"])
+        details = "".join(f"\n{row['kind']}: {row['told']}" for row in done if row["told"])
         raise PartError(
-            f"still different after it was applied: {'; '.join(action.line() for action in left)}{told}",
+            f"still different after it was applied: {'; '.join(action.line() for action in left)}{details}",
             done,
             [],
         )

@@ -43,7 +43,7 @@ class Writer(Protocol):
     say: Callable[[str], None]
     apt: Tuple[str, ...]
     planned: List[Action]
-    told: Dict[Tuple[str, str], Dict[str, Any]]
+    outcomes: Dict[Tuple[str, str], Dict[str, Any]]
 
     def link(self, action: Action) -> None:
         """Make the symbolic link of an action."""

@@ -39,7 +39,7 @@ OPTIONS = ("-o", f"DPkg::Path={PLACE}:/usr/sbin:/usr/bin:/sbin:/bin")
 # With DPKG_MAINTSCRIPT_PACKAGE set, a lone -u only activates the trigger. That is cheap, and dpkg calls the
 # wrapper again when it processes the trigger.
 TEXT = f"""#!/bin/sh
-# goldnode: packages that are installed together get one initramfs, made when all of them are there
+# goldnode: build one initramfs after all packages of a transaction are installed
 case " $* " in
 *" -u "*)
     if [ -z "${{DPKG_MAINTSCRIPT_PACKAGE:-}}" ] || [ $# != 1 ]; then
@@ -81,7 +81,7 @@ def settle(host: Host, say: Callable[[str], None], family: Sequence[str] = ()) -
     before = shaping.configuration(host) if asked else None
     made: List[str] = []
     for arguments in asked:
-        releases = meant(host, arguments)
+        releases = rebuilt_kernels(host, arguments)
         try:
             if arguments == "-u" and newest_is_fresh(host):
                 made += releases
@@ -108,7 +108,7 @@ def settle(host: Host, say: Callable[[str], None], family: Sequence[str] = ()) -
     forget(host)
 
 
-def meant(host: Host, arguments: str) -> List[str]:
+def rebuilt_kernels(host: Host, arguments: str) -> List[str]:
     """Return the kernels whose initramfs update-initramfs(8) rebuilds for these arguments.
 
     Empty if goldnode does not understand the arguments.

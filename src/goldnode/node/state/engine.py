@@ -14,6 +14,7 @@ from .domains import (
     apt,
     driver,
     files,
+    follow,
     kernel,
     modules,
     packages,
@@ -39,7 +40,7 @@ Document: TypeAlias = "Mapping[str, Any]"
 
 # Domains with the complete domain interface. The other modules above depend on each other through the one
 # package transaction, so the engine calls their functions by name.
-DOMAINS: Tuple[Domain, ...] = (modules, runtime, policy, tuning, units, serve, slots)
+DOMAINS: Tuple[Domain, ...] = (modules, runtime, policy, tuning, units, serve, follow, slots)
 
 
 def difference(
@@ -156,7 +157,7 @@ def judge(
     )
 
 
-def look(host: Host, document: Document, back: bool = False) -> Observed:
+def observed(host: Host, document: Document, back: bool = False) -> Observed:
     """Collect all facts for a plan or a verdict: :func:`observe`, and the facts of each domain. Reads only.
 
     `back` adds the facts for a rollback.
@@ -190,7 +191,7 @@ def plan(
     back = bool((payloads or {}).get("back"))
 
     def now() -> Plan:
-        seen = look(host, document, back)
+        seen = observed(host, document, back)
         found = judge(document, seen, payloads or {}, phases)
         if not found.actions:
             return found

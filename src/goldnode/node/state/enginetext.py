@@ -223,11 +223,11 @@ def containerd_drop_in(
         base = document.get("plugins", {}).get(CRI[version], base)
     known = base.get("containerd", {})
     runtimes = known.get("runtimes", {})
-    ours: Dict[str, Any] = {"containerd": {"runtimes": {}}}
+    drop_in: Dict[str, Any] = {"containerd": {"runtimes": {}}}
     runc = runtimes.get("runc", {})
     if not runc and known.get("default_runtime_name", "runc") == "runc":
         # containerd drops its built-in runc entry as soon as a table names any other runtime.
-        ours["containerd"]["runtimes"]["runc"] = {"runtime_type": "io.containerd.runc.v2"}
+        drop_in["containerd"]["runtimes"]["runc"] = {"runtime_type": "io.containerd.runc.v2"}
     if program is not None:
         have = runtimes.get("nvidia", {}).get("options", {}).get("BinaryName", program)
         if have.rpartition("/")[2] != program.rpartition("/")[2]:
@@ -239,24 +239,24 @@ def containerd_drop_in(
             "BinaryName": have,
         }
         kind = runtimes.get("nvidia", {}).get("runtime_type", "io.containerd.runc.v2")
-        ours["containerd"]["runtimes"]["nvidia"] = {"runtime_type": kind, "options": options}
+        drop_in["containerd"]["runtimes"]["nvidia"] = {"runtime_type": kind, "options": options}
         if default:
             if known.get("default_runtime_name", "runc") not in ("runc", "nvidia"):
                 raise ConflictError(
                     f'default_runtime_name is "{known["default_runtime_name"]}", want "nvidia"'
                 )
-            ours["containerd"]["default_runtime_name"] = "nvidia"
+            drop_in["containerd"]["default_runtime_name"] = "nvidia"
     if cdi:
         if base.get("enable_cdi") is False:
             raise ConflictError("enable_cdi is false, want true")
-        ours["enable_cdi"] = True
-    merged = deep(base, ours)
+        drop_in["enable_cdi"] = True
+    merged = deep(base, drop_in)
     return f"{HEAD}version = {version}\n" + write_toml({"plugins": {CRI[version]: merged}})
 
 
 HEAD = (
-    "# Written by goldnode: the CRI table of config.toml with the GPU runtime merged in, made anew "
-    "when config.toml changes.\n"
+    "# Written by goldnode: the CRI table of config.toml with the GPU runtime. "
+    "It is regenerated when config.toml changes.\n"
 )
 MARK = "# inserted by goldnode"
 _IMPORTS = r"(?m)^imports[ \t]*=[ \t]*\["

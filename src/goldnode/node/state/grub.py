@@ -170,18 +170,20 @@ def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Gr
     if not script.menu:
         return GrubChoice(None, via, wanted or None, None, False, "grub.cfg has no menu entry" + note)
     if not wanted:
-        said = f"grubenv has no {via}" if via.endswith("_entry") else "grub.cfg sets no default"
-        said += ": the first entry boots"
+        reported = f"grubenv has no {via}" if via.endswith("_entry") else "grub.cfg sets no default"
+        reported += ": the first entry boots"
     else:
-        said = f'grub.cfg sets default "{wanted}"' if via == "default" else f'grubenv has {via}="{wanted}"'
+        reported = (
+            f'grub.cfg sets default "{wanted}"' if via == "default" else f'grubenv has {via}="{wanted}"'
+        )
     entry, fallback = _walk(script.menu, wanted)
     if fallback:
-        said += ", which is not in the menu: GRUB falls back to the first entry"
+        reported += ", which is not in the menu: GRUB falls back to the first entry"
     if entry is None:
-        said += ", which leads to no entry or to one that this file alone does not decide"
+        reported += ", which leads to no entry or to one that this file alone does not decide"
     elif entry.release is None:
-        said += f': entry "{entry.title_path}" names no kernel release'
-    return GrubChoice(entry.release if entry else None, via, wanted or None, entry, fallback, said + note)
+        reported += f': entry "{entry.title_path}" names no kernel release'
+    return GrubChoice(entry.release if entry else None, via, wanted or None, entry, fallback, reported + note)
 
 
 def _walk(menu: List["_Node"], wanted: str) -> Tuple[Optional[GrubEntry], bool]:
@@ -393,7 +395,7 @@ def _assigns(text: str) -> bool:
     return bool(equal) and name[:1] in _FIRST and _NAME.issuperset(name)
 
 
-def _plain(word: Optional[_Word]) -> Optional[str]:
+def _literal(word: Optional[_Word]) -> Optional[str]:
     """Return the text of a word without quotes and variables.
 
     Only such a word can be a keyword or a brace.
@@ -417,7 +419,7 @@ class _Parser:
         opened = self.tokens[min(self.at, len(self.tokens) - 1)][0] if self.tokens else 1
         while self.at < len(self.tokens):
             line, word = self.tokens[self.at]
-            key = _plain(word)
+            key = _literal(word)
             if word is None:
                 self.at += 1
             elif key in ends:
@@ -439,7 +441,7 @@ class _Parser:
                 condition = self.statements("then")
                 self.at += 1
                 branches.append((condition, self.statements("elif", "else", "fi")))
-                key = _plain(self.tokens[self.at][1])
+                key = _literal(self.tokens[self.at][1])
             if key == "else":
                 self.at += 1
                 otherwise = self.statements("fi")
@@ -458,16 +460,16 @@ class _Parser:
         while self.at < len(self.tokens) and self.tokens[self.at][1] is not None:
             word = self.tokens[self.at][1] or []
             self.at += 1
-            if _plain(word) == "{":
+            if _literal(word) == "{":
                 block = self.statements("}")
                 self.at += 1
                 break
-            if _plain(word) == "}":
+            if _literal(word) == "}":
                 self.at -= 1
                 break
             words.append(word)
         if key == "function" and block is not None and len(words) == 2:
-            self.functions[_plain(words[1]) or ""] = block
+            self.functions[_literal(words[1]) or ""] = block
             return _Loop([])
         if not words:
             raise GrubError(f"grub.cfg:{line}: a block that belongs to nothing")
@@ -559,7 +561,7 @@ class _Script:
         return None if unknown else status
 
     def command(self, command: _Command) -> Optional[bool]:
-        raw = command.words[1:] if _plain(command.words[0]) == "set" else command.words
+        raw = command.words[1:] if _literal(command.words[0]) == "set" else command.words
         first = self.expand(command.words[0])
         if (
             raw
@@ -721,7 +723,7 @@ def _linux_lines(statements: List[_Statement]) -> List[List[_Word]]:
     found: List[List[_Word]] = []
     for statement in statements:
         if isinstance(statement, _Command):
-            if _plain(statement.words[0]) in _LINUX:
+            if _literal(statement.words[0]) in _LINUX:
                 found.append(statement.words)
         elif isinstance(statement, _Loop):
             found += _linux_lines(statement.body)

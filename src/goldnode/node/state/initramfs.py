@@ -119,10 +119,10 @@ def _through(
     path: str, program: str, image: IO[bytes], listing: Listing, want: Callable[[str], bool]
 ) -> None:
     """Unpack the rest of the image with a program, which reads the file itself from the current position."""
-    with tempfile.TemporaryFile() as said, Path(path).open("rb", buffering=0) as source:
+    with tempfile.TemporaryFile() as reported, Path(path).open("rb", buffering=0) as source:
         source.seek(image.tell())
         try:
-            child = subprocess.Popen([program, "-dc"], stdin=source, stdout=subprocess.PIPE, stderr=said)
+            child = subprocess.Popen([program, "-dc"], stdin=source, stdout=subprocess.PIPE, stderr=reported)
         except FileNotFoundError:
             raise InitramfsError(
                 f"{path}: compressed with {program}, which is not installed. Install the package {program}"
@@ -138,8 +138,8 @@ def _through(
         status = child.wait()
         if broken is None and status == 0:
             return
-        said.seek(0)
-        words = said.read(2000).decode("utf-8", "replace").strip().splitlines()
+        reported.seek(0)
+        words = reported.read(2000).decode("utf-8", "replace").strip().splitlines()
         if status > 0 or words:
             why = words[-1] if words else f"exit status {status}"
             raise InitramfsError(

@@ -127,6 +127,7 @@ _ROWS: Tuple[Kind, ...] = (
     ),
     Kind("units.loaded", SOFTWARE, DEGRADED, None, "systemd has loaded goldnode's units as they are on disk"),
     Kind("watch.timer", SOFTWARE, DEGRADED, None, "the timer of the health check is active"),
+    Kind("follow.timer", SOFTWARE, DEGRADED, None, "the timer by which the node follows its channel is active"),
     Kind("serve.socket", SOFTWARE, DEGRADED, None, "the metrics endpoint listens on its address"),
     Kind(
         "service.active", SOFTWARE, DEGRADED, NODE,

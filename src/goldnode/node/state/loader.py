@@ -162,12 +162,12 @@ def ordered(entries: Sequence[LoaderEntry]) -> List[LoaderEntry]:
     def place(entry: LoaderEntry) -> Tuple[object, ...]:
         # The Specification orders entries with a sort key before those without one.
         key = entry.fields.get("sort-key")
-        kept = (
+        position = (
             (key, entry.fields.get("machine-id", ""), _Newest(entry.fields.get("version", "")))
             if key
             else ("", "", _Newest(""))
         )
-        return (entry.bad, key is None, *kept, _Newest(entry.id), -(entry.left or 0), entry.done or 0)
+        return (entry.bad, key is None, *position, _Newest(entry.id), -(entry.left or 0), entry.done or 0)
 
     return sorted(entries, key=place)
 
@@ -203,8 +203,8 @@ def choose(
             return LoaderChoice(None, via, f"{via} is {wish}, which is no entry of a kernel")
     if not menu:
         return LoaderChoice(None, "first", "there is no entry with a kernel")
-    said = f"loader.conf's default {config} is no entry: " if config else ""
-    return LoaderChoice(menu[0], "first", f"{said}the first entry {menu[0].file}")
+    reported = f"loader.conf's default {config} is no entry: " if config else ""
+    return LoaderChoice(menu[0], "first", f"{reported}the first entry {menu[0].file}")
 
 
 # -- reading

@@ -69,11 +69,11 @@ def remedy(item: str, modes: Sequence[Mode]) -> Optional[Remedy]:
     if spoiled:
         texts.append(
             f"Run site.yml, or {apply}, before any reboot or GPU reset: "
-            f"it sets the pending {name} mode back ({_said(spoiled)}), and needs no reboot."
+            f"it sets the pending {name} mode back ({_mode_list(spoiled)}), and needs no reboot."
         )
     if wrong:
         texts.append(
-            f"{'It also' if spoiled else f'Run site.yml, or {apply}: it'} switches {name} ({_said(wrong)})."
+            f"{'It also' if spoiled else f'Run site.yml, or {apply}: it'} switches {name} ({_mode_list(wrong)})."
         )
     if spoiled or wrong:
         steps.append(POLICY)
@@ -118,7 +118,7 @@ def open_remedy(item: str, mode: Mode) -> Remedy:
     )
 
 
-def _said(modes: Sequence[Mode]) -> str:
+def _mode_list(modes: Sequence[Mode]) -> str:
     return "; ".join(_grouped(modes, lambda mode: bool(mode.declared)))
 
 

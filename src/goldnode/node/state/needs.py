@@ -20,7 +20,9 @@ def relations(host: Host) -> Json:
     `depends` includes Pre-Depends.
     """
     fields = "${Package}\t${db:Status-Status}\t${Pre-Depends}, ${Depends}\t${Provides}\n"
-    said = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields).out
+    reported = (
+        Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields).out
+    )
     depends: Dict[str, List[List[str]]] = {}
     provides: Dict[str, List[str]] = {}
 
@@ -28,7 +30,7 @@ def relations(host: Host) -> Json:
         # Drop version restrictions and architecture qualifiers.
         return [re.split(r"[\s(:\[]", item.strip())[0] for item in text.split(separator) if item.strip()]
 
-    for line in said.splitlines():
+    for line in reported.splitlines():
         name, state, needs, gives = line.split("\t")
         if state != "not-installed" and state != "config-files":
             depends.setdefault(name, []).extend(

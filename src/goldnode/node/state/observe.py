@@ -74,6 +74,7 @@ LINKS = (
     "/etc/systemd/system/multi-user.target.wants/goldnode-policy.service",
     "/etc/systemd/system/multi-user.target.wants/goldnode-mps.service",
     "/etc/systemd/system/timers.target.wants/goldnode-watch.timer",
+    "/etc/systemd/system/timers.target.wants/goldnode-follow.timer",
     "/etc/systemd/system/sockets.target.wants/goldnode-serve.socket",
     "/etc/systemd/system/multi-user.target.wants/goldnode-events.service",
     "/etc/systemd/system/boot-complete.target.requires/goldnode-good.service",
@@ -183,13 +184,15 @@ def left_over(host: Host, replaced: List[str], seen: Observed) -> List[str]:
     exception: goldnode itself names them.
     """
     record = (load_json(host, RECORD) or {}) if replaced else {}
-    brought, held = set(record.get("brought", ())), {*record.get("held", ()), *record.get("was_held", ())}
+    installed, held = set(record.get("brought", ())), {*record.get("held", ()), *record.get("was_held", ())}
     # This lock does not list the headers of kernels of earlier locks.
     named = {*replaced, *(name for name in held if builds_modules(name))}
-    ours = {
-        name for name in named & brought if name in seen.packages and (name in seen.automatic or name in held)
+    own = {
+        name
+        for name in named & installed
+        if name in seen.packages and (name in seen.automatic or name in held)
     }
-    return sorted(unneeded(ours, seen.packages, relations(host))[0]) if ours else []
+    return sorted(unneeded(own, seen.packages, relations(host))[0]) if own else []
 
 
 def key_fingerprints(data: bytes) -> List[str]:
@@ -205,11 +208,11 @@ def os_release(text: str) -> Dict[str, str]:
     values = dict(
         line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#")
     )
-    plain = {key: value.strip().strip("\"'") for key, value in values.items()}
+    unquoted = {key: value.strip().strip("\"'") for key, value in values.items()}
     return {
-        "id": plain.get("ID", ""),
-        "version": plain.get("VERSION_ID", ""),
-        "codename": plain.get("VERSION_CODENAME", ""),
+        "id": unquoted.get("ID", ""),
+        "version": unquoted.get("VERSION_ID", ""),
+        "codename": unquoted.get("VERSION_CODENAME", ""),
     }
 
 
@@ -307,7 +310,7 @@ def managed_files(host: Host) -> Dict[str, Optional[Json]]:
         for name in (
             host.glob(directory, pattern) if set(pattern) & set("*?[") else [f"{directory}/{pattern}"]
         ):
-            found, data = host.plain_file(name)
+            found, data = host.regular_file(name)
             if found is not None:
                 row = owners.row(host, name, found)
                 content = (
@@ -437,12 +440,14 @@ def apt_pins(host: Host) -> List[Json]:
     # A package may ship its pins, as NVIDIA's pinning packages do. If the class installs that package, the
     # pins do not contradict it.
     files = sorted({str(row["file"]) for row in rows})
-    said = (
+    reported = (
         Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-S", *files).out
         if files
         else ""
     )
-    owners = {line.rpartition(": ")[2]: line.partition(":")[0] for line in said.splitlines() if ": " in line}
+    owners = {
+        line.rpartition(": ")[2]: line.partition(":")[0] for line in reported.splitlines() if ": " in line
+    }
     return [{**row, "owner": owners.get(str(row["file"]))} for row in rows]
 
 

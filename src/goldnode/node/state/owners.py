@@ -312,8 +312,8 @@ def notes(seen: Observed) -> List[Note]:
 
 
 def _listed(rows: Mapping[str, Json]) -> str:
-    told = [f"{path}: {', '.join(exposed(have))}" for path, have in sorted(rows.items())]
-    return "; ".join(told[:SHOWN]) + (" …" if len(told) > SHOWN else "")
+    items = [f"{path}: {', '.join(exposed(have))}" for path, have in sorted(rows.items())]
+    return "; ".join(items[:SHOWN]) + (" …" if len(items) > SHOWN else "")
 
 
 # -- findings of the check

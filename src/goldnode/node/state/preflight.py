@@ -182,14 +182,14 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
     unsigned = [driver["module"]] if driver and not driver.get("in_tree") and not driver.get("signed") else []
     # Packages whose modules share the driver's signature: no package of their own, or
     # the driver's prebuilt one.
-    ours = (
+    own = (
         None,
         driver.get("package"),
     )
     unsigned += [
         row["name"]
         for row in document.get("modules") or ()
-        if row["dkms"] or (row["package"] in ours and not driver.get("signed"))
+        if row["dkms"] or (row["package"] in own and not driver.get("signed"))
     ]
     if seen.secure_boot and unsigned:
         found.append(

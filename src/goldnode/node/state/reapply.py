@@ -11,7 +11,7 @@ from ..host import Host
 from . import preflight
 from .apply import Applier, alone
 from .domains import policy, tuning
-from .engine import difference, look
+from .engine import difference, observed
 from .finding import Finding
 from .model import BOOT, DEVICE, Action, NodeError, Observed
 from .observe import observe_use
@@ -66,7 +66,7 @@ def reapply(host: Host, document: Document, say: Callable[[str], None]) -> Tuple
 
 def outstanding(host: Host, document: Document) -> Tuple[Observed, List[Action]]:
     """Return the observed state, and the actions of both parts that a running system needs."""
-    seen = look(host, document)
+    seen = observed(host, document)
     if any(action.part in PARTS for action in difference(document, seen, {}, (BOOT, DEVICE))[0]):
         observe_use(host, document, seen)  # changes that would disturb GPU users must wait
     actions, _, _ = difference(document, seen, {}, (BOOT, DEVICE))

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 # Directories that goldnode may create. Those that existed before goldnode stay even when they are empty.
-_BESIDE = (
+_DIRECTORIES = (
     {directory for directory, _ in MANAGED} | {os.path.dirname(name) for name in LINKS} | {"/etc/docker"}
 )
-PLACES = tuple(sorted(_BESIDE | {os.path.dirname(name) for name in _BESIDE}))
+PLACES = tuple(sorted(_DIRECTORIES | {os.path.dirname(name) for name in _DIRECTORIES}))
 
 
 def read(host: Host) -> Json:
@@ -95,16 +95,16 @@ def extended_record(
         name for name, package in have.items() if package["state"] not in ("config-files", "not-installed")
     }
     # An earlier run may have been interrupted before it installed these.
-    brought: Set[str] = set(record.get("brought", ())) & (here | set(residual))
+    installed: Set[str] = set(record.get("brought", ())) & (here | set(residual))
     was: Dict[str, Dict[str, str]] = dict(record.get("was", {}))
     removed: Dict[str, str] = dict(record.get("removed", {}))
     left: Set[str] = set(record.get("residual", ()))
     for name, version in re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+)", simulated, re.MULTILINE):
         removed.pop(name, None)
         if name not in here:
-            brought.add(name)
+            installed.add(name)
             left |= {name} & set(residual)
-        elif name not in brought and have[name]["version"] != version:
+        elif name not in installed and have[name]["version"] != version:
             # Over several updates, `from` stays the version before goldnode.
             was[name] = {
                 "from": was[name]["from"] if name in was else str(have[name]["version"]),
@@ -112,13 +112,13 @@ def extended_record(
             }
     for name in removed_by(simulated):
         # A package that goldnode itself installed needs no restoring.
-        if name not in brought and name in have:
+        if name not in installed and name in have:
             removed[name] = was.pop(name, {}).get("from", str(have[name]["version"]))
-    marks = set(record.get("automatic", ())) | ((set(named) & set(auto)) - brought)
+    marks = set(record.get("automatic", ())) | ((set(named) & set(auto)) - installed)
     # apt marks packages that are requested by name as manual; remember those that were automatic.
     return {
         **record,
-        "brought": sorted(brought),
+        "brought": sorted(installed),
         "was": was,
         "removed": removed,
         "residual": sorted(left),
@@ -152,8 +152,8 @@ def unmerge(before: Any, after: Any, now: Any) -> Any:
     if isinstance(after, list) and isinstance(now, list) and now != after:
         old_items = before if isinstance(before, list) else []
         added = [item for item in after if item not in old_items]
-        kept = [item for item in now if item not in added]
-        return kept if kept or isinstance(before, list) else None
+        remaining = [item for item in now if item not in added]
+        return remaining if remaining or isinstance(before, list) else None
     return before if now == after else now
 
 
@@ -240,14 +240,12 @@ def unmerged_lines(before: List[str], after: List[str], now: List[str]) -> str:
     for kind, old_from, old_to, new_from, new_to in difflib.SequenceMatcher(
         None, before, after, False
     ).get_opcodes():
-        ours = after[new_from:new_to]
-        if kind == "equal" or not ours:
+        own = after[new_from:new_to]
+        if kind == "equal" or not own:
             continue
         # Runs of lines are restored in order, so search after the last one.
-        places = [
-            at for at in range(start, len(result) - len(ours) + 1) if result[at : at + len(ours)] == ours
-        ]
+        places = [at for at in range(start, len(result) - len(own) + 1) if result[at : at + len(own)] == own]
         if places:
-            result[places[0] : places[0] + len(ours)] = before[old_from:old_to]
+            result[places[0] : places[0] + len(own)] = before[old_from:old_to]
             start = places[0] + old_to - old_from
     return "".join(result)

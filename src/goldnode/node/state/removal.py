@@ -111,7 +111,7 @@ def observe_traces(host: Host, document: Optional[Document], record: Mapping[str
     * unfiled: [modules that are loaded without a file on disk]
     """
     seen = observe(host, completed(document), keep=False)
-    brought = list(record.get("brought", ()))
+    installed = list(record.get("brought", ()))
     directories = {
         name: sorted(os.listdir(host.located(name))) for name in records.PLACES if host.is_dir(name)
     }
@@ -135,9 +135,9 @@ def observe_traces(host: Host, document: Optional[Document], record: Mapping[str
             for name in ("nvidia", "amdgpu")
             if name in seen.loaded and modinfo(host, str(seen.running_kernel), name) is None
         ],
-        "residual": records.residual_states(host) if brought else [],
+        "residual": records.residual_states(host) if installed else [],
         "offered": offered(host, list(record.get("was", {}))),
-        **(relations(host) if brought else {"depends": {}, "provides": {}}),
+        **(relations(host) if installed else {"depends": {}, "provides": {}}),
     }
     seen.traces = traces
     target = way_home(seen, record)
@@ -175,8 +175,8 @@ def packaged(host: Host, directories: Iterable[str]) -> List[str]:
     names = list(directories)
     if not names:
         return []
-    said = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-S", *names).out
-    return sorted({line.rpartition(": ")[2] for line in said.splitlines() if ": " in line})
+    reported = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-S", *names).out
+    return sorted({line.rpartition(": ")[2] for line in reported.splitlines() if ": " in line})
 
 
 def offered(host: Host, names: Sequence[str]) -> Dict[str, List[str]]:
@@ -202,9 +202,9 @@ def removal(
 
     Each of `domains` may have a function ``absent(document, seen, record)`` that returns further actions.
     """
-    leave, told = leaving(seen, record)
+    leave, reasons = leaving(seen, record)
     waiting = pending(seen, record)
-    notes = told + unknown(document, seen, record) + staying(seen, record, leave)
+    notes = reasons + unknown(document, seen, record) + staying(seen, record, leave)
     actions = stop(seen) + open_gate(seen)
     merged, refusals = unmerge(seen, record)
     actions += merged + relink(seen, record)
@@ -349,7 +349,7 @@ def unmerge(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[Action], Li
         if now is None:
             continue
         try:
-            text = runtime.without_ours(path, texts, now)
+            text = runtime.without_own_settings(path, texts, now)
         except ValueError as problem:
             refusals.append(
                 Refusal(
@@ -408,12 +408,12 @@ def relink(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
 def release(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Action]:
     """Return actions that release goldnode's holds, and restore holds from before goldnode."""
     before = set((record.get("first") or {}).get("holds", ()))
-    ours = set(record.get("held", ()))
+    own = set(record.get("held", ()))
     if not record and document:  # an older goldnode held the whole set and had no record
-        ours |= {package["name"] for package in document.get("packages", ())} | set(document.get("fence", ()))
+        own |= {package["name"] for package in document.get("packages", ())} | set(document.get("fence", ()))
     held = {name for name, package in seen.packages.items() if package["hold"]}
     actions = []
-    names = sorted((ours & held) - before)
+    names = sorted((own & held) - before)
     if names:
         text = "".join(f"hold {name}\n" for name in names)
         why = f"{len(names)} packages are on hold for goldnode's stack alone"
@@ -447,7 +447,7 @@ def release(document: Optional[Document], seen: Observed, record: Mapping[str, A
 # -- kernels
 
 
-def kernels_brought(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]:
+def installed_kernels(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]:
     """Return package -> release for every installed kernel package that goldnode installed."""
     found = {name: kernel_release(name) for name in record.get("brought", ()) if name in seen.packages}
     return {name: release for name, release in found.items() if release}
@@ -458,11 +458,11 @@ def way_home(seen: Observed, record: Mapping[str, Any]) -> Optional[str]:
 
     This is the kernel that ran before goldnode, otherwise the newest one that goldnode did not install.
     """
-    ours = set(kernels_brought(seen, record).values())
+    own = set(installed_kernels(seen, record).values())
     others = [
         name
         for name in seen.kernels
-        if name not in ours and "error" not in seen.initramfs.get(name, {"error": "none"})
+        if name not in own and "error" not in seen.initramfs.get(name, {"error": "none"})
     ]
     if not others:
         return None
@@ -473,17 +473,17 @@ def way_home(seen: Observed, record: Mapping[str, Any]) -> Optional[str]:
     return str(first) if first in others else newest
 
 
-def kept_kernels(seen: Observed, record: Mapping[str, Any]) -> List[str]:
+def kernels_to_keep(seen: Observed, record: Mapping[str, Any]) -> List[str]:
     """Return goldnode's kernel packages that must stay for now.
 
     These are those of the running kernel, or all if no other kernel is installed.
     """
-    ours = kernels_brought(seen, record)
+    own = installed_kernels(seen, record)
     if seen.container:
         return []
     if way_home(seen, record) is None:
-        return sorted(ours)
-    return sorted(name for name, release in ours.items() if release == seen.running_kernel)
+        return sorted(own)
+    return sorted(name for name, release in own.items() if release == seen.running_kernel)
 
 
 def pending(seen: Observed, record: Mapping[str, Any]) -> List[Waiting]:
@@ -497,7 +497,7 @@ def pending(seen: Observed, record: Mapping[str, Any]) -> List[Waiting]:
             name,
             f"the class's kernel still runs; it leaves in a run after {target} has been booted",
         )
-        for name in kept_kernels(seen, record)
+        for name in kernels_to_keep(seen, record)
     ]
 
 
@@ -523,9 +523,9 @@ def next_boot(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
 
 def leaving(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[str], List[Note]]:
     """Return the packages to remove: those that goldnode installed and that no remaining package needs."""
-    brought = {name for name in record.get("brought", ()) if name in seen.packages}
-    keep = set(kept_kernels(seen, record))
-    leave = brought - keep
+    installed = {name for name in record.get("brought", ()) if name in seen.packages}
+    keep = set(kernels_to_keep(seen, record))
+    leave = installed - keep
     notes = []
     only = way_home(seen, record) is None
     if keep and only:
@@ -566,11 +566,11 @@ def unknown(document: Optional[Document], seen: Observed, record: Mapping[str, A
     """
     if not document or "first" in record:
         return []
-    brought = set(record.get("brought", ()))
+    installed = set(record.get("brought", ()))
     names = sorted(
         package["name"] for package in document.get("packages", ()) if package["name"] in seen.packages
     )
-    names = [name for name in names if name not in brought]
+    names = [name for name in names if name not in installed]
     if not names:
         return []
     text = (
@@ -731,14 +731,14 @@ def apt_marks(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -
 def empty_directories(seen: Observed, record: Mapping[str, Any], gone: Set[str]) -> List[Action]:
     """Return actions that remove goldnode's directories that are empty once its files are gone."""
     first = record.get("first") or {}
-    kept = {*first.get("directories", ()), *seen.traces.get("packaged", ()), *OWN}
+    needed = {*first.get("directories", ()), *seen.traces.get("packaged", ()), *OWN}
     actions = []
     removed = set(gone)
     found = seen.traces.get("directories", {})
     # Deepest first, so that a parent counts as empty once its subdirectories are removed.
     for name in sorted(found, key=lambda path: (-path.count("/"), path)):
         # Without a record of the original directories, only remove those named after goldnode.
-        if name in kept or not ("first" in record or "goldnode" in name):
+        if name in needed or not ("first" in record or "goldnode" in name):
             continue
         if all(f"{name}/{entry}" in removed for entry in found[name]):
             removed.add(name)

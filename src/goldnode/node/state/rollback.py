@@ -14,7 +14,7 @@ import tempfile
 from ..host import Host, Json
 from . import applied
 from .domains import apt
-from .engine import look, plan
+from .engine import observed, plan
 from .model import NodeError, Plan, Refusal
 from .removal import own_document
 
@@ -120,7 +120,7 @@ def _isolated(host: Host, document: Document, place: str) -> List[str]:
 
     It has the node's own sources, and the archives of the document instead of the current ones.
     """
-    seen = look(host, document)
+    seen = observed(host, document)
     only = bool(document.get("site", {}).get("only"))
     for name in ("sources", "preferences", "lists/partial", "cache/archives/partial"):
         os.makedirs(f"{place}/{name}")

@@ -157,7 +157,7 @@ def _hashed(real: str) -> str:
 
 
 def _walk(host: Host, place: str) -> Iterator[str]:
-    """Return the paths below a directory in order, without PASSING.
+    """Yield the paths below a directory in order, without PASSING.
 
     A link to a directory (/bin) yields nothing: its target is listed under its own path.
     """
@@ -188,7 +188,7 @@ def _file(host: Host, path: str) -> str:
 
 
 def _contents(host: Host, inside: Sequence[str], release: str) -> Iterator[str]:
-    """Return the node's files that are in the image. Modules are uncompressed there, so try each suffix."""
+    """Yield the node's files that are in the image. Modules are uncompressed there, so try each suffix."""
     for name in sorted(inside):
         path = f"/{name}"
         base = name.rpartition("/")[2]
@@ -202,7 +202,7 @@ def _contents(host: Host, inside: Sequence[str], release: str) -> Iterator[str]:
 
 
 def _modules(host: Host, release: str, inside: Set[str]) -> Iterator[str]:
-    """Return the kernel's own modules, and the dependencies of those in the image (modules.dep(5))."""
+    """Yield the kernel's own modules, and the dependencies of those in the image (modules.dep(5))."""
     found = []
     for line in (host.text(f"/lib/modules/{release}/modules.dep") or "").splitlines():
         path = line.partition(":")[0]
@@ -219,7 +219,7 @@ def _modules(host: Host, release: str, inside: Set[str]) -> Iterator[str]:
 
 
 def _firmware(host: Host, release: str, wanted: Iterable[str]) -> Iterator[str]:
-    """Return the requested firmware files, each with the paths at which it is installed."""
+    """Yield the requested firmware files, each with the paths at which it is installed."""
     for name in sorted(set(filter(None, wanted))):
         there = [
             f"{place}{inner}{packed}"

@@ -13,7 +13,7 @@ from ..host import Host
 from ..probe import CAPTURE
 from ..state.model import NodeError
 from . import deltas
-from .rules import as_list, as_map, plain
+from .rules import as_list, as_map, sanitized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,12 +47,15 @@ def arguments(parser: Any) -> None:
 
 
 def run(host: Host, options: Any) -> int:
-    """Settle what was asked for; returns 0. Raises NodeError where nothing is kept, or what is kept cannot be used."""
+    """Settle the requested items.
+
+    Return 0. Raises NodeError if there is no state, or if it cannot be used.
+    """
     if not options.by.strip() or not options.reason.strip():
         raise NodeError("--by and --reason say who settles it, and why: neither is empty.")
     capture = _capture(host)
     memory, fault = deltas.load(host, capture)
-    left = host.exists(deltas.SET_ASIDE)
+    left = host.exists(deltas.DAMAGED)
     if fault is not None and not fnmatchcase("memory.state", options.id):
         raise NodeError(
             f"{deltas.MEMORY} cannot be used: {fault}. Run `goldnode-node check`, which moves it away."
@@ -61,18 +64,20 @@ def run(host: Host, options: Any) -> int:
         raise NodeError(f"nothing is kept in {deltas.MEMORY} yet. Run `goldnode-node check` first.")
     done = []
     if left and fnmatchcase("memory.state", options.id):
-        host.remove(deltas.SET_ASIDE)
+        host.remove(deltas.DAMAGED)
         done.append("memory.state")
     if memory:
         done += settle(memory, capture, options.id, options.subject)
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         row: Dict[str, Any] = {
-            "by": plain(options.by, 80),
-            "reason": plain(options.reason, 400),
+            "by": sanitized(options.by, 80),
+            "reason": sanitized(options.reason, 400),
             "time": now,
-            "id": plain(options.id, 80),
+            "id": sanitized(options.id, 80),
         }
-        row.update({"subject": plain(options.subject, 80) if options.subject else None, "settled": done[:64]})
+        row.update(
+            {"subject": sanitized(options.subject, 80) if options.subject else None, "settled": done[:64]}
+        )
         memory["acks"] = [*as_list(memory.get("acks")), row][-100:]
         deltas.save(host, memory, None)
     if options.format == "json":
@@ -86,17 +91,20 @@ def run(host: Host, options: Any) -> int:
 def settle(
     memory: Dict[str, Any], capture: Mapping[str, Any], name: str = ALL, subject: Optional[str] = None
 ) -> Any:
-    """Bring `memory` up to date; returns the names of what was open and is settled. Changes `memory` only."""
+    """Update `memory`, and return the names of the items that were open and are now settled.
+
+    Changes `memory` only.
+    """
 
     def about(text: Optional[str]) -> bool:
         return subject is None or fnmatchcase(text or "", subject)
 
     done = []
-    standing = as_map(memory.get("standing"))
-    for key in list(standing):
+    lasting = as_map(memory.get("standing"))
+    for key in list(lasting):
         identity, _, what = key.partition("|")
         if fnmatchcase(identity, name) and about(what):
-            del standing[key]
+            del lasting[key]
             done.append(f"{identity} {what}".strip())
     owners = {f"gpu/{uuid}": address for uuid, address in _addresses(capture).items()}
     for key, row in as_map(memory.get("counters")).items():
@@ -126,7 +134,7 @@ def settle(
 
 
 def _addresses(capture: Mapping[str, Any]) -> Dict[str, str]:
-    """Where each GPU sits, by what it is kept under."""
+    """Return the PCI address of each GPU by its key in the state file."""
     from .hardware import _key
 
     return {

@@ -19,6 +19,24 @@ if TYPE_CHECKING:
 GONE = ("gpu.count", "gpu.lost", "gpu.bound", "gpu.ids")
 
 
+def causes(verdict: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
+    """Return the ids of the findings that count against the software, and those that count against the node; severe
+    ones first.
+
+    The rules are those of :func:`against`, for findings of any severity.
+    """
+    rows = [row for row in verdict["findings"] if row["outcome"] in (MISMATCH, UNREAD)]
+    bad = [row for row in rows if row["outcome"] == MISMATCH] or rows
+    domains = (SOFTWARE,) if any(row["id"] in GONE for row in bad) else (SOFTWARE, DRIVER)
+    software: List[str] = []
+    hardware: List[str] = []
+    for row in sorted(bad, key=lambda row: row["severity"] != "drain"):
+        found = software if getattr(kind(row["id"]), "domain", None) in domains else hardware
+        if row["id"] not in found:
+            found.append(row["id"])
+    return software, hardware
+
+
 def against(verdict: Mapping[str, Any], apart: Tuple[str, ...] = ()) -> List[str]:
     """Return the findings of a verdict against the image that booted, one text each; empty if there are none.
 

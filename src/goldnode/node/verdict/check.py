@@ -13,7 +13,7 @@ from ..host import Host, Json
 from ..state import gpumodel, owners
 from ..state.domains import apt, policy, program
 from ..state.domains import driver as driver_domain
-from ..state.engine import DOMAINS, judge, look
+from ..state.engine import DOMAINS, judge, observed
 from ..state.finding import (
     DEFERRED,
     ELSEWHERE,
@@ -36,7 +36,7 @@ from . import settings as recorded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 
 SCHEMA = current.SCHEMA
@@ -59,7 +59,9 @@ BOOTING = 600  # seconds after boot in which the first check is the one before w
 
 
 class Checked(NamedTuple):
-    """A verdict, the capture it is of, what is to be kept of it, and why what was kept before could not be used, if it could not."""
+    """Verdict, its capture, the state to store, and why the previous state could not be used (None if it
+    could).
+    """
 
     verdict: Json
     capture: Optional[Json]
@@ -89,7 +91,10 @@ def examine(
     passive: bool = False,
     captured: Optional[Mapping[str, Any]] = None,
 ) -> Checked:
-    """:func:`check`, with what it leaves to be kept (:func:`keep`). An image does not run: it has no capture."""
+    """Run :func:`check`, and return the verdict with the state to store (:func:`keep`).
+
+    An image does not run, and has no capture.
+    """
     now = time.time() if now is None else now
     today = time.strftime("%Y-%m-%d", time.gmtime(now))
     if captured is not None:
@@ -114,7 +119,7 @@ def examine(
         )
         return Checked(verdict, None, None, None)
     context = probe.begin(host, document, passive) if host.live else None
-    seen = look(host, document)
+    seen = observed(host, document)
     plan = judge(document, seen, {})
     found = find(document, seen, plan)
     capture: Optional[Json] = None
@@ -130,8 +135,8 @@ def examine(
         own = table.judge(document, capture, counted)
         logged, memory["events"] = events(document, capture, before)
         own += deltas.carried(memory, before, own, passive)
-        found += own + counted.findings + logged + deltas.told(host, fault)
-        found += deltas.standing(memory, found, str(capture.get("time")), memory["boot"])
+        found += own + counted.findings + logged + deltas.unusable_memory(host, fault)
+        found += deltas.persistent(memory, found, str(capture.get("time")), memory["boot"])
         today = max(
             today, str(before.get("time") or "")[:10]
         )  # a clock that was set back must not bring back what has expired
@@ -148,12 +153,12 @@ def examine(
 
 
 def settled(document: Mapping[str, Any], findings: List[Finding], today: str) -> List[Finding]:
-    """The findings with those suppressed that the class accepts, and with remedies that do no harm together."""
+    """Return the findings after suppression by the class, with remedies that do not conflict."""
     return ordered(suppress.apply(findings, document.get("suppressions"), today), policy.declares(document))
 
 
 def summary(document: Mapping[str, Any], findings: List[Finding], now: float, passive: bool) -> Json:
-    """The verdict about findings."""
+    """Return the verdict for findings."""
     code = exit_code(findings)
     return {
         "schema": SCHEMA,
@@ -193,8 +198,11 @@ def keep(host: Host, checked: Checked) -> None:
 
 
 def unkept(verdict: Json, problem: OSError) -> Json:
-    """The verdict of a check that could not keep what the next one needs: never healthy, for counters would be judged from nowhere."""
-    text = rules.plain(f"it cannot be written: {problem.strerror or problem}")
+    """Return the verdict of a check that could not store its state.
+
+    It is never healthy, because the next check could not judge counters.
+    """
+    text = rules.sanitized(f"it cannot be written: {problem.strerror or problem}")
     remedy = Remedy("Make room on the root filesystem, or see dmesg for why it is read-only.", PERSON)
     finding = Finding("memory.state", MISMATCH, "the state for the next check is stored", text, remedy)
     code = verdict["exit_code"] or DEGRADED
@@ -212,12 +220,12 @@ def events(
     try:
         return logged.judge(document, capture, memory)
     except Exception as problem:  # a log of another make must not end the check, nor pass
-        text = rules.plain(f"the log could not be judged: {type(problem).__name__}: {problem}")
+        text = rules.sanitized(f"the log could not be judged: {type(problem).__name__}: {problem}")
         return [Finding("events.log", UNREAD, "the kernel's log since boot", text)], memory.get("events", {})
 
 
 def one_each(findings: List[Finding]) -> List[Finding]:
-    """One finding for each (id, subject): the worse of two."""
+    """Return one finding for each (id, subject): the worse of two."""
     once: Dict[Any, Finding] = {}
     for finding in findings:
         key = (finding.id, finding.subject)
@@ -226,12 +234,14 @@ def one_each(findings: List[Finding]) -> List[Finding]:
     return list(once.values())
 
 
+NOT_SHOWN = "a recorded capture does not show it"
+
+
 def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[Finding]:
     """Return the engine's findings for a recorded capture: its values are judged, and the rest is not
     verified here. Pure.
     """
     node = rules.Node(document, capture)
-    here = "a recorded capture does not show it"
     system, driver = rules.as_map(capture.get("os")), rules.as_map(capture.get("driver"))
     name = {key: system.get(key) for key in ("id", "version")}
     loaded = driver.get("loaded") if isinstance(driver.get("loaded"), str) else driver.get("reported")
@@ -265,70 +275,84 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
             judge_item("driver.loaded", version, loaded if isinstance(loaded, str) else None, remedy)
         )
         unseen |= set() if isinstance(loaded, str) else {"driver.loaded"}
+    found += _recorded_policy(document, node, seen)
+    found = [
+        item._replace(outcome=ELSEWHERE, got=NOT_SHOWN, remedy=None) if item.id in unseen else item
+        for item in found
+    ]
+    return [
+        *found,
+        _recorded_packages(document, capture),
+        _recorded_boot(document, system),
+        Finding("node.files", ELSEWHERE, "as declared", NOT_SHOWN),
+    ]
+
+
+def _recorded_policy(document: Mapping[str, Any], node: rules.Node, seen: Observed) -> List[Finding]:
+    """Return the findings about the recorded GPU settings. The results of setters are not in a capture."""
+    if not policy.declares(document):
+        return []
     settings = {
         str(row.get("index")): rules.as_map(row.get("settings")) or recorded.of_record(row)
         for row in node.gpus
         if rules.is_number(row.get("index"))
     }
-    if policy.declares(document):
-        seen.gpu_settings = {
-            "vendor": document["gpu"]["vendor"],
-            "error": None if settings else here,
-            "gpus": settings,
-            "record": {},
-        }
-        told = policy.findings({**document, "simulated": False}, seen)
-        # Where the driver has no getter, the results of the setters decide, which stay on the node.
-        told = [
-            item._replace(outcome=ELSEWHERE, got=here, remedy=None)
-            if item.outcome == MISMATCH and policy.UNRECORDED in str(item.got)
-            else item
-            for item in told
-        ]
-        found += [item._replace(outcome=ELSEWHERE) for item in told] if not settings else told
-    found = [
-        item._replace(outcome=ELSEWHERE, got=here, remedy=None) if item.id in unseen else item
-        for item in found
+    seen.gpu_settings = {
+        "vendor": document["gpu"]["vendor"],
+        "error": None if settings else NOT_SHOWN,
+        "gpus": settings,
+        "record": {},
+    }
+    judged = policy.findings({**document, "simulated": False}, seen)
+    # Where the driver has no getter, the results of the setters decide, which stay on the node.
+    judged = [
+        item._replace(outcome=ELSEWHERE, got=NOT_SHOWN, remedy=None)
+        if item.outcome == MISMATCH and policy.UNRECORDED in str(item.got)
+        else item
+        for item in judged
     ]
+    return judged if settings else [item._replace(outcome=ELSEWHERE) for item in judged]
+
+
+def _recorded_packages(document: Mapping[str, Any], capture: Mapping[str, Any]) -> Finding:
+    """Return the finding about the recorded drift from the lock."""
     drift = rules.fetch(capture, "packages.drift")
-    if isinstance(drift, list):
-        texts = [
-            f"{rules.as_map(row).get('name')} {rules.as_map(row).get('have')} (want {rules.as_map(row).get('want')})"
-            for row in drift[:4]
-        ]
-        lock = f"{len(document['packages'])} packages as locked"
-        found.append(
-            judge_item(
-                "stack.lock",
-                lock,
-                rules.plain("; ".join(texts)) or lock,
-                Remedy("Run site.yml: it takes the set back to its lock.", SITE),
-            )
-        )
-    else:
-        found.append(Finding("stack.lock", ELSEWHERE, "as locked", here))
+    if not isinstance(drift, list):
+        return Finding("stack.lock", ELSEWHERE, "as locked", NOT_SHOWN)
+    rows = [rules.as_map(row) for row in drift[:4]]
+    texts = [f"{row.get('name')} {row.get('have')} (want {row.get('want')})" for row in rows]
+    lock = f"{len(document['packages'])} packages as locked"
+    return judge_item(
+        "stack.lock",
+        lock,
+        rules.sanitized("; ".join(texts)) or lock,
+        Remedy("Run site.yml: it takes the set back to its lock.", SITE),
+    )
+
+
+def _recorded_boot(document: Mapping[str, Any], system: Mapping[str, Any]) -> Finding:
+    """Return the finding about the recorded kernel of the next boot."""
     after = rules.fetch(system, "kernel.next_boot")
     release = document["kernel"]["release"]
-    if isinstance(after, str):
-        found.append(
-            judge_item(
-                "boot.next",
-                release,
-                rules.plain(after),
-                Remedy(
-                    "Run site.yml: the next boot would start another kernel.",
-                    SITE,
-                    before="it would start another kernel",
-                ),
-            )
-        )
-    else:
-        found.append(Finding("boot.next", ELSEWHERE, release, here))
-    return [*found, Finding("node.files", ELSEWHERE, "as declared", here)]
+    if not isinstance(after, str):
+        return Finding("boot.next", ELSEWHERE, release, NOT_SHOWN)
+    return judge_item(
+        "boot.next",
+        release,
+        rules.sanitized(after),
+        Remedy(
+            "Run site.yml: the next boot would start another kernel.",
+            SITE,
+            before="it would start another kernel",
+        ),
+    )
 
 
 def exit_code(findings: List[Finding]) -> int:
-    """The worst of the findings; an item that could not be judged outranks `degraded`, since it may hide a `drain`."""
+    """Return the worst result of the findings.
+
+    An item that could not be judged outranks `degraded`, since it may hide a `drain`.
+    """
     bad = [finding for finding in findings if finding.outcome == MISMATCH]
     if any(finding.id in ("node.os", "gpu.ids") for finding in bad):
         return NOT_THIS_CLASS
@@ -353,7 +377,7 @@ def unknown(finding: Finding) -> bool:
 
 
 def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
-    """One finding per declared item. Pure."""
+    """Return one finding per declared item. Pure."""
     found = _identity(document, seen) + _kernel(document, seen)
     if document.get("driver"):
         found += _driver(document, seen)
@@ -363,7 +387,7 @@ def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Findin
     ]
     for domain in DOMAINS:
         found += domain.findings(document, seen)
-    found += _kept_out(document, seen) + _stack(document, seen, plan) + _next_boot(document, seen, plan)
+    found += _blacklisted(document, seen) + _stack(document, seen, plan) + _next_boot(document, seen, plan)
     return found
 
 
@@ -512,7 +536,7 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     return found
 
 
-def _kept_out(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
+def _blacklisted(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     found = []
     for module in document["blacklist"]:
         inside = sorted(
@@ -557,71 +581,33 @@ def _bound(seen: Observed, module: str) -> List[str]:
     return [str(gpu["address"]) for gpu in seen.gpus or [] if gpu["driver"] == module]
 
 
+# Actions on files that `node.files` reports.
+_FILE_ACTIONS = (
+    "file.write",
+    "file.remove",
+    "file.unmerge",
+    "file.comment",
+    "link",
+    "initramfs.rebuild",
+    "directory.secure",
+)
+
+
 def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
     """Return the drift: the changes that the engine would make, in groups that people use."""
-    wrong = [
-        f"{p['name']} {seen.version(p['name']) or 'missing'} (want {p['version']})"
-        for p in document["packages"]
-        if seen.version(p["name"]) != p["version"]
-    ]
-    free = [p["name"] for p in document["packages"] if not seen.packages.get(p["name"], {}).get("hold")]
-    total = len(document["packages"])
-    moves = next((action for action in plan.actions if action.kind == "packages.transact"), None)
-    if moves and not wrong:  # the set is installed, and other members of the family as well
-        wrong = list(moves.data["lines"])
     foreign = [refusal.message for refusal in apt.refusals(document, seen)]
-    lock = f"{total} packages as locked"
-    held = f"{total} packages on hold"
-    rest = [
-        a
-        for a in plan.actions
-        if a.kind
-        in (
-            "file.write",
-            "file.remove",
-            "file.unmerge",
-            "file.comment",
-            "link",
-            "initramfs.rebuild",
-            "directory.secure",
-        )
-    ]
-    files = "as declared"
-    own, system, severe = owners.findings(seen, plan.actions)
-    there = seen.files.get(program.PROGRAM)
-    program_got = "missing" if there is None else f"mode {there['mode']:04o}"
-    if there is not None and there.get("type", "file") != "file":
-        program_got = owners.kind(there)
-    declared = seen.files.get(program.CLASS)
-    # The plan has made the text of the document already: it writes one that differs, in content or in mode.
-    written = next(
-        (a.data["content"] for a in plan.actions if a.kind == "file.write" and a.target == program.CLASS),
-        None,
-    )
-    same = declared is not None and written in (None, declared["content"])
-    computed = program.document_digest(document)
+    rest = [action for action in plan.actions if action.kind in _FILE_ACTIONS]
     return [
         judge_item(
             "class.document",
             document["digest"],
-            computed if same else digest(str(declared).encode()),
+            _document_digest(document, seen, plan),
             Remedy(
                 "Run site.yml: the class has changed since it was applied, or it was edited on the node.",
                 SITE,
             ),
         ),
-        judge_item(
-            "stack.lock",
-            lock,
-            lock if not wrong else "; ".join(wrong[:4]) + (" …" if len(wrong) > 4 else ""),
-            Remedy("Run site.yml: it takes the set back to its lock in one transaction.", SITE),
-        ),
-        judge_item(
-            "stack.holds",
-            held,
-            held if not free else f"{len(free)} free: {', '.join(free[:4])}",
-            Remedy("Run site.yml: an upgrade could move these.", SITE),
-        ),
+        *_packages(document, seen, plan),
         judge_item(
             "apt.sources",
             "the stack's own",
@@ -631,6 +617,71 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
                 PERSON,
             ),
         ),
+        *_ownership(seen, plan),
+        judge_item(
+            "node.files",
+            "as declared",
+            "; ".join(action.line() for action in rest[:4]) or "as declared",
+            Remedy("Run site.yml.", SITE),
+        ),
+    ]
+
+
+def _some(items: Sequence[str]) -> str:
+    """Return the first items as text."""
+    return "; ".join(items[:4]) + (" …" if len(items) > 4 else "")
+
+
+def _document_digest(document: Mapping[str, Any], seen: Observed, plan: Plan) -> str:
+    """Return the digest of the class document on the node."""
+    declared = seen.files.get(program.CLASS)
+    # The plan has made the text of the document already: it writes one that differs, in content or in mode.
+    written = next(
+        (a.data["content"] for a in plan.actions if a.kind == "file.write" and a.target == program.CLASS),
+        None,
+    )
+    if declared is not None and written in (None, declared["content"]):
+        return program.document_digest(document)
+    return digest(str(declared).encode())
+
+
+def _packages(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
+    """Return whether the packages have their locked versions and are on hold."""
+    wrong = [
+        f"{p['name']} {seen.version(p['name']) or 'missing'} (want {p['version']})"
+        for p in document["packages"]
+        if seen.version(p["name"]) != p["version"]
+    ]
+    moves = next((action for action in plan.actions if action.kind == "packages.transact"), None)
+    if moves and not wrong:  # the set is installed, and other members of the family as well
+        wrong = list(moves.data["lines"])
+    free = [p["name"] for p in document["packages"] if not seen.packages.get(p["name"], {}).get("hold")]
+    total = len(document["packages"])
+    lock, held = f"{total} packages as locked", f"{total} packages on hold"
+    return [
+        judge_item(
+            "stack.lock",
+            lock,
+            _some(wrong) or lock,
+            Remedy("Run site.yml: it takes the set back to its lock in one transaction.", SITE),
+        ),
+        judge_item(
+            "stack.holds",
+            held,
+            held if not free else f"{len(free)} free: {', '.join(free[:4])}",
+            Remedy("Run site.yml: an upgrade could move these.", SITE),
+        ),
+    ]
+
+
+def _ownership(seen: Observed, plan: Plan) -> List[Finding]:
+    """Return whether root alone can change the program, goldnode's files, and the directories above them."""
+    own, system, severe = owners.findings(seen, plan.actions)
+    there = seen.files.get(program.PROGRAM)
+    program_got = "missing" if there is None else f"mode {there['mode']:04o}"
+    if there is not None and there.get("type", "file") != "file":
+        program_got = owners.kind(there)
+    return [
         judge_item(
             "node.program",
             "mode 0755",
@@ -642,7 +693,7 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
         judge_item(
             "node.owner",
             ROOT_ALONE,
-            ROOT_ALONE if not own else "; ".join(own[:4]) + (" …" if len(own) > 4 else ""),
+            _some(own) or ROOT_ALONE,
             Remedy(
                 "Find out who changed that and what ran since as root, then run site.yml: it makes root "
                 "own goldnode's files again.",
@@ -652,19 +703,13 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
         judge_item(
             "node.parents",
             ROOT_ALONE,
-            ROOT_ALONE if not system else "; ".join(system[:4]) + (" …" if len(system) > 4 else ""),
+            _some(system) or ROOT_ALONE,
             Remedy(
                 "Who can write there can replace what root runs for goldnode: `chown root:root` and `chmod go-w` each of them, and run site.yml.",
                 COMMAND,
                 SITE,
             ),
             severity="drain" if severe else "degraded",
-        ),
-        judge_item(
-            "node.files",
-            files,
-            files if not rest else "; ".join(a.line() for a in rest[:4]),
-            Remedy("Run site.yml.", SITE),
         ),
     ]
 

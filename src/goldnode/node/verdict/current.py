@@ -30,10 +30,11 @@ FAST = frozenset(("check", "--cached", "--quiet"))
 def fault(
     verdict: Any, identity: Optional[str], uptime: Optional[float], digest: Optional[str] = None
 ) -> Optional[str]:
-    """Why a verdict does not hold now; None when it does. Pure.
+    """Return why a verdict does not hold now; None if it does. Pure.
 
-    :param identity: this boot (:func:`boot.identity`). :param uptime: seconds since the kernel started.
-    :param digest: the digest of the class that the node has now; None where it is not asked about.
+    :param identity: this boot (:func:`boot.identity`).
+    :param uptime: seconds since the kernel started.
+    :param digest: the digest of the class that the node has now; None if it does not matter.
     """
     if verdict is None:
         return f"there is no verdict of this boot ({VERDICT})"
@@ -54,7 +55,10 @@ def fault(
 
 
 def load(root: str = "/") -> Tuple[Any, Optional[str]]:
-    """The verdict on a machine and the fault that keeps it from counting, if any. `root` is where its files are."""
+    """Return the verdict on a machine, and the fault that invalidates it, if any.
+
+    `root` is the directory of its files.
+    """
     document = _json(root, CLASS)
     wanted = document.get("digest") if isinstance(document, dict) else None
     if not isinstance(wanted, str):
@@ -121,7 +125,9 @@ def _text(root: str, name: str) -> str:
 
 
 def _json(root: str, name: str) -> Any:
-    """The value in a JSON file: None when there is no file, the text itself (which is no verdict) when it is torn."""
+    """Return the value in a JSON file; None without a file; the text itself (which is not a verdict) if it is
+    torn.
+    """
     text = _text(root, name)
     try:
         return json.loads(text) if text else None

@@ -18,7 +18,7 @@ from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MISMATCH, UNREAD, Finding
 from ..state.kinds import NODE, NOTHING
 from ..state.remedy import ACKNOWLEDGE, PERSON, REPAIR, STEPS, Remedy
-from .rules import as_list, as_map, fetch, is_number, plain
+from .rules import as_list, as_map, fetch, is_number, sanitized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "goldnode.memory/1"
 MEMORY = "/var/lib/goldnode/sanity.json"
-SET_ASIDE = MEMORY + ".bad"
+DAMAGED = MEMORY + ".bad"
 LARGEST = 4 << 20  # bytes; a memory of 16 GPUs has some 60 KB
 MOST = 4096  # counters kept; what has not been seen longest is forgotten first
 # A first reading late in a boot covers a long time; an early one covers a short time, in which links are still being trained.
@@ -37,7 +37,7 @@ LIFE, LOAD = (
     "load",
 )  # counts for the life of the thing, or since its driver was loaded or the kernel started
 WRAP = 1 << 32
-JUMP, TOLD = (
+JUMP, JUMP_REPORTED = (
     60.0,
     86400.0,
 )  # seconds: a jump that is remembered (the limit decides which are reported), and for how long
@@ -78,13 +78,13 @@ class Deltas:
 
 
 def counters(capture: Mapping[str, Any]) -> Iterator[Tuple[str, str, float]]:
-    """(name, kind, value) of every counter of a capture that is kept."""
+    """Yield (name, kind, value) of every stored counter of a capture."""
     from .hardware import _key
 
     for gpu in as_list(capture.get("gpus")):
         if not isinstance(gpu, dict) or is_fault(gpu) or gpu.get("lost") is True:
             continue
-        owner = f"gpu/{plain(_key(gpu), 80)}/"
+        owner = f"gpu/{sanitized(_key(gpu), 80)}/"
         for path, kind in (
             ("ecc.aggregate.uncorrected", LIFE),
             ("ecc.aggregate.corrected", LIFE),
@@ -109,29 +109,98 @@ def counters(capture: Mapping[str, Any]) -> Iterator[Tuple[str, str, float]]:
         for name in ("correctable", "nonfatal", "fatal"):
             value = fetch(row, f"aer.{name}")
             if is_number(value):
-                yield f"pci/{plain(address, 40)}/aer.{name}", LOAD, value
+                yield f"pci/{sanitized(address, 40)}/aer.{name}", LOAD, value
     for name, row in as_map(capture.get("network")).items():
         for key, value in [
             *as_map(fetch(row, "counters")).items(),
             ("carrier_changes", fetch(row, "carrier_changes")),
         ]:
             if is_number(value):
-                yield f"net/{plain(name, 40)}/{plain(key, 40)}", LOAD, value
+                yield f"net/{sanitized(name, 40)}/{sanitized(key, 40)}", LOAD, value
     for name, row in as_map(capture.get("infiniband")).items():
         for port, inner in as_map(fetch(row, "ports")).items():
             for key in ("link_downed", "symbol_error"):
                 value = fetch(inner, f"counters.{key}")
                 if is_number(value):
-                    yield f"ib/{plain(name, 40)}/{plain(port, 8)}/{key}", LOAD, value
+                    yield f"ib/{sanitized(name, 40)}/{sanitized(port, 8)}/{key}", LOAD, value
     for name, row in as_map(as_map(capture.get("memory")).get("edac")).items():
         if is_number(fetch(row, "ce")):
-            yield f"edac/{plain(name, 40)}/ce", LOAD, row["ce"]
+            yield f"edac/{sanitized(name, 40)}/ce", LOAD, row["ce"]
     for name, row in as_map(fetch(capture, "storage.devices")).items():
         if is_number(fetch(row, "smart.media_errors")):
-            yield f"disk/{plain(name, 40)}/media_errors", LIFE, fetch(row, "smart.media_errors")
+            yield f"disk/{sanitized(name, 40)}/media_errors", LIFE, fetch(row, "smart.media_errors")
     for name, row in as_map(capture.get("pressure")).items():
         if is_number(fetch(row, "full_us")):
-            yield f"psi/{plain(name, 20)}/full_us", LOAD, row["full_us"]
+            yield f"psi/{sanitized(name, 20)}/full_us", LOAD, row["full_us"]
+
+
+def _clock_jump(
+    memory: Mapping[str, Any], clock: Any, uptime: Optional[float], passed: Optional[float], same: bool
+) -> Tuple[Optional[float], Optional[List[Any]]]:
+    """Return the jump of the clock to report, and the row that remembers it.
+
+    A jump is reported for a day: timestamps of logs and files are wrong around it.
+
+    :param passed: seconds since the last check of this boot.
+    :param same: whether the last check was in this boot.
+    """
+    earlier, row = memory.get("clock"), memory.get("jump")
+    jump = None
+    if passed is not None and is_number(clock) and is_number(earlier):
+        jump = (clock - earlier) - passed
+    if jump is not None and abs(jump) > JUMP:
+        return jump, [jump, uptime]
+    remembered = same and isinstance(row, list) and len(row) == 2 and all(map(is_number, row))
+    if remembered and row is not None and 0 <= (uptime or 0) - row[1] < JUMP_REPORTED:
+        return row[0], row
+    return jump, None
+
+
+def _first_reading(
+    name: str, kind: str, now: float, base: float, time: str, uptime: Optional[float]
+) -> Delta:
+    """Return the change of a counter that was not stored before. Only some kinds have a rate since boot."""
+    minutes = max(uptime / 60, FIRST_MINUTES) if uptime is not None else None
+    rated = kind == LOAD and name.split("/", 1)[0] not in ("net", "psi", "ib") and "throttle." not in name
+    rate = now / minutes if minutes and rated else None
+    return Delta(now, None, None, now - base, time, True, False, rate, "since boot")
+
+
+def _change(
+    name: str,
+    kind: str,
+    now: float,
+    row: Mapping[str, Any],
+    uptime: Optional[float],
+    passed: Optional[float],
+    same: bool,
+) -> Tuple[Delta, float]:
+    """Return the change of a counter since its stored row, and its new base.
+
+    :param passed: seconds since the last check of this boot.
+    :param same: whether the last check was in this boot.
+    """
+    before, base = row["last"], row["base"]
+    fresh = now < before or (kind == LOAD and not same)
+    if not fresh:
+        value = now - before
+    elif kind == LOAD and same and before < WRAP and before > 0.9 * WRAP and now < 0.1 * WRAP:
+        value = WRAP - before + now
+    elif kind == LOAD:
+        value = now
+    else:
+        value = 0  # a lower lifetime count: another card under the same name, or a cleared InfoROM
+    seconds = passed if same else uptime if kind == LOAD else None
+    # Counts at the first reading of a boot date from device detection: they have a rate, and are not events themselves.
+    base = now - (before - base) - (value if same or kind == LIFE or name.endswith(FROM_ZERO) else 0)
+    per_minute = value / max(seconds / 60, 1.0) if seconds is not None else None
+    if not same and kind == LOAD and uptime is not None:
+        per_minute = value / max(uptime / 60, FIRST_MINUTES)
+    span = "since boot"
+    if same:
+        span = f"in {seconds:.0f} s" if seconds is not None else "since the last check"
+    when = _text(row.get("time")) or "?"
+    return Delta(now, value, seconds, now - base, when, False, fresh, per_minute, span), base
 
 
 def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas, Dict[str, Any]]:
@@ -152,75 +221,27 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
     passed = uptime - last if same and uptime is not None and is_number(last) and uptime >= last else None
     found.first_of_boot = not same
     found.blocked = tuple(as_list(memory.get("blocked"))) if same else ()
-    clock, earlier = fetch(capture, "time_sync.clock"), memory.get("clock")
-    if passed is not None and is_number(clock) and is_number(earlier):
-        found.clock_jump = (clock - earlier) - passed
-    jumped = memory.get("jump")
-    if found.clock_jump is not None and abs(found.clock_jump) > JUMP:
-        jumped = [found.clock_jump, uptime]
-    elif not (
-        same
-        and isinstance(jumped, list)
-        and len(jumped) == 2
-        and all(map(is_number, jumped))
-        and 0 <= (uptime or 0) - jumped[1] < TOLD
-    ):
-        jumped = None
-    else:  # reported for a day: timestamps of logs and files are wrong around it
-        found.clock_jump = jumped[0]
-    kept = as_map(memory.get("counters"))
+    clock = fetch(capture, "time_sync.clock")
+    found.clock_jump, jumped = _clock_jump(memory, clock, uptime, passed, same)
+    last_counters = as_map(memory.get("counters"))
     rows: Dict[str, Any] = {}
     volatile = _volatile(capture)
     for name, kind, now in counters(capture):
-        row = kept.get(name)
+        row = last_counters.get(name)
         if not isinstance(row, dict) or not is_number(row.get("last")) or not is_number(row.get("base")):
             # Errors since the driver was loaded are recent, independent of the card's earlier count.
             base = 0 if name.endswith(FROM_ZERO) else now - min(now, volatile.get(name, 0))
-            minutes = max(uptime / 60, FIRST_MINUTES) if uptime is not None else None
-            rate = (
-                now / minutes
-                if kind == LOAD
-                and minutes
-                and name.split("/", 1)[0] not in ("net", "psi", "ib")
-                and "throttle." not in name
-                else None
-            )
-            found.rows[name] = Delta(now, None, None, now - base, time, True, False, rate, "since boot")
-            rows[name] = {"last": now, "base": base, "time": time}
-            continue
-        before, base = row["last"], row["base"]
-        fresh = now < before or (kind == LOAD and not same)
-        if not fresh:
-            value = now - before
-        elif kind == LOAD and same and before < WRAP and before > 0.9 * WRAP and now < 0.1 * WRAP:
-            value = WRAP - before + now
-        elif kind == LOAD:
-            value = now
+            found.rows[name] = _first_reading(name, kind, now, base, time, uptime)
         else:
-            value = (
-                0  # what counts for life and is lower: another card under the same name, or a cleared InfoROM
-            )
-        seconds = passed if same else uptime if kind == LOAD else None
-        # Counts at the first reading of a boot date from device detection: they have a rate, and are not events themselves.
-        base = now - (before - base) - (value if same or kind == LIFE or name.endswith(FROM_ZERO) else 0)
-        per_minute = value / max(seconds / 60, 1.0) if seconds is not None else None
-        if not same and kind == LOAD and uptime is not None:
-            per_minute = value / max(uptime / 60, FIRST_MINUTES)
-        span = (
-            "since boot"
-            if not same
-            else f"in {seconds:.0f} s"
-            if seconds is not None
-            else "since the last check"
-        )
-        when = _text(row.get("time")) or "?"
-        found.rows[name] = Delta(now, value, seconds, now - base, when, False, fresh, per_minute, span)
-        rows[name] = {"last": now, "base": base, "time": when}
-    for name, row in kept.items():  # what did not answer this time is remembered
+            found.rows[name], base = _change(name, kind, now, row, uptime, passed, same)
+        rows[name] = {"last": now, "base": base, "time": found.rows[name].base_time}
+    for name, row in last_counters.items():  # what did not answer this time is remembered
         if name not in rows and isinstance(row, dict) and len(rows) < MOST:
             rows[name] = row
-    kept_identity, told = changes(as_map(memory.get("known")), known(capture), as_list(memory.get("pending")))
-    found.findings = told
+    last_identity, reported = changes(
+        as_map(memory.get("known")), known(capture), as_list(memory.get("pending"))
+    )
+    found.findings = reported
     new = {
         "schema": SCHEMA,
         "machine_id": _text(identity.get("machine_id")),
@@ -230,8 +251,8 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         # A clock that was still on its way may jump.
         "clock": clock if is_number(clock) and fetch(capture, "time_sync.synchronised") is True else None,
         "counters": rows,
-        "known": kept_identity,
-        "pending": [[item.id, item.subject, item.expected, item.got] for item in told],
+        "known": last_identity,
+        "pending": [[item.id, item.subject, item.expected, item.got] for item in reported],
         "jump": jumped,
         "blocked": [row.get("pid") for row in as_list(capture.get("blocked")) if isinstance(row, dict)][:64],
         "standing": as_map(memory.get("standing")),
@@ -242,18 +263,18 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
 
 
 def _text(value: Any) -> Optional[str]:
-    return plain(value, 120) if isinstance(value, str) else None
+    return sanitized(value, 120) if isinstance(value, str) else None
 
 
 def _volatile(capture: Mapping[str, Any]) -> Dict[str, float]:
-    """How much of a lifetime counter belongs to this load of the driver."""
+    """Return the part of a lifetime counter that belongs to this load of the driver."""
     from .hardware import _key
 
     found = {}
     for gpu in as_list(capture.get("gpus")):
         value = fetch(gpu, "ecc.volatile.uncorrected")
         if isinstance(gpu, dict) and is_number(value):
-            found[f"gpu/{plain(_key(gpu), 80)}/ecc.aggregate.uncorrected"] = value
+            found[f"gpu/{sanitized(_key(gpu), 80)}/ecc.aggregate.uncorrected"] = value
     return found
 
 
@@ -274,13 +295,13 @@ def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
         ):
             for key in ("uuid", "vbios"):
                 if isinstance(gpu.get(key), str):
-                    found[f"gpu/{plain(gpu['address'], 40)}/{key}"] = plain(gpu[key], 80)
+                    found[f"gpu/{sanitized(gpu['address'], 40)}/{key}"] = sanitized(gpu[key], 80)
     total = fetch(capture, "memory.total_mib")
     if is_number(total):
         found["memory//total_mib"] = total
     bios = fetch(capture, "identity.product.bios_version")
     if isinstance(bios, str):
-        found["bios//version"] = plain(bios, 80)
+        found["bios//version"] = sanitized(bios, 80)
     for path, row in as_map(fetch(capture, "storage.mounts")).items():
         if isinstance(fetch(row, "readonly"), bool) and fetch(row, "type") in (
             "ext4",
@@ -289,7 +310,7 @@ def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
             "ext3",
             "f2fs",
         ):
-            found[f"mount/{plain(path, 120)}/readonly"] = row["readonly"]
+            found[f"mount/{sanitized(path, 120)}/readonly"] = row["readonly"]
     return found
 
 
@@ -362,10 +383,10 @@ def changes(
             Finding(
                 f"changed.{kind}",
                 MISMATCH,
-                plain(expected),
-                plain(got),
+                sanitized(expected),
+                sanitized(got),
                 remedy,
-                plain(subject, 80) or None,
+                sanitized(subject, 80) or None,
                 (),
                 blast=NOTHING,
                 severity=severity,
@@ -377,23 +398,24 @@ def changes(
 # -- events that stay until they are acknowledged
 
 
-STANDS = ("gpu.ecc.uncorrected", "gpu.sram", "memory.edac", "pcie.aer")
+PERSISTENT = ("gpu.ecc.uncorrected", "gpu.sram", "memory.edac", "pcie.aer")
 SETTLE = (
     "Repair or replace it, then acknowledge it: `goldnode-node ack --id {id}{subject} --by … --reason …`."
 )
 
 
-def standing(
+def persistent(
     memory: Dict[str, Any], findings: List[Finding], time: str, boot: Optional[str]
 ) -> List[Finding]:
-    """Findings that a reboot makes invisible and repairs nothing of: what was damaged and seen once stays a finding until `ack`.
+    """Return findings of damage that a reboot hides and does not repair. They remain as degraded findings
+    until `ack`.
 
-    `memory["standing"]` is brought up to date. Returns the findings that are not seen now, as degraded ones.
+    `memory["standing"]` is updated. Only findings that are not seen now are returned.
     """
     rows = dict(as_map(memory.get("standing")))
     seen = set()
     for finding in findings:
-        if finding.outcome != MISMATCH or finding.id not in STANDS or finding.severity != "drain":
+        if finding.outcome != MISMATCH or finding.id not in PERSISTENT or finding.severity != "drain":
             continue
         name = f"{finding.id}|{finding.subject or ''}"
         seen.add(name)
@@ -416,8 +438,8 @@ def standing(
             Finding(
                 identity,
                 MISMATCH,
-                plain(row.get("expected")),
-                plain(text),
+                sanitized(row.get("expected")),
+                sanitized(text),
                 remedy,
                 about,
                 (f"boot {row.get('boot')}",),
@@ -463,15 +485,19 @@ def carried(
             and row["id"] not in judged
             and row.get("outcome") in (MISMATCH, UNREAD)
         ):
-            seen = f"seen at {plain(row.get('time'), 40)} by a full check; a passive one does not look at it"
+            seen = (
+                f"seen at {sanitized(row.get('time'), 40)} by a full check; a passive one does not look at it"
+            )
             text = {
-                key: plain(row[key], 240) if isinstance(row.get(key), str) else None
+                key: sanitized(row[key], 240) if isinstance(row.get(key), str) else None
                 for key in ("expected", "got", "subject", "blast")
             }
             steps = [step for step in STEPS if step in as_list(row.get("steps"))] or [PERSON]
-            remedy = Remedy(plain(row["remedy"], 240), *steps) if isinstance(row.get("remedy"), str) else None
+            remedy = (
+                Remedy(sanitized(row["remedy"], 240), *steps) if isinstance(row.get("remedy"), str) else None
+            )
             severity = "drain" if row.get("severity") == "drain" else "degraded"
-            evidence = (seen, *(plain(item) for item in as_list(row.get("evidence"))))
+            evidence = (seen, *(sanitized(item) for item in as_list(row.get("evidence"))))
             found.append(
                 Finding(
                     row["id"], row["outcome"], remedy=remedy, evidence=evidence, **text, severity=severity
@@ -522,10 +548,10 @@ def load(host: Host, capture: Mapping[str, Any]) -> Tuple[Dict[str, Any], Option
     return memory, None
 
 
-def told(host: Host, fault: Optional[str]) -> List[Finding]:
-    """The finding about a state file that could not be used, now or before."""
+def unusable_memory(host: Host, fault: Optional[str]) -> List[Finding]:
+    """Return the finding about a state file that could not be used, now or before."""
     try:
-        left = host.exists(SET_ASIDE)
+        left = host.exists(DAMAGED)
     except OSError:
         left = False
     if fault is None and not left:
@@ -533,7 +559,7 @@ def told(host: Host, fault: Optional[str]) -> List[Finding]:
     got = (
         f"{MEMORY}: {fault}; what was counted before is not known"
         if fault
-        else f"{SET_ASIDE} was moved away: earlier counts are lost"
+        else f"{DAMAGED} was moved away: earlier counts are lost"
     )
     remedy = Remedy(
         "Look whether the disk is sound (dmesg); then `goldnode-node ack --id memory.state` takes the old file away.",
@@ -545,7 +571,7 @@ def told(host: Host, fault: Optional[str]) -> List[Finding]:
             "memory.state",
             MISMATCH,
             "the record of the last check",
-            plain(got, 240),
+            sanitized(got, 240),
             remedy,
             None,
             (),
@@ -555,7 +581,7 @@ def told(host: Host, fault: Optional[str]) -> List[Finding]:
 
 
 def save(host: Host, memory: Mapping[str, Any], fault: Optional[str]) -> None:
-    """Keep what is to be kept; a file that could not be used is set aside first. Raises OSError."""
+    """Store the state. A file that could not be used is moved away first. Raises OSError."""
     if fault is not None and host.exists(MEMORY):
-        os.replace(host.located(MEMORY), host.located(SET_ASIDE))
+        os.replace(host.located(MEMORY), host.located(DAMAGED))
     host.write(MEMORY, json.dumps(memory, separators=(",", ":")).encode(), 0o600)

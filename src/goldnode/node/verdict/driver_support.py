@@ -110,7 +110,9 @@ def _known_bad(capture: Mapping[str, Any], facts: Facts, version: str) -> List[F
     texts = "; ".join(f"{row['symptom']} ({row['id']})" for row in rows)
     remedy = " ".join(f"{row['id']}: {row['fix']}." for row in rows)
     return [
-        _finding("driver.known_bad", expected, rules.plain(texts, 240), f"The facts name as fix: {remedy}")
+        _finding(
+            "driver.known_bad", expected, rules.sanitized(texts, 240), f"The facts name as fix: {remedy}"
+        )
     ]
 
 

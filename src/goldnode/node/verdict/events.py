@@ -86,30 +86,30 @@ class Fault(NamedTuple):
 def judge(
     document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mapping[str, Any]
 ) -> Tuple[List[Finding], Json]:
-    """Return the findings about the kernel's log, and the new ``memory["events"]``. Pure; wrong types in the
-    arguments are no error.
+    """Return the findings about the kernel's log, and the new ``memory["events"]``. Pure. Accepts arguments
+    of wrong types.
 
     The memory is {acked: {boot_id, truncated, rows: {key: [count, last_seq]}}, history: [{boot_id, address,
     what, time}]}.
     """
-    kept = remembered(memory)
+    stored = remembered(memory)
     events = capture.get("events")
     if events is None and capture.get("source") not in ("live", "root"):
-        return [], kept  # this source has no log
-    readable = _log(events, capture, kept)
+        return [], stored  # this source has no log
+    readable = _log(events, capture, stored)
     if readable.outcome in (UNREAD, ELSEWHERE) and not (isinstance(events, dict) and events.get("rows")):
-        return [readable], kept
+        return [readable], stored
     log: Json = events if isinstance(events, dict) else {}
     rows = [row for row in map(_row, _list(log.get("rows"))) if _of_this_boot(row, log)]
-    open_rows = [row for row in rows if not _settled(row, kept, log)]
+    open_rows = [row for row in rows if not _settled(row, stored, log)]
     limits = _limits(document)
     findings = [readable]
     gpus = _gpus(document, capture, open_rows, limits)
     findings += gpus + _others(capture, open_rows, limits)
-    findings += _acknowledged([row for row in rows if _settled(row, kept, log)])
-    kept["history"] = _history(kept["history"], gpus, capture, log)
-    findings += _repeated(kept["history"], limits, capture)
-    return _one_each(findings), kept
+    findings += _acknowledged([row for row in rows if _settled(row, stored, log)])
+    stored["history"] = _history(stored["history"], gpus, capture, log)
+    findings += _repeated(stored["history"], limits, capture)
+    return _one_each(findings), stored
 
 
 def acknowledge(
@@ -122,27 +122,27 @@ def acknowledge(
         settled with it.
     :param subject: their subject; None for any.
     """
-    kept = remembered(memory)
+    stored = remembered(memory)
     events = capture.get("events")
     log: Json = events if isinstance(events, dict) and not is_fault(events) else {}
     rows = [row for row in map(_row, _list(log.get("rows"))) if _of_this_boot(row, log)]
     earlier: Json = (
-        kept["acked"]
-        if kept["acked"].get("boot_id") == log.get("boot_id")
+        stored["acked"]
+        if stored["acked"].get("boot_id") == log.get("boot_id")
         else {"truncated": False, "rows": {}}
     )
     acked, done = dict(earlier["rows"]), set()
     for row in rows:
         names, about = _names(row, rows)
-        meant = [item for item in names if like(item, name)]
-        if meant and (subject is None or any(like(item, subject) for item in about)):
+        matching = [item for item in names if like(item, name)]
+        if matching and (subject is None or any(like(item, subject) for item in about)):
             acked[_key(row)] = [row["count"], row["last_seq"]]
-            done.add(meant[0])
+            done.add(matching[0])
     truncated = bool(log.get("truncated")) and subject is None and like("events.log", name)
     if truncated:
         done.add("events.log")
     history = []
-    for item in kept["history"]:
+    for item in stored["history"]:
         mine = subject is None or like(item["address"], subject)
         if mine and (like("gpu.repeated_faults", name) or like(str(item.get("what")), name)):
             done.add(str(item.get("what")))
@@ -191,13 +191,13 @@ def _names(row: Json, rows: Sequence[Json]) -> Tuple[List[str], List[str]]:
 
 
 def remembered(memory: Mapping[str, Any]) -> Json:
-    """``memory["events"]`` with everything of a wrong type left out."""
-    kept = memory.get("events") if isinstance(memory, dict) else None
-    kept = kept if isinstance(kept, dict) else {}
-    acked = kept.get("acked")
+    """Return ``memory["events"]`` without items of a wrong type."""
+    stored = memory.get("events") if isinstance(memory, dict) else None
+    stored = stored if isinstance(stored, dict) else {}
+    acked = stored.get("acked")
     history = [
         item
-        for item in _list(kept.get("history"))
+        for item in _list(stored.get("history"))
         if isinstance(item.get("boot_id"), str)
         and isinstance(item.get("address"), str)
         and isinstance(item.get("time"), (int, float))
@@ -210,7 +210,7 @@ def remembered(memory: Mapping[str, Any]) -> Json:
 # -- the log itself
 
 
-def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
+def _log(events: Any, capture: Mapping[str, Any], stored: Json) -> Finding:
     """Return whether the log could be read, and from its beginning."""
     wanted = "the kernel's log since boot"
     remedy = Remedy(
@@ -238,7 +238,7 @@ def _log(events: Any, capture: Mapping[str, Any], kept: Json) -> Finding:
         )
     sources = ", ".join(_scalars(events.get("sources"))) or "nothing"
     if events.get("truncated"):
-        acked = kept["acked"]
+        acked = stored["acked"]
         text = f"its beginning is lost (read from {sources}): earlier lines are unknown"
         if acked.get("truncated") and acked.get("boot_id") == events.get("boot_id"):
             return Finding("events.log", MATCH, wanted, text + "; acknowledged")
@@ -268,9 +268,9 @@ def _key(row: Mapping[str, Any]) -> str:
     return "/".join("" if part is None else str(part) for part in parts)
 
 
-def _settled(row: Json, kept: Json, log: Json) -> bool:
+def _settled(row: Json, stored: Json, log: Json) -> bool:
     """Return whether a person has acknowledged all lines of this row."""
-    acked = kept["acked"]
+    acked = stored["acked"]
     if not log.get("boot_id") or acked.get("boot_id") != log["boot_id"]:
         return False
     have = acked["rows"].get(_key(row))
@@ -281,7 +281,7 @@ def _settled(row: Json, kept: Json, log: Json) -> bool:
 
 
 def _acknowledged(rows: Sequence[Json]) -> List[Finding]:
-    """That there is something which a person has settled, for information."""
+    """Return the note that a person has settled a fault."""
     if not rows:
         return []
     text = f"{len(rows)} kinds of events of this boot"
@@ -366,7 +366,9 @@ def _gpus(
 
 
 def _entry(table: Optional[Mapping[str, Any]], code: Any) -> Optional[Tuple[str, str, str]]:
-    """(action, what it means for the node, what it is) by the class document; None for a number that it does not have."""
+    """Return (action, meaning for the node, meaning) of a number from the class document; None if it is not
+    listed.
+    """
     found = table.get(str(code)) if table is not None else None
     if not isinstance(found, (list, tuple)) or len(found) < 3:
         return None
@@ -407,8 +409,8 @@ def _sxid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
 def _workflows(faults: List[Fault]) -> List[Fault]:
     """Apply NVIDIA's rules for combinations of Xids (48, 45, 154) to the lines of one GPU."""
     codes = {fault.row.get("code") for fault in faults}
-    told = next((fault for fault in faults if fault.what == 154), None)
-    after = _seq(told.row) if told is not None and told.meaning == NONE else None
+    action = next((fault for fault in faults if fault.what == 154), None)
+    after = _seq(action.row) if action is not None and action.meaning == NONE else None
     found = []
     for fault in faults:
         if fault.what in (48, 171, 172) and 94 in codes and not codes & {64, 95}:
@@ -437,12 +439,14 @@ def _without(faults: Sequence[Fault], links: Sequence[Fault]) -> List[Fault]:
 
 
 def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequence[Fault]) -> List[Finding]:
-    """One finding per NVSwitch with a fatal SXid, with the NVLink errors of GPUs that follow from it."""
+    """Return one finding per NVSwitch with a fatal SXid, including the NVLink errors of GPUs that follow from
+    it.
+    """
     found = []
     for where, faults in sorted(by_switch.items(), key=lambda item: item[0] or ""):
         bad = [fault for fault in faults if fault.meaning == DRAIN]
         if bad:
-            text = "; ".join(_told(fault) for fault in bad)
+            text = "; ".join(_fault_text(fault) for fault in bad)
             if shown:
                 gpus = sorted({str(fault.row.get("address")) for fault in shown})
                 text += f"; seen as NVLink errors by {len(gpus)} GPUs ({', '.join(gpus)})"
@@ -473,7 +477,7 @@ def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequenc
                         f"sxid.{fault.what}",
                         MATCH,
                         "not fatal",
-                        _told(fault),
+                        _fault_text(fault),
                         None,
                         where,
                         _evidence([fault]),
@@ -491,7 +495,7 @@ def _gpu(where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] =
         first = bad[0]
         severity = DRAIN if any(fault.meaning == DRAIN for fault in bad) else DEGRADED
         blast = max((fault.blast for fault in bad), key=ORDER.index)
-        text = "; ".join(_told(fault) for fault in bad)
+        text = "; ".join(_fault_text(fault) for fault in bad)
         if peers:
             text += f"; seen as NVLink errors by {len({fault.row.get('address') for fault in peers})} GPUs"
         name = "gpu.bus_lost" if first.what == "bus_lost" else f"xid.{first.what}"
@@ -515,7 +519,7 @@ def _gpu(where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] =
             f"xid.{fault.what}",
             MATCH,
             "no fault of the node",
-            _told(fault),
+            _fault_text(fault),
             None,
             where,
             _evidence([fault]),
@@ -561,7 +565,7 @@ def _unknown(kind: str, fault: Fault, where: Optional[str]) -> Finding:
         name,
         UNREAD,
         "an event that is understood",
-        _told(fault),
+        _fault_text(fault),
         remedy,
         where,
         _evidence([fault]),
@@ -573,7 +577,10 @@ def _unknown(kind: str, fault: Fault, where: Optional[str]) -> Finding:
 def _programs(
     by_gpu: Mapping[Optional[str], Sequence[Fault]], capture: Mapping[str, Any], limits: Json
 ) -> List[Finding]:
-    """Errors of programs that only one GPU meets, with several programs (workflows 13 and 31): it is to be tested."""
+    """Report errors of programs that only one GPU has, with several programs (workflows 13 and 31).
+
+    The GPU needs a test.
+    """
     names, numbers = limits.get("app_xid_names"), limits.get("app_xid_processes")
     having = {where: [f for f in faults if f.what in (13, 31, 32, 69)] for where, faults in by_gpu.items()}
     having = {where: faults for where, faults in having.items() if faults}
@@ -589,7 +596,7 @@ def _programs(
     processes = {str(pid) for fault in faults for pid in _parameters(fault.row).get("pids") or ()}
     if len(programs) < names or len(processes) < numbers:
         return []
-    text = f"{len(programs)} programs ({', '.join(sorted(programs))}) failed on this GPU, and none on another: {_told(faults[0])}"
+    text = f"{len(programs)} programs ({', '.join(sorted(programs))}) failed on this GPU, and none on another: {_fault_text(faults[0])}"
     remedy = Remedy(
         "Test the GPU with `dcgmi diag -r 3` when it is free; `goldnode-node ack` when it passes.",
         PERSON,
@@ -613,7 +620,7 @@ def _programs(
 
 
 def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> List[Finding]:
-    """Everything that is no Xid, SXid or loss of a GPU."""
+    """Judge every event that is not an Xid, an SXid or the loss of a GPU."""
     found = []
     for row in rows:
         judge_kind = _KINDS.get(str(row.get("kind")))
@@ -667,8 +674,11 @@ def _of_row(
 
 
 def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
-    """A library of another version asked the module. A container may bring its own: then the line names the module that is loaded, a version that
-    is not the node's, and the node's own library fits. Anything else is the node's."""
+    """Judge a module that was used by a library of another version.
+
+    A container may have its own library. In that case the line names the loaded module and a foreign version,
+    and the node's own library matches. Anything else is a fault of the node.
+    """
     driver = capture.get("driver")
     loaded, library = (
         (driver.get("loaded"), driver.get("library")) if isinstance(driver, dict) else (None, None)
@@ -730,7 +740,10 @@ def _works(capture: Mapping[str, Any], where: Any) -> bool:
 
 
 def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
-    """PCIe errors. Corrected ones are judged as a rate: the link repairs them (PCI Express base specification, 6.2)."""
+    """Judge PCIe errors.
+
+    Corrected ones are judged by their rate: the link repairs them (PCI Express base specification, 6.2).
+    """
     severity = _parameters(row).get("severity")
     kind = _parameters(row).get("type")
     text = f"{severity} PCIe error" + (f" ({kind})" if kind else "")
@@ -753,7 +766,7 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
 
 
 def _gpu_path(capture: Mapping[str, Any]) -> List[str]:
-    """Addresses of GPUs and of the ports above them."""
+    """Return the addresses of GPUs and of the ports above them."""
     pci = capture.get("pci")
     found: List[str] = []
     for where, device in pci.items() if isinstance(pci, dict) and not is_fault(pci) else ():
@@ -763,7 +776,7 @@ def _gpu_path(capture: Mapping[str, Any]) -> List[str]:
 
 
 def _limited(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
-    """The kernel's remark at enumeration; the path itself is judged hop by hop."""
+    """Report the kernel's remark at enumeration. The path itself is judged hop by hop."""
     parameters = _parameters(row)
     text = f"{parameters.get('gbps')} of {parameters.get('capable_gbps')} Gb/s, limited by {parameters.get('link')} at {parameters.get('at')}"
     return Finding(
@@ -808,7 +821,10 @@ def _mce(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
 
 
 def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
-    """A PCIe slot that went down has lost its device. Network links go down at each start: they are judged by their state and counters."""
+    """Judge a PCIe slot that went down: it has lost its device.
+
+    Network links go down at each start, and are judged by state and counters.
+    """
     slot = _parameters(row).get("slot")
     if slot is not None:
         remedy = Remedy("Restart the node; where the device stays away, have it inspected.", REBOOT, REPAIR)
@@ -817,7 +833,10 @@ def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
 
 
 def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
-    """A task that is blocked still, or was shortly before: something below it does not answer. One of the past is over."""
+    """Judge a task that is blocked, or was shortly before: a device below it does not answer.
+
+    Earlier ones are over.
+    """
     text = f"{', '.join(str(n) for n in _parameters(row).get('names') or [_parameters(row).get('name')])} waited for longer than the kernel's limit"
     blocked = {task["pid"] for task in _list(capture.get("blocked")) if isinstance(task.get("pid"), int)}
     recent, last, now = limits.get("hung_task_recent_s"), row.get("last_uptime_s"), capture.get("uptime")
@@ -837,7 +856,7 @@ def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
 
 
 def _oom(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
-    """A job that took more than there is; the kernel has ended it, and the node goes on."""
+    """Note a job that the kernel has ended for lack of memory. The node is not at fault."""
     where = "its own limit" if _parameters(row).get("cgroup") else "the node's memory"
     text = f"{', '.join(str(n) for n in _parameters(row).get('names') or ['a process'])} ended at {where}"
     return _of_row(row, "memory.oom", text, subject="jobs" if _parameters(row).get("cgroup") else "node")
@@ -891,7 +910,9 @@ def _history(
 
 
 def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any]) -> List[Finding]:
-    """GPUs and switches that needed a reset or restart in two boots or more within the days that the class says."""
+    """Report GPUs and switches that needed a reset or restart in two or more boots within the days that the
+    class sets.
+    """
     days, times, now = limits.get("repeat_days"), limits.get("xid_repeats"), seconds(capture.get("time"))
     if not isinstance(days, (int, float)) or not isinstance(times, int) or now is None:
         return []
@@ -902,7 +923,7 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
     found = []
     for where, items in sorted(by_address.items()):
         if len({item["boot_id"] for item in items}) >= times:
-            said = tuple(
+            result = tuple(
                 f"{time.strftime('%Y-%m-%d', time.gmtime(item['time']))} {item.get('what')}" for item in items
             )
             text = f"needed a reset or restart in {len(items)} boots within {days:g} days"
@@ -919,7 +940,7 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
                     text,
                     remedy,
                     where,
-                    said,
+                    result,
                     blast=VISIT,
                 )
             )
@@ -950,14 +971,14 @@ def _scalars(value: Any) -> List[str]:
 def _row(row: Json) -> Json:
     """Return a row of the capture with checked types. A value of another type counts as missing."""
 
-    def plain(value: Any) -> Any:
+    def scalar(value: Any) -> Any:
         if isinstance(value, list):
             return [item for item in value if isinstance(item, (str, int, float))]
         return value if isinstance(value, (str, int, float, bool)) else None
 
     code, count, parameters = row.get("code"), row.get("count"), row.get("parameters")
     given = (
-        {str(key): plain(value) for key, value in parameters.items()} if isinstance(parameters, dict) else {}
+        {str(key): scalar(value) for key, value in parameters.items()} if isinstance(parameters, dict) else {}
     )
     for name in ("names", "pids"):
         if not isinstance(given.get(name, []), list):
@@ -990,14 +1011,14 @@ def _count(row: Mapping[str, Any]) -> int:
 
 
 def _seq(row: Mapping[str, Any]) -> Optional[float]:
-    """Where in the log its last line stands."""
+    """Return the position of the last line in the log."""
     for name in ("last_seq", "last_uptime_s"):
         if isinstance(row.get(name), (int, float)):
             return float(row[name])
     return None
 
 
-def _told(fault: Fault) -> str:
+def _fault_text(fault: Fault) -> str:
     times = f", {_count(fault.row)} times" if _count(fault.row) > 1 else ""
     mig = f" ({fault.row['mig']})" if fault.row.get("mig") else ""
     return f"{fault.text}{mig}{times}"
@@ -1012,7 +1033,10 @@ def _evidence_of(rows: Sequence[Json]) -> Tuple[str, ...]:
 
 
 def _one_each(findings: Sequence[Finding]) -> List[Finding]:
-    """One finding per id and subject: rows that differ in more are joined, and the worse of two outcomes stays."""
+    """Return one finding per id and subject.
+
+    Rows that differ otherwise are joined, and the worse outcome counts.
+    """
     order = {UNREAD: 1, MISMATCH: 2}
     found: Dict[Tuple[str, Optional[str]], Finding] = {}
     for finding in findings:

@@ -14,7 +14,7 @@ from ..state.remedy import COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, SITE, Rem
 from .rules import (
     Answer,
     Node,
-    Said,
+    RuleResult,
     as_list,
     as_map,
     bad,
@@ -23,8 +23,8 @@ from .rules import (
     gpu_rule,
     is_number,
     ok,
-    plain,
     rule,
+    sanitized,
 )
 
 TYPE_CHECKING = False
@@ -64,8 +64,9 @@ NO_DRIVER = {
 
 @rule("gpu.library")
 def library(node: Node) -> Answer:
-    """NVML's codes 9, 12 and 18 name the fault; after any other (a driver that hangs) the GPUs are
-    unknown.
+    """Judge the GPU library.
+
+    NVML's codes 9, 12 and 18 name the fault; after any other (a driver that hangs) the GPUs are unknown.
     """
     if not node.declared or (node.container and not node.simulated):
         return None
@@ -91,7 +92,7 @@ def library(node: Node) -> Answer:
         if fault is None
         else repr(fault)[:80]
     )
-    return Said(UNREAD, expected, str(text), tuple(hung[:4]), remedy=SILENT_LIBRARY, blast=NODE)
+    return RuleResult(UNREAD, expected, str(text), tuple(hung[:4]), remedy=SILENT_LIBRARY, blast=NODE)
 
 
 def in_driver(row: Mapping[str, Any]) -> bool:
@@ -105,13 +106,13 @@ def in_driver(row: Mapping[str, Any]) -> bool:
 def answers(node: Node) -> Answer:
     if not node.declared:
         return None
-    found: List[Said] = []
+    found: List[RuleResult] = []
     for row in node.listed:
         address = str(row.get("address") or row.get("index"))
         if is_fault(row):
-            found.append(Said(UNREAD, "answers", str(row.get("text")), subject=address))
+            found.append(RuleResult(UNREAD, "answers", str(row.get("text")), subject=address))
         elif row.get("lost") is True:
-            found.append(bad("answers", "lost", *_last_words(node, address), subject=address))
+            found.append(bad("answers", "lost", *_last_events(node, address), subject=address))
     seen = {str(row.get("address")) for row in node.listed if row.get("lost") is True}
     for address, entry in sorted(node.pci.items()):
         if (
@@ -124,7 +125,7 @@ def answers(node: Node) -> Answer:
     return found or (ok("answers", f"{len(node.gpus)} answer") if node.gpus else None)
 
 
-def _last_words(node: Node, address: str) -> List[str]:
+def _last_events(node: Node, address: str) -> List[str]:
     rows = as_list(as_map(node.capture.get("events")).get("rows"))
     return [
         str(row.get("text"))
@@ -220,10 +221,10 @@ def recovery(node: Node, gpu: Any) -> Answer:
         if reading is True or (is_number(reading) and reading > 0):
             details.append(what if reading is True else f"{reading} {what}")
     remedy, blast = ACTIONS.get(
-        value, (Remedy(f"Do what the driver asks for: {plain(value, 40)}.", PERSON), NODE)
+        value, (Remedy(f"Do what the driver asks for: {sanitized(value, 40)}.", PERSON), NODE)
     )
     return bad(
-        "none", value, *details, *_last_words(node, str(gpu.get("address"))), remedy=remedy, blast=blast
+        "none", value, *details, *_last_events(node, str(gpu.get("address"))), remedy=remedy, blast=blast
     )
 
 
@@ -243,9 +244,9 @@ def board(node: Node, gpu: Any) -> Answer:
 def vram(node: Node, gpu: Any) -> Answer:
     want, why = node.wants(gpu, "memory_mib")
     expected = " or ".join(str(size) for size in want) + " MiB" if want else None
-    value, said = node.number(gpu, "memory.total_mib", expected)
+    value, result = node.number(gpu, "memory.total_mib", expected)
     if value is None:
-        return said
+        return result
     exact = bool(
         node.gpu_baseline.get("memory_mib")
         or node.overrides.get(str(gpu.get("address")), {}).get("memory_mib")
@@ -314,8 +315,8 @@ def bar1(node: Node, gpu: Any) -> Answer:
     want, _ = node.wants(gpu, "bar1_mib")
     if want is None:
         return None
-    value, said = node.number(gpu, "memory.bar1_mib", f"{want} MiB")
-    return said if value is None else equal(f"{want} MiB", f"{value} MiB")
+    value, result = node.number(gpu, "memory.bar1_mib", f"{want} MiB")
+    return result if value is None else equal(f"{want} MiB", f"{value} MiB")
 
 
 @gpu_rule("gpu.max_clocks")
@@ -326,9 +327,9 @@ def max_clocks(node: Node, gpu: Any) -> Answer:
     text = ", ".join(f"{key[:-4]} {value} MHz" for key, value in sorted(want.items()))
     have = {}
     for key in sorted(want):
-        value, said = node.number(gpu, f"clocks.max.{key}", text)
+        value, result = node.number(gpu, f"clocks.max.{key}", text)
         if value is None:
-            return said
+            return result
         have[key] = value
     return (
         ok(text)
@@ -339,8 +340,8 @@ def max_clocks(node: Node, gpu: Any) -> Answer:
 
 @gpu_rule("gpu.inforom")
 def inforom(node: Node, gpu: Any) -> Answer:
-    value, said = node.flag(gpu, "inforom.valid")
-    return said if value is None else equal("valid", "valid" if value else "corrupted")
+    value, result = node.flag(gpu, "inforom.valid")
+    return result if value is None else equal("valid", "valid" if value else "corrupted")
 
 
 def _ecc_on(node: Node, gpu: Any) -> Optional[str]:
@@ -356,9 +357,11 @@ def _ecc_on(node: Node, gpu: Any) -> Optional[str]:
 
 @gpu_rule("gpu.ecc.uncorrected")
 def volatile(node: Node, gpu: Any) -> Answer:
-    value, said = node.number(gpu, "ecc.volatile.uncorrected", _ecc_on(node, gpu))
+    value, result = node.number(gpu, "ecc.volatile.uncorrected", _ecc_on(node, gpu))
     if value is None:
-        return _hidden_by_mig(gpu, "ecc.volatile.uncorrected", "0 since the driver was loaded", "ECC") or said
+        return (
+            _hidden_by_mig(gpu, "ecc.volatile.uncorrected", "0 since the driver was loaded", "ECC") or result
+        )
     expected = "0 since the driver was loaded"
     if value <= node.limit("volatile_uncorrected", 0):
         return ok(expected)
@@ -381,10 +384,10 @@ def _ecc_evidence(gpu: Any) -> List[str]:
 
 @gpu_rule("gpu.ecc.aggregate")
 def aggregate(node: Node, gpu: Any) -> Answer:
-    """Errors that a card had before that raise no alarm."""
-    value, said = node.number(gpu, "ecc.aggregate.uncorrected", None)
+    """Judge uncorrected errors over the card's life. Only those since the last acknowledgement count."""
+    value, result = node.number(gpu, "ecc.aggregate.uncorrected", None)
     if value is None:
-        return said if said is not None and said.outcome == UNREAD else None
+        return result if result is not None and result.outcome == UNREAD else None
     delta = node.counted("gpu", _key(gpu), "ecc.aggregate.uncorrected")
     new = delta.since_ack if delta is not None else 0
     return (
@@ -395,7 +398,7 @@ def aggregate(node: Node, gpu: Any) -> Answer:
 
 
 def _key(gpu: Mapping[str, Any]) -> str:
-    """How a GPU is known over boots and slots."""
+    """Return the key of a GPU across boots and slots."""
     for name in ("uuid", "serial", "address"):
         if isinstance(gpu.get(name), str):
             return str(gpu[name])
@@ -404,9 +407,9 @@ def _key(gpu: Mapping[str, Any]) -> str:
 
 @gpu_rule("gpu.sram")
 def sram(node: Node, gpu: Any) -> Answer:
-    value, said = node.flag(gpu, "ecc.sram.threshold_exceeded")
+    value, result = node.flag(gpu, "ecc.sram.threshold_exceeded")
     return (
-        said
+        result
         if value is None
         else ok("within the threshold")
         if not value
@@ -425,35 +428,35 @@ def remap_pending(node: Node, gpu: Any) -> Answer:
 
 
 def _remap(node: Node, gpu: Any, key: str, good: str, wrong: str) -> Answer:
-    value, said = node.flag(gpu, f"remapped_rows.{key}")
+    value, result = node.flag(gpu, f"remapped_rows.{key}")
     if value is not None:
         return ok(good) if not value else bad(good, wrong, *_ecc_evidence(gpu))
-    if said is not None:
-        return said
+    if result is not None:
+        return result
     return _hidden_by_mig(gpu, f"remapped_rows.{key}", good, "ROW_REMAPPER")
 
 
 def _hidden_by_mig(gpu: Any, path: str, good: str, section: str) -> Answer:
-    """Return the answer for a value that the driver does not state while MIG is on; None otherwise.
+    """Return the answer for a value that the driver does not report while MIG is on; None otherwise.
 
-    The driver's own recovery action covers it where there is one; nothing else does.
+    If the driver reports a recovery action, that covers the value. Nothing else does.
     """
     value = fetch(gpu, path)
     if fetch(gpu, "mig.current") is not True or not is_fault(value) or value["fault"] != NOT_EXPOSED:
         return None
     covered = gpu.get("recovery_action") == "none"
-    told = "hidden while MIG is on" + ("; the driver itself asks for nothing" if covered else "")
+    text = "hidden while MIG is on" + ("; the driver itself asks for nothing" if covered else "")
     remedy = Remedy(f"Check it when MIG is off: `nvidia-smi -q -d {section}`.", PERSON)
-    return Said(NOT_EXPOSED, None if covered else good, told, (), None, remedy, NOTHING)
+    return RuleResult(NOT_EXPOSED, None if covered else good, text, (), None, remedy, NOTHING)
 
 
 @gpu_rule("gpu.remap.spare")
 def remap_spare(node: Node, gpu: Any) -> Answer:
-    """Remaps themselves are no fault."""
-    none, said = node.number(gpu, "remapped_rows.histogram.none")
+    """Judge the spare rows. Remaps themselves are not a fault."""
+    none, result = node.number(gpu, "remapped_rows.histogram.none")
     count, counted = node.number(gpu, "remapped_rows.uncorrectable")
     if none is None and count is None:
-        return said or counted
+        return result or counted
     most = node.limit("remap_uncorrectable")
     expected = "spare rows in each bank"
     if none:
@@ -470,13 +473,13 @@ def retired(node: Node, gpu: Any) -> Answer:
     pages = gpu.get("retired_pages")
     if is_fault(pages) or pages is None:
         return node.absent(pages, None)
-    pending, said = node.flag(gpu, "retired_pages.pending")
+    pending, result = node.flag(gpu, "retired_pages.pending")
     if pending:
         return bad("none pending", "a page waits to be retired")
     counts = [fetch(pages, key) for key in ("single_bit", "double_bit")]
     total = sum(item for item in counts if is_number(item))
     if any(is_fault(item) for item in counts) or pending is None:
-        return said or next((node.absent(item, None) for item in counts if is_fault(item)), None)
+        return result or next((node.absent(item, None) for item in counts if is_fault(item)), None)
     most, warn = node.limit("retired_pages"), node.limit("retired_pages_warn")
     if most and total >= most:
         return bad(f"fewer than {most}", f"{total} pages retired", remedy=RMA, blast=VISIT)
@@ -493,14 +496,14 @@ def retired(node: Node, gpu: Any) -> Answer:
 
 @gpu_rule("gpu.repair")
 def repair(node: Node, gpu: Any) -> Answer:
-    beyond, beyond_said = node.flag(gpu, "unrepairable_memory")
+    beyond, beyond_result = node.flag(gpu, "unrepairable_memory")
     if beyond:
         return bad("none", "memory that cannot be repaired", remedy=RMA, blast=VISIT)
     flags = [node.flag(gpu, f"repair.{key}") for key in ("channel_pending", "tpc_pending")]
     waits = [name for name, (value, _) in zip(("a memory channel", "a TPC"), flags) if value]
     if waits:
         return bad("none pending", f"{' and '.join(waits)} waits for its repair")
-    unread = next((said for _, said in (*flags, (beyond, beyond_said)) if said is not None), None)
+    unread = next((result for _, result in (*flags, (beyond, beyond_result)) if result is not None), None)
     return unread or (
         ok("none pending") if beyond is not None or any(value is not None for value, _ in flags) else None
     )
@@ -554,7 +557,7 @@ def ras(node: Node, gpu: Any) -> Answer:
     if wrong:
         return bad("no uncorrected errors", "; ".join(wrong))
     unread = [node.absent(row, None) for row in (gpu.get("ras"), *blocks.values()) if is_fault(row)]
-    return next((said for said in unread if said is not None), None) or (
+    return next((result for result in unread if result is not None), None) or (
         ok("no uncorrected errors") if blocks else None
     )
 
@@ -570,12 +573,14 @@ BRAKE = (0x80, "hw_power_brake", "HW power brake")
 
 @gpu_rule("gpu.throttle")
 def throttle(node: Node, gpu: Any) -> Answer:
-    """Idle, and the software power cap under load, are normal (nvml.h, nvmlClocksEventReason). AMD's cards
-    name the kinds of what slows them down (gpu_metrics).
+    """Judge the throttle reasons. Idle, and the software power cap under load, are normal (nvml.h,
+    nvmlClocksEventReason).
+
+    AMD's cards name the kinds of throttling (gpu_metrics).
     """
     kinds = fetch(gpu, "throttle.kinds")
     if isinstance(kinds, list):
-        active = ", ".join(plain(name, 40) for name in as_list(fetch(gpu, "throttle.active")))
+        active = ", ".join(sanitized(name, 40) for name in as_list(fetch(gpu, "throttle.active")))
         return (
             bad("no slowdown", active or "thermal", *_heat(gpu)) if "thermal" in kinds else ok("no slowdown")
         )
@@ -583,7 +588,7 @@ def throttle(node: Node, gpu: Any) -> Answer:
     if isinstance(found, list) and found:
         soft = all(text.startswith("SW") for text in found)
         return bad("no slowdown", "; ".join(found), *_heat(gpu), severity="degraded" if soft else None)
-    return found if isinstance(found, Said) else ok("no slowdown") if found is not None else None
+    return found if isinstance(found, RuleResult) else ok("no slowdown") if found is not None else None
 
 
 @gpu_rule("gpu.throttle.brake")
@@ -591,17 +596,17 @@ def brake(node: Node, gpu: Any) -> Answer:
     found = _slowed(node, gpu, (BRAKE,))
     if isinstance(found, list) and found:
         return bad("no power brake", "; ".join(found))
-    return found if isinstance(found, Said) else ok("no power brake") if found is not None else None
+    return found if isinstance(found, RuleResult) else ok("no power brake") if found is not None else None
 
 
 def _slowed(node: Node, gpu: Any, kinds: Any) -> Any:
     """Return the reasons that slow a GPU down as texts; an answer if they cannot be read; None if this GPU
     does not expose them.
     """
-    mask, said = node.number(gpu, "throttle.mask")
+    mask, result = node.number(gpu, "throttle.mask")
     counters = fetch(gpu, "throttle.violation_ns")
-    if said is not None:
-        return said
+    if result is not None:
+        return result
     if mask is None and not as_map(counters):
         return node.absent(counters, None)
     faults = int(node.limit("throttle_mask", 0)) or 0
@@ -632,8 +637,8 @@ def _heat(gpu: Any) -> List[str]:
 
 @gpu_rule("gpu.temperature")
 def temperature(node: Node, gpu: Any) -> Answer:
-    """Margins, not degrees: the limits differ from model to model."""
-    margin, said = node.number(gpu, "temperature.margin_c")
+    """Judge temperature by margins, not degrees: the limits differ from model to model."""
+    margin, result = node.number(gpu, "temperature.margin_c")
     if margin is not None:
         least = node.limit("margin_c", 0)
         return (
@@ -641,21 +646,21 @@ def temperature(node: Node, gpu: Any) -> Answer:
             if margin > least
             else bad(f"more than {least} °C to its limit", f"{margin} °C", *_heat(gpu))
         )
-    if said is not None:
-        return said
-    now, said = node.number(gpu, "temperature.gpu_c")
+    if result is not None:
+        return result
+    now, result = node.number(gpu, "temperature.gpu_c")
     most, _ = node.number(gpu, "temperature.slowdown_c")
     if now is None or most is None:
-        return said
+        return result
     return ok("below its limit") if now < most else bad(f"below {most} °C", f"{now} °C", *_heat(gpu))
 
 
 @gpu_rule("gpu.power.enforced")
 def enforced(node: Node, gpu: Any) -> Answer:
-    limit, said = node.number(gpu, "power.limit_w")
+    limit, result = node.number(gpu, "power.limit_w")
     have, other = node.number(gpu, "power.enforced_w")
     if limit is None or have is None:
-        return said or other
+        return result or other
     return ok("as set") if have >= limit - 1 else bad(f"{limit:g} W as set", f"{have:g} W")
 
 
@@ -676,10 +681,10 @@ def agree(node: Node) -> Answer:
     names = {"loaded": "module", "proc": "/proc", "library": "library", "reported": "NVML"}
     have = {text: driver[key] for key, text in names.items() if isinstance(driver.get(key), str)}
     faults = [
-        said
+        result
         for key in names
-        for said in [node.absent(driver.get(key), None)]
-        if is_fault(driver.get(key)) and said is not None
+        for result in [node.absent(driver.get(key), None)]
+        if is_fault(driver.get(key)) and result is not None
     ]
     if len(set(have.values())) > 1:
         return bad("one version", ", ".join(f"{text} {version}" for text, version in have.items()))
@@ -695,5 +700,5 @@ def fabric_manager(node: Node) -> Answer:
         or node.vendor != "nvidia"
     ):
         return None
-    active, said = node.flag(node.capture, "fabric_manager.active")
-    return said if active is None else equal("active", "active" if active else "not active")
+    active, result = node.flag(node.capture, "fabric_manager.active")
+    return result if active is None else equal("active", "active" if active else "not active")

@@ -9,20 +9,20 @@ from ..state.finding import DEFERRED, MATCH
 from ..state.kinds import NOTHING
 from ..state.remedy import COMMAND, PERSON, Remedy
 from .hardware import in_driver
-from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, is_number, ok, rule
+from .rules import Answer, Node, RuleResult, as_list, as_map, bad, equal, fetch, is_number, ok, rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Container, List, Optional
 
 
-def _about(subject: str, said: Optional[Said]) -> List[Said]:
-    return [] if said is None else [said._replace(subject=subject)]
+def _about(subject: str, result: Optional[RuleResult]) -> List[RuleResult]:
+    return [] if result is None else [result._replace(subject=subject)]
 
 
-def _all(found: List[Said], expected: str) -> Answer:
+def _all(found: List[RuleResult], expected: str) -> Answer:
     """Return the mismatches, or one match for all."""
-    wrong = [said for said in found if said.outcome != MATCH]
+    wrong = [result for result in found if result.outcome != MATCH]
     return wrong or (ok(expected, f"{len(found)} as declared") if found else None)
 
 
@@ -31,17 +31,17 @@ def cpu(node: Node) -> Answer:
     want = as_map(node.baseline.get("cpu"))
     if not want:
         return None
-    text = ", ".join(f"{key} {_say(value)}" for key, value in sorted(want.items()))
-    have, said = node.section("cpu", text)
-    if said is not None:
-        return said
+    text = ", ".join(f"{key} {_text(value)}" for key, value in sorted(want.items()))
+    have, result = node.section("cpu", text)
+    if result is not None:
+        return result
     for key in want:
         if not isinstance(have.get(key), (int, bool)):
             return node.absent(have.get(key), text)
-    return equal(text, ", ".join(f"{key} {_say(have[key])}" for key in sorted(want)))
+    return equal(text, ", ".join(f"{key} {_text(have[key])}" for key in sorted(want)))
 
 
-def _say(value: Any) -> str:
+def _text(value: Any) -> str:
     return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
@@ -52,9 +52,9 @@ def memory(node: Node) -> Answer:
         return None
     share = want["tolerance"] if is_number(want.get("tolerance")) else node.limit("memory_tolerance", 0)
     expected = f"{want['total_gib']} GiB, within {share:.1%}"
-    have, said = node.section("memory", expected)
-    if said is not None:
-        return said
+    have, result = node.section("memory", expected)
+    if result is not None:
+        return result
     total: Any = have.get("total_mib")
     if not is_number(total):
         return node.absent(total, expected)
@@ -68,7 +68,7 @@ def edac(node: Node) -> Answer:
     if node.elsewhere() or not rows:
         return None
     most = node.limit("edac_corrected_minute")
-    found: List[Said] = []
+    found: List[RuleResult] = []
     for name, row in sorted(rows.items()):
         fault = (
             row
@@ -101,17 +101,17 @@ def edac(node: Node) -> Answer:
 
 @rule("net.state")
 def interfaces(node: Node) -> Answer:
-    found: List[Said] = []
+    found: List[RuleResult] = []
     for name in sorted(as_map(node.baseline.get("network"))):
-        rows, said = node.section("network", "up")
+        rows, result = node.section("network", "up")
         row = rows.get(name)
-        if said is None and row is None:
-            said = bad("up", "no such interface")
-        if said is None and (is_fault(row) or not isinstance(fetch(row, "state"), str)):
-            said = node.absent(row if is_fault(row) else fetch(row, "state"), "up")
-        elif said is None:
-            said = ok("up") if fetch(row, "state") in ("up", "unknown") else bad("up", fetch(row, "state"))
-        found += _about(name, said)
+        if result is None and row is None:
+            result = bad("up", "no such interface")
+        if result is None and (is_fault(row) or not isinstance(fetch(row, "state"), str)):
+            result = node.absent(row if is_fault(row) else fetch(row, "state"), "up")
+        elif result is None:
+            result = ok("up") if fetch(row, "state") in ("up", "unknown") else bad("up", fetch(row, "state"))
+        found += _about(name, result)
     return _all(found, "up")
 
 
@@ -137,44 +137,44 @@ def net_numa(node: Node) -> Answer:
 
 
 def _property(node: Node, key: str, say: Any, but: Container[str] = ()) -> Answer:
-    found: List[Said] = []
+    found: List[RuleResult] = []
     for name, want in sorted(as_map(node.baseline.get("network")).items()):
         if want.get(key) is None or name in but:
             continue
         expected = say(want[key])
-        rows, said = node.section("network", expected)
-        if said is None and rows.get(name) is None:
-            said = bad(expected, "no such interface")
+        rows, result = node.section("network", expected)
+        if result is None and rows.get(name) is None:
+            result = bad(expected, "no such interface")
         value = fetch(rows.get(name), key)
-        if said is None:
-            said = equal(expected, say(value)) if is_number(value) else node.absent(value, expected)
-        found += _about(name, said)
+        if result is None:
+            result = equal(expected, say(value)) if is_number(value) else node.absent(value, expected)
+        found += _about(name, result)
     return _all(found, "as declared")
 
 
 @rule("net.firmware")
 def firmware(node: Node) -> Answer:
-    found: List[Said] = []
+    found: List[RuleResult] = []
     for section in ("network", "infiniband"):
         for name, want in sorted(as_map(node.baseline.get(section)).items()):
             if not want.get("firmware"):
                 continue
             expected = " or ".join(want["firmware"])
-            rows, said = node.section(section, expected)
+            rows, result = node.section(section, expected)
             value = fetch(rows.get(name), "firmware")
-            if said is None and rows.get(name) is None:
-                said = bad(expected, "no such device")
-            if said is None:
+            if result is None and rows.get(name) is None:
+                result = bad(expected, "no such device")
+            if result is None:
                 text = str(value).split()[0] if isinstance(value, str) and value.strip() else None
                 known = want["firmware"]
-                said = (
+                result = (
                     node.absent(value, expected)
                     if text is None
                     else ok(expected)
                     if value in known or text in known
                     else bad(expected, value)
                 )
-            found += _about(name, said)
+            found += _about(name, result)
     return _all(found, "as declared")
 
 
@@ -191,7 +191,7 @@ def _real(node: Node) -> List[Any]:
 
 @rule("net.drops")
 def drops(node: Node) -> Answer:
-    """Rates, never totals: frames of unknown protocols count as dropped."""
+    """Judge dropped frames by rate, never by total: frames of unknown protocols count as dropped."""
     if node.elsewhere():
         return None
     share, rate = node.limit("drops_share"), node.limit("drops_second")
@@ -289,7 +289,7 @@ def _ports(node: Node) -> List[Any]:
 
 @rule("ib.port")
 def infiniband(node: Node) -> Answer:
-    found: List[Said] = []
+    found: List[RuleResult] = []
     for name, want in sorted(as_map(node.baseline.get("infiniband")).items()):
         rate = want.get("rate_gbps")
         expected = (
@@ -297,9 +297,9 @@ def infiniband(node: Node) -> Answer:
             + "active"
             + (f" at {rate} Gb/s" if rate else "")
         )
-        rows, said = node.section("infiniband", expected)
-        if said is not None:
-            found += _about(name, said)
+        rows, result = node.section("infiniband", expected)
+        if result is not None:
+            found += _about(name, result)
             continue
         row = rows.get(name)
         ports = fetch(row, "ports")
@@ -335,7 +335,7 @@ def infiniband(node: Node) -> Answer:
 
 @rule("storage.mount")
 def mounts(node: Node) -> Answer:
-    found: List[Said] = []
+    found: List[RuleResult] = []
     declared = as_map(as_map(node.baseline.get("storage")).get("mounts"))
     for path, want in sorted(declared.items()):
         expected = (
@@ -343,21 +343,21 @@ def mounts(node: Node) -> Answer:
             + (f", {want['type']}" if want.get("type") else "")
             + (f", {want['free_gib']} GiB free" if want.get("free_gib") else "")
         )
-        section, said = node.section("storage", expected)
+        section, result = node.section("storage", expected)
         rows = fetch(section, "mounts")
-        if said is None and (is_fault(rows) or not isinstance(rows, dict)):
-            said = node.absent(rows, expected)
-        if said is None:
+        if result is None and (is_fault(rows) or not isinstance(rows, dict)):
+            result = node.absent(rows, expected)
+        if result is None:
             row = rows.get(path)
-            said = bad(expected, "not mounted") if row is None else _mounted(node, row, want, expected)
-        found += _about(path, said)
+            result = bad(expected, "not mounted") if row is None else _mounted(node, row, want, expected)
+        found += _about(path, result)
     root = fetch(as_map(fetch(node.capture, "storage.mounts")), "/")
     if "/" not in declared and isinstance(root, dict) and not is_fault(root) and not node.elsewhere():
         found += _about("/", _mounted(node, root, {}, "writable, with room"))
     return _all(found, "mounted, writable, with room")
 
 
-def _mounted(node: Node, row: Any, want: Any, expected: str) -> Optional[Said]:
+def _mounted(node: Node, row: Any, want: Any, expected: str) -> Optional[RuleResult]:
     if is_fault(row):
         return node.absent(row, expected)
     if want.get("type") and row.get("type") != want["type"]:
@@ -395,10 +395,10 @@ def disks(node: Node) -> Answer:
     expected = (f"{want['count']} disks" if want.get("count") else "disks") + (
         f" of {' or '.join(models)}" if models else ""
     )
-    section, said = node.section("storage", expected)
+    section, result = node.section("storage", expected)
     rows = fetch(section, "devices")
-    if said is not None or is_fault(rows) or not isinstance(rows, dict):
-        return said or node.absent(rows, expected)
+    if result is not None or is_fault(rows) or not isinstance(rows, dict):
+        return result or node.absent(rows, expected)
     foreign = [
         f"{name} {fetch(row, 'model')}"
         for name, row in sorted(rows.items())
@@ -464,39 +464,39 @@ def smart(node: Node) -> Answer:
 
 @rule("storage.path")
 def paths(node: Node) -> Answer:
-    """Passive checks do not measure it."""
-    found: List[Said] = []
+    """Judge the speed of the declared paths. Passive checks do not measure it."""
+    found: List[RuleResult] = []
     for path, want in sorted(as_map(as_map(node.baseline.get("storage")).get("paths")).items()):
         parts = [f"{want['latency_ms']} ms a read"] if want.get("latency_ms") else []
         parts += [f"{want['read_mb_s']} MB/s"] if want.get("read_mb_s") else []
         expected = " and ".join(parts) or "read"
-        section, said = node.section("storage", expected)
+        section, result = node.section("storage", expected)
         row = fetch(section, "paths")
         row = row.get(path) if isinstance(row, dict) and not is_fault(row) else row
-        if said is None and row is None:
-            said = Said(
+        if result is None and row is None:
+            result = RuleResult(
                 DEFERRED,
                 expected,
                 "not measured by a passive check",
                 blast=NOTHING,
                 remedy=Remedy("Nothing to do: a full check measures it.", PERSON),
             )
-        if said is None and (is_fault(row) or not isinstance(row, dict)):
-            said = node.absent(row, expected)
-        if said is None:
+        if result is None and (is_fault(row) or not isinstance(row, dict)):
+            result = node.absent(row, expected)
+        if result is None:
             latency, speed = row.get("latency_ms"), row.get("read_mb_s")
             for value, name in ((latency, "latency_ms"), (speed, "read_mb_s")):
                 if want.get(name) and not is_number(value):
-                    said = said or node.absent(value, expected)
-            if said is None:
+                    result = result or node.absent(value, expected)
+            if result is None:
                 slow = bool(want.get("latency_ms") and latency > want["latency_ms"]) or bool(
                     want.get("read_mb_s") and speed < want["read_mb_s"]
                 )
                 text = " and ".join(
                     [f"{latency:g} ms a read"] * is_number(latency) + [f"{speed:g} MB/s"] * is_number(speed)
                 )
-                said = bad(expected, text) if slow else ok(expected)
-        found += _about(path, said)
+                result = bad(expected, text) if slow else ok(expected)
+        found += _about(path, result)
     return _all(found, "as quick as declared")
 
 
@@ -557,9 +557,9 @@ def clock(node: Node) -> Answer:
             "a steady clock",
             f"it was set {abs(jump):.0f} s {'forward' if jump > 0 else 'back'} in the last day",
         )
-    value, said = node.flag(node.capture, "time_sync.synchronised")
+    value, result = node.flag(node.capture, "time_sync.synchronised")
     if value is None:
-        return said
+        return result
     if not value and (node.uptime is None or node.uptime < SETTLED):
         return None
     return ok("synchronised") if value else bad("synchronised", "not synchronised")
@@ -568,40 +568,40 @@ def clock(node: Node) -> Answer:
 @rule("module.loaded")
 def modules(node: Node) -> Answer:
     want = as_list(node.baseline.get("modules"))
-    found: List[Said] = []
+    found: List[RuleResult] = []
     for name in want:
-        section, said = node.section("os", "loaded")
+        section, result = node.section("os", "loaded")
         have = fetch(section, "modules")
-        if said is None and not isinstance(have, list):
-            said = node.absent(have, "loaded")
-        if said is None:
-            said = (
+        if result is None and not isinstance(have, list):
+            result = node.absent(have, "loaded")
+        if result is None:
+            result = (
                 ok("loaded")
                 if name.replace("-", "_") in {str(item).replace("-", "_") for item in have}
                 else bad("loaded", "not loaded")
             )
-        found += _about(name, said)
+        found += _about(name, result)
     return _all(found, "loaded")
 
 
 @rule("service.active")
 def services(node: Node) -> Answer:
-    found: List[Said] = []
+    found: List[RuleResult] = []
     for name in as_list(node.baseline.get("services")):
-        rows, said = (
+        rows, result = (
             (as_map(node.capture.get("services")), None)
             if node.container
             else node.section("services", "active")
         )
         row = rows.get(name)
-        if said is None:
+        if result is None:
             state = fetch(row, "active")
-            said = (
+            result = (
                 equal("active", state, f"result {fetch(row, 'result')}")
                 if isinstance(state, str)
                 else node.absent(state, "active")
             )
-        found += _about(name, said)
+        found += _about(name, result)
     return _all(found, "active")
 
 

@@ -7,7 +7,7 @@ from ..state.finding import DEFERRED
 from ..state.kinds import NOTHING
 from ..state.remedy import PERSON, REPAIR, Remedy
 from .hardware import _key
-from .rules import Answer, Node, Said, as_list, as_map, bad, equal, fetch, gpu_rule, is_number, ok, rule
+from .rules import Answer, Node, RuleResult, as_list, as_map, bad, equal, fetch, gpu_rule, is_number, ok, rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ HOSTED = Remedy(
 
 
 def wanted(node: Node, gpu: Mapping[str, Any], key: str) -> Tuple[Optional[int], str]:
-    """The generation or width that is right for a GPU, and why; (None, "") where nothing says it. By address, by class, by facts."""
+    """Return the expected generation or width of a GPU, and its source: address, class or facts. (None, "")
+    without a source.
+    """
     row = node.overrides.get(str(gpu.get("address")), {})
     for place, why in (
         (row.get("pcie"), f"by design here: {row.get('reason')}"),
@@ -54,12 +56,14 @@ def is_guest(capture: Mapping[str, Any]) -> bool:
 
 
 def is_virtual(node: Node) -> bool:
-    """Return whether a hypervisor shows ports of its own invention above the GPUs."""
+    """Return whether a hypervisor shows virtual ports above the GPUs."""
     return is_guest(node.capture)
 
 
 def hops(node: Node, address: str) -> List[Tuple[str, Dict[str, Any]]]:
-    """(address, link) from the device up to its root port, without links inside a package and, in a virtual machine, without its ports."""
+    """Return (address, link) from the device up to its root port, without links inside a package and, in a
+    virtual machine, without its ports.
+    """
     entry = as_map(node.pci.get(address))
     path = [str(item) for item in as_list(entry.get("path"))][::-1] or [address]
     found = []
@@ -72,7 +76,7 @@ def hops(node: Node, address: str) -> List[Tuple[str, Dict[str, Any]]]:
 
 
 def narrow(rows: List[Tuple[str, Dict[str, Any]]], key: str, want: int) -> List[str]:
-    """The hops whose `key` is less than wanted, as texts."""
+    """Return the hops whose `key` is less than wanted, as texts."""
     return [
         f"{address} has {link[key]}"
         for address, link in rows
@@ -131,7 +135,7 @@ def _ends(node: Node, gpu: Any, rows: List[Tuple[str, Dict[str, Any]]]) -> List[
 
 
 def _trained(node: Node, address: str, rows: List[Tuple[str, Dict[str, Any]]], key: str) -> Answer:
-    """Where nothing is declared: a link has come up with what both of its ends can do."""
+    """Judge a link without a declaration: it must reach the values that both of its ends support."""
     if len(rows) < 2 or rows[0][0] != address:
         return None
     now, most, other = (
@@ -151,7 +155,7 @@ def _trained(node: Node, address: str, rows: List[Tuple[str, Dict[str, Any]]], k
 
 @gpu_rule("pcie.gen")
 def generation(node: Node, gpu: Any) -> Answer:
-    """Under load, or where one end cannot, it is one."""
+    """Judge the generation. A slower link is a fault only under load, or if one end cannot do better."""
     address = str(gpu.get("address"))
     want, why = wanted(node, gpu, "gen")
     rows = hops(node, address)
@@ -197,24 +201,24 @@ def generation(node: Node, gpu: Any) -> Answer:
         if not slow:
             return ok(expected)
         if rests:
-            return Said(
+            return RuleResult(
                 DEFERRED,
                 expected,
                 f"generation {now}, and above it {'; '.join(slow)}",
                 (state,),
                 blast=NOTHING,
-                remedy=LATER,
+                remedy=AT_NEXT_LOAD,
             )
         return bad(expected, f"generation {now}, and the path above is slower: {'; '.join(slow)}", why, state)
     if rests:
         most = f"both ends can do {min(best)}" if best else "nothing speaks against it"
-        return Said(
+        return RuleResult(
             DEFERRED,
             expected,
             f"generation {now} while the GPU rests; {most}",
             (state,),
             blast=NOTHING,
-            remedy=LATER,
+            remedy=AT_NEXT_LOAD,
         )
     return bad(expected, f"generation {now} under load", why, state, *narrow(rows, "gen", want))
 
@@ -223,7 +227,7 @@ CAPPED = Remedy(
     "Look in the firmware for a generation limit of the slot of SUBJECT, and for a riser or switch of an older generation above it.",
     REPAIR,
 )
-LATER = Remedy("Nothing to do: it is judged at the next check that finds SUBJECT at work.", PERSON)
+AT_NEXT_LOAD = Remedy("Nothing to do: it is judged at the next check that finds SUBJECT at work.", PERSON)
 
 
 def resting(gpu: Any) -> Tuple[bool, str]:
@@ -257,32 +261,32 @@ def others(node: Node) -> Answer:
             and row.get("kind") in ("nic", "infiniband", "nvme")
             and not is_virtual(node)
         ):
-            said = _trained(node, address, hops(node, address), "width")
-            if isinstance(said, Said):
+            result = _trained(node, address, hops(node, address), "width")
+            if isinstance(result, RuleResult):
                 total += 1
-                if said.outcome != "match":
-                    found.append(said._replace(subject=address))
+                if result.outcome != "match":
+                    found.append(result._replace(subject=address))
     return found or (ok("all lanes that both ends have", f"{total} links") if total else None)
 
 
 @gpu_rule("pcie.replay")
 def replay(node: Node, gpu: Any) -> Answer:
-    value, said = node.number(gpu, "pcie.replay")
+    value, result = node.number(gpu, "pcie.replay")
     delta = node.counted("gpu", _key(gpu), "pcie.replay")
     table = as_map(node.limit("replay_per_lane_minute"))
     gen = wanted(node, gpu, "gen")[0] or fetch(gpu, "pcie.gen.max")
-    lanes = fetch(gpu, "pcie.width.current")
+    width = fetch(gpu, "pcie.width.current")
     if value is None:
-        return said
+        return result
     if (
         delta is None
         or delta.per_minute is None
         or not is_number(gen)
-        or not is_number(lanes)
+        or not is_number(width)
         or not table.get(str(gen))
     ):
         return None
-    most = table[str(gen)] * max(lanes, 1)
+    most = table[str(gen)] * max(width, 1)
     expected = "few replays"
     return (
         ok(expected)
@@ -290,7 +294,7 @@ def replay(node: Node, gpu: Any) -> Answer:
         else bad(
             expected,
             f"{delta.per_minute:.0f} a minute, {delta.span}",
-            f"{most:g} a minute is DCGM's limit for generation {gen} x{lanes}",
+            f"{most:g} a minute is DCGM's limit for generation {gen} x{width}",
         )
     )
 
@@ -304,9 +308,9 @@ def aer(node: Node) -> Answer:
             continue
         counts = row.get("aer")
         if counts is None or is_fault(counts):
-            said = node.absent(counts, None)
-            if said is not None:
-                found.append(said._replace(subject=address))
+            result = node.absent(counts, None)
+            if result is not None:
+                found.append(result._replace(subject=address))
             continue
         total += 1
         names = [f"{name} {number}" for name, number in sorted(as_map(fetch(counts, "counters")).items())][:4]
@@ -360,9 +364,10 @@ def numa(node: Node, gpu: Any) -> Answer:
 
 @gpu_rule("nvlink.active")
 def nvlinks(node: Node, gpu: Any) -> Answer:
-    """The facts give a model's number where its platform connects all of them; a platform with fewer by
-    design is declared in the class, with a reason. Without either, all GPUs of a node have the same
-    number.
+    """Judge the number of NVLinks.
+
+    The facts give a model's number if its platform connects all of them. A platform with fewer by design is
+    declared in the class, with a reason. Without either, all GPUs of a node must have the same number.
     """
     want, why = node.wants(gpu, "nvlinks")
     declared = (
@@ -387,9 +392,9 @@ def nvlinks(node: Node, gpu: Any) -> Answer:
     evidence = [f"links {', '.join(down[:18])} are down"] if down else []
     if unread:
         first = unread[0] if is_fault(unread[0]) else as_map(unread[0]).get("active")
-        said = node.absent(first, f"{want} active" if want else None)
-        if said is not None:
-            return said
+        result = node.absent(first, f"{want} active" if want else None)
+        if result is not None:
+            return result
     if want is not None:
         expected = f"{want} active"
         return (
@@ -438,7 +443,7 @@ def nvlink_errors(node: Node, gpu: Any) -> Answer:
 
 @gpu_rule("fabric.state")
 def fabric(node: Node, gpu: Any) -> Answer:
-    """Generations before Hopper do not say it."""
+    """Judge the fabric state. Generations before Hopper do not report it."""
     state = fetch(gpu, "fabric.state")
     joined = bool(as_map(node.document.get("platform")).get("nvswitch"))
     if not isinstance(state, str):

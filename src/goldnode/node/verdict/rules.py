@@ -19,7 +19,7 @@ Json: TypeAlias = "Dict[str, Any]"
 PARTIAL = ("nvidia-smi-xml", "nvidia-smi-text")
 
 
-class Said(NamedTuple):
+class RuleResult(NamedTuple):
     """Answer of a rule about one subject. None for severity, remedy and blast: the rule's own."""
 
     outcome: str
@@ -32,7 +32,7 @@ class Said(NamedTuple):
     subject: Optional[str] = None
 
 
-Answer: TypeAlias = "Union[Said, Iterable[Said], None]"
+Answer: TypeAlias = "Union[RuleResult, Iterable[RuleResult], None]"
 
 
 class Rule(NamedTuple):
@@ -70,8 +70,11 @@ def gpu_rule(name: str) -> Callable[[Callable[..., Answer]], Callable[..., Answe
     return _register(name, each=True)
 
 
-def plain(value: Any, most: int = 160) -> str:
-    """Text of a capture as one line without control characters: captures come from other machines."""
+def sanitized(value: Any, most: int = 160) -> str:
+    """Return a text of a capture as one line without control characters.
+
+    Captures come from other machines.
+    """
     text = str(value)[: 4 * most]
     if not text.isprintable():
         text = "".join(letter if letter.isprintable() else " " for letter in text)
@@ -79,9 +82,9 @@ def plain(value: Any, most: int = 160) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def ok(expected: Any, got: Any = None) -> Said:
-    """A match."""
-    return Said(MATCH, str(expected), str(expected if got is None else got))
+def ok(expected: Any, got: Any = None) -> RuleResult:
+    """Return a match."""
+    return RuleResult(MATCH, str(expected), str(expected if got is None else got))
 
 
 def bad(
@@ -92,18 +95,21 @@ def bad(
     remedy: Optional[Remedy] = None,
     blast: Optional[str] = None,
     subject: Optional[str] = None,
-) -> Said:
-    """A mismatch."""
-    return Said(MISMATCH, str(expected), str(got), evidence, severity, remedy, blast, subject)
+) -> RuleResult:
+    """Return a mismatch."""
+    return RuleResult(MISMATCH, str(expected), str(got), evidence, severity, remedy, blast, subject)
 
 
-def equal(expected: Any, got: Any, *evidence: str) -> Said:
-    """A match where both are the same, else a mismatch."""
+def equal(expected: Any, got: Any, *evidence: str) -> RuleResult:
+    """Return a match if both are equal, otherwise a mismatch."""
     return ok(expected) if expected == got else bad(expected, got, *evidence)
 
 
 def fetch(place: Any, path: str) -> Any:
-    """The value at a dotted path: the first fault on the way to it, None where a key is missing or what should hold it is no mapping."""
+    """Return the value at a dotted path, or the first fault on the way to it.
+
+    None if a key is missing or its parent is not a mapping.
+    """
     for key in path.split("."):
         if not isinstance(place, dict):
             return None
@@ -114,12 +120,12 @@ def fetch(place: Any, path: str) -> Any:
 
 
 def as_map(value: Any) -> Json:
-    """A mapping that is no fault, else an empty one."""
+    """Return a mapping that is not a fault, otherwise an empty one."""
     return value if isinstance(value, dict) and "fault" not in value else {}
 
 
 def as_list(value: Any) -> List[Any]:
-    """A list, else an empty one."""
+    """Return a list, otherwise an empty one."""
     return value if isinstance(value, list) else []
 
 
@@ -176,60 +182,62 @@ class Node:
         """
         row = self.overrides.get(str(gpu.get("address")), {})
         if row.get(name) not in (None, [], {}):
-            return row[name], f"by design here: {plain(row.get('reason'))}"
+            return row[name], f"by design here: {sanitized(row.get('reason'))}"
         if self.gpu_baseline.get(name) not in (None, [], {}):
             reason = self.gpu_baseline.get("reason")
             return self.gpu_baseline[
                 name
-            ], f"by design: {plain(reason)}" if reason else "the class's baseline"
+            ], f"by design: {sanitized(reason)}" if reason else "the class's baseline"
         facts = self.facts_of(gpu)
         if facts.get(name) not in (None, [], {}):
             return facts[name], f"the facts of {self.declared.get('model')}"
         return None, None
 
     def elsewhere(self) -> Optional[str]:
-        """Why the host around the GPUs cannot be judged from this capture; None where it can."""
+        """Return why the host around the GPUs cannot be judged from this capture; None if it can."""
         if self.partial:
             return "the output of nvidia-smi does not have it"
         return "a container shows the hardware of its host" if self.container else None
 
-    def absent(self, value: Any, expected: Optional[str]) -> Optional[Said]:
+    def absent(self, value: Any, expected: Optional[str]) -> Optional[RuleResult]:
         """Return the answer for a missing value; None if it was not declared and this node does not have it.
 
-        :param expected: the value that the class or the facts state, else None.
+        :param expected: the value that the class or the facts state, otherwise None.
         """
         if is_fault(value):
-            text = plain(value.get("text")) + (
+            text = sanitized(value.get("text")) + (
                 f" (return code {value['rc']})" if is_number(value.get("rc")) else ""
             )
             if value.get("fault") == NOT_EXPOSED:
-                return None if expected is None else Said(NOT_EXPOSED, expected, text)
-            return Said(UNREAD, expected or "something that can be read", text)
+                return None if expected is None else RuleResult(NOT_EXPOSED, expected, text)
+            return RuleResult(UNREAD, expected or "something that can be read", text)
         if value is None:
             if expected is None:
                 return None
-            return Said(ELSEWHERE if self.partial else UNREAD, expected, "not in this capture")
-        return Said(
-            UNREAD, expected or "something that can be read", f"not understood: {plain(repr(value), 60)}"
+            return RuleResult(ELSEWHERE if self.partial else UNREAD, expected, "not in this capture")
+        return RuleResult(
+            UNREAD, expected or "something that can be read", f"not understood: {sanitized(repr(value), 60)}"
         )
 
-    def number(self, place: Any, path: str, expected: Optional[str] = None) -> Tuple[Any, Optional[Said]]:
+    def number(
+        self, place: Any, path: str, expected: Optional[str] = None
+    ) -> Tuple[Any, Optional[RuleResult]]:
         """Return the number at a path, or the answer if there is none."""
         value = fetch(place, path)
         return (value, None) if is_number(value) else (None, self.absent(value, expected))
 
     def flag(
         self, place: Any, path: str, expected: Optional[str] = None
-    ) -> Tuple[Optional[bool], Optional[Said]]:
+    ) -> Tuple[Optional[bool], Optional[RuleResult]]:
         """Return the flag at a path, or the answer if there is none."""
         value = fetch(place, path)
         return (value, None) if isinstance(value, bool) else (None, self.absent(value, expected))
 
-    def section(self, name: str, expected: str) -> Tuple[Json, Optional[Said]]:
-        """A section that the class declares something of, or what to say where it cannot be judged."""
+    def section(self, name: str, expected: str) -> Tuple[Json, Optional[RuleResult]]:
+        """Return a section for which the class has declarations, or the result if it cannot be judged."""
         here = self.elsewhere()
         if here:
-            return {}, Said(ELSEWHERE, expected, here)
+            return {}, RuleResult(ELSEWHERE, expected, here)
         value = self.capture.get(name)
         if isinstance(value, dict) and not is_fault(value):
             return value, None

@@ -48,8 +48,8 @@ RESTS_NARROW = 6
 def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Finding]:
     """Return the findings about settings of the GPUs of a capture. Pure.
 
-    :param models: facts by PCI id, as `health.models` of the implied class document; what they state, the
-        table of rules judges.
+    :param models: facts by PCI id, as `health.models` of the implied class document. The table of rules
+        judges their values.
     """
     gpus = [
         gpu
@@ -199,17 +199,17 @@ def _rows(gpus: Gpus, rule: GpuSetting) -> List[Finding]:
 
 
 def _kind(gpu: Mapping[str, Any], rule: GpuSetting) -> Tuple[str, str]:
-    """Return what GPUs have in common that are compared: the model, or the board."""
+    """Return the property that GPUs to compare have in common: the model, or the board."""
     return str(gpu.get("pci_id")), str(gpu.get("subsystem_id")) if rule.by_board else ""
 
 
 def _finding(name: str, gpu: Mapping[str, Any], expected: str, got: str, remedy: Remedy) -> Finding:
-    subject = rules.plain(gpu.get("address") or gpu.get("index"), 80)
+    subject = rules.sanitized(gpu.get("address") or gpu.get("index"), 80)
     return Finding(
         name,
         MISMATCH,
-        rules.plain(expected),
-        rules.plain(got),
+        rules.sanitized(expected),
+        rules.sanitized(got),
         remedy.about(subject),
         subject,
         severity=DEGRADED,
@@ -222,7 +222,7 @@ def in_laptop(gpu: Mapping[str, Any]) -> bool:
     return str(gpu.get("name")).endswith(LAPTOPS)
 
 
-def lanes(gpu: Mapping[str, Any]) -> Optional[str]:
+def laptop_width(gpu: Mapping[str, Any]) -> Optional[str]:
     """Return the width of a laptop's link as a text, if it is narrower than the GPU can have: it is not judged."""
     now, most = rules.fetch(gpu, "pcie.width.current"), rules.fetch(gpu, "pcie.width.max")
     narrower = rules.is_number(now) and rules.is_number(most) and now < most
@@ -230,24 +230,26 @@ def lanes(gpu: Mapping[str, Any]) -> Optional[str]:
 
 
 def _link(gpu: Mapping[str, Any], facts: Mapping[str, Any], remedy: Remedy) -> Iterator[Finding]:
-    """Yield findings about the link where the facts state none, by what GPU and slot can do together."""
+    """Yield findings about the link if the facts state none, by the abilities of GPU and slot."""
     stated = rules.as_map(facts.get("pcie"))
     rests, state = links.resting(gpu)
     for name, key, mark in (("pcie.width", "width", "x"), ("pcie.gen", "gen", "generation ")):
         now, most = rules.fetch(gpu, f"pcie.{key}.current"), rules.fetch(gpu, f"pcie.{key}.max")
         if stated.get(key) is not None or not rules.is_number(now) or not rules.is_number(most):
             continue
-        if key == "width" and lanes(gpu) is not None:
+        if key == "width" and laptop_width(gpu) is not None:
             continue
         expected = f"{mark}{most}, which GPU and slot can do together"
         generation = rules.fetch(gpu, "pcie.gen.current")
         narrow = key == "gen" or (rules.is_number(generation) and generation >= RESTS_NARROW)
-        subject = rules.plain(gpu.get("address") or gpu.get("index"), 80)
+        subject = rules.sanitized(gpu.get("address") or gpu.get("index"), 80)
         if now >= most:
             yield Finding(name, MATCH, expected, expected, None, subject, severity=DEGRADED)
         elif rests and narrow:
             got = f"{mark}{now} while the GPU rests"
-            yield Finding(name, DEFERRED, expected, got, links.LATER, subject, (state,), DEGRADED, NOTHING)
+            yield Finding(
+                name, DEFERRED, expected, got, links.AT_NEXT_LOAD, subject, (state,), DEGRADED, NOTHING
+            )
         else:
             yield _finding(name, gpu, expected, f"{mark}{now}", remedy)
 
@@ -292,7 +294,7 @@ def of_record(gpu: Mapping[str, Any]) -> Json:
             return {"rc": code, "text": str(found.get("text"))}
         if found is None:
             return {"rc": NOT_SUPPORTED, "text": "not in this record"}
-        return {"rc": UNKNOWN_ERROR, "text": f"not understood: {rules.plain(repr(found), 60)}"}
+        return {"rc": UNKNOWN_ERROR, "text": f"not understood: {rules.sanitized(repr(found), 60)}"}
 
     def flag(found: Any) -> bool:
         return isinstance(found, bool)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..host import like
 from ..state.finding import MISMATCH, NOT_EXPOSED, SUPPRESSED, Finding
-from .rules import as_list, plain
+from .rules import as_list, sanitized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ NEVER = ("node.os", "gpu.ids", "check", "class.document", "node.program", "node.
 
 
 def apply(findings: Sequence[Finding], rows: Any, today: str) -> List[Finding]:
-    """The findings, with those suppressed that a row covers on day `today` (YYYY-MM-DD). Pure; rows of a wrong shape cover nothing."""
+    """Return the findings, with those suppressed that a row covers on day `today` (YYYY-MM-DD).
+
+    Pure. Rows of a wrong shape cover nothing.
+    """
     known = [
         row
         for row in as_list(rows)
@@ -42,11 +45,11 @@ def _one(finding: Finding, rows: Sequence[Mapping[str, Any]], today: str) -> Fin
     holding = [row for row in covering if row["expires"] >= today]
     if holding:
         row = holding[0]
-        text = f"accepted by {plain(row.get('owner'), 60)} until {row['expires']}: {plain(row.get('reason'))}"
+        text = f"accepted by {sanitized(row.get('owner'), 60)} until {row['expires']}: {sanitized(row.get('reason'))}"
         return finding._replace(outcome=SUPPRESSED, evidence=(text, *finding.evidence))
     if covering:
         row = max(covering, key=lambda item: str(item["expires"]))
-        text = f"was accepted by {plain(row.get('owner'), 60)} until {row['expires']}, which is past: {plain(row.get('reason'))}"
+        text = f"was accepted by {sanitized(row.get('owner'), 60)} until {row['expires']}, which is past: {sanitized(row.get('reason'))}"
         return finding._replace(evidence=(text, *finding.evidence))
     return finding
 

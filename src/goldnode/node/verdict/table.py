@@ -13,7 +13,7 @@ from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, U
 from ..state.kinds import NOTHING
 from ..state.remedy import PERSON, Remedy
 from . import hardware, host_rules, links, rules
-from .rules import Node, Rule, Said, plain
+from .rules import Node, Rule, RuleResult, sanitized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +35,10 @@ SILENT = {
 
 
 def judge(document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any = None) -> List[Finding]:
-    """The findings about a capture. Pure.
+    """Return the findings about a capture. Pure.
 
-    :param deltas: what :func:`.deltas.step` made of the kept state and this capture; None: nothing was kept.
+    :param deltas: the result of :func:`.deltas.step` for the stored state and this capture; None without a
+        stored state.
     """
     node = Node(document, capture, deltas)
     found = _sections(node)
@@ -45,7 +46,7 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any =
         if entry.each:
             found += _each(node, entry)
         else:
-            found += [_finding(entry, said, said.subject) for said in _ask(node, entry)]
+            found += [_finding(entry, result, result.subject) for result in _ask(node, entry)]
     once: Dict[Tuple[str, Optional[str]], Finding] = {}
     for finding in found:
         key = (finding.id, finding.subject)
@@ -55,7 +56,7 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any =
 
 
 def rank(finding: Finding) -> Tuple[int, bool]:
-    """How much a finding says against a node."""
+    """Return the weight of a finding against a node."""
     order = (MATCH, DEFERRED, ELSEWHERE, NOT_EXPOSED, UNREAD, MISMATCH)
     return (
         order.index(finding.outcome) if finding.outcome in order else len(order),
@@ -64,68 +65,72 @@ def rank(finding: Finding) -> Tuple[int, bool]:
 
 
 def _sections(node: Node) -> List[Finding]:
-    """A reader that failed as a whole: what it would have said is not known."""
+    """Report a reader that failed completely: the values it would have read are unknown."""
     found = []
     for name, value in sorted(node.capture.items()):
         if is_fault(value) and value.get("fault") != NOT_EXPOSED and name not in ("gpu_error", "gpus"):
-            said = node.absent(value, f"section {plain(name, 40)}")
-            if said is not None:
+            result = node.absent(value, f"section {sanitized(name, 40)}")
+            if result is not None:
                 found.append(
                     Finding(
-                        f"capture.{plain(name, 40)}",
+                        f"capture.{sanitized(name, 40)}",
                         UNREAD,
-                        said.expected,
-                        said.got,
+                        result.expected,
+                        result.got,
                         Remedy("Run `goldnode-node capture` on the node.", PERSON),
                     )
                 )
     return found
 
 
-def _ask(node: Node, entry: Rule, *gpu: Any) -> List[Said]:
+def _ask(node: Node, entry: Rule, *gpu: Any) -> List[RuleResult]:
     """Return the answers of a rule. A rule that fails answers *could not read*."""
     try:
         answer = entry.judge(node, *gpu)
         if answer is None:
             return []
-        return [answer] if isinstance(answer, Said) else list(answer)
+        return [answer] if isinstance(answer, RuleResult) else list(answer)
     except Exception as problem:  # a capture of another make must not end the check, nor pass
         return [
-            Said(
-                UNREAD, "values of the schema", plain(f"the rule failed: {type(problem).__name__}: {problem}")
+            RuleResult(
+                UNREAD,
+                "values of the schema",
+                sanitized(f"the rule failed: {type(problem).__name__}: {problem}"),
             )
         ]
 
 
 def _each(node: Node, entry: Rule) -> List[Finding]:
-    """A rule on all GPUs: one finding where they all match, else one for each that does not."""
-    said = [(str(gpu.get("address")), answer) for gpu in node.gpus for answer in _ask(node, entry, gpu)]
-    wrong = [_finding(entry, answer, address) for address, answer in said if answer.outcome != MATCH]
-    if wrong or not said:
+    """Apply a rule to all GPUs. Return one finding if all match, otherwise one for each that does not."""
+    result = [(str(gpu.get("address")), answer) for gpu in node.gpus for answer in _ask(node, entry, gpu)]
+    wrong = [_finding(entry, answer, address) for address, answer in result if answer.outcome != MATCH]
+    if wrong or not result:
         return wrong
-    texts = list(dict.fromkeys(str(answer.expected) for _, answer in said))
+    texts = list(dict.fromkeys(str(answer.expected) for _, answer in result))
     text = texts[0] if len(texts) == 1 else "as declared of each"
-    return [Finding(entry.kind.id, MATCH, text, f"{text} on {len(said)} GPU{'s' if len(said) > 1 else ''}")]
+    return [
+        Finding(entry.kind.id, MATCH, text, f"{text} on {len(result)} GPU{'s' if len(result) > 1 else ''}")
+    ]
 
 
-def _finding(entry: Rule, said: Said, subject: Optional[str]) -> Finding:
+def _finding(entry: Rule, result: RuleResult, subject: Optional[str]) -> Finding:
     row = entry.kind
-    severity = said.severity or row.severity
-    if said.outcome == MATCH:
-        return Finding(row.id, MATCH, said.expected, said.got, None, subject, severity=severity)
-    about = plain(subject, 80) if subject is not None else None
-    remedy, blast = said.remedy or row.remedy, said.blast or row.blast
-    if said.outcome in SILENT and said.remedy is None:
+    severity = result.severity or row.severity
+    if result.outcome == MATCH:
+        return Finding(row.id, MATCH, result.expected, result.got, None, subject, severity=severity)
+    about = sanitized(subject, 80) if subject is not None else None
+    remedy, blast = result.remedy or row.remedy, result.blast or row.blast
+    if result.outcome in SILENT and result.remedy is None:
         # The remedy of a fault is no advice while it is unknown whether there is a fault.
-        remedy, blast = SILENT[said.outcome], NOTHING
+        remedy, blast = SILENT[result.outcome], NOTHING
     return Finding(
         row.id,
-        said.outcome,
-        None if said.expected is None else plain(said.expected),
-        None if said.got is None else plain(said.got, 240),
+        result.outcome,
+        None if result.expected is None else sanitized(result.expected),
+        None if result.got is None else sanitized(result.got, 240),
         remedy.about(about or "the node") if remedy is not None else None,
         about,
-        tuple(plain(item, 200) for item in said.evidence),
+        tuple(sanitized(item, 200) for item in result.evidence),
         severity,
         blast,
     )

@@ -189,9 +189,10 @@ def _milder(finding: Finding) -> Finding:
 
 
 def _left_out(finding: Finding, capture: Mapping[str, Any], root: bool) -> bool:
-    """Return whether an item is named and not judged: this user may not read it, the kernel's log is not whole,
-    or the output of nvidia-smi does not state it. Nobody declared any of these. What a log that has lost its
-    beginning still shows is judged.
+    """Return whether an item is only listed: this user may not read it, the kernel's log is incomplete, or
+    nvidia-smi does not print it.
+
+    No class declared any of these. Events that an incomplete log still shows are judged.
     """
     if finding.id == "events.log" and finding.outcome == UNREAD:
         return True
@@ -201,7 +202,10 @@ def _left_out(finding: Finding, capture: Mapping[str, Any], root: bool) -> bool:
 
 
 def unread(judged: List[Finding], mine: List[Finding]) -> List[Json]:
-    """Return what could not be read, by reason: [{why, got, items}]. `mine`: the findings of the verdict."""
+    """Return the values that could not be read, by reason: [{why, got, items}].
+
+    `mine`: the findings of the verdict.
+    """
     groups: Dict[Tuple[str, str], List[str]] = {}
     for item in judged:
         if item.id != "check" and (item not in mine or item.outcome in (UNREAD, ELSEWHERE)):
@@ -243,9 +247,9 @@ def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownG
     place += ["a container"] if identity.get("container") else []
     place += [f"virtual machine ({virtual})"] if isinstance(virtual, str) and virtual != "none" else []
     return {
-        "gpus": [rules.plain(f"{models.count(name)} x {name}") for name in dict.fromkeys(models)],
+        "gpus": [rules.sanitized(f"{models.count(name)} x {name}") for name in dict.fromkeys(models)],
         "driver": driver_support.version_of(capture),
-        "platform": [rules.plain(text) for text in place],
+        "platform": [rules.sanitized(text) for text in place],
     }
 
 
@@ -263,9 +267,9 @@ def _unread_functions(capture: Mapping[str, Any]) -> List[Finding]:
             "check",
             UNREAD,
             "a PCI id and a class that can be read",
-            f"those of {rules.plain(address, 20)} cannot be read",
-            UNREADABLE.about(rules.plain(address, 20)),
-            rules.plain(address, 20),
+            f"those of {rules.sanitized(address, 20)} cannot be read",
+            UNREADABLE.about(rules.sanitized(address, 20)),
+            rules.sanitized(address, 20),
             blast=NODE,
         )
         for address in rules.as_list(capture.get("pci_unread"))
@@ -273,7 +277,7 @@ def _unread_functions(capture: Mapping[str, Any]) -> List[Finding]:
 
 
 def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> KnownGpus:
-    """Return the GPUs that the PCI bus shows, or else those that the library lists."""
+    """Return the GPUs on the PCI bus, or those that the library lists if the bus shows none."""
     listed = [row for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
     on_bus = [
         row
@@ -344,24 +348,26 @@ def _joined(capture: Mapping[str, Any]) -> bool:
 def advice(
     capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownGpus, driver: List[Finding]
 ) -> List[str]:
-    """Return what is wrong with the driver by the facts, and what the facts lack. It does not change the exit
-    code: that is about the health of the node, and a security bulletin makes no GPU ill.
+    """Return the faults of the driver by the facts, and gaps in the facts.
+
+    They do not change the exit code, which is about the health of the node. A security bulletin does not make
+    a GPU faulty.
     """
     texts = [f"{item.got}. {item.remedy}" for item in driver if item.outcome == MISMATCH]
     if found.unknown:
-        names = ", ".join(rules.plain(name, 60) for name in found.unknown[:4])
+        names = ", ".join(rules.sanitized(name, 60) for name in found.unknown[:4])
         texts.append(
             f"{names}: not in the facts, so only what the GPU reports of itself is judged: memory size and NVLinks are "
             "not compared with the data sheet, the link only with what GPU and slot can do."
         )
     version = driver_support.version_of(capture)
     if found.vendor == "nvidia" and version is not None and version.split(".")[0] not in facts["branches"]:
-        texts.append(f"Driver {rules.plain(version, 20)}: its branch is not in the facts.")
+        texts.append(f"Driver {rules.sanitized(version, 20)}: its branch is not in the facts.")
     return texts
 
 
 def undeclared(capture: Mapping[str, Any], found: KnownGpus) -> List[Json]:
-    """Return what a class would declare, each with the value found: {item, found}."""
+    """Return the items that a class would declare, each with the value found: {item, found}."""
     rows: List[Tuple[str, Any]] = []
     system = rules.as_map(capture.get("os"))
     if system.get("id"):
@@ -387,7 +393,9 @@ def undeclared(capture: Mapping[str, Any], found: KnownGpus) -> List[Json]:
             dict.fromkeys(_text(value) for value in values if value is not None and not is_fault(value))
         )
         rows.append((name, ", ".join(known) if known else None))
-    laptops = [settings.lanes(row) for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
+    laptops = [
+        settings.laptop_width(row) for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)
+    ]
     rows.append(("pcie.width", next((text for text in laptops if text is not None), None)))
     for section in ("network", "infiniband"):
         names = sorted(rules.as_map(capture.get(section)))
@@ -398,7 +406,7 @@ def undeclared(capture: Mapping[str, Any], found: KnownGpus) -> List[Json]:
             "item": name,
             "found": value
             if isinstance(value, int)
-            else rules.plain(f"{value}, {unusual[name]}" if name in unusual else value),
+            else rules.sanitized(f"{value}, {unusual[name]}" if name in unusual else value),
         }
         for name, value in rows
         if value is not None and not is_fault(value)

@@ -79,7 +79,10 @@ QUICK = {
 
 @dataclass(frozen=True)
 class LabRelease:
-    """An operating system release a node can run; `os_release`: what it says instead of what it is, for a system that cannot be had here."""
+    """Operating system release that a node can run.
+
+    `os_release`: the contents to show instead of its own, for a system that cannot be installed here.
+    """
 
     name: str
     codename: str
@@ -87,7 +90,7 @@ class LabRelease:
 
     @property
     def calls_itself(self) -> str:
-        """The codename that its os-release states."""
+        """Return the codename that its os-release states."""
         found = re.search(r"^VERSION_CODENAME=(\S+)$", self.os_release, re.MULTILINE)
         return found[1] if found else self.codename
 

@@ -54,7 +54,7 @@ Host *
 
 
 class LabError(GoldnodeError):
-    """A lab or one of its nodes cannot do what was asked."""
+    """A lab or one of its nodes cannot do what was requested."""
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,12 @@ class LabNode:
         return ["ssh", "-i", str(self.key), "-p", str(self.port), *SSH_OPTIONS, "root@127.0.0.1", *command]
 
     def wait(self, seconds: float = BOOT_SECONDS) -> str:
-        """Wait until the node has booted and answers ssh; return systemd's word for it (`running`, `degraded` …).
+        """Wait until the node has booted and answers ssh. Return systemd's state (`running`, `degraded` …).
 
-        Raises LabError with what systemd or ssh said last.
+        Raises LabError with the last message of systemd or ssh.
         """
         deadline = time.monotonic() + seconds
-        said, up = "nothing", False
+        reported, up = "nothing", False
         while time.monotonic() < deadline:
             if self.state == "exited":
                 raise LabError(
@@ -186,23 +186,23 @@ class LabNode:
             with contextlib.suppress(APIError):  # a container that is just restarting refuses the call
                 if not up:
                     # With a limit: a systemd that is stuck in its boot answers never.
-                    said = (
+                    reported = (
                         self.run(
                             "timeout", "20", "systemctl", "is-system-running", "--wait", check=False
                         ).output.strip()
-                        or said
+                        or reported
                     )
-                    up = said in ("running", "degraded")
+                    up = reported in ("running", "degraded")
                 if up:
                     done = subprocess.run(
                         self.ssh("true"), capture_output=True, text=True, timeout=30, check=False
                     )
                     if done.returncode == 0:
-                        return said
-                    said = done.stderr.strip() or said
+                        return reported
+                    reported = done.stderr.strip() or reported
             time.sleep(0.2)
         raise LabError(
-            f"node {self.name} did not come up in {seconds:.0f} s, last word: {said}",
+            f"node {self.name} did not come up in {seconds:.0f} s, last word: {reported}",
             remedy=f"see: docker exec {self.container.name} journalctl -b; where it says `Failed to create inotify object`, the machine's "
             "fs.inotify.max_user_instances is too low for so many nodes",
         )
@@ -247,7 +247,10 @@ class LabServer:
 
     @property
     def url(self) -> str:
-        """Address by number: it is the same from the nodes and from this machine, which a name would not be."""
+        """Return an address with an IP number.
+
+        Unlike a name, it is the same from the nodes and from this machine.
+        """
         self.container.reload()
         address = self.container.attrs["NetworkSettings"]["Networks"][self._network]["IPAddress"]
         return f"http://{address}"
@@ -316,9 +319,10 @@ class Lab:
     # Making it
 
     def up(self, specs: Sequence[NodeSpec]) -> list[LabNode]:
-        """Bring up the nodes of `specs` and write the inventory of all nodes of the lab; return the nodes of `specs`.
+        """Start the nodes of `specs`, write the inventory of all nodes of the lab, and return the nodes of
+        `specs`.
 
-        A node that exists with another image than asked is an error: it may hold work. Raises LabError, ImageError.
+        A node that exists with another image is an error: it may hold work. Raises LabError, ImageError.
         """
         known = {node.name: node for node in self.nodes()}
         self._network()
@@ -376,9 +380,11 @@ class Lab:
     def serve(
         self, directory: Path, name: str = "archive", *, image: str | None = None, keep: bool = False
     ) -> LabServer:
-        """Serve `directory` to the nodes on port 80, under the host name `name`; an earlier server of it is replaced.
+        """Serve `directory` to the nodes on port 80 under the host name `name`. An earlier server of that
+        name is replaced.
 
-        `image` is any image with python3; the default is debian12's warm one. `keep`: one that runs stays, and so does its address.
+        `image` is any image with python3; the default is debian12's warm one. `keep`: reuse a running server
+        and its address.
         """
         for found in self._containers(f"{LABEL}.server={name}") if keep else ():
             if found.status == "running":
@@ -421,9 +427,10 @@ class Lab:
         return LabServer(found[0], self.network_name)
 
     def down(self, *, with_images: bool = False) -> list[str]:
-        """Remove everything the lab made: containers, network, directory. Return what was removed, in words.
+        """Remove everything the lab made: containers, network, directory. Return the removed things as text.
 
-        `with_images`: also the base images its nodes ran, where goldnode made them and nothing else uses them.
+        `with_images`: also remove the base images of its nodes, if goldnode built them and nothing else uses
+        them.
         """
         gone: list[str] = []
         used = (

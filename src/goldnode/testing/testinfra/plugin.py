@@ -24,35 +24,37 @@ def _of(host: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def goldnode_gpus(host: Any) -> Gpus:
-    """The NVIDIA GPUs of the host as NVML reports them: see :class:`readers.Gpus`."""
+    """Return the NVIDIA GPUs of the host as NVML reports them; see :class:`readers.Gpus`."""
     found: Gpus = _of(host).gpus
     return found
 
 
 @pytest.fixture(scope="module")
 def goldnode_pci(host: Any) -> Pci:
-    """The PCI functions of the host: see :class:`readers.Pci`."""
+    """Return the PCI functions of the host; see :class:`readers.Pci`."""
     found: Pci = _of(host).pci
     return found
 
 
 @pytest.fixture(scope="module")
 def goldnode_numa(host: Any) -> NumaReader:
-    """The NUMA nodes of the host, and what is on which: see :class:`readers.Numa`."""
+    """Return the NUMA nodes of the host and their devices; see :class:`readers.Numa`."""
     found: NumaReader = _of(host).numa
     return found
 
 
 @pytest.fixture(scope="module")
 def goldnode_modules(host: Any) -> ModulesReader:
-    """The kernel modules of the host that are loaded: see :class:`readers.Modules`."""
+    """Return the loaded kernel modules of the host; see :class:`readers.Modules`."""
     found: ModulesReader = _of(host).modules
     return found
 
 
 @pytest.fixture(scope="module")
 def goldnode_policy(host: Any) -> Any:
-    """A function: what of a policy (the keys of a class's `policy`) the GPUs are not set to, a line each."""
+    """Return a function that lists the settings of a policy (the keys of a class's `policy`) that the GPUs do
+    not have, one line each.
+    """
     reading = _of(host)
 
     def differences(policy: Any) -> list[str]:

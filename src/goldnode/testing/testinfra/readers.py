@@ -49,7 +49,7 @@ print(json.dumps({"pci": devices, "nodes": nodes, "modules": versions}))
 
 
 class UnreadError(Exception):
-    """Something could not be read of a host. A test that meets it fails: what was not read is not as declared."""
+    """A value of a host could not be read. A test that meets it fails."""
 
 
 class Function(Mapping[str, Any]):
@@ -68,8 +68,8 @@ class Function(Mapping[str, Any]):
             "cpus": row["local_cpulist"],
             "gen": _generation(row["current_link_speed"]),
             "max_gen": _generation(row["max_link_speed"]),
-            "width": _lanes(row["current_link_width"]),
-            "max_width": _lanes(row["max_link_width"]),
+            "width": _link_width(row["current_link_width"]),
+            "max_width": _link_width(row["max_link_width"]),
             "path": row["path"],
         }
 
@@ -106,7 +106,7 @@ class Pci:
 
     @property
     def gpus(self) -> list[Function]:
-        """NVIDIA's display functions (class 03) and processing accelerators of any vendor (12)."""
+        """Return NVIDIA's display functions (class 03) and processing accelerators of any vendor (12)."""
         return [
             one
             for one in self
@@ -114,11 +114,11 @@ class Pci:
         ]
 
     def hops(self, function: Function) -> list[Function]:
-        """The functions from the root port to this one."""
+        """Return the functions from the root port to this one."""
         return [self.functions[address] for address in function.path if address in self.functions]
 
     def narrowest(self, function: Function) -> Function:
-        """The first hop with the least that its link does now. Raises UnreadError where no hop shows a link."""
+        """Return the first hop with the slowest current link. Raises UnreadError if no hop shows a link."""
         shown = [hop for hop in self.hops(function) if hop.gen and hop.width]
         if not shown:
             raise UnreadError(f"no link is shown on the way to {function.address}")
@@ -133,7 +133,9 @@ class NumaReader:
         self._pci = pci
 
     def of(self, address: str) -> int | None:
-        """The node of a PCI function; -1 where the firmware gives none, None where the kernel does not say."""
+        """Return the node of a PCI function; -1 if the firmware gives none, None if the kernel does not
+        report it.
+        """
         found: int | None = self._pci[address].numa_node
         return found
 
@@ -164,10 +166,10 @@ class Gpus:
     A value is ``{"rc": N}`` if NVML returned an error code instead.
     """
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        if "gpus" not in told:
-            raise UnreadError(f"NVML does not answer: {dict(told)}")
-        self.rows: list[Json] = told["gpus"]
+    def __init__(self, capture: Mapping[str, Any]) -> None:
+        if "gpus" not in capture:
+            raise UnreadError(f"NVML does not answer: {dict(capture)}")
+        self.rows: list[Json] = capture["gpus"]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -180,7 +182,7 @@ class Gpus:
 
     @property
     def lost(self) -> list[Json]:
-        """GPUs that NVML lists and cannot read."""
+        """Return the GPUs that NVML lists and cannot read."""
         return [gpu for gpu in self.rows if "rc" in gpu]
 
 
@@ -273,5 +275,5 @@ def _generation(speed: str | None) -> int | None:
         return None
 
 
-def _lanes(width: str | None) -> int | None:
+def _link_width(width: str | None) -> int | None:
     return int(width) if width and width.isdigit() and 0 < int(width) <= 32 else None

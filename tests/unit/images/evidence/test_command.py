@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tests.unit.images.evidence.samples import base_files, image
+from tests.unit.images.evidence.scanner_outputs import grype_output
 
 from goldnode.cli import main
 from goldnode.images.imagelock import ImageLock, intent_digest, write_lock
@@ -83,7 +84,7 @@ def run(*words: str) -> Result:
 def test_evidence_then_verify_then_diff(site: ImageStore) -> None:
     done = run("evidence")
     assert done.exit_code == 0, done.output
-    assert done.output.count("signature") == 2
+    assert done.output.count(" signature        by key") == 2
     assert done.output.count("3 debs, 0 wheels") == 2
     assert "not checked: no vulnerability database was named" in done.output
     again = run("evidence", "--format", "json")
@@ -170,11 +171,30 @@ def test_a_database_of_the_site_and_of_the_command_line(site: ImageStore, tmp_pa
     assert "debian of 2026-11-21 (given)" in done.output
 
 
+def test_report_of_a_scanner_about_this_image(site: ImageStore, tmp_path: Path) -> None:
+    digests = {row.image: row.digest for row in site.built().values()}
+    for name, digest in digests.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(grype_output(digest)))
+    done = run("evidence", BASE, "--scan-report", f"grype={tmp_path}/{BASE}.json")
+    assert done.exit_code == 0, done.output
+    assert "3 known, 1 of them with a fix; 3 packages checked" in done.output
+    assert "grype of 2026-11-20 (the report)" in done.output
+    assert run("verify", BASE).exit_code == 0
+    other = run("evidence", BASE, "--scan-report", f"grype={tmp_path}/{RUNTIME}.json")
+    assert other.exit_code == 2
+    assert f"the report of grype is about {digests[RUNTIME]}, not {digests[BASE]}" in other.output
+    several = run("evidence", "--scan-report", f"grype={tmp_path}/{BASE}.json")
+    assert (several.exit_code, "--scan-report is for one image" in several.output) == (2, True)
+    # The report stays attached: nothing was replaced.
+    assert run("verify", BASE).exit_code == 0
+
+
 def test_faults_are_one_line_and_exit_2(site: ImageStore, tmp_path: Path) -> None:
     for words, says in (
         (["evidence", "cpu-1-base-debian13"], "debian12"),
         (["evidence", BASE, "--database", "x=y"], "names no vulnerability database"),
         (["evidence", "--against", BASE], "--against is for one image"),
+        (["evidence", BASE, "--scan-report", "snyk=x"], "names no scanner's report"),
         (["evidence", BASE, "--key", str(tmp_path / "absent")], "the signing key cannot be read"),
         (["verify", "cuda:1"], "is not in"),
         (["diff", BASE, "cpu:1-base-debian12-x"], "is not in"),

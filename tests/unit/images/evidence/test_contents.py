@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,11 @@ from tests.unit.images.evidence.samples import (
     sample,
 )
 
+from goldnode.core import elf as elf_module
 from goldnode.core.errors import ImageError
 from goldnode.evidence import layers, licences
 from goldnode.evidence.contents import Contents, contents
 from goldnode.evidence.layers import snapshot
-from goldnode.inspect import elf as elf_module
 from goldnode.oci.layout import Layout, OciImage
 
 
@@ -189,6 +190,11 @@ def test_a_description_that_is_no_json(layout: Layout) -> None:
         ("public-domain", "LicenseRef-public-domain"),
         ("and or", "LicenseRef-and-or"),
         ("GPL-2+ and", "LicenseRef-GPL-2-and"),
+        ("A, and B or C", "LicenseRef-A AND (LicenseRef-B OR LicenseRef-C)"),
+        ("A, B and C", "LicenseRef-A-B-and-C"),
+        ("A and B, or C, and D", "((LicenseRef-A AND LicenseRef-B) OR LicenseRef-C) AND LicenseRef-D"),
+        ("(A or B) C", "LicenseRef-A-or-B-C"),
+        ("MIT/X11 and A and A", "LicenseRef-MIT-X11 AND LicenseRef-A"),
         ("BSD-3-clause~mine", "LicenseRef-BSD-3-clause-mine"),
     ],
 )
@@ -205,6 +211,11 @@ def test_licences_of_debian(line: str, expression: str) -> None:
         ),
         ({"license": ["BSD-3-Clause"]}, "BSD-3-Clause"),
         ({"license": ["MIT License"]}, "MIT"),
+        ({"license": ["UNKNOWN"]}, None),
+        ({"license": ["LicenseRef-NVIDIA-Proprietary"]}, "LicenseRef-NVIDIA-Proprietary"),
+        ({"license-expression": ["GPL-2.0"]}, "GPL-2.0-only"),  # an id that SPDX has replaced
+        ({"license-expression": ["mit WITH no-such-exception"]}, "LicenseRef-mit-with-no-such-exception"),
+        ({"license-expression": ["MIT AND (Apache-2.0 OR"]}, "LicenseRef-MIT-AND-Apache-2.0-OR"),
         ({"license": ["Some long text\nof a licence"]}, None),
         ({"classifier": ["License :: OSI Approved :: Apache Software License"]}, "Apache-2.0"),
         ({"classifier": ["License :: OSI Approved :: BSD License"]}, "LicenseRef-BSD-License"),
@@ -213,6 +224,18 @@ def test_licences_of_debian(line: str, expression: str) -> None:
 )
 def test_licences_of_wheels(headers: dict[str, list[str]], expression: str | None) -> None:
     assert licences.wheel(headers) == expression
+
+
+def test_every_licence_string_of_debian_12_and_of_wheels_seen_so_far() -> None:
+    """Regression: 536 licence lines of a Debian 12 installation and our images, 69 wheels' metadata."""
+    rows = [
+        line.split("\t")
+        for line in Path(__file__).with_name("licence_strings.tsv").read_text().splitlines()[1:]
+    ]
+    assert len(rows) == 605
+    for kind, said, expression, *_ in rows:
+        found = licences.debian([said]) if kind == "deb" else licences.wheel(json.loads(said))
+        assert (said, found or "") == (said, expression)
 
 
 def test_prose_is_not_interpreted() -> None:

@@ -16,6 +16,7 @@ from tests.unit.images.evidence.samples import (
     image,
     sample,
 )
+from tests.unit.images.registries import make_image
 
 from goldnode.core.errors import ImageError
 from goldnode.evidence import size
@@ -202,13 +203,16 @@ def test_sizes(layout: Layout) -> None:
 
 
 def test_names(layout: Layout) -> None:
-    one, two = sample(layout), sample(layout, "bbbbbbbbbbbb", User="1")
-    ref = "cuda:12.4.1-runtime-debian12-aaaaaaaaaaaa"
+    (ref, one), (_, two) = (
+        make_image(layout, build=letter * 12, content=letter.encode()) for letter in ("a", "b")
+    )
     assert find(layout, ref) == find(layout, one) == one
     assert reference(layout, one) == ref
     records = [Built("cuda-12.4.1-runtime-debian12", "bbbbbbbbbbbb", "", "", two)]
-    for name in ("cuda-12.4.1-runtime-debian12", "cuda-12.4.1-runtime-debian12-bbbbbbbbbbbb", "bbbbbbbbbbbb"):
+    for name in ("cuda-12.4.1-runtime-debian12-bbbbbbbbbbbb", "bbbbbbbbbbbb"):
         assert find(layout, name, records) == two
+    with pytest.raises(ImageError, match="means 2 images"):
+        find(layout, "cuda-12.4.1-runtime-debian12", records)
     with pytest.raises(ImageError, match=r"means 2 images .* Name one of them with its build id"):
         find(layout, "cuda:12.4.1-runtime-debian12")
     with pytest.raises(ImageError, match='Use "cuda:12'):

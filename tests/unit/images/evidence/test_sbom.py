@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclonedx.output.json import JsonV1Dot6
 from in_toto_attestation.v1.statement import Statement
 from tests.unit.images.evidence.samples import IMAGE, LOCKS, built, sample
 
 from goldnode.core.errors import ImageError
-from goldnode.evidence import sbom
-from goldnode.evidence.contents import InstalledDeb
+from goldnode.evidence import cyclonedx_bom, sbom
+from goldnode.evidence.contents import InstalledDeb, InstalledWheel
 from goldnode.evidence.provenance import provenance
 from goldnode.evidence.write import examine
 from goldnode.oci.layout import Layout, canonical
@@ -21,18 +22,18 @@ from goldnode.oci.layout import Layout, canonical
 def test_cyclonedx_is_valid_and_the_same_each_time(layout: Layout, tmp_path: Path) -> None:
     digest = sample(layout)
     found, there = examine(layout, digest, LOCKS)
-    document = sbom.cyclonedx(found, there)
-    sbom.validate(document)
+    document = cyclonedx_bom.cyclonedx(found, there)
+    cyclonedx_bom.validate(document)
     other = Layout(tmp_path / "elsewhere")
     assert sample(other) == digest
-    assert sbom.cyclonedx(*examine(other, digest, LOCKS, tmp_path / "cache")) == document
+    assert cyclonedx_bom.cyclonedx(*examine(other, digest, LOCKS, tmp_path / "cache")) == document
     data = json.loads(document)
-    assert data["metadata"]["timestamp"] == "2026-11-20T00:00:00Z"
+    assert data["metadata"]["timestamp"] == "2026-11-20T00:00:00+00:00"
     assert data["metadata"]["component"]["hashes"] == [
         {"alg": "SHA-256", "content": digest.removeprefix("sha256:")}
     ]
     rows = {row["bom-ref"]: row for row in data["components"]}
-    libc = rows["pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12"]
+    libc = rows["pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12&upstream=glibc"]
     assert libc["hashes"][0]["content"] == "1" * 64
     assert libc["supplier"] == {"name": "GNU Libc Maintainers"}
     cublas = rows["pkg:pypi/nvidia-cublas-cu12@12.4.5.8"]
@@ -45,7 +46,30 @@ def test_cyclonedx_is_valid_and_the_same_each_time(layout: Layout, tmp_path: Pat
     assert {"name": "goldnode:origin", "value": "not known"} in rows["file:/usr/local/lib/libstray.so"][
         "properties"
     ]
-    assert "os:debian" in rows
+    assert (rows["os:debian"]["name"], rows["os:debian"]["version"]) == ("debian", "12")
+    # An empty entry of a file would claim that it needs nothing.
+    assert {row["ref"] for row in data["dependencies"]} == {
+        f"oci:{digest}",
+        *(ref for ref in rows if ref.startswith("pkg:")),
+    }
+    config = {"name": "aquasecurity:trivy:ImageID", "value": found.manifest["config"]["digest"]}
+    assert config in data["metadata"]["component"]["properties"]
+
+
+def test_the_order_of_the_library_does_not_show(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = examine(layout, sample(layout), LOCKS)
+    document = cyclonedx_bom.cyclonedx(*read)
+
+    def reversed_lists(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: reversed_lists(item) for name, item in value.items()}
+        return [reversed_lists(item) for item in reversed(value)] if isinstance(value, list) else value
+
+    written = JsonV1Dot6.output_as_string
+    monkeypatch.setattr(
+        JsonV1Dot6, "output_as_string", lambda self: json.dumps(reversed_lists(json.loads(written(self))))
+    )
+    assert cyclonedx_bom.cyclonedx(*read) == document
 
 
 def test_what_goldnode_made_is_not_called_debians(layout: Layout) -> None:
@@ -54,6 +78,12 @@ def test_what_goldnode_made_is_not_called_debians(layout: Layout) -> None:
         "goldnode-driver-from-host", "1+520", "all", "goldnode-driver-from-host", "1+520", made=True
     )
     assert sbom.purl(made, there) == "pkg:deb/goldnode/goldnode-driver-from-host@1%2B520?arch=all"
+
+
+def test_purl_of_a_wheel_has_the_name_as_its_specification_writes_it(layout: Layout) -> None:
+    _, there = examine(layout, sample(layout), LOCKS)
+    for name, purl in (("Jaraco.Text", "jaraco.text"), ("Foo_Bar", "foo-bar")):
+        assert sbom.purl(InstalledWheel(name, "1"), there) == f"pkg:pypi/{purl}@1"
 
 
 @pytest.mark.parametrize(
@@ -73,9 +103,9 @@ def test_what_goldnode_made_is_not_called_debians(layout: Layout) -> None:
     ],
 )
 def test_an_invalid_sbom_is_refused(layout: Layout, change: dict[str, Any], says: str) -> None:
-    data = json.loads(sbom.cyclonedx(*examine(layout, sample(layout), LOCKS)))
+    data = json.loads(cyclonedx_bom.cyclonedx(*examine(layout, sample(layout), LOCKS)))
     with pytest.raises(ImageError, match=r"the SBOM is no valid CycloneDX 1\.6") as caught:
-        sbom.validate(canonical(data | change))
+        cyclonedx_bom.validate(canonical(data | change))
     assert says in str(caught.value)
 
 
@@ -91,7 +121,8 @@ def test_spdx_is_valid_to_its_own_tools(layout: Layout, tmp_path: Path) -> None:
     parsed = parse_file(str(file))
     assert [message.validation_message for message in validate_full_spdx_document(parsed)] == []
     names = {package.name for package in parsed.packages}
-    assert names == {IMAGE.name, "libc6", "libgcc-s1", "python3", "numpy", "nvidia-cublas-cu12"}
+    debs, wheels = {"libc6", "libgcc-s1", "python3"}, {"numpy", "nvidia-cublas-cu12"}
+    assert names == {IMAGE.name, "debian", *debs, *wheels, "glibc", "gcc-12"}
     assert {file.name for file in parsed.files} >= {
         "./usr/local/cuda-12.4/lib64/libcublas.so.12",
         "./usr/local/lib/libstray.so",

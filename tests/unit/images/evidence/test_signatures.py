@@ -64,6 +64,8 @@ def test_signed_and_verified(layout: Layout, secret: Path) -> None:
         "image",
         "inspection",
         "signature",
+        "cosign signature",
+        "attestation",
         "provenance",
         "SBOM (CycloneDX)",
         "SBOM (SPDX)",

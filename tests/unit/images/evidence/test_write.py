@@ -84,7 +84,7 @@ def test_a_lock_that_moved_since_the_build(layout: Layout) -> None:
 
 def test_an_invalid_sbom_is_not_attached(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = sample(layout)
-    monkeypatch.setattr("goldnode.evidence.sbom.cyclonedx", lambda *_: b'{"bomFormat":"CycloneDX"}')
+    monkeypatch.setattr("goldnode.evidence.cyclonedx_bom.cyclonedx", lambda *_: b'{"bomFormat":"CycloneDX"}')
     with pytest.raises(ImageError, match="no valid CycloneDX"):
         write(layout, IMAGE, built(digest), LOCKS, ImageEvidenceOptions())
     assert documents(layout, digest) == []

@@ -63,7 +63,7 @@ def test_strings_are_found_without_a_section_table() -> None:
     assert reader.read(elf(strings=["libcuda.so.1"], section_table=False)).strings == ("libcuda.so.1",)
 
 
-def test_versions_that_libraries_tell() -> None:
+def test_versions_that_libraries_report() -> None:
     assert reader.cudart_version(cudart(12040)) == "12.4"
     assert reader.cudart_version(cudart(13000)) == "13.0"
     assert reader.cudart_version(cudart(12040) + cudart(12090)) is None, "two versions are none"

@@ -10,7 +10,15 @@ import random
 
 import pytest
 
-from goldnode.inspect.packages import RecordRow, paragraphs, wheel_record
+from goldnode.inspect.packages import (
+    RecordRow,
+    deb_names,
+    dpkg_rows,
+    paragraphs,
+    wheel_headers,
+    wheel_record,
+    wheel_requirements,
+)
 
 WORDS = ("a", "Zß", "lib/x,y.so", 'say "hi"', "1:2.3~rc1", "naïve", "x y", "=", "sha256=")
 
@@ -56,3 +64,42 @@ def test_status_is_read_back_as_it_was_written(seed: int) -> None:
         lines[1:1] = [" Not: a field", "\tNor: this"][: pick.randrange(3)]
         blocks.append("\n".join(lines))
     assert list(paragraphs(pick.choice(["\n\n", "\n \n", "\n\n\n"]).join(blocks))) == wanted
+
+
+def test_installed_packages_of_a_status_file_and_of_distroless_images() -> None:
+    texts = {
+        "var/lib/dpkg/status": (
+            "Package: a\nStatus: install ok installed\n\nPackage: b\nStatus: deinstall ok config-files\n\n"
+            "Package: c\nStatus: install ok unpacked\n\nStatus: install ok installed\n"
+        ),
+        "var/lib/dpkg/status.d/base": "Package: d\nVersion: 1\n",
+        "var/lib/dpkg/available": "Package: e\n",
+    }
+    assert [(path.rpartition("/")[2], row["Package"]) for path, row in dpkg_rows(texts)] == [
+        ("status", "a"),
+        ("base", "d"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("libc6 (>= 2.35), libgcc-s1", [("libc6",), ("libgcc-s1",)]),
+        ("libc6 (>= 2.35) | musl, python3:any", [("libc6", "musl"), ("python3",)]),
+        ("default-mta|mail-transport-agent", [("default-mta", "mail-transport-agent")]),
+        (" , ", []),
+    ],
+)
+def test_names_of_relations(text: str, names: list[tuple[str, ...]]) -> None:
+    assert deb_names({"Depends": text}, "Pre-Depends", "Depends") == names
+
+
+def test_requirements_of_a_wheel() -> None:
+    headers = wheel_headers(
+        "Name: X\nRequires-Dist: Foo_Bar>=1\nRequires-Dist: win ; sys_platform == 'win32'\n"
+        "Requires-Dist: arm ; platform_machine == 'aarch64'\nRequires-Dist: t ; extra == 'test'\n"
+        "Requires-Dist: odd (broken\n\nRequires-Dist: body\n"
+    )
+    assert headers["name"] == ["X"]
+    assert wheel_requirements(headers, "x86_64") == ("foo-bar", "odd")
+    assert wheel_requirements(headers, "aarch64") == ("foo-bar", "arm", "odd")

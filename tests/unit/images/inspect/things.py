@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from goldnode.oci.identity import step_of
 from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, canonical, digest_of
 
 NVIDIA = b"\xb1\x43\x62\x46\x01\x00\x00\x00"
@@ -192,15 +193,17 @@ def image(
     environment: Mapping[str, str] | None = None,
     packed: bool = True,
 ) -> str:
-    """An image in `layout`; returns its digest. `packed`: with gzip. Labels and environment are what its reference says, where none are given."""
+    """Put an image into `layout`, and return its digest. `packed`: with gzip.
+
+    Labels and environment follow from the reference, except those that are given; `{}` for no label.
+    """
     backend, _, tag = ref.partition(":")
     version, _, rest = tag.partition("-")
-    flavour, os, *_ = rest.split("-")
-    if labels is None:
-        labels = {
-            f"io.goldnode.{key}": value
-            for key, value in (("backend", backend), ("runtime", version), ("flavour", flavour), ("os", os))
-        }
+    flavour, os, build, *_ = [*rest.split("-"), "0" * 12]
+    said = {"backend": backend, "runtime": version, "flavour": flavour, "os": os, "build-id": build}
+    own = {f"io.goldnode.{key}": value for key, value in said.items()}
+    labels = {**own, **labels} if labels else own if labels is None else {}
+    name = "-".join(labels.get(f"io.goldnode.{key}", "") for key in ("backend", "runtime", "flavour", "os"))
     if environment is None:
         environment = {"NVIDIA_VISIBLE_DEVICES": "void"}
         if backend == "cuda":
@@ -216,6 +219,7 @@ def image(
         "os": "linux",
         "config": {"Env": [f"{key}={value}" for key, value in environment.items()], "Labels": dict(labels)},
         "rootfs": {"type": "layers", "diff_ids": [digest_of(data) for data in tars]},
+        "history": [*({"created_by": "goldnode"} for _ in tars[1:]), {"created_by": step_of(name)}],
     }
     manifest = {
         "schemaVersion": 2,

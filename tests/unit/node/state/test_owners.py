@@ -182,11 +182,11 @@ def test_an_open_descriptor_of_the_user_changes_nothing_after_the_repair(node: N
 def test_a_link_is_not_followed_when_its_place_is_put_right(node: Node) -> None:
     """Neither what it leads to is changed, nor does its content count."""
     linked(node, CLASS)
-    theirs = node.root / "home/class.json"
-    os.chown(theirs, MALLORY, MALLORY)
+    foreign = node.root / "home/class.json"
+    os.chown(foreign, MALLORY, MALLORY)
     node.apply(node.plan())
     assert not node.at(CLASS).is_symlink()
-    assert theirs.stat().st_uid == MALLORY
+    assert foreign.stat().st_uid == MALLORY
 
 
 SYSTEM: list[tuple[str, str, Damage, bool]] = [

@@ -121,7 +121,7 @@ def pins(document: Document) -> Wanted:
         ]
     if document["fence"]:
         lines += [
-            "# These would drag the stack forward.",
+            "# These would upgrade the stack.",
             f"Package: {' '.join(document['fence'])}",
             "Pin: release *",
             "Pin-Priority: -1",
@@ -142,7 +142,7 @@ def fence(document: Document) -> Wanted:
     # package names may contain only + and .
     items = "".join('  "' + name.replace("+", "\\+").replace(".", "\\.") + '$";\n' for name in names)
     text = (
-        "// goldnode: the stack set moves only with its lock\nUnattended-Upgrade::Package-Blacklist "
+        "// goldnode: packages of the stack change only with its lock\nUnattended-Upgrade::Package-Blacklist "
         f"{{\n{items}}};\n"
     )
     return Wanted(
@@ -159,7 +159,7 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
     goldnode names them, but never removes them.
     """
     found: List[Refusal] = []
-    ours = {(archive["uri"].rstrip("/"), archive["suite"]) for archive in archives(document)}
+    own = {(archive["uri"].rstrip("/"), archive["suite"]) for archive in archives(document)}
     names = {package["name"] for package in document["packages"]}
     family = (document.get("driver") or {}).get("family", ())
     whose, instead = (
@@ -169,7 +169,7 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
     if only(document):
         whose, instead = "the site's mirror, from which alone the stack comes", ""
     for row in seen.sources:
-        if _is_ours(row) or (row["uri"].rstrip("/"), row["suite"]) in ours:
+        if _is_own(row) or (row["uri"].rstrip("/"), row["suite"]) in own:
             continue
         if any(mark in row["uri"] for mark in VENDOR_PATHS):
             where = f"{row['file']}:{row['line']}"
@@ -220,7 +220,7 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
     return found
 
 
-def _is_ours(row: Mapping[str, Any]) -> bool:
+def _is_own(row: Mapping[str, Any]) -> bool:
     return str(row["file"]).rpartition("/")[2].startswith("goldnode-")
 
 
@@ -229,5 +229,5 @@ def _peers(archive: Mapping[str, Any], seen: Observed) -> List[Mapping[str, Any]
     return [
         row
         for row in seen.sources
-        if not _is_ours(row) and row["uri"] == archive["uri"].rstrip("/") and row["suite"] == archive["suite"]
+        if not _is_own(row) and row["uri"] == archive["uri"].rstrip("/") and row["suite"] == archive["suite"]
     ]

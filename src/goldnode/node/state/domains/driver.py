@@ -15,7 +15,7 @@ Document: TypeAlias = "Mapping[str, Any]"
 
 
 INITRAMFS_HOOK = """#!/bin/sh
-# goldnode: whatever copies whole directories of drivers into the initramfs (plymouth does), these stay out.
+# goldnode: keep these modules out of the initramfs, even if a hook (plymouth's) copies whole directories of drivers
 [ "$1" = prereqs ] && exit 0
 for module in {modules}; do
     find "$DESTDIR" -name "$module.ko*" -delete

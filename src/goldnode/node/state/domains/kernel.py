@@ -17,10 +17,10 @@ DROP_IN = "/etc/default/grub.d/90-goldnode.cfg"
 Document: TypeAlias = "Mapping[str, Any]"
 
 HOOK = """#!/bin/sh
-# goldnode: runs after dkms whenever a kernel arrives, \
-and says so for each module of the stack that it would boot without.
+# goldnode: runs after dkms for each new kernel, \
+and reports each module of the stack that the kernel lacks.
 # It never fails: a failing hook would break apt, \
-and the class's boot entry keeps this kernel from being the default.
+and the class's boot entry prevents that this kernel becomes the default.
 release=$1
 [ -n "$release" ] || exit 0
 missing() {{
@@ -42,8 +42,8 @@ exists() {{
 
 def _word(text: str) -> str:
     """Quote a text as one word for a shell."""
-    plain = text and all(letter.isascii() and (letter.isalnum() or letter in "_@%+=:,./-") for letter in text)
-    return text if plain else shlex.quote(text)
+    safe = text and all(letter.isascii() and (letter.isalnum() or letter in "_@%+=:,./-") for letter in text)
+    return text if safe else shlex.quote(text)
 
 
 def hook(document: Document, part: str) -> List[Wanted]:
@@ -75,7 +75,7 @@ def hook(document: Document, part: str) -> List[Wanted]:
 
 def drop_in(entry: str) -> str:
     """Return the GRUB drop-in that makes `entry` (see `GrubEntry.selector`) the default."""
-    return f'# goldnode: the kernel of the node class is the default of every boot\nGRUB_DEFAULT="{entry}"\n'
+    return f'# goldnode: boot the kernel of the node class by default\nGRUB_DEFAULT="{entry}"\n'
 
 
 def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[Note]]:
@@ -182,12 +182,12 @@ def tried(document: Document, seen: Observed) -> bool:
     if seen.trial.get("release") == release:
         return True
     # `next_entry` holds for one boot only, so it does not count as the default.
-    stands = seen.boot.get("release") == release and seen.boot.get("via") != "next_entry"
+    permanent = seen.boot.get("release") == release and seen.boot.get("via") != "next_entry"
     return (
         bool(seen.back)
         and not seen.back.get("boot")
         and seen.running_kernel not in (None, release)
-        and not stands
+        and not permanent
     )
 
 

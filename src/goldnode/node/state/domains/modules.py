@@ -69,17 +69,17 @@ def survey(host: Host, release: str, names: Sequence[str]) -> Dict[str, Optional
     found: Dict[str, Optional[Json]] = dict.fromkeys(names)
     if not host.exists(f"/lib/modules/{release}"):
         return found
-    said = Host("/").run("modinfo", "-b", host.root, "-k", release, *names)
+    reported = Host("/").run("modinfo", "-b", host.root, "-k", release, *names)
     host.commands.append(("modinfo", "-k", release, *names))
     record = (load_json(host, RECORD) or {}).get("built_against", {}).get(release, {})
-    plain = {name.replace("-", "_"): name for name in names}
-    for block in re.split(r"^(?=filename:)", said.out, flags=re.MULTILINE):
+    spelled = {name.replace("-", "_"): name for name in names}
+    for block in re.split(r"^(?=filename:)", reported.out, flags=re.MULTILINE):
         fields: Dict[str, str] = {}
         for line in block.splitlines():
             key, _, value = line.partition(":")
             fields.setdefault(key, value.strip())
         base = re.sub(r"\.ko(\.\w+)?$", "", fields.get("filename", "").rpartition("/")[2])
-        name = plain.get(base.replace("-", "_"))
+        name = spelled.get(base.replace("-", "_"))
         if name is None:
             continue
         info: Json = {key: fields.get(key, "") for key in FIELDS}
@@ -162,11 +162,11 @@ def builds(document: Document, seen: Observed) -> List[Action]:
     depends on a rebuilt one is rebuilt too.
     """
     rows, found = document.get("modules") or [], seen.other_modules
-    anew: List[str] = []
+    rebuilt: List[str] = []
     actions: List[Action] = []
 
     def reason(row: Mapping[str, Any]) -> Optional[str]:
-        moved = [name for name in foreign(document, row) if name in anew]
+        moved = [name for name in foreign(document, row) if name in rebuilt]
         wrong = fault(document, row, found)
         return wrong or (
             f"{', '.join(moved)} is rebuilt, and it is compiled against that"
@@ -179,13 +179,15 @@ def builds(document: Document, seen: Observed) -> List[Action]:
         source = tree(document, row)
         # One build provides all modules of a tree.
         if why and source and source in [action.data["dkms"] for action in actions]:
-            anew.append(row["name"])
+            rebuilt.append(row["name"])
         elif why:
-            ours = prebuilt(document) and row["package"] == document["driver"]["package"]
+            prebuilt_here = prebuilt(document) and row["package"] == document["driver"]["package"]
             actions.append(
-                driver_domain.restored(document, row["name"], why) if ours else _action(document, row, why)
+                driver_domain.restored(document, row["name"], why)
+                if prebuilt_here
+                else _action(document, row, why)
             )
-            anew.append(row["name"])
+            rebuilt.append(row["name"])
 
     for row in rows:
         if row["before_driver"]:
@@ -205,7 +207,7 @@ def builds(document: Document, seen: Observed) -> List[Action]:
             )
         ]
     if main:
-        anew += [document["driver"]["module"], *(row["name"] for row in own)]
+        rebuilt += [document["driver"]["module"], *(row["name"] for row in own)]
     actions += main
     for row in rows:
         if not row["before_driver"] and row["package"] is not None:
@@ -258,9 +260,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     driver, files = document.get("driver") or {}, []
     load = [row["name"] for row in rows if row["load"]]
     if load:
-        text = "".join(
-            f"{name}\n" for name in ["# goldnode: modules of the stack, in the order of loading", *load]
-        )
+        text = "".join(f"{name}\n" for name in ["# goldnode: modules of the stack, in loading order", *load])
         files.append(Wanted(LOAD, text, PART, "modules of the stack are loaded at boot, in their order"))
     before = [row["name"] for row in rows if row["before_driver"]]
     lines = [f"softdep {row['name']} pre: {' '.join(row['after'])}" for row in rows if row["after"]]
@@ -268,7 +268,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
         lines.insert(0, f"softdep {driver['module']} pre: {' '.join(before)}")
     if lines:
         text = "".join(
-            f"{line}\n" for line in ["# goldnode: what has to be there before a module of the stack", *lines]
+            f"{line}\n" for line in ["# goldnode: modules to load before a module of the stack", *lines]
         )
         files.append(
             Wanted(

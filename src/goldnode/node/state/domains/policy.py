@@ -66,7 +66,7 @@ PERSISTENCED = tuple(
 # A container shows the GPUs and kernel of its host, so the unit sets nothing there, except on simulated GPUs.
 # Not RemainAfterExit: a restart, and a start by the rule below, must set everything again.
 UNIT_TEXT = """\
-# goldnode: sets the policy of the node class at every boot and whenever the GPU driver is loaded
+# goldnode: set the policy of the node class at every boot and after each load of the GPU driver
 [Unit]
 Description=goldnode policy of the node class
 ConditionPathExists=/etc/goldnode/class.json
@@ -86,7 +86,7 @@ WantedBy=multi-user.target
 """
 
 # --no-block: udev's worker must not wait for the GPUs.
-RULES_TEXT = """# goldnode: what is set on a GPU is gone when its driver is loaded anew
+RULES_TEXT = """# goldnode: settings of a GPU are lost when its driver is reloaded
 ACTION=="add", SUBSYSTEM=="module", KERNEL=="{module}", \
 RUN+="/bin/systemctl --no-block restart goldnode-policy.service"
 """
@@ -95,7 +95,7 @@ RUN+="/bin/systemctl --no-block restart goldnode-policy.service"
 # packages do not create the device node, but the daemon itself can. A daemon without a device was observed to
 # announce its shutdown and then never exit. The installation of its package, docker and the policy wait for
 # it, so the stop timeout is short. The kernel releases the devices in any case.
-DROP_IN_TEXT = """# goldnode: persistence from the daemon's start, under the user that its package gives it
+DROP_IN_TEXT = """# goldnode: enable persistence when the daemon starts, under the user of its package
 [Unit]
 ConditionPathExists=|/dev/nvidiactl
 ConditionPathExists=|/proc/driver/nvidia/version
@@ -104,9 +104,9 @@ ConditionPathExists=|/proc/driver/nvidia/version
 TimeoutStopSec=15s
 {start}"""
 
-MPS_TEXT = f"""# goldnode: the class shares its GPUs by the Multi-Process Service
+MPS_TEXT = f"""# goldnode: share the GPUs through the Multi-Process Service
 [Unit]
-Description=NVIDIA MPS control daemon, as the node class wants it
+Description=NVIDIA MPS control daemon of the node class
 After=goldnode-policy.service
 Before=goldnode-sanity.service docker.service containerd.service slurmd.service kubelet.service
 
@@ -311,10 +311,10 @@ def judge_value(
         return judge_mode(item, want, have)
     if have == want:
         return Judged(MATCH, wanted, wanted)
-    said = record.get(item)
+    reported = record.get(item)
     note = (
-        f"; the driver cannot set it ({said['text']})"
-        if said and said["value"] == want and said["rc"] in ABSENT
+        f"; the driver cannot set it ({reported['text']})"
+        if reported and reported["value"] == want and reported["rc"] in ABSENT
         else ""
     )
     return Judged(MISMATCH, wanted, say(item, have) + note)
@@ -353,10 +353,10 @@ def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[st
     if mode == "application":
         have = gpu["clocks"]["application"][part.partition("_")[0]]
         if not is_fault(have):
-            said = record.get("clocks")
+            reported = record.get("clocks")
             note = ""
-            if said and said["value"].get(part) == want and said["parts"][part]["rc"] in ABSENT:
-                note = f"; the driver cannot set it ({said['parts'][part]['text']})"
+            if reported and reported["value"].get(part) == want and reported["parts"][part]["rc"] in ABSENT:
+                note = f"; the driver cannot set it ({reported['parts'][part]['text']})"
             return (
                 Judged(MATCH, wanted, wanted)
                 if have == want
@@ -365,18 +365,20 @@ def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[st
         # Only a missing getter is replaced by the record. Any other error is a failed read.
         if have["rc"] not in ABSENT:
             return Judged(UNREAD, wanted, _fault(have))
-    said = record.get("clocks")
+    reported = record.get("clocks")
     if (
-        said is None
-        or said["value"].get(part) != want
-        or said["value"]["mode"] != mode
-        or part not in said["parts"]
+        reported is None
+        or reported["value"].get(part) != want
+        or reported["value"]["mode"] != mode
+        or part not in reported["parts"]
     ):
         return Judged(MISMATCH, wanted, UNRECORDED)
-    result = said["parts"][part]
-    told = f"set at {said['at']}" if result["rc"] == 0 else f"tried at {said['at']}: {_fault(result)}"
+    result = reported["parts"][part]
+    outcome = (
+        f"set at {reported['at']}" if result["rc"] == 0 else f"tried at {reported['at']}: {_fault(result)}"
+    )
     # Success of the setter does not prove the current value, so this is never a match.
-    return Judged(NOT_EXPOSED if result["rc"] in (0, *ABSENT) else MISMATCH, wanted, told)
+    return Judged(NOT_EXPOSED if result["rc"] in (0, *ABSENT) else MISMATCH, wanted, outcome)
 
 
 def settings(document: Document, seen: Observed) -> Iterator[Tuple[str, Mapping[str, Any], str, Any]]:
@@ -658,10 +660,10 @@ def held(document: Document, seen: Observed) -> List[str]:
 
 def _hopeless(key: str, value: Any, record: Mapping[str, Any]) -> bool:
     """Return whether this driver has reported that it has no such setter. Another attempt would not help."""
-    said = record.get(key)
-    if not said or said["value"] != value:
+    reported = record.get(key)
+    if not reported or reported["value"] != value:
         return False
-    return all(part["rc"] in ABSENT for part in said.get("parts", {"": said}).values())
+    return all(part["rc"] in ABSENT for part in reported.get("parts", {"": reported}).values())
 
 
 def reboot_reasons(document: Document, seen: Observed) -> List[str]:
@@ -697,11 +699,11 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
             f"nearest right value is {right}."
         )
         # Boards of one model have the same fault, so report it once.
-        said = [
+        reported = [
             f"{names[0] if len(names) == 1 else f'each of {len(names)} GPUs'} {text}"
             for (text, _), names in rows.items()
         ]
-        text = "; ".join(said)
+        text = "; ".join(reported)
         found.append(Refusal(f"policy-{key.partition('_')[0]}", f"{text[0].upper()}{text[1:]}.", remedy))
     return found
 

@@ -27,7 +27,7 @@ Document: TypeAlias = "Mapping[str, Any]"
 
 # Ordering only: the check may find faults, but must never be the cause that a
 # container runtime does not start.
-UNIT_TEXT = f"""# goldnode: holds this boot against the node class
+UNIT_TEXT = f"""# goldnode: check this boot against the node class
 [Unit]
 Description=goldnode boot check of the node class
 ConditionPathExists={CLASS}
@@ -41,7 +41,7 @@ RemainAfterExit=yes
 ExecStart={PROGRAM} check --quiet
 # A verdict is not a failure of the unit: 1 degraded, 2 drain, 3 could not check, 4 not this class.
 SuccessExitStatus=1 2 3 4
-# Long, because a kernel that this boot tries becomes the default in it, and update-grub asks every disk.
+# Long, because this check may make a kernel on trial the default, and update-grub reads every disk.
 TimeoutStartSec=600
 
 [Install]

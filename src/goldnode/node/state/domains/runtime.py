@@ -152,7 +152,7 @@ def _unit(host: Host, name: str) -> Dict[str, Any]:
         "pid": int(rows.get("MainPID") or 0),
         "job": bool(rows.get("Job")),
         "started": started,
-        "kept": host.exists(f"{gate.KEPT}/{name}"),
+        "kept": host.exists(f"{gate.REFUSED}/{name}"),
     }
 
 
@@ -240,7 +240,7 @@ def configured(document: Document) -> Sequence[str]:
     return (*own, TOOLKIT) if runtime["toolkit"]["vendor"] == "nvidia" else own
 
 
-def without_ours(path: str, texts: Mapping[str, Any], now: str) -> Optional[str]:
+def without_own_settings(path: str, texts: Mapping[str, Any], now: str) -> Optional[str]:
     """Return the text of a file without goldnode's settings, or None if nothing else is in it.
 
     containerd does not start if an imported file is missing. The import is therefore removed even if its line
@@ -261,7 +261,7 @@ def given_back(document: Document, seen: Observed) -> List[Action]:
     actions = []
     for path, texts in sorted(seen.runtime.get("left", {}).items()):
         try:
-            text = None if texts["now"] is None else without_ours(path, texts, texts["now"])
+            text = None if texts["now"] is None else without_own_settings(path, texts, texts["now"])
         except ValueError:  # reported as a refusal
             continue
         if text != texts["now"]:
@@ -300,15 +300,15 @@ def cdi(document: Document) -> bool:
 
 def daemon_json(document: Document, seen: Observed) -> Optional[str]:
     """Return the wanted daemon.json, or None if no file is needed. Raises BrokenError and ConflictError."""
-    have, ours = seen.runtime.get("daemon"), seen.runtime.get("ours")
-    if have is None or not ours:
+    have, own = seen.runtime.get("daemon"), seen.runtime.get("ours")
+    if have is None or not own:
         result = text_of.merge_daemon(have or "", runtimes(document), default(document), cdi(document))
         return None if have is None and not result else result
     from .. import record as records
 
     # Settings that goldnode added for an earlier class and that this one does not want are removed.
     there = text_of.read_json(have)
-    base = records.unmerged_text(DAEMON, ours["before"], ours["after"], have)
+    base = records.unmerged_text(DAEMON, own["before"], own["after"], have)
     want = text_of.read_json(
         text_of.merge_daemon(base or "", runtimes(document), default(document), cdi(document))
     )
@@ -404,7 +404,7 @@ def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
         # docker looks for the hook only when it starts, and supports `--gpus` from then on
         # (moby, daemon/nvidia_linux.go).
         restart.append("it was started before the toolkit was installed, and knows no `--gpus`")
-    if info["default"] in runtimes(document) and not default(document) and not _says_default(seen):
+    if info["default"] in runtimes(document) and not default(document) and not _sets_default(seen):
         # A reload applies new settings, but never resets removed ones (moby, daemon/reload_unix.go).
         restart.append(
             f"the running daemon's default runtime is {info['default']}, which nothing wants any more"
@@ -417,13 +417,13 @@ def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
     return restart, reload
 
 
-def _says_default(seen: Observed) -> bool:
+def _sets_default(seen: Observed) -> bool:
     """Return whether daemon.json or docker's command line sets a default runtime."""
     try:
-        told = text_of.read_json(seen.runtime.get("daemon") or "")
+        settings = text_of.read_json(seen.runtime.get("daemon") or "")
     except text_of.BrokenError:
         return True
-    return "default-runtime" in told or "--default-runtime" in seen.runtime.get("flags", "")
+    return "default-runtime" in settings or "--default-runtime" in seen.runtime.get("flags", "")
 
 
 def in_use(seen: Observed) -> str:
@@ -497,7 +497,7 @@ def _configuration(document: Document, seen: Observed) -> List[Action]:
         return []
     if want is None or want == have:
         return []
-    told = (
+    settings = (
         "merged into what is there; keys, order and values of others stay"
         if have is not None
         else "the file is not there"
@@ -507,7 +507,7 @@ def _configuration(document: Document, seen: Observed) -> List[Action]:
             PART,
             "runtime.config",
             name,
-            f"gives {engine} the GPUs; {told}",
+            f"gives {engine} the GPUs; {settings}",
             IMAGE,
             have,
             want,
@@ -574,7 +574,7 @@ def gate_closed(seen: Observed) -> str:
     return "; ".join(others[:2]) if state.get("mode") == gate.BLOCK and state.get("open") is False else ""
 
 
-def kept_down(unit: Mapping[str, Any]) -> bool:
+def stopped_by_gate(unit: Mapping[str, Any]) -> bool:
     """Return whether the gate keeps the engine stopped.
 
     The gate removes its mark when it opens. An engine that is still stopped then was
@@ -621,7 +621,7 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
                 f"down now: {closed}"
             )
             return actions, [Waiting(PART, name, text)]
-    elif kept_down(unit):
+    elif stopped_by_gate(unit):
         return actions, [
             Waiting(
                 PART,
@@ -644,7 +644,7 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
     found: List[Refusal] = []
     for path, texts in sorted(seen.runtime.get("left", {}).items()):
         try:
-            without_ours(path, texts, texts["now"] or "{}")
+            without_own_settings(path, texts, texts["now"] or "{}")
         except ValueError as problem:
             message = (
                 f"{path}: not JSON ({problem}), so the settings of an earlier class cannot be taken "
@@ -771,7 +771,7 @@ def _engine_finding(document: Document, seen: Observed) -> Finding:
     want, have = f"{engine} {version}", f"{engine} {installed}"
     if unit_name(document):
         want, have = f"{want} active", f"{have} {(unit or {}).get('active') or 'unknown'}"
-    down = _not_yet(unit)
+    down = _not_started(unit)
     if down:
         return Finding("runtime.engine", ELSEWHERE, want, f"{engine} {down}")
     info = seen.runtime.get("info") or {}
@@ -793,7 +793,7 @@ def _engine_finding(document: Document, seen: Observed) -> Finding:
     )
 
 
-def _not_yet(unit: Optional[Mapping[str, Any]]) -> Optional[str]:
+def _not_started(unit: Optional[Mapping[str, Any]]) -> Optional[str]:
     """Return why an engine that is not running is no fault of the node, or None.
 
     If it were a fault, a gate that blocks the engine could never open again.
@@ -802,7 +802,11 @@ def _not_yet(unit: Optional[Mapping[str, Any]]) -> Optional[str]:
         return None
     if unit["active"] == "activating" or unit["job"]:
         return "is about to start: the boot check comes before it"
-    return "is kept down by a condition of its unit, the gate of a bad verdict" if kept_down(unit) else None
+    return (
+        "is kept down by a condition of its unit, the gate of a bad verdict"
+        if stopped_by_gate(unit)
+        else None
+    )
 
 
 def _config_finding(document: Document, seen: Observed) -> Finding:

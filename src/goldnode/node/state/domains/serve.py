@@ -31,7 +31,7 @@ SOCKET, SERVICE = units.SOCKET, "goldnode-serve.service"
 LINK = f"{units.FOLDER}/sockets.target.wants/{SOCKET}"
 SLURM, NPD = "/usr/lib/goldnode/slurm-health", "/usr/lib/goldnode/npd-plugin"
 
-SOCKET_TEXT = """# goldnode: whoever asks here starts the endpoint
+SOCKET_TEXT = """# goldnode: a connection starts the endpoint
 [Unit]
 Description=goldnode diagnostics endpoint
 
@@ -46,7 +46,7 @@ WantedBy=sockets.target
 """
 
 # systemd passes the socket, so the service needs no network, no user and no writable directory.
-SERVICE_TEXT = f"""# goldnode: answers from the files of the last check, and ends when nobody asks
+SERVICE_TEXT = f"""# goldnode: answer from the files of the last check, and exit when idle
 [Unit]
 Description=goldnode diagnostics endpoint
 

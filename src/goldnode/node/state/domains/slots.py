@@ -35,10 +35,10 @@ LIMIT = 900  # seconds until a boot on trial must be complete
 # After multi-user.target, so that container engines have been started and checked. It runs only in a boot on
 # trial: only boot-complete.target requires it.
 GOOD_TEXT = f"""\
-# goldnode: whether the image that this boot tries is good; \
-systemd-bless-boot then takes the counter from its entry
+# goldnode: judge the image on trial; \
+if it is good, systemd-bless-boot removes the counter from its entry
 [Unit]
-Description=goldnode judgement of the image that this boot tries
+Description=goldnode judgement of the image on trial
 ConditionPathExists={COUNTED}
 After=efi.mount goldnode-sanity.service goldnode-policy.service multi-user.target
 Before=boot-complete.target
@@ -55,16 +55,16 @@ RequiredBy=boot-complete.target
 """
 
 # boot-complete.target has a job from the start of a boot on trial, and in no other boot.
-TARGET_TEXT = f"""# goldnode: a boot that is tried has so long to complete
+TARGET_TEXT = f"""# goldnode: time limit for a boot on trial
 [Unit]
 OnFailure={TRIES}
 OnFailureJobMode=replace-irreversibly
 JobTimeoutSec={LIMIT}
 """
 
-TRIES_TEXT = f"""# goldnode: gives up a boot that tries an image and is not good; of any other it does nothing
+TRIES_TEXT = f"""# goldnode: give up a boot on trial that is not good; other boots are not affected
 [Unit]
-Description=goldnode gives up the boot that tries an image
+Description=goldnode gives up a boot on trial
 DefaultDependencies=no
 ConditionPathExists={COUNTED}
 
@@ -72,13 +72,13 @@ ConditionPathExists={COUNTED}
 Type=oneshot
 ExecStart={SCRIPT}
 TimeoutStartSec=120
-# A script that cannot even start is no reason to stay.
+# If the script cannot start, reboot all the same.
 FailureAction=reboot-force
 """
 
 # After a rename, flushing the directory is not enough: the entry would be empty on the disk until the file
 # itself is flushed (docs/how-to/disk-slots.md).
-BLESS_TEXT = f"""# goldnode: an entry that systemd-bless-boot has renamed is flushed to the disk
+BLESS_TEXT = f"""# goldnode: flush an entry that systemd-bless-boot has renamed
 [Service]
 ExecStartPost=-/bin/sh -c 'for esp in {" ".join(PLACES)}; do [ ! -d $$esp/loader/entries ] || \
 sync $$esp/loader/entries/* $$esp/loader/entries; done'
@@ -87,8 +87,8 @@ sync $$esp/loader/entries/* $$esp/loader/entries; done'
 # Plain shell: it must work even if the program does not. A good entry has lost its counter, and
 # systemd-bless-boot reports `good`.
 SCRIPT_TEXT = f"""#!/bin/sh
-# goldnode: reboot, while this boot tries an image and that was not found good; \
-systemd-boot then takes the next try, or the other slot
+# goldnode: reboot if the image on trial was not found good; \
+systemd-boot then uses the next try, or the other slot
 [ -e {COUNTED} ] || exit 0
 for bless in /usr/lib/systemd/systemd-bless-boot /lib/systemd/systemd-bless-boot; do
     [ -x $bless ] && break
@@ -103,7 +103,7 @@ systemctl --no-block reboot || reboot -f
 """
 
 KERNEL_HOOK = f"""#!/bin/sh
-# goldnode: a kernel that this slot boots is copied to the ESP when it changes there
+# goldnode: copy the kernel of this slot to the ESP when it changes
 [ -x {PROGRAM} ] && [ -n "$1" ] || exit 0
 {PROGRAM} slot sync --hook --release "$1" || true
 exit 0
@@ -112,7 +112,7 @@ exit 0
 # Status 77 ends kernel-install successfully (kernel-install(8)). Entries that it writes
 # would not belong to a slot.
 PLUGIN = """#!/bin/sh
-# goldnode: the entries of a disk with two slots are goldnode's
+# goldnode: goldnode manages the boot entries of a disk with two slots
 exit 77
 """
 

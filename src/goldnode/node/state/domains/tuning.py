@@ -107,7 +107,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     found: Json = {"swap": _swap(host, wanted, record), "recorded": list(record.get("cmdline", []))}
     if cmdline_words(document) or found["recorded"]:
         found["foreign"] = grub_words(host)
-    found["later"] = [row for row in _later(host, wanted) if row["value"] != row.pop("want")]
+    found["later"] = [row for row in _overriding(host, wanted) if row["value"] != row.pop("want")]
     if "memlock" in wanted:
         found["memlock"] = _memlock(host)
     if wanted and place(seen) is None:
@@ -171,17 +171,17 @@ def chosen(value: Read) -> Read:
 def _swap(host: Host, wanted: Mapping[str, Any], record: Json) -> Json:
     found: Json = {"fstab": [], "marked": [], "units": {}, "masked_by_us": list(record.get("masked", []))}
     for number, line in enumerate((host.text(FSTAB) or "").splitlines(), 1):
-        plain = line[len(MARK) :] if line.startswith(MARK) else line
-        fields = plain.split()
+        bare = line[len(MARK) :] if line.startswith(MARK) else line
+        fields = bare.split()
         if (
-            plain.lstrip().startswith("#")
+            bare.lstrip().startswith("#")
             or len(fields) < 4
             or fields[2] != "swap"
             or "noauto" in fields[3].split(",")
         ):
             continue
-        if plain != line:
-            found["marked"].append({"line": number, "text": plain})
+        if bare != line:
+            found["marked"].append({"line": number, "text": bare})
         else:
             found["fstab"].append({"line": number, "first": fields[0], "text": line})
     if wanted.get("swap") is False or found["masked_by_us"]:
@@ -240,7 +240,7 @@ def grub_words(host: Host) -> List[Json]:
     return rows
 
 
-def _later(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
+def _overriding(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
     """Yield foreign settings that override goldnode's, since their files are read later.
 
     Each is {file, line, key, value, want}.
@@ -642,9 +642,9 @@ def _stale_words(document: Document, seen: Observed) -> List[str]:
 
     Words that the administrator has configured too are not included.
     """
-    kept = {*cmdline_words(document), *(row["word"] for row in seen.tuning.get("foreign", ()))}
+    needed = {*cmdline_words(document), *(row["word"] for row in seen.tuning.get("foreign", ()))}
     have = (seen.boot.get("cmdline") or "").split()
-    return [word for word in seen.tuning.get("recorded", ()) if word in have and word not in kept]
+    return [word for word in seen.tuning.get("recorded", ()) if word in have and word not in needed]
 
 
 def _command_line(document: Document, seen: Observed) -> List[Action]:
@@ -829,15 +829,15 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
 
 def _fights(document: Document, word: str) -> bool:
     """Return whether a foreign word contradicts the class's command line."""
-    wanted, ours = policy(document), cmdline_words(document)
+    wanted, own = policy(document), cmdline_words(document)
     key = word.partition("=")[0]
     # These words depend on their order, so any foreign one is a conflict.
     if wanted.get("hugepages") and key in PAGE_WORDS:
-        return word not in ours
-    if any(carries([word], mine) for mine in ours):
+        return word not in own
+    if any(carries([word], mine) for mine in own):
         return False
     against = IOMMU_AGAINST.get(wanted.get("iommu", ""), ())
-    return word in against or any(key == mine.partition("=")[0] and key not in REPEATED for mine in ours)
+    return word in against or any(key == mine.partition("=")[0] and key not in REPEATED for mine in own)
 
 
 # -- findings

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from ... import gate
-from ...boot import TOLD
+from ...boot import NOTICE
 from ...host import Host
 from ...verdict import current
 from ..finding import ELSEWHERE, MATCH, Finding, judge_item
@@ -51,12 +51,12 @@ UNITS = (
 )
 
 WATCH_TEXT = f"""\
-# goldnode: holds the node against its class while it works: \
-a GPU lost at hour six is not healthy because the boot was
+# goldnode: check the running node against its class: \
+a GPU may fail hours after a healthy boot
 [Unit]
 Description=goldnode passive check of the node class
 After=goldnode-sanity.service
-# However often it is asked for, it is made: a check that is refused is a node that nobody looks at.
+# No start limit: a refused check would leave the node unchecked.
 StartLimitIntervalSec=0
 
 [Service]
@@ -72,7 +72,7 @@ IOSchedulingPriority=7
 
 # The interval starts when the last check ends, so that checks never pile up. The
 # random delay spreads a fleet.
-TIMER_TEXT = f"""# goldnode: runs the passive check; a verdict holds for {current.LIMIT} s
+TIMER_TEXT = f"""# goldnode: run the passive check; a verdict is valid for {current.LIMIT} s
 [Unit]
 Description=goldnode passive check, every {current.PERIOD // 60} minutes
 Before=goldnode-sanity.service
@@ -89,7 +89,7 @@ WantedBy=timers.target
 # In a container, /dev/kmsg is the host's log or missing, so the unit is skipped rather than failed. Without
 # polkit, systemd requires CAP_SYS_ADMIN from a client that starts a unit.
 EVENTS_TEXT = f"""\
-# goldnode: has the node checked when the kernel tells of a fault, between two runs of the timer
+# goldnode: check the node when the kernel reports a fault, between two runs of the timer
 [Unit]
 Description=goldnode watch of the kernel log
 ConditionPathExists={CLASS}
@@ -129,7 +129,7 @@ MOTD_TEXT = f"""#!/bin/sh
 # goldnode: one line at login when this node is not healthy
 file={current.STATUS}
 tell() {{ echo "goldnode: $*. See: {PROGRAM} check"; exit 0; }}
-[ ! -s {TOLD} ] || echo "goldnode: $(cat {TOLD})"
+[ ! -s {NOTICE} ] || echo "goldnode: $(cat {NOTICE})"
 [ -r "$file" ] || tell "this node has not been checked since it booted"
 read now rest </proc/uptime
 read at code status class <"$file"
@@ -274,7 +274,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     actions += _events(document, seen)
     notes = []
     if seen.live and document.get("gate") == gate.DRAIN and not seen.units.get("hook"):
-        notes.append(Note("gate", gate.NOBODY))
+        notes.append(Note("gate", gate.NO_TARGET))
     return actions, notes, []
 
 
@@ -337,7 +337,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         now = "not decided yet in this boot" if "open" not in state else "open" if state["open"] else "closed"
         found = [Finding("gate", MATCH, mode, f"{state.get('mode', mode)}: {now}")]
         if mode == gate.DRAIN:
-            error = state.get("error") if seen.units.get("hook") else gate.NOBODY
+            error = state.get("error") if seen.units.get("hook") else gate.NO_TARGET
             remedy = Remedy(
                 "Put right what it says, or name commands in the site file: `gate: {drain: […], "
                 "resume: […]}`, and run site.yml.",

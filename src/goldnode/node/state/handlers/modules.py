@@ -75,10 +75,12 @@ def source_version(applier: Writer, source: str, version: str, package: Optional
         name.rpartition("/")[2][len(source) + 1 :] for name in applier.host.glob("/usr/src", f"{source}-*")
     ]
     offered = [item for item in offered if applier.host.exists(f"/usr/src/{source}-{item}/dkms.conf")]
-    plain = version.partition(":")[2] or version
+    upstream = version.partition(":")[2] or version
     # The directory in /usr/src may lack the epoch and the Debian revision of the package version.
     fits = [
-        item for item in offered if plain == item or plain.startswith((f"{item}-", f"{item}+", f"{item}~"))
+        item
+        for item in offered
+        if upstream == item or upstream.startswith((f"{item}-", f"{item}+", f"{item}~"))
     ] or offered
     if len(fits) != 1:
         has = f"the sources {', '.join(offered)}" if offered else "no source"
@@ -143,16 +145,16 @@ def _record(applier: Writer) -> None:
     if not rows:
         return
     found = modules.survey(applier.host, release, _names(applier))
-    kept: Dict[str, Dict[str, str]] = {}
+    unchanged: Dict[str, Dict[str, str]] = {}
     for row in rows:
         if modules.fault(document, row, found) is None:
             files = [(name, found.get(name)) for name in (row["name"], *modules.foreign(document, row))]
-            kept[row["name"]] = {name: str(info["identity"]) for name, info in files if info}
+            unchanged[row["name"]] = {name: str(info["identity"]) for name, info in files if info}
         else:
             # This module is not as wanted, so its old record stays.
-            kept[row["name"]] = (found[row["name"]] or {}).get("against") or {}
+            unchanged[row["name"]] = (found[row["name"]] or {}).get("against") or {}
     record = load_json(applier.host, RECORD) or {}
-    record["built_against"] = {release: kept}
+    record["built_against"] = {release: unchanged}
     applier.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
 
 

@@ -33,23 +33,23 @@ def set_gpu(applier: Writer, action: Action) -> Optional[str]:
     The first action of a plan applies all of them in one process, since loading the GPU library is slow.
     """
     key = (action.data["uuid"], action.data["field"])
-    if key not in applier.told:
+    if key not in applier.outcomes:
         todo = [planned for planned in applier.planned if planned.kind == "gpu.set"]
-        applier.told.update(_set(applier, todo[todo.index(action) :]))
-    said = applier.told.pop(key)
-    absent = said["rc"] in ABSENT
-    if said["rc"] != 0 and not absent:
+        applier.outcomes.update(_set(applier, todo[todo.index(action) :]))
+    reported = applier.outcomes.pop(key)
+    absent = reported["rc"] in ABSENT
+    if reported["rc"] != 0 and not absent:
         raise NodeError(
-            f"{action.target} cannot be set to {action.data['value']}: {said['text']} (return code "
-            f"{said['rc']}). "
+            f"{action.target} cannot be set to {action.data['value']}: {reported['text']} (return code "
+            f"{reported['rc']}). "
             "Look at dmesg and at `goldnode-node check` on the node."
         )
     return (
-        f"the driver does not have it: {said['text']}"
+        f"the driver does not have it: {reported['text']}"
         if absent
         else None
-        if said["text"] == "Success"
-        else str(said["text"])
+        if reported["text"] == "Success"
+        else str(reported["text"])
     )
 
 
@@ -68,8 +68,8 @@ def _set(applier: Writer, actions: List[Action]) -> Dict[Tuple[str, str], Json]:
         # whose pending mode survives a reset.
         early = [row for row in rows if row["field"] in ("persistence_mode", "ecc")]
         results += _ask(applier, actions[0], early) if early else []
-        said: Json = _mig_parted(applier, layouts)
-        results += [{**row, **said} for row in rows if row["field"] == "mig"]
+        reported: Json = _mig_parted(applier, layouts)
+        results += [{**row, **reported} for row in rows if row["field"] == "mig"]
         rows = [row for row in rows if row["field"] not in ("persistence_mode", "ecc", "mig")]
     results += _ask(applier, actions[0], rows) if rows else []
     _remember(applier, results)
@@ -122,19 +122,19 @@ def _remember(applier: Writer, results: List[Json]) -> None:
     host = applier.host
     load = driver_load(host)
     record = load_json(host, RECORD) or {}
-    said: Dict[str, Any] = record.get("set", {}) if record.get("driver_load") == load else {}
+    reported: Dict[str, Any] = record.get("set", {}) if record.get("driver_load") == load else {}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     for row in results:
-        told: Json = {key: row[key] for key in ("value", "rc", "text", "parts") if key in row}
-        told["at"] = now
+        outcome: Json = {key: row[key] for key in ("value", "rc", "text", "parts") if key in row}
+        outcome["at"] = now
         # Switching the MIG mode resets the GPU. That clears its clocks, which cannot be read back.
         if row["field"] == "mig":
-            said.get(row["uuid"], {}).pop("clocks", None)
-        said.setdefault(row["uuid"], {})[row["field"]] = told
+            reported.get(row["uuid"], {}).pop("clocks", None)
+        reported.setdefault(row["uuid"], {})[row["field"]] = outcome
     host.write(
         RECORD,
         json.dumps(
-            {"schema": RECORD_SCHEMA, "driver_load": load, "set": said}, indent=1, sort_keys=True
+            {"schema": RECORD_SCHEMA, "driver_load": load, "set": reported}, indent=1, sort_keys=True
         ).encode(),
     )
 

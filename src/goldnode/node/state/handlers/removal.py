@@ -86,7 +86,7 @@ def leave(applier: Writer, action: Action) -> Optional[str]:
 
     host, data = applier.host, action.data
     remove, purge, back = list(data["remove"]), list(data["purge"]), list(data["back"])
-    told = []
+    messages = []
     if data["broken"]:
         # An interrupted run left them half unpacked. apt would download them again to finish them, so use
         # dpkg; no remaining package depends on the set.
@@ -108,7 +108,7 @@ def leave(applier: Writer, action: Action) -> Optional[str]:
         ]
         simulated = host.run(*request, "-s", timeout=300)
         if back and (simulated.rc != 0 or records.removed_by(simulated.out) - set(remove)):
-            told.append(
+            messages.append(
                 f"{', '.join(back)}: apt cannot put these back ({simulated.tail(2)}); they stay as they are"
             )
             records.forget_versions(host, [item.partition("=")[0] for item in back])
@@ -133,12 +133,12 @@ def leave(applier: Writer, action: Action) -> Optional[str]:
                     f"apt cannot remove what goldnode installed: {done.tail(12)}. Fix that, then run again."
                 )
     if "docker.io" in purge and host.exists(DOCKER):
-        told.append(
+        messages.append(
             f"{DOCKER} stays: containers, images and volumes in it belong to their users. To remove "
             f"them: rm -r {DOCKER}"
         )
     purge_configuration(applier, purge)
-    return "\n".join([*told, *data["lines"]])
+    return "\n".join([*messages, *data["lines"]])
 
 
 def purge_configuration(applier: Writer, names: Sequence[str]) -> None:

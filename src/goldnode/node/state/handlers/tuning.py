@@ -103,7 +103,7 @@ def systemd_defaults(applier: Writer, action: Action) -> Optional[str]:
 
 
 def command_line(applier: Writer, action: Action) -> Optional[str]:
-    """update-grub, proved by the command line of the entry that boots next."""
+    """Run update-grub, and prove it by the command line of the entry that boots next."""
     applier.update_grub()
     choice = boot_choice(applier.host, applier.document["kernel"]["release"])
     have = (choice["cmdline"] or "").split()
@@ -122,7 +122,7 @@ def command_line(applier: Writer, action: Action) -> Optional[str]:
 
 def slot_command_line(applier: Writer, action: Action) -> Optional[str]:
     """Set the words in the entry of the running slot."""
-    slots.words(applier.host, action.data["words"], action.data["stale"])
+    slots.edit_cmdline(applier.host, action.data["words"], action.data["stale"])
     applier.remember("cmdline", list(action.data["stale"]), forget=True)
     applier.remember("cmdline", list(action.data["words"]))
     return None

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from goldnode.catalog.load import Catalog
-from goldnode.classdoc import cache as kept
+from goldnode.classdoc import cache as stored
 from goldnode.classdoc.cache import ClassDocuments
 from goldnode.core.errors import InventoryError
 from goldnode.core.site import load_site
 
 
-class Compiler(kept.Compiler):
+class Compiler(stored.Compiler):
     """Stands for the real one; says how often a catalog was read, and where keys and locks are."""
 
     read = 0
@@ -31,6 +31,9 @@ class Compiler(kept.Compiler):
 
     def faults(self) -> list[str]:
         return ["lap.yml:9: unknown key"]
+
+    def deny_list(self) -> dict[str, Any]:
+        return {}
 
     def places(self) -> list[str]:
         return list(self.also)
@@ -61,9 +64,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("GOLDNODE_CATALOG", str(tmp_path / "more"))
     monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "site.yml"))
-    monkeypatch.setattr(kept, "PACKAGE", tmp_path / "src/package")
-    monkeypatch.setattr(kept, "data", tmp_path.joinpath)
-    monkeypatch.setattr(kept, "MACHINE", (str(tmp_path / "apt"),))
+    monkeypatch.setattr(stored, "PACKAGE", tmp_path / "src/package")
+    monkeypatch.setattr(stored, "data", tmp_path.joinpath)
+    monkeypatch.setattr(stored, "MACHINE", (str(tmp_path / "apt"),))
     monkeypatch.setattr(Compiler, "read", 0)
     monkeypatch.setattr(Compiler, "also", (str(tmp_path / "keys"), str(tmp_path / "locks")))
     monkeypatch.chdir(tmp_path)
@@ -83,7 +86,7 @@ def test_a_second_run_reads_no_catalog(world: Path) -> None:
     assert Compiler.read == 1
 
 
-def test_what_the_check_found_is_kept_with_the_document(world: Path) -> None:
+def test_what_the_check_found_is_stored_with_the_document(world: Path) -> None:
     for _ in range(2):
         documents = ClassDocuments(Compiler)
         assert documents.remarks("a100") == ["warn: of a100, 1"]
@@ -107,13 +110,13 @@ CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "apt's sources": lambda world, _: (world / "apt/hosts").write_text("two"),
     "the environment": lambda _, patch: patch.setenv("GOLDNODE_LOCKS", "elsewhere"),
     "the directory": lambda world, patch: patch.chdir(world / "more"),
-    "the day": lambda _, patch: patch.setattr(kept, "today", lambda: "tomorrow"),
+    "the day": lambda _, patch: patch.setattr(stored, "today", lambda: "tomorrow"),
     "the time of a file": lambda world, _: os.utime(world / "catalog/hosts", (1, 1)),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_any_change_has_it_made_anew(
+def test_any_change_has_it_made_again(
     world: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path, pytest.MonkeyPatch], object]
 ) -> None:
     run(world)
@@ -145,7 +148,7 @@ def test_a_class_without_a_lock_is_tried_again(world: Path) -> None:
 @pytest.mark.parametrize("spoil", ["mode", "text", "shape"])
 def test_what_others_could_have_written_or_is_torn_is_not_used(world: Path, spoil: str) -> None:
     run(world)
-    (file,) = kept.directory().iterdir()
+    (file,) = stored.directory().iterdir()
     if spoil == "mode":
         file.chmod(0o666)
     else:
@@ -153,17 +156,17 @@ def test_what_others_could_have_written_or_is_torn_is_not_used(world: Path, spoi
     assert run(world) == {"class": "a100", "made": 2}
 
 
-def test_only_the_last_environments_are_kept(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(kept.FILES + 3):
+def test_only_the_last_environments_are_stored(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(stored.FILES + 3):
         monkeypatch.setenv("GOLDNODE_LOCKS", str(number))
         run(world)
-    assert len(list(kept.directory().iterdir())) == kept.FILES
+    assert len(list(stored.directory().iterdir())) == stored.FILES
     made = Compiler.read
     run(world)
     assert Compiler.read == made
 
 
-def test_nothing_can_be_kept_and_it_works(world: Path) -> None:
+def test_nothing_can_be_stored_and_it_works(world: Path) -> None:
     (world / "cache").write_text("a file where the directory should be")
     assert run(world) == {"class": "a100", "made": 1}
     assert run(world) == {"class": "a100", "made": 2}
@@ -176,7 +179,7 @@ def test_what_the_site_publishes_is_something_documents_are_made_from(
     record = world / "mirror/stacks/r580/0123456789abcdef/publication.json"
     record.parent.mkdir(parents=True)
     record.write_text("{}")
-    compiler = kept.Compiler.__new__(kept.Compiler)
+    compiler = stored.Compiler.__new__(stored.Compiler)
     compiler.catalog = Catalog(())
     for section, also in (
         ("{directory: mirror}", []),

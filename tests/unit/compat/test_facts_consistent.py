@@ -446,20 +446,20 @@ def copy(directory: Path) -> Path:
     return directory
 
 
-def test_the_facts_are_whole() -> None:
+def test_the_facts_are_complete() -> None:
     assert [f"{fault.file}:{fault.line}: {fault.message}" for fault in audit.faults()] == []
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_copy_is_found_out(name: str, tmp_path: Path) -> None:
-    file, stands, instead, says = BROKEN[name]
+    file, current, instead, expected = BROKEN[name]
     path = copy(tmp_path) / file
     text = path.read_text(encoding="utf-8")
-    assert stands in text
-    at = text.index(stands)
-    path.write_text(text[:at] + instead + text[at + len(stands) :], encoding="utf-8")
+    assert current in text
+    at = text.index(current)
+    path.write_text(text[:at] + instead + text[at + len(current) :], encoding="utf-8")
     found = audit.faults(tmp_path)
-    hits = [fault for fault in found if says in fault.message]
+    hits = [fault for fault in found if expected in fault.message]
     assert hits, [fault.message for fault in found]
     assert all(fault.line for fault in hits)
 
@@ -486,11 +486,11 @@ def test_a_mistake_in_a_facts_file_is_one_line_with_its_place_and_remedy(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the facts are used and not audited: `load` validates before anything reads a row."""
-    file, stands, instead = MISTAKES[name]
+    file, current, instead = MISTAKES[name]
     path = copy(tmp_path) / file
     text = path.read_text(encoding="utf-8")
-    assert stands in text
-    path.write_text(text.replace(stands, instead, 1), encoding="utf-8", errors="surrogateescape")
+    assert current in text
+    path.write_text(text.replace(current, instead, 1), encoding="utf-8", errors="surrogateescape")
     monkeypatch.setattr(facts, "FACTS", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(FactsError) as problem:
@@ -525,7 +525,7 @@ def test_whatever_the_catalog_names_has_facts() -> None:
     assert audit.catalog_faults(load_catalog()) == []
 
 
-def test_what_the_facts_do_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_facts_do_not_know_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without their rows in the facts, the catalog's GPU, branch and release are named, each with its file."""
     catalog = load_catalog()
     whole = facts.load
@@ -548,16 +548,16 @@ def test_what_the_facts_do_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         found = [str(error) for error in audit.catalog_faults(catalog)]
     finally:
         facts.forget()
-    for says in (
+    for expected in (
         r"debian13_r550\.yml: stack debian13_r550: facts/distros\.yml has no row for debian 13",
         r'debian12_r470\.yml: stack debian12_r470: NVIDIA driver branch "470" is not in the facts',
         r'debian13_r550\.yml: stack debian13_r550: NVIDIA driver branch "550" has no security facts',
         r'l4\.yml: class l4: GPU model "L4" is not in the facts',
     ):
-        assert [line for line in found if re.search(says, line)], (says, found)
+        assert [line for line in found if re.search(expected, line)], (expected, found)
 
 
-def test_check_catalog_tells_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_check_catalog_reports_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "site.yml").write_text("archives: {}\n")
     monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "site.yml"))
     broken = audit.FactsFault("cuda.yml", 7, "two rows disagree")

@@ -1,0 +1,1 @@
+"""The store of a fleet and its lock service under load."""

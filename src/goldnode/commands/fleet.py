@@ -1,0 +1,32 @@
+"""The group `goldnode fleet`. Each command is in the file of its topic and is imported when it is called."""
+
+from __future__ import annotations
+
+import click
+
+from goldnode.commands import LazyGroup
+
+_SECTIONS = {
+    "Serve and view": {
+        "nodes": ("fleet_serve", "Write the nodes and limits of classes to the store."),
+        "serve": ("fleet_serve", "Run the lock service (FleetLock) in front of the store."),
+        "status": ("fleet_view", "Show limits, holds, freezes and rollouts."),
+        "log": ("fleet_view", "Show the log of the store."),
+    },
+    "Orders of a person": {
+        "freeze": ("fleet_orders", "Stop all grants of a class, of a rack, or of the fleet."),
+        "unfreeze": ("fleet_orders", "Remove a freeze."),
+        "release": ("fleet_orders", "Remove the holds of a node that is overdue, failed or drained."),
+    },
+    "Maintain": {
+        "store": ("fleet_store", "Migrate, copy, restore and verify the store."),
+    },
+}
+
+
+@click.group(cls=LazyGroup, sections=_SECTIONS, no_args_is_help=True)
+def fleet() -> None:
+    """Run the lock service, freeze and release nodes, and maintain the store.
+
+    Every change is one transaction with a line in the log of the store, which names the person.
+    """

@@ -1,0 +1,78 @@
+"""Command `goldnode fleet nodes` and `goldnode fleet serve`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from goldnode.commands.fleet_common import STORE, key_file, opened
+from goldnode.commands.output import emit, options, reports
+from goldnode.core.site import load_site
+
+_PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
+@STORE
+@reports("fleet-nodes")
+def nodes(file: Path, where: str | None, form: str) -> None:
+    """Write the nodes and limits of classes to the store.
+
+    FILE lists the nodes of each class with their rack, leaf and cohort, in YAML. Limits are in force at once.
+    Nodes of these classes that are not in FILE are removed; one that is out of service is an error.
+    """
+    with opened(where, create=True) as store:
+        from goldnode.fleet.person import person
+        from goldnode.fleet.store.fleet_file import load
+        from goldnode.fleet.store.nodes import put
+
+        found = load(file)
+        change = store.run(
+            lambda connection: put(connection, found.nodes, found.limits, person(), time.time())
+        )
+    counts = ", ".join(f"{len(getattr(change, kind))} {kind}" for kind in ("added", "changed", "retired"))
+    content = {"added": change.added, "changed": change.changed, "retired": change.retired}
+    emit(form, content, f"{len(found.nodes)} nodes in {len(found.limits)} classes: {counts}")
+
+
+@click.command()
+@options(
+    click.option(
+        "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on."
+    ),
+    click.option(
+        "--port", type=click.IntRange(1, 65535), default=9180, show_default=True, metavar="PORT", help="Port."
+    ),
+    click.option(
+        "--tls-certificate", "certificate", type=_PEM, metavar="FILE", help="Certificate chain, PEM."
+    ),
+    click.option("--tls-key", "key", type=_PEM, metavar="FILE", help="Secret key of the certificate, PEM."),
+    click.option(
+        "--client-ca",
+        type=_PEM,
+        metavar="FILE",
+        help="Authority of the certificates of nodes: a node may then ask only for itself.",
+    ),
+    click.option(
+        "--plain-http",
+        "plain",
+        is_flag=True,
+        help="Allow HTTP without TLS on another address than the loopback.",
+    ),
+)
+@STORE
+def serve(where: str | None, **given: Any) -> None:
+    """Run the lock service (FleetLock) in front of the store.
+
+    Any number of services may share one store. The service stops on SIGTERM, after the requests in progress.
+    """
+    site = load_site()
+    with opened(where, create=True) as store:
+        from goldnode.fleet.service.server import Listen
+        from goldnode.fleet.service.server import serve as run
+
+        run(store, Listen(**given), key_file(site, "signing_key"))

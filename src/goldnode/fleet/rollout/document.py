@@ -1,0 +1,322 @@
+"""The document of a rollout as `plan` uses it: durations in seconds, shares as fractions, windows with zones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import time
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from goldnode.core import extras, yamlsource
+from goldnode.core.errors import GoldnodeError, ImageError
+from goldnode.core.files import replace_file
+from goldnode.core.yamlsource import YamlSource
+from goldnode.documents.rollout import (
+    RolloutBoot,
+    RolloutDocument,
+    RolloutPool,
+    RolloutRequirement,
+    fraction,
+    seconds,
+)
+from goldnode.fleet.rollout.model import BackScope
+from goldnode.fleet.rollout.windows import DAYS, RolloutHours
+
+PAYLOAD_TYPE = "application/vnd.goldnode.rollout+yaml"  # of a signed document
+# Limits where the document has none (docs/explanation/rollouts.md has their source).
+PLANNED, FAILED, TOTAL = "2%", "8%", "10%"
+
+
+class RolloutError(GoldnodeError):
+    """A rollout document that cannot be read."""
+
+
+@dataclass(frozen=True)
+class ShareLimit:
+    """A limit: a number of nodes, or a share of the class, rounded down, but at least one node."""
+
+    count: int | None = None
+    share: float = 0.0
+
+    def nodes(self, size: int) -> int:
+        """Return the limit for a class of `size` nodes."""
+        # 1e-9: 2% of 50 is 1, not 0.9999999.
+        return self.count if self.count is not None else max(1, math.floor(self.share * size + 1e-9))
+
+
+@dataclass(frozen=True)
+class WaveSettings:
+    """One wave: a pool, a number of further nodes, or the share that has moved after it."""
+
+    name: str
+    pool: str | None
+    nodes: int | None
+    share: float | None
+    soak: float
+
+
+@dataclass(frozen=True)
+class LimitSettings:
+    """Limits on nodes that are out of service."""
+
+    planned: ShareLimit
+    failed: ShareLimit
+    total: ShareLimit
+    rack: int | None = None
+    leaf: int | None = None
+    whole_cohorts: bool = False
+
+
+@dataclass(frozen=True)
+class BootSettings:
+    """The requirement on boots."""
+
+    base_rate: float
+    hardware_rate: float
+    confidence: float
+    same_cause: int
+    judged: float
+
+
+@dataclass(frozen=True)
+class OutsideRequirement:
+    """A requirement that a caller answers: floors, a query or a command."""
+
+    name: str
+    requirement: RolloutRequirement
+
+
+@dataclass(frozen=True)
+class RolloutSettings:
+    """A rollout as a person wants it. `plan` reads nothing else of the document."""
+
+    name: str
+    class_: str
+    origin: str
+    target: str
+    security: bool
+    author: str | None
+    pools: Mapping[str, RolloutPool]
+    waves: tuple[WaveSettings, ...]
+    limits: LimitSettings
+    boot: BootSettings | None
+    outside: tuple[OutsideRequirement, ...]
+    rollback: BackScope | None  # None: freeze
+    unknown_after: float
+    windows: tuple[RolloutHours, ...]
+    drain_wait: float
+    timeout: float
+    reservation: str | None = None  # of Slurm, made for this rollout
+    approve: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def settings(document: RolloutDocument) -> RolloutSettings:
+    """Return the settings of a document."""
+    limits = document.limits
+    per = limits.per if limits is not None else None
+    boot = next((item.boot for item in document.require if item.boot is not None), None)
+    return RolloutSettings(
+        name=document.rollout,
+        class_=document.class_,
+        origin=document.from_.digest,
+        target=document.to.digest,
+        security=document.lane == "security",
+        author=document.author,
+        pools=document.pools,
+        waves=tuple(
+            WaveSettings(
+                name=wave.name,
+                pool=wave.pool,
+                nodes=wave.nodes,
+                share=None if wave.percent is None else fraction(wave.percent),
+                soak=seconds(wave.soak),
+            )
+            for wave in document.waves
+        ),
+        limits=LimitSettings(
+            planned=_limit(limits.planned if limits else None, PLANNED),
+            failed=_limit(limits.failed if limits else None, FAILED),
+            total=_limit(limits.total if limits else None, TOTAL),
+            rack=per.rack if per else None,
+            leaf=per.leaf if per else None,
+            whole_cohorts=bool(per and per.cohort),
+        ),
+        boot=None if boot is None else _boot(boot),
+        outside=outside(document),
+        rollback=BackScope(document.on_fail.what) if document.on_fail.do == "rollback" else None,
+        unknown_after=seconds(document.on_unknown.after),
+        windows=tuple(
+            RolloutHours(
+                days=frozenset(DAYS.index(day) for day in window.days),
+                begin=time.fromisoformat(window.from_),
+                end=time.fromisoformat(window.to),
+                zone=ZoneInfo(window.zone),
+            )
+            for window in document.windows
+        ),
+        drain_wait=seconds(document.drain.wait),
+        timeout=seconds(document.timeout),
+        reservation=document.drain.reservation,
+        approve={wave: tuple(roles) for wave, roles in document.approve.items()},
+    )
+
+
+def _limit(written: str | int | None, default: str) -> ShareLimit:
+    value = default if written is None else written
+    return ShareLimit(count=value) if isinstance(value, int) else ShareLimit(share=fraction(value))
+
+
+def _boot(boot: RolloutBoot) -> BootSettings:
+    return BootSettings(
+        base_rate=fraction(boot.base_rate),
+        hardware_rate=fraction(boot.hardware_rate),
+        confidence=fraction(boot.confidence),
+        same_cause=boot.same_cause,
+        judged=fraction(boot.judged),
+    )
+
+
+def kind_of(requirement: RolloutRequirement) -> str:
+    """Return the key of a requirement: boot, floors, prometheus or command."""
+    return next(name for name in type(requirement).model_fields if getattr(requirement, name) is not None)
+
+
+def outside(document: RolloutDocument) -> tuple[OutsideRequirement, ...]:
+    """Return the requirements that a caller answers. A second one of a kind has a number in its name."""
+    found: list[OutsideRequirement] = []
+    for item in document.require:
+        kind = kind_of(item)
+        if kind == "boot":
+            continue
+        same = sum(kind_of(one.requirement) == kind for one in found)
+        found.append(OutsideRequirement(kind if not same else f"{kind}-{same + 1}", item))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class RolloutFile:
+    """A document that was read from a file, with the lines of its keys."""
+
+    document: RolloutDocument
+    settings: RolloutSettings
+    source: YamlSource
+    text: str  # as written, for the store
+    keyid: str | None = None  # id of the key that signed it; None: not verified
+
+
+def load(path: Path) -> RolloutFile:
+    """Read a rollout document, signed or not. Raises RolloutError with file and line."""
+    return verified(path)
+
+
+def loads(text: str, file: str | Path = "the stored document", keyid: str | None = None) -> RolloutFile:
+    """Read a rollout document from its text. Raises RolloutError; `file` names it there."""
+    source = yamlsource.parse(text, Path(file), error=RolloutError)
+    document = yamlsource.validate(RolloutDocument, source, error=RolloutError)
+    return RolloutFile(document, settings(document), source, text, keyid)
+
+
+# Signatures
+
+
+def envelope_of(path: Path) -> Path:
+    """Return the file with the signature of a document: a DSSE envelope that contains the document."""
+    return path.with_name(f"{path.name}.dsse")
+
+
+def sign(path: Path, key: Path) -> Path:
+    """Sign a document that can be read. Return the file with the signature. Raises GoldnodeError."""
+    # Here, since a site without a key needs no cryptography.
+    from goldnode.evidence.signatures import load_signer
+
+    found = load(path)
+    data = load_signer(key).sign(found.text.encode(), PAYLOAD_TYPE)
+    replace_file(envelope_of(path), data)
+    return envelope_of(path)
+
+
+def verified(path: Path, keys: Path | None = None) -> RolloutFile:
+    """Read a rollout document; with `keys`, a file of public keys, one of them must have signed it.
+
+    `path` is the document, with its signature in the file of `envelope_of`, or that file itself. Raises RolloutError.
+    """
+    data = _content(path)
+    embedded = data.lstrip().startswith(b"{") and _is_envelope(data)
+    keyid = None
+    if keys is not None:
+        envelope = path if embedded else envelope_of(path)
+        payload, keyid = _opened(data if embedded else _content(envelope, path), envelope, keys)
+        if not embedded and payload != data:
+            raise RolloutError(
+                "the document differs from what was signed",
+                file=path,
+                remedy=f"sign it again with `goldnode rollout sign {path}`",
+            )
+        data = payload
+    elif embedded:
+        data = _payload(data, path)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        raise RolloutError(
+            f"the file is not text in UTF-8 ({problem.reason} at byte {problem.start})",
+            file=path,
+            remedy="save it as UTF-8",
+        ) from problem
+    return loads(text, path, keyid)
+
+
+def _content(path: Path, document: Path | None = None) -> bytes:
+    """Return the bytes of a document, or of the signature of `document`."""
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        if document is not None and isinstance(problem, FileNotFoundError):
+            raise RolloutError(
+                "the document is not signed, and the site file has fleet.document_key",
+                file=document,
+                remedy=f"sign it with `goldnode rollout sign {document}`",
+            ) from problem
+        raise RolloutError(
+            f"the file cannot be read: {problem.strerror}",
+            file=path,
+            remedy="create it, or correct its name or its mode",
+        ) from problem
+
+
+def _is_envelope(data: bytes) -> bool:
+    from goldnode.evidence.signatures import is_envelope
+
+    return is_envelope(data)
+
+
+def _payload(data: bytes, path: Path) -> bytes:
+    from goldnode.evidence.signatures import payload_of
+
+    try:
+        return payload_of(data)
+    except ImageError as problem:
+        raise RolloutError(problem.message, file=path) from problem
+
+
+def _opened(data: bytes, path: Path, keys: Path) -> tuple[bytes, str]:
+    """Return the payload of a verified envelope, and the id of the key."""
+    try:
+        from goldnode.evidence.signatures import load_public, open_envelope
+
+        opened = open_envelope(data, load_public(keys))
+    except ImportError:
+        raise RolloutError(
+            "the signature cannot be verified", file=path, remedy=extras.missing(["fleet"]).remedy
+        ) from None
+    except ImageError as problem:
+        raise RolloutError(
+            f"the signature is wrong: {problem.message}",
+            file=path,
+            remedy="sign it with a key of fleet.document_key",
+        ) from problem
+    if opened.payload_type != PAYLOAD_TYPE:
+        raise RolloutError(f"this is signed as {opened.payload_type}, and is no rollout document", file=path)
+    return opened.payload, opened.keyid

@@ -1,0 +1,148 @@
+"""Drain and return of the nodes of a rollout, through the site's scheduler, on any of the rollout's controllers.
+
+Every controller drains as the same run, so each continues what another one began. Nothing here is remembered: the
+scheduler's reason and the node's own record decide (:mod:`goldnode.fleet.drain`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.drain import DrainCaller, Drainer, DrainSettings, SchedulerDrainer
+from goldnode.fleet.drain_record import DrainRecords
+from goldnode.fleet.identity import rollout_actor
+from goldnode.fleet.rollout.model import Prior, SchedulerObservation, StepPhase
+from goldnode.fleet.rollout.parts import NodeTask, Observation
+
+LOGGER = logging.getLogger("goldnode.rollout")
+PAUSE = 15.0  # seconds before a drain or a return that is not over is repeated
+
+
+def no_records(name: str) -> DrainRecords | None:
+    """Return no place for a node's record."""
+    return None
+
+
+@dataclass(frozen=True)
+class RolloutDrains:
+    """Drains of one rollout. Neither method waits for work to end.
+
+    :param nodes: inventory name -> drain settings.
+    :param records: returns the place of a node's record; None where its disk is replaced. Then the scheduler's
+        reason suffices, and the note of a node in service comes from the store.
+    """
+
+    rollout: str
+    nodes: Mapping[str, DrainSettings]
+    records: Callable[[str], DrainRecords | None] = no_records
+    clock: Callable[[], float] = time.time
+
+    def drain(self, name: str, prior: Prior) -> SchedulerObservation | None:
+        """Take a node out of service, or continue with that. Repeat it until it returns an observation.
+
+        None means that work is left on the node. The observation is of another's drain if that was faster: then
+        nothing was changed, and the reason says whose it is.
+        """
+        at, settings = self.clock(), self.nodes[name]
+        drainer = settings.drainer()
+        found = drainer.drain(settings.node or name, self._why(), self._caller(prior), self.records(name))
+        if found.ours and not found.empty:
+            return None
+        reason = found.record.reason if found.record is not None and found.ours else found.note or ""
+        return self._seen(name, drainer, SchedulerObservation(name, at, False, 0.0, reason))
+
+    def resume(self, name: str, prior: Prior) -> SchedulerObservation:
+        """Return a node to service if this rollout has drained it, and return its state.
+
+        A node that another holds out of service stays so. Its reason says who that is.
+        """
+        at, settings = self.clock(), self.nodes[name]
+        drainer = settings.drainer()
+        found = drainer.resume(
+            settings.node or name, self._caller(prior), self.records(name), before=prior.in_service
+        )
+        serves = found.in_service and not found.note
+        return self._seen(name, drainer, SchedulerObservation(name, at, serves, 0.0, found.note or ""))
+
+    def _seen(self, name: str, drainer: Drainer, said: SchedulerObservation) -> SchedulerObservation:
+        """Return the scheduler's present state; what the drain said where the scheduler shows none."""
+        if not isinstance(drainer, SchedulerDrainer):
+            return said
+        at = self.clock()
+        state = drainer.state_of(self.nodes[name].node or name)
+        return SchedulerObservation(name, at, state.in_service, 0.0, state.why)
+
+    def _caller(self, prior: Prior) -> DrainCaller:
+        return DrainCaller(rollout_actor(self.rollout), waits=False, was=prior.reason, clock=self.clock)
+
+    def _why(self) -> str:
+        return f"rollout {self.rollout}"
+
+
+@dataclass
+class _Drain:
+    """One drain or return that is wanted."""
+
+    task: NodeTask
+    due: float = 0.0
+    running: Future[SchedulerObservation | None] | None = None
+    done: bool = False
+
+
+class DrainWorker:
+    """A NodeWorker that drains nodes and returns them, and changes nothing on them: they follow a channel.
+
+    A task to apply is ignored. A drain that fails is logged, and repeated until its step ends.
+    """
+
+    def __init__(self, drains: RolloutDrains, parallel: int = 8, pause: float = PAUSE) -> None:
+        self._drains, self._pause = drains, pause
+        self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="drain")
+        self._wanted: dict[tuple[str, StepPhase, int], _Drain] = {}
+
+    def work(self, tasks: Collection[NodeTask]) -> None:
+        """See NodeWorker. A call to the scheduler that has begun ends; its result is dropped."""
+        keys = {
+            (task.node, task.phase, task.attempt): task
+            for task in tasks
+            if task.phase is not StepPhase.APPLYING
+        }
+        self._wanted = {key: self._wanted.get(key) or _Drain(task) for key, task in keys.items()}
+        now = self._drains.clock()
+        for wanted in self._wanted.values():
+            if wanted.running is None and not wanted.done and now >= wanted.due:
+                task = wanted.task
+                act = self._drains.resume if task.phase is StepPhase.RETURNING else self._drains.drain
+                wanted.running = self._threads.submit(act, task.node, task.prior)
+
+    def results(self) -> list[Observation]:
+        """See NodeWorker."""
+        found: list[Observation] = []
+        for wanted in self._wanted.values():
+            if wanted.running is None or not wanted.running.done():
+                continue
+            seen = self._ended(wanted)
+            wanted.running, wanted.due = None, self._drains.clock() + self._pause
+            if seen is not None:
+                found.append(seen)
+                wanted.done = seen.in_service is (wanted.task.phase is StepPhase.RETURNING)
+        return found
+
+    def _ended(self, wanted: _Drain) -> SchedulerObservation | None:
+        try:
+            return wanted.running.result() if wanted.running is not None else None
+        except GoldnodeError as problem:
+            LOGGER.warning("%s: %s", wanted.task.node, problem)
+        except Exception:  # a program of the site must not end the controller
+            LOGGER.exception("%s: the drain failed", wanted.task.node)
+        return None
+
+    def close(self) -> None:
+        """See NodeWorker."""
+        self._wanted = {}
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,477 @@
+"""The decision of a rollout: `plan(settings, state, observations, now)` returns actions.
+
+It is pure: no clock, no random number, no file, no network. A controller, the lock service and the simulator call
+the same function. It acts on the present state and never on events, so a controller that takes over continues
+from what it observes.
+
+The caller applies the actions and plans again, until there are none: so the failure rule has seen each node that
+finished before the next node is granted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from goldnode.fleet.person import same_person
+from goldnode.fleet.rollout import steps
+from goldnode.fleet.rollout.document import RolloutSettings
+from goldnode.fleet.rollout.model import (
+    Action,
+    Alarm,
+    Answer,
+    Blame,
+    ChangePhase,
+    Deny,
+    Direction,
+    Evaluate,
+    Extend,
+    Finish,
+    Freeze,
+    FreezeScope,
+    Grant,
+    Prior,
+    Promote,
+    RolloutPhase,
+    RolloutPlan,
+    Start,
+    StepPhase,
+    Wait,
+)
+from goldnode.fleet.rollout.state import BACK_PHASES, FORWARD_PHASES, Observations, RolloutState
+from goldnode.fleet.rollout.statistics import at_least, more_frequent
+from goldnode.fleet.rollout.waves import choose, further
+from goldnode.fleet.rollout.windows import opening
+
+ASK_AGAIN = 300.0  # seconds between two evaluations of a requirement without a final answer
+SAME_CAUSE, BASE_RATE = "boot: the same cause twice", "boot: more failures than the base rate explains"
+HARDWARE_RATE = "boot: more hardware findings than the hardware rate explains"
+CONTROL_ARM = "boot: more hardware findings than in the control arm"
+BUSY_LONG = "is busy for longer than drain.wait"
+SELF = "goldnode"  # who froze, where no person did
+
+
+def plan(
+    settings: RolloutSettings, state: RolloutState, observations: Observations, now: float
+) -> RolloutPlan:
+    """Return what to do now. Apply the actions in their order, then plan again."""
+    return _Planner(settings, state, observations, now).run()
+
+
+class _Planner:
+    """One decision. Reads the state, collects actions and waits."""
+
+    def __init__(
+        self, settings: RolloutSettings, state: RolloutState, observations: Observations, now: float
+    ) -> None:
+        self.settings = settings
+        self.state = state
+        self.record = state.record
+        self.observations = observations
+        self.now = now
+        self.actions: list[Action] = []
+        self.waits: list[Wait] = []
+        self.wakes: list[float] = []
+
+    def run(self) -> RolloutPlan:
+        """Decide stage by stage; the first stage with actions ends the decision."""
+        for stage in (self._nodes, self._phase, self._grants):
+            stage()
+            if self.actions:
+                break
+        later = [time for time in self.wakes if time > self.now]
+        return RolloutPlan(tuple(self.actions), tuple(self.waits), min(later, default=None))
+
+    def _wait(self, subject: str, reason: str, owner: str, until: float | None = None) -> None:
+        self.waits.append(Wait(subject, reason, owner, until))
+        if until is not None:
+            self.wakes.append(until)
+
+    # Nodes: what the observations say about steps, holds and strays
+
+    def _nodes(self) -> None:
+        found = steps.decide(self.settings, self.state, self.observations, self.now)
+        self.actions += found.actions
+        self.wakes += found.wakes
+
+    # The rollout: begin, stop, promote, end
+
+    def _phase(self) -> None:
+        phase = self.record.phase
+        if self.settings.target != self.record.target:
+            self._stop_changed_target()
+        elif phase is RolloutPhase.QUEUED:
+            self._begin()
+        elif phase is RolloutPhase.RUNNING:
+            self._running()
+        elif phase is RolloutPhase.ROLLING_BACK and not self.state.active and not self.state.queue:
+            self.actions.append(ChangePhase(RolloutPhase.ROLLED_BACK, self.record.why))
+
+    def _stop_changed_target(self) -> None:
+        reason = f"the document names another target than the rollout began with: {self.settings.target}"
+        self._freeze("target", reason)
+        self._wait("rollout", reason, "author of the document")
+
+    def _freeze(self, key: str, reason: str) -> bool:
+        """Freeze this rollout for a reason; return whether it was not frozen for it yet."""
+        name = f"{self.record.name}:{key}"
+        if name in self.state.freezes:
+            return False
+        self.actions += [
+            Freeze(name, FreezeScope.ROLLOUT, self.record.name, reason, SELF),
+            Alarm("frozen", key, reason),
+        ]
+        return True
+
+    def _begin(self) -> None:
+        blocker = next((other for other in self.state.others if self._precedes(other)), None)
+        if blocker is not None:
+            self._wait("rollout", f"rollout {blocker.name} of the class has not ended", blocker.name)
+        elif self.settings.target in self.state.denied:
+            reason = f"{self.settings.target} is denied: {self.state.denied[self.settings.target]}"
+            self._wait("rollout", reason, "person who lifts it")
+        elif not self._missing_approval(0) and not self._frozen():
+            self.actions.append(Start(choose(self.settings, 0, self.state.nodes.values(), now=self.now)))
+
+    def _precedes(self, other: object) -> bool:
+        """Return whether another rollout goes before this one. The security lane waits for nodes in flight only."""
+        name, security, submitted, busy = (
+            getattr(other, key) for key in ("name", "security", "submitted_at", "busy")
+        )
+        if self.settings.security and not security:
+            return bool(busy)
+        if security and not self.settings.security:
+            return True
+        return (submitted, name) < (self.record.submitted_at, self.record.name)
+
+    def _missing_approval(self, wave: int) -> bool:
+        """Wait for the approvals of a wave. The author of the document does not count."""
+        name = self.settings.waves[wave].name if wave < len(self.settings.waves) else ""
+        given = {
+            item.role
+            for item in self.state.approvals
+            if item.wave == name and not same_person(item.who, self.settings.author)
+        }
+        missing = [role for role in self.settings.approve.get(name, ()) if role not in given]
+        for role in missing:
+            self._wait(f"wave {name}", f"approval by {role} is missing", role)
+        return bool(missing)
+
+    def _frozen(self) -> bool:
+        """Wait for each freeze of the whole rollout."""
+        subjects = {
+            FreezeScope.ALL: "",
+            FreezeScope.CLASS: self.settings.class_,
+            FreezeScope.ROLLOUT: self.record.name,
+        }
+        found = [
+            item
+            for item in self.state.freezes.values()
+            if item.scope is not FreezeScope.RACK and item.subject == subjects[item.scope]
+        ]
+        for item in found:
+            self._wait("rollout", f"frozen by {item.who}: {item.reason}", item.who)
+        return bool(found)
+
+    def _running(self) -> None:
+        if not self.settings.security and any(other.security for other in self.state.others):
+            why = "a rollout of the security lane supersedes it"
+            self.actions.append(ChangePhase(RolloutPhase.SUPERSEDED, why))
+            return
+        failure = self._failure()
+        if failure is not None:
+            self._stop(*failure)
+            self._frozen()
+            return
+        wave, state = self.record.wave, self.state
+        if state.ended[wave] < state.wave_size[wave] or self._frozen():
+            return
+        if wave + 1 >= len(self.settings.waves) and (state.queue or state.active):
+            return  # nodes that were busy for long
+        if state.wave_size[wave] == 0 or self._requirements_pass(wave):
+            self._promote(wave)
+
+    def _promote(self, wave: int) -> None:
+        if wave + 1 >= len(self.settings.waves):
+            self.actions.append(ChangePhase(RolloutPhase.COMPLETED, "every wave has passed its requirements"))
+        elif not self._missing_approval(wave + 1):
+            nodes = choose(self.settings, wave + 1, self.state.nodes.values(), self.state.wave_of, self.now)
+            self.actions.append(Promote(wave + 1, nodes))
+
+    def _stop(self, rule: str, reason: str) -> None:
+        """React to a failed requirement: freeze, or deny the target and roll back."""
+        if self.settings.rollback is None:
+            if self._freeze("failed", reason):
+                self.actions.append(Alarm("stopped", rule, reason))
+            return
+        self.actions += [
+            Deny(self.record.target, reason),
+            ChangePhase(RolloutPhase.ROLLING_BACK, reason, self.settings.rollback),
+            Alarm("stopped", rule, reason),
+        ]
+
+    def _failure(self) -> tuple[str, str] | None:
+        """Return the rule that the change fails, and why, the cause first. None if it has not failed."""
+        boot, tally = self.settings.boot, self.record.tally
+        if boot is not None:
+            failures = tally.software + tally.absent
+            judged = tally.done + failures
+            for cause, count in tally.causes:
+                if count >= boot.same_cause:
+                    return SAME_CAUSE, f"{cause}: on {count} nodes of the first two waves"
+            if failures >= 2 and at_least(failures, judged, boot.base_rate) < 1 - boot.confidence:
+                return (
+                    BASE_RATE,
+                    f"{self._first_cause()}: {failures} of {judged} nodes failed, more than a base rate of "
+                    f"{boot.base_rate:.2%} explains",
+                )
+            judged += tally.hardware
+            if tally.hardware >= 2 and (
+                at_least(tally.hardware, judged, boot.hardware_rate) < 1 - boot.confidence
+            ):
+                return (
+                    HARDWARE_RATE,
+                    f"hardware findings after the boot: on {tally.hardware} of {judged} nodes, more than a rate "
+                    f"of {boot.hardware_rate:.2%} explains",
+                )
+            if more_frequent(*self._arms(), boot.confidence):
+                return (
+                    CONTROL_ARM,
+                    f"hardware findings in service: {tally.changed_events} on changed nodes, "
+                    f"{tally.control_events} on unchanged ones, relative to their time in service",
+                )
+        return self._failed_outside()
+
+    def _first_cause(self) -> str:
+        """Return the most frequent cause of failed steps. That a node did not return is one only without another."""
+        steps = [
+            step
+            for step in self.state.steps.values()
+            if step.phase in (StepPhase.FAILED, StepPhase.OVERDUE) and step.direction is Direction.FORWARD
+        ]
+        software = [step for step in steps if step.blame is Blame.SOFTWARE]
+        causes = Counter(step.cause or "unknown" for step in software or steps)
+        return causes.most_common(1)[0][0] if causes else "unknown"
+
+    def _arms(self) -> tuple[tuple[int, float], tuple[int, float]]:
+        """Return (events, node-seconds) of the changed nodes and of the unchanged ones, since the start."""
+        state, tally, start = self.state, self.record.tally, self.record.started_at
+        changed = max(0.0, state.serving * self.now - state.serving_since)
+        waiting = len(state.nodes) - state.moved
+        control = max(0.0, waiting * (self.now - start) + state.moved_at - state.moved * start)
+        return (tally.changed_events, changed), (tally.control_events, control)
+
+    def _failed_outside(self) -> tuple[str, str] | None:
+        since = max(self.record.wave_since, self.record.accepted_at)
+        for item in self.settings.outside:
+            result = self.observations.requirements.get((item.name, self.record.wave))
+            if result is not None and result.answer is Answer.FAILS and result.at >= since:
+                return f"requirement {item.name}", f"{item.name}: {result.reason or 'failed'}"
+        return None
+
+    # Requirements: pass, fail or unknown. Only a pass of each promotes.
+
+    def _requirements_pass(self, wave: int) -> bool:
+        final = max(self.record.finished_at, self.record.wave_since) + self.settings.waves[wave].soak
+        name = self.settings.waves[wave].name
+        if self.now < final:
+            self._wait(f"wave {name}", "soak", SELF, final)
+            return False
+        unknown = self._unknown(wave, final)
+        for requirement, reason in unknown:
+            self._wait(f"wave {name}", f"requirement {requirement} is unknown: {reason}", requirement)
+        if unknown and not self.actions:
+            end = max(final, self.record.accepted_at) + self.settings.unknown_after
+            self.wakes.append(end)
+            if self.now >= end:
+                words = "; ".join(f"{requirement}: {reason}" for requirement, reason in unknown)
+                self._freeze(f"unknown-{name}", f"no answer since the soak of wave {name} ended: {words}")
+        return not unknown
+
+    def _unknown(self, wave: int, final: float) -> list[tuple[str, str]]:
+        """Return the requirements without a pass, each with its reason. Ask for those that a caller answers."""
+        found = []
+        size, judged = self.state.wave_size[wave], self.state.judged[wave]
+        boot = self.settings.boot
+        if boot is None:
+            found.append(("boot", "the document has no such requirement"))
+        elif judged < max(1, math.ceil(boot.judged * size - 1e-9)):
+            needed = max(1, math.ceil(boot.judged * size - 1e-9))
+            found.append(("boot", f"{judged} of {size} nodes have a verdict, {needed} are needed"))
+            self._extend(wave, needed - judged)
+        for item in self.settings.outside:
+            result = self.observations.requirements.get((item.name, wave))
+            if result is not None and result.at >= final and result.answer is Answer.PASSES:
+                continue
+            found.append((item.name, (result.reason or "no data") if result is not None else "no answer yet"))
+            again = self.state.asked.get((item.name, wave), -math.inf)
+            if again < final or self.now >= again + ASK_AGAIN:
+                self.actions.append(Evaluate(item.name, wave))
+            else:
+                self.wakes.append(again + ASK_AGAIN)
+        return found
+
+    def _extend(self, wave: int, count: int) -> None:
+        """Add nodes to a wave that proves too little: some of its nodes were out of service."""
+        if self._may_move_forward():
+            state = self.state
+            more = further(self.settings, state.nodes.values(), state.wave_of, count, self.now)
+            if more:
+                self.actions.append(Extend(wave, more))
+
+    # Grants
+
+    def _grants(self) -> None:
+        phase = self.record.phase
+        if not self.state.queue or phase not in (*FORWARD_PHASES, *BACK_PHASES) or self._frozen():
+            return
+        if phase in FORWARD_PHASES and not self._may_move_forward():
+            return
+        grants = _Grants(self.settings, self.state, self.observations, self.now)
+        self.actions += grants.choose()
+        for reason in grants.blocked:
+            self._wait("grants", reason, SELF)
+        if not self.actions:
+            for item in self.state.freezes.values():
+                if item.scope is FreezeScope.RACK:
+                    self._wait(f"rack {item.subject}", f"frozen by {item.who}: {item.reason}", item.who)
+            if not self.waits:
+                self._wait("grants", "no node that waits fits into the limits now", SELF)
+        if grants.again is not None:
+            self.wakes.append(grants.again)
+
+    def _may_move_forward(self) -> bool:
+        if self.record.phase is RolloutPhase.COMPLETED and self.state.others:
+            self._wait("grants", "a newer rollout of the class decides about late nodes", SELF)
+            return False
+        if self.record.target in self.state.denied:
+            self._wait("grants", f"{self.record.target} is denied", "person who lifts it")
+            return False
+        span = opening(self.settings.windows, self.now)
+        if span is None:
+            self._wait("grants", "no window ever opens", "author of the document")
+            return False
+        if span[0] > self.now:
+            self._wait("grants", "outside of the windows", SELF, span[0])
+            return False
+        return True
+
+
+class _Grants:
+    """The choice of the nodes that may go out now, within all limits."""
+
+    def __init__(
+        self, settings: RolloutSettings, state: RolloutState, observations: Observations, now: float
+    ) -> None:
+        self.settings, self.state, self.observations, self.now = settings, state, observations, now
+        size, limits, ledger = len(state.nodes), settings.limits, state.ledger
+        self.direction = Direction.FORWARD if state.record.phase in FORWARD_PHASES else Direction.BACK
+        self.planned = limits.planned.nodes(size)
+        self.room = self.planned - ledger.planned
+        self.more_out = limits.total.nodes(size) - ledger.out
+        self.blocked: list[str] = []
+        if ledger.failed > limits.failed.nodes(size):
+            self.more_out = 0
+            self.blocked.append(f"the failed buffer is spent: {ledger.failed} nodes")
+        elif self.more_out <= 0:
+            self.blocked.append(f"{ledger.out} nodes are out of service, for all reasons")
+        self.racks: Counter[str] = Counter()
+        self.leaves: Counter[str] = Counter()
+        self.frozen_racks = {
+            item.subject for item in state.freezes.values() if item.scope is FreezeScope.RACK
+        }
+        self.again: float | None = None
+
+    def choose(self) -> list[Action]:
+        """Return grants in the order of the queue."""
+        found: list[Action] = []
+        for place, free_at, _, unit in self.state.queue:
+            if self.room <= 0:
+                break
+            if self.direction is Direction.FORWARD and free_at > self.now + self.settings.drain_wait:
+                self._busy(place, free_at, unit, found)
+                continue
+            members = self.state.members[unit]
+            if any(name in self.state.active for name in members):
+                continue  # the rest of a cohort that moves whole: all of it goes together, afterwards
+            names = [name for name in members if self._ready(name)]
+            if not names or not self._fits_groups(names):
+                continue
+            out = sum(name not in self.state.ledger.by_node for name in names)
+            if len(names) > self.room or out > self.more_out:
+                if len(names) <= self.planned and out <= self.more_out:
+                    break  # room gathers for a cohort that moves whole; smaller units do not overtake it
+                continue
+            found += [self._grant(name) for name in names]
+            self._count(names, out)
+        return found
+
+    def _busy(self, place: int, free_at: float, unit: str, found: list[Action]) -> None:
+        """Pass over a unit that is busy for longer than the drain may take: its wave does not wait for it."""
+        soon = free_at - self.settings.drain_wait
+        self.again = soon if self.again is None else min(soon, self.again)
+        if place == 0:
+            return  # passed over before
+        for name in self.state.members[unit]:
+            if self.state.waits(name):
+                found.append(Finish(name, StepPhase.DEFERRED, self.state.wave_of[name], BUSY_LONG))
+
+    def _ready(self, name: str) -> bool:
+        node, step = self.state.nodes[name], self.state.steps.get(name)
+        return (
+            self.state.waits(name)
+            and name not in self.state.strays
+            and (node.in_service is True or (step is not None and step.prior is not None))
+        )
+
+    def _fits_groups(self, names: Iterable[str]) -> bool:
+        """Return whether racks and leaves have room, and no rack is frozen."""
+        limits, ledger = self.settings.limits, self.state.ledger
+        racks, leaves = self.racks.copy(), self.leaves.copy()
+        for name in names:
+            node = self.state.nodes[name]
+            if node.rack is not None:
+                racks[node.rack] += 1
+                if node.rack in self.frozen_racks or (
+                    limits.rack is not None
+                    and ledger.planned_racks[node.rack] + racks[node.rack] > limits.rack
+                ):
+                    return False
+            if node.leaf is not None:
+                leaves[node.leaf] += 1
+                if (
+                    limits.leaf is not None
+                    and ledger.planned_leaves[node.leaf] + leaves[node.leaf] > limits.leaf
+                ):
+                    return False
+        return True
+
+    def _count(self, names: Iterable[str], out: int) -> None:
+        for name in names:
+            self.room -= 1
+            node = self.state.nodes[name]
+            if node.rack is not None:
+                self.racks[node.rack] += 1
+            if node.leaf is not None:
+                self.leaves[node.leaf] += 1
+        self.more_out -= out
+
+    def _grant(self, name: str) -> Action:
+        node, step = self.state.nodes[name], self.state.steps.get(name)
+        earlier = step.prior if step is not None else None
+        # A node that this rollout holds out of service was in service before.
+        in_service = bool(node.in_service) or (earlier is not None and earlier.in_service)
+        digest = node.digest if earlier is None else earlier.digest  # a node's own earlier state stays
+        seen = self.observations.scheduler.get(name)
+        note = seen.reason if seen is not None and seen.in_service else ""
+        reason = note if earlier is None or node.in_service else earlier.reason
+        return Grant(
+            node=name,
+            direction=self.direction,
+            attempt=(step.attempt if step is not None else 0) + 1,
+            deadline=self.now + self.settings.drain_wait,
+            prior=Prior(
+                in_service=in_service, digest=digest, boot_id=node.boot_id, reason=reason, at=self.now
+            ),
+        )

@@ -1,0 +1,52 @@
+"""Windows in which nodes may be taken out of service, each in its own time zone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_SOON = 9  # days to search: a week, and the day of each end
+
+
+@dataclass(frozen=True)
+class RolloutHours:
+    """Days and hours of one window. `end` before `begin` is on the next day."""
+
+    days: frozenset[int]  # 0 is Monday
+    begin: time
+    end: time
+    zone: ZoneInfo
+
+    def span(self, day: date) -> tuple[float, float] | None:
+        """Return begin and end of the window that opens on `day`, as seconds since the epoch."""
+        if day.weekday() not in self.days or self.begin == self.end:
+            return None
+        last = day + timedelta(days=1) if self.end < self.begin else day
+        # Seconds since the epoch: a window keeps its wall-clock times over a change to summer time.
+        begin = datetime.combine(day, self.begin, self.zone).timestamp()
+        end = datetime.combine(last, self.end, self.zone).timestamp()
+        return (begin, end) if begin < end else None
+
+
+def opening(windows: Sequence[RolloutHours], now: float) -> tuple[float, float] | None:
+    """Return the span of the window that is open at `now`, or else of the next one. None: none opens.
+
+    Without windows it is always open.
+    """
+    if not windows:
+        return (now, float("inf"))
+    found = []
+    for window in windows:
+        today = datetime.fromtimestamp(now, UTC).astimezone(window.zone).date()
+        for offset in range(-1, _SOON):
+            span = window.span(today + timedelta(days=offset))
+            if span is not None and span[1] > now:
+                found.append(span)
+                break
+    if not found:
+        return None
+    open_now = [span for span in found if span[0] <= now]
+    return max(open_now, key=lambda span: span[1]) if open_now else min(found)

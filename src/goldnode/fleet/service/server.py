@@ -1,0 +1,123 @@
+"""The HTTP server of the lock service: uvicorn, with TLS and certificates of nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.service.app import LockService, ServiceSettings
+from goldnode.fleet.store import schema
+from goldnode.fleet.store.database import StoreDatabase
+
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+_BACKLOG = 16_384
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Address of a service, and its TLS files. `client_ca` verifies certificates of nodes."""
+
+    host: str = "127.0.0.1"
+    port: int = 9180
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+    plain: bool = False  # HTTP without TLS on another address than the loopback
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise GoldnodeError(
+                "TLS needs a certificate and its key", remedy="give --tls-certificate and --tls-key"
+            )
+        if self.client_ca is not None and self.certificate is None:
+            raise GoldnodeError(
+                "certificates of nodes need TLS", remedy="give --tls-certificate and --tls-key too"
+            )
+        if self.certificate is None and self.host not in _LOOPBACK and not self.plain:
+            raise GoldnodeError(
+                f"without TLS, any machine that reaches {self.host}:{self.port} can ask for any node",
+                remedy="give --tls-certificate and --tls-key, or --plain-http on a network that you trust",
+            )
+
+
+class _PeerProtocol(H11Protocol):
+    """HTTP connection that passes the names in the client's certificate to the application, as `state.peer`."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        found = transport.get_extra_info("ssl_object")
+        if found is not None:
+            self.app_state = {**self.app_state, "peer": names_of(found.getpeercert() or {})}
+
+
+def names_of(certificate: dict[str, Any]) -> frozenset[str]:
+    """Return the DNS names of a certificate, in the form of `ssl`; its common name only if there are none."""
+    names = {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}
+    common = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
+    return frozenset(names or common)
+
+
+def serve(store: StoreDatabase, listen: Listen, signing_key: Path | None = None) -> None:
+    """Run the service until a signal ends it. Raises StoreError for a store that this code cannot write."""
+    with store.read() as connection:
+        schema.check(connection)
+    server(store, listen, signing_key).run()
+
+
+def server(store: StoreDatabase, listen: Listen, signing_key: Path | None = None) -> uvicorn.Server:
+    """Return the server, not started."""
+    settings = ServiceSettings(certificates=listen.client_ca is not None, signing_key=signing_key)
+    config = uvicorn.Config(
+        LockService(store, settings).app(),
+        host=listen.host,
+        port=listen.port,
+        http=_PeerProtocol,
+        backlog=_BACKLOG,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=10,
+        log_config=_LOGGING,
+        **_tls(listen),
+    )
+    return uvicorn.Server(config)
+
+
+def _tls(listen: Listen) -> dict[str, Any]:
+    """Return the TLS options of uvicorn. Raise GoldnodeError for files that cannot be used."""
+    if listen.certificate is None:
+        return {}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(str(listen.certificate), str(listen.key))
+        if listen.client_ca is not None:
+            context.load_verify_locations(str(listen.client_ca))
+    except (OSError, ssl.SSLError) as problem:
+        raise GoldnodeError(
+            f"the TLS files cannot be used: {problem}",
+            file=listen.certificate,
+            remedy="give PEM files that this user can read, with the key of this certificate",
+        ) from problem
+    options: dict[str, Any] = {"ssl_certfile": str(listen.certificate), "ssl_keyfile": str(listen.key)}
+    if listen.client_ca is not None:
+        options |= {"ssl_ca_certs": str(listen.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return options
+
+
+_LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(levelname)s %(message)s"}},  # the journal adds the time
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "loggers": {
+        "goldnode": {"handlers": ["stderr"], "level": "INFO"},
+        "uvicorn": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
+    },
+}

@@ -1,0 +1,548 @@
+"""Grants and returns: the ledger of nodes that are out of service.
+
+Every function runs in the caller's write transaction. The guards of the database enforce limits, freezes, epochs
+and the deny list again, so a mistake here cannot pass a limit. `explain` finds the reason for a refusal.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, case, func, or_, select
+
+from goldnode.fleet.rollout.model import NodeObservation
+from goldnode.fleet.store import limits, observations, tables
+from goldnode.fleet.store.errors import GrantRefusedError, RefusalKind, StoreError
+from goldnode.fleet.store.log import LogLine, append
+
+LOCK = "lock"  # owner of a hold that belongs to no rollout
+_SAME = 3600.0  # seconds after which a report that says nothing new is recorded again
+_ALIVE = 60.0  # seconds since the last sign of life of a controller that decides about overdue nodes itself
+# Phases of a step that a controller leads: it judges the node, and ends the hold.
+_LED = ("applying", "returning")
+
+
+@dataclass(frozen=True)
+class LeaveRequest:
+    """Request of a node for leave to go out of service, or its return. FleetLock has `node` and `group` only."""
+
+    node: str  # its name, or its machine id
+    group: str  # class, rack, leaf or cohort of the node
+    now: float
+    rollout: str | None = None
+    digest: str | None = None  # that the node runs
+    wants: str | None = None  # digest that it moves to
+    boot_id: str | None = None
+    report: NodeObservation | None = None  # what the node says of itself, if it does
+    granted_only: bool = False  # leave that the controller of the rollout has granted, and no other
+
+
+@dataclass(frozen=True)
+class Leave:
+    """A grant: the node, the owner of the hold, the epoch, and the time until which the node is expected back.
+
+    `phase` and `target` are of the step of a rollout. A node that follows a channel starts in phase `applying`: then
+    it is drained.
+    """
+
+    node: str
+    owner: str
+    epoch: int | None
+    deadline: float
+    again: bool = False  # the node had it already
+    phase: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class GivenBack:
+    """Result of a return: whether a planned hold ended, why one did not, and the phase of a step that goes on."""
+
+    released: bool
+    refusal: GrantRefusedError | None = None
+    phase: str | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A node with all that a grant depends on, read in one statement."""
+
+    name: str
+    domains: tuple[tuple[str, str], ...]
+    row: RowMapping
+
+    @property
+    def node_class(self) -> str:
+        """Return the class of the node."""
+        return self.domains[0][1]
+
+
+# Statements of each grant and return, built once: that costs more than to run them.
+_CANDIDATE = (
+    select(
+        *(tables.node.c[name] for name in ("name", *tables.SCOPES, "boot_id")),
+        tables.rollout.c.name.label("rollout"),
+        *(tables.rollout.c[name] for name in ("phase", "wave", "target", "limits", "epoch")),
+        tables.rollout.c["class"].label("rollout_class"),
+        tables.member.c.wave.label("own_wave"),
+        tables.step.c.phase.label("step_phase"),
+        *(tables.step.c[name] for name in ("direction", "attempt", "prior", "changed_at")),
+        tables.step.c.target.label("step_target"),
+        tables.hold.c.owner,
+        *(tables.hold.c[name] for name in ("kind", "deadline", "reason")),
+        tables.hold.c.boot_id.label("hold_boot_id"),
+        tables.hold.c.epoch.label("hold_epoch"),
+    )
+    .select_from(tables.node)
+    .join(tables.rollout, tables.rollout.c.name == bindparam("asked_rollout"), isouter=True)
+    .join(
+        tables.member,
+        and_(tables.member.c.rollout == tables.rollout.c.name, tables.member.c.node == tables.node.c.name),
+        isouter=True,
+    )
+    .join(
+        tables.step,
+        and_(tables.step.c.rollout == tables.rollout.c.name, tables.step.c.node == tables.node.c.name),
+        isouter=True,
+    )
+    .join(tables.hold, tables.hold.c.node == tables.node.c.name, isouter=True)
+    .where(
+        or_(tables.node.c.name == bindparam("asked_node"), tables.node.c.machine == bindparam("asked_node")),
+        ~tables.node.c.retired,
+    )
+    # A planned hold first: it is the leave. Then a failed one, which only a person ends, before a person's drain.
+    .order_by(case({"planned": 0, "failed": 1}, value=tables.hold.c.kind, else_=2))
+)
+_FREEZES = (
+    select(tables.frozen.c.scope, tables.frozen.c.subject, tables.frozen.c.reason, tables.frozen.c.who)
+    .where(
+        tables.frozen.c.lifted_at.is_(None),
+        or_(
+            tables.frozen.c.scope == "all",
+            *(
+                and_(tables.frozen.c.scope == scope, tables.frozen.c.subject == bindparam(f"of_{scope}"))
+                for scope in ("class", "rack", "rollout")
+            ),
+        ),
+    )
+    .limit(1)
+)
+_BUFFERS = select(tables.buffer).where(
+    or_(
+        *(
+            and_(tables.buffer.c.scope == scope, tables.buffer.c.name == bindparam(f"of_{scope}"))
+            for scope in tables.SCOPES
+        )
+    )
+)
+_END_HOLD = tables.hold.delete().where(
+    tables.hold.c.node == bindparam("of_node"), tables.hold.c.owner == bindparam("of_owner")
+)
+
+
+def candidate(connection: Connection, request: LeaveRequest) -> Candidate:
+    """Return the node of a request. Raise GrantRefusedError for an unknown node, or a group that is not its own."""
+    asked = {"asked_node": request.node, "asked_rollout": request.rollout or ""}
+    row = connection.execute(_CANDIDATE, asked).mappings().first()
+    if row is None:
+        raise GrantRefusedError(
+            RefusalKind.UNKNOWN_NODE,
+            f'the store has no node "{request.node}"',
+            remedy="add it: `goldnode fleet nodes FILE`",
+        )
+    domains = tuple((scope, row[scope]) for scope in tables.SCOPES if row[scope])
+    if not _same(request.group, domains):
+        raise GrantRefusedError(
+            RefusalKind.UNKNOWN_GROUP,
+            f'"{request.group}" is no class, rack, leaf or cohort of {row["name"]}',
+            remedy=f"set the group of the client to one of: {', '.join(sorted({n for _, n in domains}))}",
+        )
+    return Candidate(row["name"], domains, row)
+
+
+def _same(group: str, domains: tuple[tuple[str, str], ...]) -> bool:
+    """Return whether a group is one of the domains. FleetLock's groups have no underscore: a hyphen replaces it."""
+    return group.replace("_", "-") in {name.replace("_", "-") for _, name in domains}
+
+
+def grant(connection: Connection, request: LeaveRequest) -> Leave:
+    """Grant leave to a node, or raise GrantRefusedError. A node that has leave already gets the same answer."""
+    found = candidate(connection, request)
+    row = found.row
+    owner = request.rollout or LOCK
+    if row["owner"] is not None:
+        if row["owner"] == owner and row["kind"] == "planned":
+            return Leave(
+                found.name,
+                owner,
+                row["hold_epoch"],
+                row["deadline"],
+                again=True,
+                phase=row["step_phase"],
+                target=row["step_target"],
+            )
+        raise GrantRefusedError(
+            RefusalKind.PERSON if row["kind"] == "failed" else RefusalKind.OUT_ALREADY,
+            f"{found.name} is out of service already ({row['kind']}, {row['owner']}): {row['reason']}",
+            remedy=f"a person releases it: `goldnode fleet release {found.name} --reason REASON`"
+            if row["kind"] == "failed"
+            else None,
+        )
+    if request.granted_only:
+        raise GrantRefusedError(
+            RefusalKind.NOT_YOUR_TURN,
+            _not_its_turn(found, request)
+            or f"the controller of rollout {request.rollout} has not granted {found.name} yet: limits, windows and "
+            "order decide",
+        )
+    within = _limits(connection, found).return_within
+    leave = Leave(found.name, owner, row["epoch"] if request.rollout else None, request.now + within)
+    content = {"action": "Grant", "node": found.name, "deadline": leave.deadline}
+    if request.rollout:
+        started = _start_step(connection, found, request, leave)
+        leave = replace(leave, phase="granted", target=started.pop("target"))
+        content |= started
+    _check(connection, found, request.rollout)
+    connection.execute(
+        tables.hold.insert(),
+        {
+            "node": found.name,
+            "owner": owner,
+            "kind": "planned",
+            "rollout": request.rollout,
+            "epoch": leave.epoch,
+            "since": request.now,
+            "deadline": leave.deadline,
+            "boot_id": request.boot_id or row["boot_id"],
+            "reason": f"leave for {request.group}" if not request.rollout else f"rollout {request.rollout}",
+        },
+    )
+    append(
+        connection,
+        LogLine(
+            request.now, f"node {found.name}", "Grant", found.name, content, request.rollout, leave.epoch
+        ),
+    )
+    return leave
+
+
+def give_back(connection: Connection, request: LeaveRequest) -> GivenBack:
+    """End the planned hold of a node that is back, and record what the node reports.
+
+    Neither limits nor a freeze stop a return. A failed hold ends only by `release`, and a node that runs another
+    digest than it was granted stays out. To give back what is not held is no error, as in FleetLock.
+    """
+    found = candidate(connection, request)
+    row, owner = found.row, request.rollout or LOCK
+    observe(connection, found, request)
+    if row["kind"] == "failed":
+        return GivenBack(
+            False,
+            GrantRefusedError(
+                RefusalKind.PERSON,
+                f"{found.name} is in the failed buffer: {row['reason']}",
+                remedy=f"a person releases it: `goldnode fleet release {found.name} --reason REASON`",
+            ),
+        )
+    if row["kind"] != "planned" or row["owner"] != owner:
+        return GivenBack(False)
+    if request.rollout and row["step_phase"] in _LED:
+        return GivenBack(False, phase=row["step_phase"])
+    phase = None
+    if request.rollout:
+        try:
+            phase = _ended(found, request)
+        except GrantRefusedError as problem:
+            return GivenBack(False, problem)
+    if phase:
+        connection.execute(
+            tables.step.update()
+            .where(tables.step.c.rollout == request.rollout, tables.step.c.node == found.name)
+            .values(phase=phase, changed_at=request.now, epoch=row["epoch"], worker=None)
+        )
+    connection.execute(_END_HOLD, {"of_node": found.name, "of_owner": owner})
+    content = {"action": "Finish", "node": found.name, "phase": phase or "done", "wave": row["own_wave"] or 0}
+    append(
+        connection,
+        LogLine(
+            request.now, f"node {found.name}", "Finish", found.name, content, request.rollout, row["epoch"]
+        ),
+    )
+    return GivenBack(True)
+
+
+def observe(connection: Connection, found: Candidate, request: LeaveRequest) -> None:
+    """Record what a node reports about itself. Without a boot id there is nothing to record.
+
+    A report that says nothing new is not recorded, unless the step of the node has changed since the last one: the
+    controller waits for a report after that.
+    """
+    if request.boot_id is None:
+        return
+    report = request.report or NodeObservation(found.name, request.now)
+    item = replace(report, node=found.name, at=request.now, boot_id=request.boot_id, digest=request.digest)
+    last = observations.last(connection, found.name)
+    since = max(request.now - _SAME, found.row["changed_at"] or 0.0)
+    if last is None or last.at <= since or replace(last, at=item.at) != item:
+        observations.record(connection, [item], f"node, for {request.rollout or LOCK}")
+
+
+def overdue(connection: Connection, now: float) -> list[str]:
+    """Move holds whose deadline has passed from the planned to the failed buffer. Return the nodes by name.
+
+    Where the controller of a rollout lives, it decides about the nodes of the rollout.
+    """
+    hold, rollout = tables.hold, tables.rollout
+    led = select(rollout.c.name).where(rollout.c.name == hold.c.rollout, rollout.c.beat_at > now - _ALIVE)
+    late = (
+        connection.execute(
+            select(hold.c.node, hold.c.owner, hold.c.rollout, hold.c.deadline, hold.c.reason)
+            .where(hold.c.kind == "planned", hold.c.deadline < now, ~led.exists())
+            .order_by(hold.c.node)
+        )
+        .mappings()
+        .all()
+    )
+    for row in late:
+        reason = f"overdue: expected back {int(now - row['deadline'])} s ago ({row['reason']})"
+        connection.execute(
+            hold.update().where(_key(row["node"], row["owner"])).values(kind="failed", reason=reason)
+        )
+        epoch = None
+        if row["rollout"]:
+            epoch = connection.scalar(
+                select(tables.rollout.c.epoch).where(tables.rollout.c.name == row["rollout"])
+            )
+            connection.execute(
+                tables.step.update()
+                .where(tables.step.c.rollout == row["rollout"], tables.step.c.node == row["node"])
+                .values(phase="overdue", changed_at=now, epoch=epoch, cause=reason, blame="absent")
+            )
+        content = {"action": "Overdue", "node": row["node"], "reason": reason}
+        append(
+            connection, LogLine(now, "lock service", "Overdue", row["node"], content, row["rollout"], epoch)
+        )
+    return [row["node"] for row in late]
+
+
+@dataclass(frozen=True)
+class PersonsOrder:
+    """An order of a person: who, when and why. `who` is an authenticated identity."""
+
+    who: str
+    now: float
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not self.reason.strip():
+            raise StoreError("an order needs a reason", remedy="give one with --reason")
+        if not self.who.strip():
+            raise StoreError("an order needs the identity of a person")
+
+
+def release(connection: Connection, name: str, order: PersonsOrder) -> list[str]:
+    """End all holds of a node. Return their owners. Raises StoreError for a node without one."""
+    known = connection.execute(
+        select(tables.node.c.name).where(or_(tables.node.c.name == name, tables.node.c.machine == name))
+    ).scalar()
+    if known is None:
+        raise StoreError(f'the store has no node "{name}"', remedy="`goldnode fleet status` lists them")
+    rows = connection.execute(
+        select(tables.hold.c.owner, tables.hold.c.kind, tables.hold.c.rollout, tables.hold.c.reason)
+        .where(tables.hold.c.node == known)
+        .order_by(tables.hold.c.owner)
+    ).all()
+    if not rows:
+        raise StoreError(f"{known} is not out of service", remedy="`goldnode fleet status` lists the holds")
+    connection.execute(tables.hold.delete().where(tables.hold.c.node == known))
+    for owner, kind, rollout, reason in rows:
+        content = {
+            "action": "Release",
+            "node": known,
+            "who": order.who,
+            "reason": order.reason,
+            "before": {"owner": owner, "kind": kind, "reason": reason},
+        }
+        append(connection, LogLine(order.now, order.who, "Release", known, content, rollout))
+    return [row[0] for row in rows]
+
+
+def take_hold(connection: Connection, name: str, kind: str, owner: str, order: PersonsOrder) -> None:
+    """Record that a node is out of service for a reason outside of any rollout: a fact, which no limit stops."""
+    if kind not in ("failed", "person"):
+        raise StoreError(f'"{kind}" is no hold outside of a rollout', remedy="use failed or person")
+    if connection.scalar(select(func.count()).select_from(tables.hold).where(_key(name, owner))):
+        return
+    connection.execute(
+        tables.hold.insert().values(node=name, owner=owner, kind=kind, since=order.now, reason=order.reason)
+    )
+    content = {"action": "TakeHold", "node": name, "owner": owner, "kind": kind, "reason": order.reason}
+    append(connection, LogLine(order.now, order.who, "TakeHold", name, content))
+
+
+def drop_hold(connection: Connection, name: str, owner: str, order: PersonsOrder) -> bool:
+    """Record that a reason outside of any rollout has ended. Return whether there was such a hold."""
+    ended = connection.execute(
+        tables.hold.delete().where(_key(name, owner), tables.hold.c.kind == "person")
+    ).rowcount
+    if ended:
+        content = {"action": "DropHold", "node": name, "owner": owner}
+        append(connection, LogLine(order.now, order.who, "DropHold", name, content))
+    return bool(ended)
+
+
+def explain(connection: Connection, request: LeaveRequest, problem: GrantRefusedError) -> GrantRefusedError:
+    """Return a refusal by a guard with names and numbers, as far as the store still shows the reason."""
+    try:
+        found = candidate(connection, request)
+        _check(connection, found, request.rollout)
+    except GrantRefusedError as better:
+        return better
+    return problem
+
+
+def _check(connection: Connection, found: Candidate, rollout: str | None) -> None:
+    """Raise GrantRefusedError with names and numbers for what the guards would refuse."""
+    domains = {f"of_{scope}": found.row[scope] for scope in tables.SCOPES}
+    scopes = {"of_class": domains["of_class"], "of_rack": domains["of_rack"], "of_rollout": rollout}
+    frozen = connection.execute(_FREEZES, scopes).first()
+    if frozen:
+        what = " ".join(part for part in frozen[:2] if part)
+        raise GrantRefusedError(
+            RefusalKind.FROZEN,
+            f"{what} is frozen by {frozen.who}: {frozen.reason}",
+            remedy="`goldnode fleet unfreeze` lifts it",
+        )
+    rows = connection.execute(_BUFFERS, domains).all()
+    if not any(row.scope == "class" and row.planned_limit is not None for row in rows):
+        raise GrantRefusedError(
+            RefusalKind.NO_DOCUMENT,
+            f"no document is in force for class {found.node_class}",
+            remedy="submit a rollout, or give the class limits: `goldnode fleet nodes FILE`",
+        )
+    for row in rows:
+        for counter, used in (
+            ("failed", row.failed),
+            ("planned", row.planned + 1),
+            ("total", row.total + 1),
+        ):
+            limit = getattr(row, f"{counter}_limit")
+            if limit is not None and used > limit:
+                taken = used - (counter != "failed")
+                raise GrantRefusedError(
+                    RefusalKind.FAILED_BUFFER if counter == "failed" else RefusalKind.FULL,
+                    f"{row.scope} {row.name}: {taken} nodes are out of service ({counter}), the limit is {limit}",
+                )
+
+
+def _limits(connection: Connection, found: Candidate) -> limits.FleetLimits:
+    if found.row["limits"]:
+        return limits.FleetLimits.read(found.row["limits"])
+    own = limits.of_class(connection, found.node_class)
+    if own is None:
+        raise GrantRefusedError(
+            RefusalKind.NO_DOCUMENT,
+            f"no document is in force for class {found.node_class}",
+            remedy="submit a rollout, or give the class limits: `goldnode fleet nodes FILE`",
+        )
+    return own
+
+
+def _start_step(
+    connection: Connection, found: Candidate, request: LeaveRequest, leave: Leave
+) -> dict[str, Any]:
+    """Write the step of a node that a rollout moves; refuse a node whose turn it is not."""
+    row = found.row
+    reason = _not_its_turn(found, request)
+    if reason:
+        raise GrantRefusedError(RefusalKind.NOT_YOUR_TURN, reason)
+    back = row["phase"] in tables.BACK_PHASES
+    prior = json.loads(row["prior"]) if row["prior"] else {}
+    target = prior.get("digest") if back else row["target"]
+    if not prior:
+        prior = {
+            "in_service": True,
+            "digest": request.digest,
+            "boot_id": request.boot_id,
+            "reason": "",
+            "at": request.now,
+        }
+    values = {
+        "wave": row["own_wave"],
+        "direction": "back" if back else "forward",
+        "phase": "granted",
+        "epoch": leave.epoch,
+        "attempt": (row["attempt"] or 0) + 1,
+        "target": target,
+        "granted_at": request.now,
+        "changed_at": request.now,
+        "deadline": leave.deadline,
+        "prior": json.dumps(prior, sort_keys=True),
+        "cause": None,
+        "blame": None,
+        "worker": f"node {found.name}",
+    }
+    if row["step_phase"] is None:
+        connection.execute(tables.step.insert().values(rollout=request.rollout, node=found.name, **values))
+    else:
+        connection.execute(
+            tables.step.update()
+            .where(tables.step.c.rollout == request.rollout, tables.step.c.node == found.name)
+            .values(**values)
+        )
+    return {
+        "direction": values["direction"],
+        "attempt": values["attempt"],
+        "prior": prior,
+        "target": target,
+    }
+
+
+def _not_its_turn(found: Candidate, request: LeaveRequest) -> str | None:
+    """Return why a rollout does not move this node now; None if it does."""
+    row = found.row
+    if row["rollout"] is None:
+        return f'the store has no rollout "{request.rollout}"'
+    if row["rollout_class"] != found.node_class:
+        return f"rollout {request.rollout} is for class {row['rollout_class']}, not for {found.node_class}"
+    if row["phase"] not in (*tables.FORWARD_PHASES, *tables.BACK_PHASES):
+        return f"rollout {request.rollout} is {row['phase']}"
+    if row["own_wave"] is None:
+        return f"rollout {request.rollout} has no wave for {found.name} yet"
+    back = row["phase"] in tables.BACK_PHASES
+    if back and row["step_phase"] is None:
+        return f"rollout {request.rollout} is rolled back, and has not moved {found.name}"
+    if not back and row["own_wave"] > row["wave"]:
+        return f"{found.name} is in wave {row['own_wave']}, and wave {row['wave']} is open"
+    if not back and request.wants not in (None, row["target"]):
+        return f"rollout {request.rollout} moves to {row['target']}, not to {request.wants}"
+    if row["step_phase"] in ("done", "deferred", "left") and row["direction"] == (
+        "back" if back else "forward"
+    ):
+        return f"rollout {request.rollout} has moved {found.name} already"
+    return None
+
+
+def _ended(found: Candidate, request: LeaveRequest) -> str | None:
+    """Return the phase in which a step ends when its node is back. Raises GrantRefusedError if it may not."""
+    row = found.row
+    if row["step_phase"] is None:
+        return None
+    rebooted = request.boot_id is not None and request.boot_id != row["hold_boot_id"]
+    if request.digest is not None and request.digest == row["step_target"] and rebooted:
+        return "done"
+    prior = json.loads(row["prior"] or "{}").get("digest")
+    if not rebooted and request.boot_id is not None and request.digest == prior:
+        return "passed"  # it gave up before it booted, and has never left
+    raise GrantRefusedError(
+        RefusalKind.NOT_YOUR_TURN,
+        f"{found.name} runs {request.digest or 'an unknown digest'} "
+        f"{'after' if rebooted else 'without'} a boot, and was granted {row['step_target']}: it keeps its leave",
+        remedy="the rollout judges it, or moves it to the failed buffer when it is overdue",
+    )
+
+
+def _key(name: str, owner: str) -> ColumnElement[bool]:
+    return and_(tables.hold.c.node == name, tables.hold.c.owner == owner)

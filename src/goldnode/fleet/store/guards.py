@@ -1,0 +1,263 @@
+# ruff: noqa: S608 - every statement is made of constants of this file
+"""Triggers that hold the limits in the database itself, whatever program writes to it.
+
+Both engines have the same guards. A guard aborts the transaction with the message `goldnode:NAME`. On PostgreSQL
+a guard first takes the lock that every writer takes, so that it also serialises a program that does not.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+# Key of PostgreSQL's advisory lock that writers of the ledger take; any number, the same in every version.
+LEDGER_LOCK = 0x676F6C64
+
+# Name of a guard -> the sentence for a person.
+MEANINGS = {
+    "planned": "the planned buffer of a failure domain is full",
+    "failed": "more nodes of a failure domain have failed than its limit",
+    "total": "too many nodes of a failure domain are out of service, for all reasons",
+    "frozen": "a freeze is in force",
+    "epoch": "another controller has taken over the rollout",
+    "phase": "the rollout is not running",
+    "twice": "the owner holds the node already",
+    "out": "the node is out of service already",
+    "document": "no document is in force for the class of the node",
+    "denied": "the digest is on the deny list of the class",
+    "kind": "only a rollout that goes back may move a node from the failed to the planned buffer",
+    "moved": "a node with a grant cannot move to another class, rack, leaf or cohort",
+    "backwards": "an epoch never decreases",
+    "author": "the author of the rollout cannot approve it",
+    "append": "the log, its heads and the approvals are append-only",
+}
+
+
+class _Guard(NamedTuple):
+    """One trigger: its table, when it runs, and (guard name, SQL condition) pairs that abort, or statements."""
+
+    name: str
+    table: str
+    when: str
+    aborts: tuple[tuple[str, str], ...] = ()
+    statements: tuple[str, ...] = ()
+
+
+_KINDS = ("planned", "failed", "person")
+_SCOPES = ("class", "rack", "leaf", "cohort")
+
+
+def _domains(row: str) -> str:
+    """Return the condition that selects the buffers of the node in `row`."""
+    return " OR ".join(f"(buffer.scope = '{scope}' AND buffer.name = {row}.\"{scope}\")" for scope in _SCOPES)
+
+
+def _of_hold(row: str) -> str:
+    return f"EXISTS (SELECT 1 FROM node n WHERE n.name = {row}.node AND ({_domains('n')}))"
+
+
+def _one(condition: str) -> str:
+    return f"CASE WHEN {condition} THEN 1 ELSE 0 END"
+
+
+def _update(sets: dict[str, str], where: str) -> str:
+    return f"UPDATE buffer SET {', '.join(f'{name} = {name} {change}' for name, change in sets.items())} WHERE {where}"
+
+
+def _others(row: str) -> str:
+    """Return the condition that the node has no hold besides `row`."""
+    return f"NOT EXISTS (SELECT 1 FROM hold h WHERE h.node = {row}.node AND h.owner <> {row}.owner)"
+
+
+def _counted(row: str, sign: str) -> str:
+    """Return the statement that adds the hold `row` to the counters, or subtracts it."""
+    kinds = {kind: f"{sign} {_one(f'{row}.kind = {chr(39)}{kind}{chr(39)}')}" for kind in _KINDS}
+    return _update({**kinds, "total": f"{sign} {_one(_others(row))}"}, _of_hold(row))
+
+
+# One statement: a hold that stays planned must not count as a new one.
+_KIND_CHANGED = _update(
+    {
+        kind: f"+ {_one(f'NEW.kind = {chr(39)}{kind}{chr(39)}')} - {_one(f'OLD.kind = {chr(39)}{kind}{chr(39)}')}"
+        for kind in _KINDS
+    },
+    _of_hold("NEW"),
+)
+_MOVED = " OR ".join(f'NEW."{scope}" IS DISTINCT FROM OLD."{scope}"' for scope in _SCOPES)
+_GRANTED = "EXISTS (SELECT 1 FROM hold h WHERE h.node = NEW.name AND h.kind = 'planned')"
+
+
+def _node_moved(sign: str, row: str) -> str:
+    """Return the statement that moves the holds of a node that has changed its failure domains."""
+    held = "(SELECT count(*) FROM hold h WHERE h.node = NEW.name{})"
+    kinds = {kind: f"{sign} {held.format(f' AND h.kind = {chr(39)}{kind}{chr(39)}')}" for kind in _KINDS[1:]}
+    out = f"{sign} {_one('EXISTS (SELECT 1 FROM hold h WHERE h.node = NEW.name)')}"
+    return _update({**kinds, "total": out}, f"({_MOVED}) AND ({_domains(row)})")
+
+
+_FROZEN = (
+    "EXISTS (SELECT 1 FROM frozen f, node n WHERE n.name = NEW.node AND f.lifted_at IS NULL AND (f.scope = 'all' "
+    "OR (f.scope = 'class' AND f.subject = n.\"class\") OR (f.scope = 'rack' AND f.subject = n.rack) "
+    "OR (f.scope = 'rollout' AND f.subject = NEW.rollout)))"
+)
+_NO_DOCUMENT = (
+    "NOT EXISTS (SELECT 1 FROM buffer b, node n WHERE n.name = NEW.node AND b.scope = 'class' "
+    'AND b.name = n."class" AND b.planned_limit IS NOT NULL)'
+)
+_DENIED = (
+    'EXISTS (SELECT 1 FROM denied d, node n WHERE n.name = NEW.node AND d."class" = n."class" '
+    "AND d.digest = NEW.target AND d.lifted_at IS NULL)"
+)
+
+
+def _rollout(column: str) -> str:
+    return f"(SELECT r.{column} FROM rollout r WHERE r.name = NEW.rollout)"
+
+
+def _grant(condition: str) -> str:
+    return f"NEW.kind = 'planned' AND {condition}"
+
+
+_ROLLOUTS = (
+    ("frozen", _grant(_FROZEN)),
+    ("epoch", _grant(f"NEW.rollout IS NOT NULL AND NEW.epoch IS DISTINCT FROM {_rollout('epoch')}")),
+)
+# A completed rollout still moves nodes that were away, as does one that was rolled back.
+_FORWARD, _BACK = "'running', 'completed'", "'rolling-back', 'rolled-back'"
+_BECOMES = "NEW.kind = 'planned' AND OLD.kind <> 'planned'"
+
+_GUARDS = (
+    _Guard(
+        "hold_grant",
+        "hold",
+        "BEFORE INSERT",
+        (
+            ("out", _grant("EXISTS (SELECT 1 FROM hold h WHERE h.node = NEW.node)")),
+            ("document", _grant(_NO_DOCUMENT)),
+            *_ROLLOUTS,
+            (
+                "phase",
+                _grant(f"NEW.rollout IS NOT NULL AND {_rollout('phase')} NOT IN ({_FORWARD}, {_BACK})"),
+            ),
+        ),
+    ),
+    # A rollout that goes back may take a node that its change broke out of the failed buffer; nothing else may.
+    _Guard(
+        "hold_kind",
+        "hold",
+        "BEFORE UPDATE",
+        (
+            ("kind", "NEW.node <> OLD.node OR NEW.owner <> OLD.owner"),
+            (
+                "kind",
+                f"{_BECOMES} AND (OLD.kind <> 'failed' OR NEW.rollout IS NULL OR NEW.owner <> NEW.rollout "
+                f"OR {_rollout('phase')} NOT IN ({_BACK}))",
+            ),
+            ("out", f"{_BECOMES} AND NOT {_others('NEW')}"),
+            *((name, f"{_BECOMES} AND {condition}") for name, condition in _ROLLOUTS),
+        ),
+    ),
+    # BEFORE: of several rows in one statement, each sees those before it. After it, PostgreSQL shows all of them.
+    _Guard(
+        "hold_added",
+        "hold",
+        "BEFORE INSERT",
+        (("twice", "EXISTS (SELECT 1 FROM hold h WHERE h.node = NEW.node AND h.owner = NEW.owner)"),),
+        (_counted("NEW", "+"),),
+    ),
+    _Guard("hold_removed", "hold", "BEFORE DELETE", (), (_counted("OLD", "-"),)),
+    _Guard("hold_changed", "hold", "AFTER UPDATE", (), (_KIND_CHANGED,)),
+    _Guard(
+        "buffer_limit",
+        "buffer",
+        "BEFORE UPDATE",
+        tuple(
+            (kind, f"NEW.planned > OLD.planned AND NEW.{kind} > NEW.{kind}_limit{more}")
+            for kind, more in (("planned", ""), ("failed", ""), ("total", " AND NEW.total > OLD.total"))
+        ),
+    ),
+    _Guard("node_moves", "node", "BEFORE UPDATE", (("moved", f"({_MOVED}) AND {_GRANTED}"),)),
+    _Guard("node_moved", "node", "AFTER UPDATE", (), (_node_moved("-", "OLD"), _node_moved("+", "NEW"))),
+    _Guard("step_new", "step", "BEFORE INSERT", (("denied", _DENIED),)),
+    _Guard("step_retried", "step", "BEFORE UPDATE OF target", (("denied", _DENIED),)),
+    *(
+        _Guard(
+            f"step_epoch_{event.lower()}",
+            "step",
+            f"BEFORE {event}",
+            (("epoch", f"NEW.epoch IS DISTINCT FROM {_rollout('epoch')}"),),
+        )
+        for event in ("INSERT", "UPDATE")
+    ),
+    _Guard("rollout_epoch", "rollout", "BEFORE UPDATE", (("backwards", "NEW.epoch < OLD.epoch"),)),
+    _Guard(
+        "approval_author",
+        "approval",
+        "BEFORE INSERT",
+        (("author", f"{_rollout('separate')} AND {_rollout('author')} = NEW.who"),),
+    ),
+    *(
+        _Guard(f"{table}_{event.lower()}", table, f"BEFORE {event}", (("append", "1 = 1"),))
+        for table in ("log", "log_head", "approval")
+        for event in ("UPDATE", "DELETE")
+    ),
+    # Writers of these serialise with grants: the next grant sees a freeze that has returned.
+    *(_Guard(f"{table}_serial", table, "BEFORE INSERT") for table in ("frozen", "denied")),
+)
+# Tables whose writers take the lock inside the trigger.
+_SERIAL = {"hold", "buffer", "frozen", "denied"}
+_NO_TRUNCATE = ("log", "log_head", "approval")
+
+
+def install(connection: Connection) -> None:
+    """Create the guards."""
+    postgresql = connection.dialect.name == "postgresql"
+    for guard in _GUARDS:
+        for statement in _postgresql(guard) if postgresql else [_sqlite(guard)]:
+            connection.exec_driver_sql(statement)
+    if postgresql:
+        for table in _NO_TRUNCATE:
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER {table}_truncate BEFORE TRUNCATE ON {table} EXECUTE FUNCTION goldnode_{table}_delete()"
+            )
+
+
+def remove(connection: Connection) -> None:
+    """Drop the guards of any version, for a restore or a migration that installs them again in its transaction."""
+    if connection.dialect.name == "postgresql":
+        names = connection.exec_driver_sql(
+            "SELECT proname FROM pg_proc WHERE left(proname, 9) = 'goldnode_' "
+            "AND pronamespace = current_schema()::regnamespace"
+        )
+        for name in names.scalars().all():
+            connection.exec_driver_sql(f"DROP FUNCTION {name}() CASCADE")
+        return
+    names = connection.exec_driver_sql(
+        "SELECT name FROM sqlite_master WHERE type = 'trigger' AND substr(name, 1, 9) = 'goldnode_'"
+    )
+    for name in names.scalars().all():
+        connection.exec_driver_sql(f"DROP TRIGGER {name}")
+
+
+def _sqlite(guard: _Guard) -> str:
+    # IS DISTINCT FROM came with SQLite 3.39; IS NOT means the same in every version.
+    lines = [f"SELECT RAISE(ABORT, 'goldnode:{name}') WHERE {condition};" for name, condition in guard.aborts]
+    lines += [f"{statement};" for statement in guard.statements]
+    lines = lines or ["SELECT 1;"]
+    body = " ".join(lines).replace("IS DISTINCT FROM", "IS NOT")
+    return f"CREATE TRIGGER goldnode_{guard.name} {guard.when} ON {guard.table} FOR EACH ROW BEGIN {body} END"
+
+
+def _postgresql(guard: _Guard) -> list[str]:
+    lines = [f"PERFORM pg_advisory_xact_lock({LEDGER_LOCK});"] if guard.table in _SERIAL else []
+    lines += [
+        f"IF {condition} THEN RAISE EXCEPTION 'goldnode:{name}'; END IF;" for name, condition in guard.aborts
+    ]
+    lines += [f"{statement};" for statement in guard.statements]
+    lines.append("RETURN OLD;" if "DELETE" in guard.when else "RETURN NEW;")
+    function = f"goldnode_{guard.name}"
+    return [
+        f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {' '.join(lines)} END $$",
+        f"CREATE TRIGGER {function} {guard.when} ON {guard.table} FOR EACH ROW EXECUTE FUNCTION {function}()",
+    ]

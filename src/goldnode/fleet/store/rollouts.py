@@ -1,0 +1,427 @@
+"""Actions of `plan` in the store: each is a line of the log and the rows that it changes, in one transaction.
+
+`load` returns the state of a rollout: the log of the rollout replayed, with the holds, freezes and denials that it
+shares with persons, services and other rollouts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import yaml
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
+
+from goldnode.fleet.rollout import model
+from goldnode.fleet.rollout.document import RolloutSettings
+from goldnode.fleet.rollout.model import Action, FleetNode, OtherRollout, RolloutPhase, RolloutRecord
+from goldnode.fleet.rollout.state import RolloutState
+from goldnode.fleet.store import limits, tables
+from goldnode.fleet.store.controllers import Controller
+from goldnode.fleet.store.errors import StoreError
+from goldnode.fleet.store.log import LogLine, append, entries
+
+# Lines of persons and services that concern every rollout of a class.
+_SHARED = ("Freeze", "Thaw", "Release", "Deny", "LiftDenial")
+# Lines for persons: no state depends on them.
+ANSWER, POWER_CYCLE, POWER_CYCLED = "Answer", "PowerCycle", "PowerCycled"
+_ENDS = ("completed", "rolled-back", "superseded")
+
+
+class StoreChangedError(StoreError):
+    """Another writer has changed the rollout since the state was loaded: load it again, and plan again."""
+
+
+@dataclass(frozen=True)
+class LoadedRollout:
+    """The state of a rollout, and the last line of the log that it contains."""
+
+    state: RolloutState
+    seen: int
+
+
+def load(connection: Connection, settings: RolloutSettings) -> LoadedRollout:
+    """Return the state of a rollout. Observations are not in it: the caller notes the newest ones."""
+    row = (
+        connection.execute(select(tables.rollout).where(tables.rollout.c.name == settings.name))
+        .mappings()
+        .first()
+    )
+    if row is None:
+        raise StoreError(f'the store has no rollout "{settings.name}"')
+    record = RolloutRecord(
+        name=settings.name,
+        class_=settings.class_,
+        origin=settings.origin,
+        target=settings.target,
+        submitted_at=row["submitted_at"],
+    )
+    nodes = fleet_nodes(connection, settings.class_)
+    state = RolloutState(record, nodes, whole_cohorts=settings.limits.whole_cohorts)
+    state.others = others(connection, settings)
+    seen = _replay(connection, state)
+    state.record = replace(state.record, epoch=row["epoch"])
+    data = state.to_json()
+    names = set(state.nodes)
+    data["holds"] = [one for one in _rows(connection, tables.hold, _HOLD) if one["node"] in names]
+    data["freezes"] = _rows(connection, tables.frozen, _FREEZE, tables.frozen.c.lifted_at.is_(None))
+    denied = tables.denied
+    rows = connection.execute(
+        select(denied.c.digest, denied.c.reason).where(
+            denied.c["class"] == settings.class_, denied.c.lifted_at.is_(None)
+        )
+    )
+    data["denied"] = {row.digest: row.reason for row in rows}
+    return LoadedRollout(RolloutState.from_json(data), seen)
+
+
+def others(connection: Connection, settings: RolloutSettings) -> tuple[OtherRollout, ...]:
+    """Return the other rollouts of the class that have not ended."""
+    rollout, hold = tables.rollout, tables.hold
+    busy = select(hold.c.node).where(hold.c.rollout == rollout.c.name, hold.c.kind == "planned").exists()
+    rows = connection.execute(
+        select(rollout.c.name, rollout.c.document, rollout.c.submitted_at, busy.label("busy"))
+        .where(rollout.c["class"] == settings.class_, rollout.c.name != settings.name)
+        .where(rollout.c.ended_at.is_(None))
+        .order_by(rollout.c.submitted_at, rollout.c.name)
+    )
+    return tuple(
+        OtherRollout(row.name, _security(row.document), row.submitted_at, bool(row.busy)) for row in rows
+    )
+
+
+def _security(document: str) -> bool:
+    """Return whether a stored document is of the security lane. It was validated when it was submitted."""
+    return bool(yaml.safe_load(document).get("lane") == "security")
+
+
+def document(connection: Connection, name: str) -> str | None:
+    """Return the document of a rollout as it was submitted; None for an unknown one."""
+    return connection.scalar(select(tables.rollout.c.document).where(tables.rollout.c.name == name))
+
+
+def ended(connection: Connection, name: str) -> RolloutPhase | None:
+    """Return the last phase of a rollout that has ended and has no node out of service; None for any other."""
+    rollout, hold = tables.rollout, tables.hold
+    busy = select(hold.c.node).where(hold.c.rollout == rollout.c.name, hold.c.kind == "planned").exists()
+    phase = connection.scalar(
+        select(rollout.c.phase).where(rollout.c.name == name, rollout.c.ended_at.is_not(None), ~busy)
+    )
+    return None if phase is None else RolloutPhase(phase)
+
+
+def fleet_nodes(connection: Connection, node_class: str) -> list[FleetNode]:
+    """Return the nodes of a class, by name, with what they last reported."""
+    node = tables.node
+    names = ("name", "rack", "leaf", "cohort", "tags", "digest", "boot_id")
+    rows = connection.execute(
+        select(*(node.c[name] for name in names))
+        .where(node.c["class"] == node_class, ~node.c.retired)
+        .order_by(node.c.name)
+    ).mappings()
+    return [FleetNode(**{**row, "tags": tuple(json.loads(row["tags"] or "[]"))}) for row in rows]
+
+
+def write(
+    connection: Connection,
+    controller: Controller,
+    actions: Sequence[Action],
+    now: float,
+    seen: int | None = None,
+) -> int:
+    """Write the actions of a plan, all or none, and return the last line of the log.
+
+    Raises StaleEpochError if another controller has the epoch, StoreChangedError if another writer has changed
+    the rollout after line `seen`, and GrantRefusedError if a limit or a freeze is in the way: plan again.
+    """
+    controller.beat(connection, now)
+    if seen is not None and changed(connection, controller.rollout, seen):
+        raise StoreChangedError(
+            f"another writer has changed rollout {controller.rollout}", remedy="plan again"
+        )
+    writer = _Writer(connection, controller, now)
+    for action in actions:
+        writer.write(action)
+    return connection.scalar(select(func.max(tables.log.c.seq))) or 0
+
+
+_HOLD = ("node", "owner", "kind", "since", "reason")
+_FREEZE = ("id", "scope", "subject", "reason", "who", "at")
+
+
+def _rows(connection: Connection, table: Any, names: Sequence[str], *where: Any) -> list[dict[str, Any]]:
+    query = select(*(table.c[name] for name in names)).where(*where)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def concerns(name: str, node_class: str) -> ColumnElement[bool]:
+    """Return the condition for lines that the state of a rollout depends on."""
+    log = tables.log
+    shared = and_(
+        log.c.action.in_(_SHARED), log.c.subject.in_(("all", f"class {node_class}", f"rollout {name}"))
+    )
+    racks = and_(log.c.action.in_(("Freeze", "Thaw")), log.c.subject.startswith("rack "))
+    own = and_(log.c.rollout == name, log.c.action.not_in((ANSWER, POWER_CYCLE, POWER_CYCLED)))
+    return or_(own, shared, racks)
+
+
+def changed(connection: Connection, name: str, seen: int) -> bool:
+    """Return whether the log has lines after `seen` that the state of a rollout depends on."""
+    node_class = connection.scalar(select(tables.rollout.c["class"]).where(tables.rollout.c.name == name))
+    query = select(tables.log.c.seq).where(tables.log.c.seq > seen, concerns(name, str(node_class))).limit(1)
+    return connection.scalar(query) is not None
+
+
+def _replay(connection: Connection, state: RolloutState) -> int:
+    """Apply the log of the rollout to its first state. Return the last line of the whole log."""
+    last = connection.scalar(select(func.max(tables.log.c.seq))) or 0
+    name, node_class = state.record.name, state.record.class_
+    for row in entries(connection, where=concerns(name, node_class)):
+        if row["action"] == "TakeOver":
+            state.record = replace(state.record, epoch=row["epoch"])
+        action = read_action(row)
+        if action is not None and getattr(action, "node", None) in (None, *state.nodes):
+            state.apply(action, row["at"])
+    return last
+
+
+def read_action(row: RowMapping) -> Action | None:
+    """Return the action of a line; None for a line that is no action of a rollout. Ignore later fields."""
+    kind = model.ACTIONS.get(row["action"])
+    if kind is None:
+        return None
+    content = json.loads(row["content"])
+    known = {one.name for one in fields(kind)}
+    return model.action_from_json(
+        {"action": row["action"], **{name: value for name, value in content.items() if name in known}}
+    )
+
+
+class _Writer:
+    """Rows of actions, written under the epoch of one controller."""
+
+    def __init__(self, connection: Connection, controller: Controller, now: float) -> None:
+        self.connection, self.controller, self.now = connection, controller, now
+        self.rollout = controller.rollout
+
+    def write(self, action: Action) -> None:
+        """Write one action: its rows, then its line."""
+        name = type(action).__name__
+        change = _CHANGES.get(name)
+        if change is not None:
+            change(self, action)
+        subject = str(getattr(action, "node", None) or getattr(action, "subject", None) or self.rollout)
+        append(
+            self.connection,
+            LogLine(
+                self.now,
+                self.controller.holder,
+                name,
+                subject[:255],
+                model.action_to_json(action),
+                self.rollout,
+                self.controller.epoch,
+            ),
+        )
+
+    def members(self, wave: int, names: Sequence[str]) -> None:
+        rows = [{"rollout": self.rollout, "node": name, "wave": wave} for name in names]
+        if rows:
+            self.connection.execute(tables.member.insert(), rows)
+
+    def start(self, action: model.Start) -> None:
+        self.controller.change(self.connection, phase="running", wave=0, why="")
+        self.members(0, action.nodes)
+        limits.apply(self.connection)
+
+    def extend(self, action: model.Extend) -> None:
+        self.members(action.wave, action.nodes)
+
+    def promote(self, action: model.Promote) -> None:
+        self.controller.change(self.connection, wave=action.wave, why="")
+        self.members(action.wave, action.nodes)
+
+    def change_phase(self, action: model.ChangePhase) -> None:
+        ended = self.now if action.phase.value in _ENDS else None
+        values: dict[str, Any] = {"phase": action.phase.value, "why": action.why, "ended_at": ended}
+        if action.back is not None:
+            values["back"] = action.back.value
+        self.controller.change(self.connection, **values)
+        limits.apply(self.connection)
+
+    def grant(self, action: model.Grant) -> None:
+        back = action.direction is model.Direction.BACK
+        target = action.prior.digest if back else self._target()
+        self.step(
+            action.node,
+            direction=action.direction.value,
+            phase="granted",
+            attempt=action.attempt,
+            target=target,
+            granted_at=self.now,
+            deadline=action.deadline,
+            prior=json.dumps(model.to_json(action.prior), sort_keys=True),
+            cause=None,
+            blame=None,
+            worker=None,
+        )
+        self.hold(action.node, "planned", f"{action.direction.value} step", action.deadline)
+
+    def proceed(self, action: model.Proceed) -> None:
+        self.step(action.node, phase=action.phase.value, deadline=action.deadline, cause=action.cause)
+        self.hold(action.node, "planned", None, action.deadline)
+
+    def turn(self, action: model.Turn) -> None:
+        prior = self.connection.scalar(select(tables.step.c.prior).where(*self._own(action.node)))
+        self.step(
+            action.node,
+            direction="back",
+            phase="applying",
+            attempt=action.attempt,
+            target=json.loads(prior or "{}").get("digest"),
+            deadline=action.deadline,
+            cause=action.cause,
+            blame=action.blame and action.blame.value,
+        )
+        self.hold(action.node, "planned", "back step", action.deadline)
+
+    def finish(self, action: model.Finish) -> None:
+        self.step(
+            action.node,
+            phase=action.phase.value,
+            cause=action.cause,
+            blame=action.blame and action.blame.value,
+            worker=None,
+        )
+        if action.failed:
+            self.hold(action.node, "failed", action.cause or "failed", None)
+        else:
+            self.connection.execute(tables.hold.delete().where(*self._held(action.node, self.rollout)))
+
+    def overdue(self, action: model.Overdue) -> None:
+        self.step(action.node, phase="overdue", cause=action.reason, blame="absent", worker=None)
+        self.hold(action.node, "failed", action.reason, None)
+
+    def take_hold(self, action: model.TakeHold) -> None:
+        where = self._held(action.node, action.owner)
+        values = {"kind": action.kind.value, "since": self.now, "reason": action.reason}
+        if not self.connection.execute(tables.hold.update().where(*where).values(**values)).rowcount:
+            self.connection.execute(
+                tables.hold.insert().values(node=action.node, owner=action.owner, **values)
+            )
+
+    def drop_hold(self, action: model.DropHold) -> None:
+        self.connection.execute(tables.hold.delete().where(*self._held(action.node, action.owner)))
+
+    def deny(self, action: model.Deny) -> None:
+        denied = tables.denied.c
+        there = select(denied.seq).where(
+            denied["class"] == self._class(), denied.digest == action.digest, denied.lifted_at.is_(None)
+        )
+        if self.connection.scalar(there):  # by a person, or by another rollout
+            return
+        self.connection.execute(
+            tables.denied.insert().values(
+                **{"class": self._class()},
+                digest=action.digest,
+                reason=action.reason,
+                who=self.controller.holder,
+                at=self.now,
+            )
+        )
+
+    def freeze(self, action: model.Freeze) -> None:
+        """Write a freeze. One of the same scope, by a person or for another reason, gets this reason too."""
+        frozen = tables.frozen
+        scope = (frozen.c.scope == action.scope.value, frozen.c.subject == action.subject)
+        before = self.connection.execute(select(frozen).where(*scope, frozen.c.lifted_at.is_(None))).first()
+        if before is not None:
+            reason = f"{before.reason}; {action.who}: {action.reason}"
+            self.connection.execute(
+                frozen.update().where(frozen.c.id == before.id).values(id=action.id, reason=reason)
+            )
+            return
+        self.connection.execute(
+            frozen.insert().values(
+                id=action.id,
+                scope=action.scope.value,
+                subject=action.subject,
+                reason=action.reason,
+                who=action.who,
+                at=self.now,
+            )
+        )
+
+    def step(self, name: str, **values: Any) -> None:
+        """Write the step of a node, a new one or the one that it has."""
+        own = {"epoch": self.controller.epoch, "changed_at": self.now}
+        done = self.connection.execute(
+            tables.step.update().where(*self._own(name)).values(**values, **own)
+        ).rowcount
+        if done:
+            return
+        wave = self.connection.scalar(
+            select(tables.member.c.wave).where(
+                tables.member.c.rollout == self.rollout, tables.member.c.node == name
+            )
+        )
+        first = {"direction": "forward", "attempt": 0, "granted_at": 0.0, "deadline": 0.0, "wave": wave or 0}
+        self.connection.execute(
+            tables.step.insert().values(rollout=self.rollout, node=name, **{**first, **values, **own})
+        )
+
+    def hold(self, name: str, kind: str, reason: str | None, deadline: float | None) -> None:
+        """Write the hold of a node by this rollout, a new one or the one that it has."""
+        values: dict[str, Any] = {
+            "kind": kind,
+            "rollout": self.rollout,
+            "epoch": self.controller.epoch,
+            "deadline": deadline,
+        }
+        if reason is not None:
+            values |= {"reason": reason, "since": self.now}
+        done = self.connection.execute(
+            tables.hold.update().where(*self._held(name, self.rollout)).values(**values)
+        ).rowcount
+        if not done and reason is not None:
+            self.connection.execute(tables.hold.insert().values(node=name, owner=self.rollout, **values))
+
+    def _own(self, name: str) -> tuple[ColumnElement[bool], ...]:
+        return tables.step.c.rollout == self.rollout, tables.step.c.node == name
+
+    def _held(self, name: str, owner: str) -> tuple[ColumnElement[bool], ...]:
+        return tables.hold.c.node == name, tables.hold.c.owner == owner
+
+    def _class(self) -> str:
+        return str(
+            self.connection.scalar(
+                select(tables.rollout.c["class"]).where(tables.rollout.c.name == self.rollout)
+            )
+        )
+
+    def _target(self) -> str:
+        return str(
+            self.connection.scalar(
+                select(tables.rollout.c.target).where(tables.rollout.c.name == self.rollout)
+            )
+        )
+
+
+# Actions that change rows. Evaluate and Alarm are lines only; orders of persons have functions of their own.
+_CHANGES: Mapping[str, Callable[[_Writer, Any], None]] = {
+    "Start": _Writer.start,
+    "Promote": _Writer.promote,
+    "Extend": _Writer.extend,
+    "ChangePhase": _Writer.change_phase,
+    "Grant": _Writer.grant,
+    "Proceed": _Writer.proceed,
+    "Turn": _Writer.turn,
+    "Finish": _Writer.finish,
+    "Overdue": _Writer.overdue,
+    "TakeHold": _Writer.take_hold,
+    "DropHold": _Writer.drop_hold,
+    "Deny": _Writer.deny,
+    "Freeze": _Writer.freeze,
+}

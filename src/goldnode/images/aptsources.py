@@ -1,0 +1,65 @@
+"""Sources of apt inside an image for Dockerfiles: the archives of its lock, where the site has them.
+
+A lock has no addresses, and neither has this project: an address is that of the site file, or of the apt of the
+machine that builds. So such an image has another digest where the archives are elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from goldnode.catalog.load import Catalog
+from goldnode.catalog.models import OperatingSystem, expand
+from goldnode.classdoc.load import load_catalog
+from goldnode.core import keys
+from goldnode.core.site import Site, load_site
+from goldnode.images.imagelock import ImageLock
+from goldnode.images.matrix import MatrixSystem
+from goldnode.lock.archives import ArchivePlaces
+from goldnode.lock.model import LockedArchive
+
+
+def apt_sources(
+    system: MatrixSystem, lock: ImageLock, *, catalog: Catalog | None = None, site: Site | None = None
+) -> str:
+    """Return the text of a .sources file (deb822) with the archives of `lock`.
+
+    A site's `snapshot` of an archive is used with the day of the lock, so that apt installs what fits the
+    image's packages. Raises SiteError if no address is known.
+    """
+    catalog = catalog if catalog is not None else load_catalog()
+    site = site if site is not None else load_site()
+    release = OperatingSystem.model_validate(
+        {
+            "id": system.id,
+            "version": system.release,
+            "codename": system.codename,
+            "architecture": system.architectures[0],
+        }
+    )
+    places = ArchivePlaces(catalog, site, release)
+    blocks = ("\n".join(_block(archive, lock, places)) for archive in lock.archives)
+    return "\n\n".join(["# Written by goldnode for the archives of the lock.", *blocks]) + "\n"
+
+
+def _block(archive: LockedArchive, lock: ImageLock, places: ArchivePlaces) -> Iterator[str]:
+    entry = places.site.archives.get(archive.id)
+    snapshot = entry.snapshot if entry is not None else None
+    yield "Types: deb"
+    if snapshot is None:
+        yield f"URIs: {places.address(archive.id)}"
+    else:
+        architectures = places.catalog.archives[archive.id].item.architectures
+        address = snapshot.replace("{date}", lock.resolved.replace("-", ""))
+        yield f"URIs: {expand(address, places.os, architectures)}"
+        yield "Check-Valid-Until: no"  # the signature of a snapshot is as old as the snapshot
+    yield f"Suites: {archive.suite}"
+    if archive.components:
+        yield f"Components: {' '.join(archive.components)}"
+    key, _ = places.key(archive.id)
+    if key is None:
+        yield f"Signed-By: {places.catalog.archives[archive.id].item.keyring}"
+        return
+    yield "Signed-By:"
+    for line in keys.armor(key).decode().strip().splitlines():
+        yield f" {line or '.'}"

@@ -1,0 +1,487 @@
+"""The recipe of a derived image, and its build: a base's layers, wheels, a team's files, and an identity.
+
+Nothing of the image is run, so the build needs neither root nor an engine nor a network. Like any recipe, this
+one is a pure function of the declaration, its lock, the files and the tools: two builds have one digest.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from goldnode.channels.locks import using
+from goldnode.core.files import sha256_of
+from goldnode.evidence.contents import Contents
+from goldnode.images.build import BuildDifference, differing
+from goldnode.images.declaration import Declaration, expanded
+from goldnode.images.imagelock import DerivedLock, dump_derived_lock
+from goldnode.images.layercache import LayerCache, WheelRow, WheelTarget, layer_key, put_image, wheel_groups
+from goldnode.images.recipe import IDENTITY
+from goldnode.images.store import ImageStore
+from goldnode.oci.identity import (
+    BASE_DIGEST,
+    BASE_NAME,
+    REPOSITORY,
+    ROOTFS,
+    ImageIdentity,
+    identity,
+    rootfs_digest,
+    step_of,
+)
+from goldnode.oci.layers import (
+    LEVEL,
+    MEMBER,
+    Layer,
+    LayerEntry,
+    WheelLayout,
+    tools,
+    with_directories,
+    write_layer,
+)
+from goldnode.oci.layout import OciImage, canonical, clean, digest_of
+from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, Built, ImageSpec
+
+# Increase it when the same inputs are built in a different way.
+DERIVED = 1
+LIBRARIES = "/usr/local/lib"  # where wheels put libraries for the linker
+_LEFT_OUT = frozenset((".git", ".goldnode", "__pycache__"))
+# Labels of the base that describe content which the derived image has, too.
+_OF_CONTENT = ("backend", "runtime", "os", "architectures", "licences", "parts", "min-driver", "cuda-compat")
+
+
+@dataclass(frozen=True)
+class DerivedBase:
+    """The image that a derived image begins with, and its content."""
+
+    image: OciImage
+    contents: Contents
+
+    @cached_property
+    def identity(self) -> ImageIdentity:
+        """Its identity."""
+        return identity(self.image.config)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Env, Cmd and so on of its configuration, without its labels."""
+        return {key: value for key, value in self.image.config["config"].items() if key != "Labels"}
+
+    @property
+    def lock(self) -> str:
+        """Digest of the lock that it was built from."""
+        return self.image.labels.get(f"{LABELS}lock", "")
+
+    @property
+    def python(self) -> str:
+        """Its Python, `3.11`."""
+        return str(self.contents.image.get("python", ""))
+
+    @property
+    def wheels(self) -> dict[str, str]:
+        """Names and versions of the wheels that its Python can import."""
+        return {
+            str(canonicalize_name(row.name)): row.version for row in self.contents.wheels if not row.unpacked
+        }
+
+
+@dataclass(frozen=True)
+class TeamFile:
+    """A file or link of a team's own. `path` is relative to the root of the image."""
+
+    path: str
+    mode: int
+    sha256: str = ""
+    size: int = 0
+    link: str = ""
+    source: Path | None = None
+
+    @property
+    def row(self) -> list[Any]:
+        """As the recipe lists it."""
+        return [self.path, self.mode, self.sha256, self.link]
+
+    def entry(self, epoch: int) -> LayerEntry:
+        """Return it as a member of a layer."""
+        if self.link:
+            return LayerEntry.link(self.path, self.link, epoch)
+        source = self.source
+        assert source is not None  # noqa: S101 - a file has one
+        return LayerEntry(self.path, "file", self.mode, epoch, self.size, open=lambda: source.open("rb"))
+
+
+@dataclass(frozen=True)
+class DerivedRecipe:
+    """Everything that determines a derived image, and its hash.
+
+    `libraries`: wheels put libraries into a directory that the base's linker does not search.
+    """
+
+    declared: Declaration
+    base: DerivedBase
+    lock: DerivedLock
+    files: tuple[TeamFile, ...]
+    libraries: bool = False
+
+    @property
+    def wheels(self) -> list[WheelRow]:
+        """Wheels as (file, sha256, size)."""
+        return sorted((item.file, item.sha256, item.size) for item in self.lock.wheels)
+
+    @property
+    def wheel_target(self) -> WheelTarget:
+        """Directories that its wheels go to."""
+        return WheelTarget(WheelLayout(self.base.python))
+
+    @cached_property
+    def image(self) -> ImageSpec:
+        """The image as evidence names it."""
+        data, base = self.declared.data, self.base.identity
+        runtime = ".".join(base.runtime.split(".")[:2]) if base.runtime[:1].isdigit() else ""
+        return ImageSpec(
+            name=data.name,
+            backend=base.backend,
+            version=base.runtime,
+            flavour=f"{base.backend}{runtime}",
+            os=base.os,
+            parent=base.ref,
+            repository=data.name,
+            release=data.version,
+        )
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the image's configuration, without its labels."""
+        data, found = self.declared.data, self.base.settings
+        before = self.base.image.environment
+        environment = {**before, **{name: expanded(value, before) for name, value in data.env.items()}}
+        if self.libraries and LIBRARIES not in environment.get("LD_LIBRARY_PATH", "").split(":"):
+            search = environment.get("LD_LIBRARY_PATH")
+            environment["LD_LIBRARY_PATH"] = f"{search}:{LIBRARIES}" if search else LIBRARIES
+        found["Env"] = [f"{name}={value}" for name, value in sorted(environment.items())]
+        if data.entrypoint is not None:
+            found["Entrypoint"] = list(data.entrypoint)
+            # The base's command would become arguments of this program.
+            found.pop("Cmd", None)
+        if data.command is not None:
+            found["Cmd"] = list(data.command)
+        if data.user is not None:
+            found["User"] = data.user
+        if data.workdir is not None:
+            found["WorkingDir"] = data.workdir
+        return found
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Labels that do not depend on the finished recipe."""
+        data, base = self.declared.data, self.base.image.labels
+        free = data.redistribution == "free" and base.get(f"{LABELS}redistribution") == "free"
+        found: dict[str, str] = {
+            **data.labels,
+            "org.opencontainers.image.created": self.created,
+            "org.opencontainers.image.title": data.title or data.name,
+            "org.opencontainers.image.version": data.version,
+            BASE_NAME: self.base.identity.ref,
+            BASE_DIGEST: self.base.image.digest,
+            REPOSITORY: data.name,
+            f"{LABELS}version": data.version,
+            f"{LABELS}flavour": self.image.flavour,
+            f"{LABELS}lock": self.lock.digest,
+            f"{LABELS}redistribution": "free" if free else "private",
+        }
+        found |= {LABELS + name: base[LABELS + name] for name in _OF_CONTENT if LABELS + name in base}
+        return found
+
+    @property
+    def created(self) -> str:
+        """Date of the image: that of its lock."""
+        return dt.datetime.fromtimestamp(self.lock.epoch, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The recipe as JSON. Equal images have equal documents."""
+        return {
+            "derived": DERIVED,
+            "image": self.image.name,
+            "base": self.base.image.digest,
+            "lock": self.lock.digest,
+            "epoch": self.lock.epoch,
+            "tools": tools(),
+            "compression": [LEVEL, MEMBER],
+            "place": self.wheel_target.row,
+            "groups": [[row[1] for row in group] for group in wheel_groups(self.wheels)],
+            "files": [file.row for file in self.files],
+            "settings": self.settings,
+            "labels": self.labels,
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """`sha256:…` of the document."""
+        return digest_of(canonical(self.document))
+
+    @property
+    def build_id(self) -> str:
+        """The beginning of the digest; the suffix of the immutable tag."""
+        return self.digest.removeprefix("sha256:")[:BUILD_ID_LENGTH]
+
+    @property
+    def ref(self) -> str:
+        """Reference in the store: `recsys/trainer:2.1-cuda12.4-debian12-BUILDID`."""
+        return self.image.ref(self.build_id)
+
+    @property
+    def image_json(self) -> bytes:
+        """The image's description of itself, at /usr/lib/goldnode/image.json."""
+        base = self.base.contents.image
+        inherited = ("os", "python", "cuda_home", "min_driver", "purity")
+        document: dict[str, Any] = {
+            **{name: base[name] for name in inherited if name in base},
+            "schema": "goldnode.image/1",
+            "name": self.image.name,
+            "backend": self.image.backend,
+            "version": self.image.version,
+            "flavour": self.image.flavour,
+            "release": self.image.release,
+            "parts": base.get("parts", {}),
+            "base": {"name": self.base.identity.ref, "digest": self.base.image.digest},
+            "lock": self.lock.digest,
+            "resolved": self.lock.resolved,
+            "build_id": self.build_id,
+            "recipe": self.digest,
+            "wheels": [
+                *base.get("wheels", ()),
+                *(
+                    {"name": item.name, "version": item.version, "file": item.file, "sha256": item.sha256}
+                    for item in self.lock.wheels
+                ),
+            ],
+        }
+        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+# Files
+
+
+def team_files(declared: Declaration, base: DerivedBase) -> tuple[TeamFile, ...]:
+    """Return the declared files with their paths in the image, links of the base followed, sorted.
+
+    Raises ImageError for a file that does not exist or lies outside of the declaration's directory.
+    """
+    found: dict[str, TeamFile] = {}
+    for target, name in declared.data.files.items():
+        source = declared.directory / name
+        if not source.resolve().is_relative_to(declared.directory.resolve()):
+            raise declared.error(
+                f'"{name}" is outside of {declared.directory}', "files", target, remedy="move it below"
+            )
+        if not source.exists():
+            raise declared.error(f'"{name}" does not exist', "files", target, remedy="correct its name")
+        for path, file in _below(source):
+            place = _placed(declared, base, clean(f"{target}/{path}"), target)
+            found[place] = _team_file(declared, place, file, target)
+    return tuple(found[path] for path in sorted(found))
+
+
+def _below(source: Path) -> list[tuple[str, Path]]:
+    """Return the files of a directory with their relative paths, or the file itself with an empty one."""
+    if not source.is_dir():
+        return [("", source)]
+    found = []
+    for folder, folders, names in os.walk(source):
+        place = Path(folder)
+        links = [name for name in folders if (place / name).is_symlink()]
+        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT and name not in links)
+        for name in (*names, *links):
+            if not name.endswith(".pyc"):
+                found.append(((place / name).relative_to(source).as_posix(), place / name))
+    return sorted(found)
+
+
+def _team_file(declared: Declaration, place: str, file: Path, target: str) -> TeamFile:
+    try:
+        if file.is_symlink():
+            return TeamFile(place, 0o777, link=str(file.readlink()))
+        if not file.is_file():
+            raise declared.error(f"{file} is no file", "files", target, remedy="remove it")
+        mode = 0o755 if file.stat().st_mode & 0o100 else 0o644
+        return TeamFile(place, mode, sha256_of(file), file.stat().st_size, source=file)
+    except OSError as problem:
+        raise declared.error(f"{file} cannot be read: {problem.strerror}", "files", target) from problem
+
+
+def _placed(declared: Declaration, base: DerivedBase, path: str, target: str) -> str:
+    """Return a path with the links of the base followed: a layer with `bin/x` would replace the link /bin."""
+    snapshot = base.contents.snapshot
+    parts = path.split("/")
+    for count in range(len(parts) - 1, 0, -1):
+        real = snapshot.resolve("/".join(parts[:count]))
+        if real is None:
+            continue
+        entry = snapshot.entries.get(real)
+        if entry is not None and entry.kind != "d":
+            raise declared.error(f"/{real} is a file in the base", "files", target, remedy="use another path")
+        path = "/".join((real, *parts[count:])).lstrip("/")
+        break
+    whole = snapshot.entries.get(path)
+    if (whole is not None and whole.kind == "d") or path in snapshot.folders:
+        raise declared.error(
+            f"/{path} is a directory in the base", "files", target, remedy="name a file below it"
+        )
+    return path
+
+
+def check_user(declared: Declaration, base: DerivedBase) -> None:
+    """Raise ImageError for a user that containers of the image could not run as."""
+    user = declared.data.user
+    if user is None or re.fullmatch(r"\d+(?::\d+)?", user):
+        return
+    text = (base.image.read("etc/passwd") or b"").decode(errors="replace")
+    known = [line.partition(":")[0] for line in text.splitlines()]
+    if user not in known:
+        raise declared.error(
+            f'the base has no user "{user}"', "user", remedy="use a number, for instance 10001:10001"
+        )
+
+
+# Build
+
+
+@dataclass
+class DerivedBuilder(LayerCache):
+    """Builder of derived images into a store."""
+
+    def built(self, item: DerivedRecipe) -> Built | None:
+        """Return the complete build of a recipe in the store, if there is one."""
+        built, ref = self.store.built().get(item.build_id), self.store.layout.refs().get(item.ref)
+        if built is None or ref is None or built.recipe != item.digest or ref.digest != built.digest:
+            return None
+        manifest = self.store.layout.document(ref.digest)
+        rows = (manifest["config"], *manifest["layers"])
+        return built if all(self.store.layout.has(row["digest"]) for row in rows) else None
+
+    def build(self, item: DerivedRecipe) -> Built:
+        """Build a recipe, or return its build. The store must have its wheels. Raises ImageError."""
+        with using(self.store.layout):
+            return self.built(item) or self._build(item)
+
+    def has_libraries(self, item: DerivedRecipe) -> bool:
+        """Return whether a wheel has libraries that the base's linker would have to know of."""
+        return any(self.outlines(item.wheel_target, row) for row in item.wheels)
+
+    def _build(self, item: DerivedRecipe) -> Built:
+        started = time.monotonic()
+        layout = self.store.layout
+        own: list[tuple[str, Layer]] = []
+        for group in wheel_groups(item.wheels):
+            names = " ".join(row[0] for row in group)
+            own.append((f"goldnode wheels: {names}", self.wheels(item.wheel_target, group)[0]))
+        if item.files:
+            own.append((f"goldnode files of {item.image.name}", self._files(item)))
+        entries = with_directories([LayerEntry.text(IDENTITY, item.image_json, item.lock.epoch)])
+        own.append((step_of(item.image.name), write_layer(layout, entries)))
+        diffs = [*item.base.image.config["rootfs"]["diff_ids"], *(layer.diff for _, layer in own)]
+        labels = {
+            **item.labels,
+            f"{LABELS}build-id": item.build_id,
+            f"{LABELS}recipe": item.digest,
+            ROOTFS: rootfs_digest(diffs),
+            "org.opencontainers.image.ref.name": item.ref.rpartition(":")[2],
+        }
+        found = put_image(layout, item.base.image, own, {**item.settings, "Labels": labels}, item.created)
+        built = Built(
+            image=item.image.name,
+            build_id=item.build_id,
+            recipe=item.digest,
+            lock=item.lock.digest,
+            digest=found.digest,
+            tools=tools(),
+            seconds=round(time.monotonic() - started, 2),
+        )
+        layout.set_ref(item.ref, found)
+        self.store.write(lock_of_build(self.store, item.build_id), dump_derived_lock(item.lock).encode())
+        self.store.record(built)
+        return built
+
+    def _files(self, item: DerivedRecipe) -> Layer:
+        snapshot, epoch = item.base.contents.snapshot, item.lock.epoch
+        # Directories that the base has keep its modes and owners.
+        entries = [
+            entry
+            for entry in with_directories(file.entry(epoch) for file in item.files)
+            if entry.kind != "directory"
+            or (entry.path not in snapshot.entries and entry.path not in snapshot.folders)
+        ]
+        key = layer_key("team files", [file.row for file in item.files], [row.path for row in entries], epoch)
+        return self.kept(key, lambda: (write_layer(self.store.layout, entries), {}))[0]
+
+
+def lock_of_build(store: ImageStore, build_id: str) -> Path:
+    """Return the file of the store with the lock of a derived build, from which its evidence is written."""
+    return store.records / f"{build_id}.lock.yml"
+
+
+def twice(first: ImageStore, item: DerivedRecipe, place: Path) -> list[BuildDifference]:
+    """Build a recipe, which `first` contains, a second time in `place`. Return the difference, if there is one.
+
+    Only the base and the wheels of the first store are used. `place` is removed if nothing differs.
+    """
+    second = ImageStore(place)
+    base = item.base.image
+    digests = [base.digest, base.manifest["config"]["digest"], *(row.digest for row in base.layers)]
+    for source, target in (
+        *((first.layout.path(digest), second.layout.path(digest)) for digest in digests),
+        *((first.pool / row[1] / row[0], second.pool / row[1] / row[0]) for row in item.wheels),
+    ):
+        _linked(source, target)
+    DerivedBuilder(second).build(item)
+    mine, its = first.layout.image(item.ref), second.layout.image(item.ref)
+    if mine.digest != its.digest:
+        return [BuildDifference(item.image.name, differing(mine, its))]
+    shutil.rmtree(place, ignore_errors=True)
+    return []
+
+
+def _linked(source: Path, target: Path) -> None:
+    """Copy a file, by a hard link if possible: it costs no space."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        return
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def changes(before: DerivedBase, after: DerivedBase) -> str:
+    """Return the differences of two bases: packages and parts by version; "" if there are none."""
+    from goldnode.lock.locked_files import version_changes
+
+    return version_changes(_versions(before), _versions(after))
+
+
+def _versions(base: DerivedBase) -> Mapping[str, str]:
+    parts = base.contents.image.get("parts", {})
+    return {
+        **{str(name): str(version) for name, version in parts.items()},
+        **{row.name: row.version for row in base.contents.packages},
+    }
+
+
+def wheel_changes(before: Sequence[Any], after: Sequence[Any]) -> str:
+    """Return the differences between the wheels of two locks; "" if there are none."""
+    from goldnode.lock.locked_files import version_changes
+
+    return version_changes(
+        {row.name: row.version for row in before}, {row.name: row.version for row in after}
+    )

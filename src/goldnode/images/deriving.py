@@ -1,0 +1,322 @@
+"""From a declaration to a recipe: find the base, follow it when it moved, and lock the wheels.
+
+The lock is beside the declaration, so it belongs to the team's code. It has the digest of the base, so an
+unchanged lock gives an unchanged image whatever a channel points to.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from goldnode.core.errors import ImageError
+from goldnode.core.files import replace_file
+from goldnode.evidence.verify import verify
+from goldnode.evidence.write import examine
+from goldnode.images.declaration import Declaration
+from goldnode.images.derived import (
+    DerivedBase,
+    DerivedBuilder,
+    DerivedRecipe,
+    changes,
+    check_user,
+    team_files,
+    wheel_changes,
+)
+from goldnode.images.imagelock import DerivedLock, LockedBase, dump_derived_lock, load_derived_lock
+from goldnode.images.matrix import MatrixRow, load_matrix
+from goldnode.images.names import find
+from goldnode.images.resolve import Resolver, environment, fetch_all
+from goldnode.images.store import ImageStore
+from goldnode.lock.fetch import FetchProgress
+from goldnode.lock.locked_files import LockedWheel
+from goldnode.lock.model import digest_of
+from goldnode.oci.model import LABELS, ImageSpec
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+# Fetch an image of a registry into the store and return its digest.
+Pull = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class DeriveOptions:
+    """How to derive. `locked`: use the lock as it is, and follow no channel. `trust`: keys of the base."""
+
+    locked: bool = False
+    upgrade: bool = False
+    offline: bool = False
+    trust: Sequence[SSlibKey] = ()
+    today: dt.date | None = None
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """A recipe that can be built, and what was done to get it. `locked`: the lock was written."""
+
+    recipe: DerivedRecipe
+    lock_file: Path
+    locked: bool
+    notes: tuple[str, ...]
+
+
+def lock_file_of(declared: Declaration) -> Path:
+    """Return the file of the declaration's lock: `derive.lock.yml` beside `derive.yml`."""
+    return declared.file.with_suffix(".lock.yml")
+
+
+def prepare(
+    declared: Declaration,
+    store: ImageStore,
+    options: DeriveOptions,
+    pull: Pull,
+    progress: FetchProgress | None = None,
+) -> PreparedImage:
+    """Find the base, lock the image, and fetch its wheels. Raises ImageError."""
+    file = lock_file_of(declared)
+    old = load_derived_lock(file) if file.is_file() else None
+    base = open_base(declared, store, _base_digest(declared, store, options, old, pull))
+    check_user(declared, base)
+    notes = [_verified(store, base, options)]
+    before = _base_before(declared, store, old, base)
+    if before is not None:
+        said = changes(before, base) or "the same packages"
+        notes.append(f"the base moved from {before.identity.ref} to {base.identity.ref}: {said}")
+    elif old is not None and old.base.digest != base.image.digest:
+        notes.append(
+            f"the base moved from {old.base.ref} to {base.identity.ref}; the earlier one is not in this store, so "
+            "their packages could not be compared"
+        )
+    row = _row(declared, base)
+    lock = _lock(declared, base, before, old, row, options)
+    if lock is not old:
+        if old is not None and (moved := wheel_changes(old.wheels, lock.wheels)):
+            notes.append(f"wheels: {moved}")
+        replace_file(file, dump_derived_lock(lock).encode())
+    if not options.offline:
+        fetch_all([(row, lock)], store.pool, progress, verify=False)
+    twofold = sorted({item.name for item in lock.wheels} & {str(name) for name in _unpacked(base)})
+    if twofold:
+        notes.append(
+            f"{', '.join(twofold)}: the base has these libraries for programs, the image has them again for Python"
+        )
+    recipe = DerivedRecipe(declared, base, lock, team_files(declared, base))
+    libraries = DerivedBuilder(store).has_libraries(recipe)
+    recipe = DerivedRecipe(declared, base, lock, recipe.files, libraries)
+    return PreparedImage(recipe, file, lock is not old, tuple(note for note in notes if note))
+
+
+# The base
+
+
+def _base_digest(
+    declared: Declaration, store: ImageStore, options: DeriveOptions, old: DerivedLock | None, pull: Pull
+) -> str:
+    if options.locked:
+        if old is None:
+            raise declared.error(
+                "there is no lock", "name", remedy=f"run `goldnode images derive {declared.directory}`"
+            )
+        if not store.layout.has(old.base.digest):
+            raise declared.error(
+                f"the locked base {old.base.ref} ({old.base.digest}) is not in {store.root}",
+                "base",
+                remedy="pull it by its digest: goldnode images pull HOST/NAME@DIGEST",
+            )
+        return old.base.digest
+    text = declared.data.base
+    first = text.partition("/")[0]
+    if "/" in text and ("." in first or ":" in first or first == "localhost"):
+        if options.offline:
+            refs = store.layout.refs()
+            if text in refs:  # the store's copy of a channel of that registry
+                return refs[text].digest
+            if old is not None and store.layout.has(old.base.digest):
+                return old.base.digest
+            raise declared.error(f"{text} is in a registry", "base", remedy="run it once without --offline")
+        return pull(text)
+    try:
+        return find(store.layout, text, store.built().values())
+    except ImageError as problem:
+        raise declared.error(problem.message, "base", remedy=problem.remedy) from None
+
+
+def open_base(declared: Declaration, store: ImageStore, digest: str) -> DerivedBase:
+    """Return the base with this digest. Raises ImageError if nothing can be derived from it."""
+    image, contents = examine(store.layout, digest, cache=store.cache / "evidence")
+    base = DerivedBase(image, contents)
+    if not base.identity.named:
+        raise declared.error(
+            f"{declared.data.base} is {base.identity.text()}",
+            "base",
+            remedy="name an image of the matrix or a derived image; a Dockerfile can begin with any other",
+        )
+    missing = [row.digest for row in image.layers if not store.layout.has(row.digest)]
+    if missing:
+        raise declared.error(
+            f"layer {missing[0]} of {base.identity.ref} is not in {store.root}",
+            "base",
+            remedy="build or pull the base again",
+        )
+    if not base.python:
+        raise declared.error(
+            f"{base.identity.ref} does not state its Python", "base", remedy="build it again"
+        )
+    return base
+
+
+def _base_before(
+    declared: Declaration, store: ImageStore, old: DerivedLock | None, base: DerivedBase
+) -> DerivedBase | None:
+    """Return the base of the old lock if it is another one and the store still has it."""
+    if old is None or old.base.digest == base.image.digest or not store.layout.has(old.base.digest):
+        return None
+    try:
+        return open_base(declared, store, old.base.digest)
+    except ImageError:
+        return None  # a part of it is gone
+
+
+def _verified(store: ImageStore, base: DerivedBase, options: DeriveOptions) -> str:
+    """Return the result of the verification of the base. Raises ImageError if it is not signed by a key."""
+    ref = base.identity.ref
+    if not options.trust:
+        return f"the signature of {ref} was not verified: no key was given with --trust"
+    found = verify(store.layout, base.image.digest, options.trust, layers=False)
+    bad = next((row for row in found.rows if row.state not in ("ok", "note")), None)
+    if bad is not None or not found.passed:
+        why = f"{bad.what}: {bad.detail}" if bad is not None else "nothing was verified"
+        raise ImageError(
+            f"the base {ref} is not verified: {why}",
+            remedy=f"see `goldnode images verify {ref}`, or name another key with --trust",
+        )
+    return f"{ref} is signed by a trusted key"
+
+
+def _unpacked(base: DerivedBase) -> list[str]:
+    return [canonicalize_name(row.name) for row in base.contents.wheels if row.unpacked]
+
+
+# The lock
+
+
+def _row(declared: Declaration, base: DerivedBase) -> MatrixRow:
+    """Return the requests of the image to pip, in the form that the resolver of the matrix reads."""
+    system = next(
+        (
+            row.system
+            for row in load_matrix().images.values()
+            if row.image.os == base.image.labels.get(f"{LABELS}os")
+            and row.system.python == base.python
+            and row.architecture == base.image.config.get("architecture")
+        ),
+        None,
+    )
+    if system is None:
+        raise declared.error(
+            f"the matrix does not know {base.identity.os} with Python {base.python}",
+            "base",
+            remedy="name the matrix of the base in $GOLDNODE_MATRIX",
+        )
+    lines = []
+    for line in declared.requirements.lines:
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate(environment(system)):
+            requirement.marker = None
+            lines.append(str(requirement))
+    name = declared.data.name
+    return MatrixRow(
+        image=ImageSpec(name, base.identity.backend, base.identity.runtime, "", base.identity.os),
+        system=system,
+        title=name,
+        wheels=tuple(lines),
+        layout="python",
+        file=declared.file,
+        line=declared.source.line(("requirements",)),
+    )
+
+
+def _lock(
+    declared: Declaration,
+    base: DerivedBase,
+    before: DerivedBase | None,
+    old: DerivedLock | None,
+    row: MatrixRow,
+    options: DeriveOptions,
+) -> DerivedLock:
+    """Return the old lock if it still fits, else a new one."""
+    intent = _intent(declared)
+    same = old is not None and old.intent == intent and old.image == declared.data.name
+    if old is not None and same and not options.upgrade and old.base.digest == base.image.digest:
+        return old
+    if options.locked:
+        raise declared.error(
+            "the lock is stale: the declaration or its requirements have changed since",
+            "name",
+            remedy="run it without --locked",
+        )
+    # With the same requests and the same wheels below, pip would find the same again.
+    again = same and before is not None and (before.python, before.wheels) == (base.python, base.wheels)
+    kept = old.wheels if old is not None and again and not options.upgrade else None
+    wheels = _wheels(declared, base, old, row, options) if kept is None else kept
+    today = options.today or dt.datetime.now(tz=dt.UTC).date()
+    new = DerivedLock(
+        lock=1,
+        image=declared.data.name,
+        intent=intent,
+        resolved=today.isoformat(),
+        base=LockedBase(ref=base.identity.ref, digest=base.image.digest, lock=base.lock),
+        wheels=wheels,
+    )
+    return old if old is not None and old.model_copy(update={"resolved": new.resolved}) == new else new
+
+
+def _intent(declared: Declaration) -> str:
+    return digest_of(
+        {
+            "base": declared.data.base,
+            "requirements": list(declared.requirements.lines),
+            "hashes": {name: sorted(found) for name, found in declared.requirements.hashes.items()},
+        }
+    )
+
+
+def _wheels(
+    declared: Declaration,
+    base: DerivedBase,
+    old: DerivedLock | None,
+    row: MatrixRow,
+    options: DeriveOptions,
+) -> list[LockedWheel]:
+    if not row.wheels:
+        return []
+    if options.offline:
+        raise declared.error(
+            "wheels cannot be resolved offline", "requirements", remedy="run it once without --offline"
+        )
+    keep = old.wheels if old is not None and not options.upgrade else ()
+    with Resolver() as resolver:
+        found = resolver.closure(row, base.wheels, keep)
+    hashes = declared.requirements.hashes
+    if hashes:
+        for wheel in found:
+            if wheel.name not in hashes:
+                raise declared.error(
+                    f"{wheel.name} {wheel.version} is {wheel.why}, and the requirements have no hash of it",
+                    "requirements",
+                    remedy="add it with its hashes, or leave all hashes out",
+                )
+            if wheel.sha256 not in hashes[wheel.name]:
+                raise declared.error(
+                    f"{wheel.file} has the hash {wheel.sha256}, which is none of those in the requirements",
+                    "requirements",
+                    remedy="find out which of the two is wrong; do not simply add the hash",
+                )
+    return found

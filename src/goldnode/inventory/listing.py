@@ -1,0 +1,64 @@
+"""An inventory as Ansible reads it: groups, hosts and their variables."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from goldnode.core.errors import InventoryError
+from goldnode.inventory.selection import no_host
+
+
+def hosts_of_group(name: str, data: dict[str, Any], known: dict[str, set[str]]) -> set[str]:
+    """Return the hosts of a group and of its children. `known` has the answers so far."""
+    if name not in known:
+        known[name] = set()
+        group = data.get(name, {})
+        known[name] = set(group.get("hosts", ())).union(
+            *(hosts_of_group(child, data, known) for child in group.get("children", ()))
+        )
+    return known[name]
+
+
+def listed(inventory: str, limit: str | None = None) -> dict[str, Any]:
+    """Return the output of `ansible-inventory --list`. Raises InventoryError.
+
+    goldnode's own vars plugin is disabled, because it would compile every class.
+    """
+    # Prefer the ansible-core in goldnode's own virtual environment.
+    program = Path(sys.executable).parent / "ansible-inventory"
+    command = [str(program) if program.exists() else "ansible-inventory", "-i", inventory, "--list"]
+    # UNPARSED_FAILED: by default Ansible only warns about an unreadable inventory and returns an empty one.
+    environment = {**os.environ, "ANSIBLE_VARS_PLUGINS": os.devnull, "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1"}
+    try:
+        done = subprocess.run(
+            command + (["--limit", limit] if limit else []),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+            env=environment,
+        )
+    except (OSError, subprocess.SubprocessError) as problem:
+        raise InventoryError(
+            f"ansible-inventory cannot be run: {problem}", remedy="install ansible-core beside goldnode"
+        ) from problem
+    found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+    if limit and not hosts_of_group("all", found, {}):
+        whole = listed(inventory)  # if this succeeds, the limit is at fault
+        raise no_host(inventory, limit, {*whole, *hosts_of_group("all", whole, {})} - {"_meta"})
+    if done.returncode != 0:
+        reported = (
+            [line for line in done.stderr.splitlines() if "ERROR" in line]
+            or done.stderr.splitlines()[-1:]
+            or ["no reason given"]
+        )
+        raise InventoryError(
+            f'Ansible cannot read inventory "{inventory}": {reported[0].strip()}',
+            remedy="correct it, or its path",
+        )
+    return found

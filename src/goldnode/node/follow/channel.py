@@ -1,0 +1,124 @@
+"""The wish of a signed channel for one node. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+from .. import boot
+from .trust import ChannelRefusedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Optional
+
+    from ..host import Json
+
+SCHEMA = "goldnode.channel/1"
+FORWARD, BACK = "forward", "back"
+
+
+class Wish(NamedTuple):
+    """A state that the node shall move to."""
+
+    rollout: str
+    direction: str
+    digest: str
+    kind: str  # lock or disk
+
+
+def read(data: bytes, node_class: str) -> Json:
+    """Return the document of a class. Raises ChannelRefusedError for another form: a later version of goldnode wrote it."""
+    try:
+        found = json.loads(data)
+        right = (
+            found["schema"] == SCHEMA
+            and found["class"] == node_class
+            and isinstance(found["denied"], dict)
+            and all(isinstance(row, dict) for row in found["frozen"])
+            and isinstance(found["images"], dict)
+            and (found["rollout"] is None or _is_rollout(found["rollout"]))
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        right = False
+    if not right:
+        raise ChannelRefusedError(
+            f"the channel has no document of schema {SCHEMA} for class {node_class}. "
+            "Update goldnode on this node to the version of the publisher."
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _is_rollout(found: Mapping[str, Any]) -> bool:
+    return (
+        all(isinstance(found[key], str) for key in ("name", "phase", "origin"))
+        and found["to"]["kind"] in ("lock", "disk")
+        and isinstance(found["to"]["digest"], str)
+        and all(isinstance(wave["nodes"], list) for wave in found["waves"])
+        and isinstance(found["back"], dict)
+    )
+
+
+def wish(document: Json, node: str, now: float) -> Optional[Wish]:
+    """Return where the channel wants a node to be; None where it wants nothing of it now."""
+    rollout = document["rollout"]
+    if rollout is None:
+        return None
+    kind = rollout["to"]["kind"]
+    if node in rollout["back"]:
+        earlier = rollout["back"][node]
+        return Wish(rollout["name"], BACK, earlier, kind) if isinstance(earlier, str) else None
+    if rollout["phase"] not in ("running", "completed"):
+        return None
+    for wave in rollout["waves"]:
+        start = boot.seconds(wave.get("start"))
+        if start is not None and start <= now and node in wave["nodes"]:
+            return Wish(rollout["name"], FORWARD, rollout["to"]["digest"], kind)
+    return None
+
+
+def denial(document: Json, wanted: Wish) -> Optional[str]:
+    """Return why no node may apply a state; None if it may."""
+    reason = document["denied"].get(wanted.digest)
+    return None if reason is None else f"{wanted.digest} is denied: {reason}"
+
+
+def freeze(document: Json, node: str) -> Optional[str]:
+    """Return why a node without leave must not start now; None if it may."""
+    for row in document["frozen"]:
+        if row.get("nodes") is None or node in row["nodes"]:
+            return f"frozen by {row.get('who')}: {row.get('reason')}"
+    return None
+
+
+def image_of(document: Json, build: str) -> Optional[Mapping[str, Any]]:
+    """Return the image of a disk build; None if the channel has none. Raises ChannelRefusedError for a malformed one."""
+    found = document["images"].get(build)
+    if found is None:
+        return None
+    header = found.get("header") if isinstance(found, dict) else None
+    path: Any = found.get("path") if isinstance(found, dict) else None
+    right = (
+        isinstance(header, dict)
+        and header.get("build_id") == build
+        and isinstance(path, str)
+        and re.fullmatch(r"images/[0-9A-Za-z._-]+", path) is not None
+        and type(found.get("size")) is int
+        and re.fullmatch("[0-9a-f]{64}", str(found.get("sha256"))) is not None
+    )
+    if not right:
+        raise ChannelRefusedError(f"the channel describes image {build} in another form. Publish it again.")
+    return found  # type: ignore[no-any-return]
+
+
+def lines(document: Json) -> List[str]:
+    """Return a summary of a document, for a person."""
+    rollout = document["rollout"]
+    if rollout is None:
+        return [f"class {document['class']}: no rollout"]
+    begun = [wave["name"] for wave in rollout["waves"] if wave.get("start")]
+    return [
+        f"rollout {rollout['name']} to {rollout['to']['kind']} {rollout['to']['digest']}: {rollout['phase']}",
+        f"waves that have begun: {', '.join(begun) or 'none'} of {len(rollout['waves'])}",
+    ]

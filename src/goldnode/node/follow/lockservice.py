@@ -1,0 +1,95 @@
+"""The client of the lock service: FleetLock over HTTP, with what the node reports about itself."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.request
+from typing import NamedTuple
+
+from .repository import ChannelAwayError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Mapping, Optional
+
+    from .settings import Settings
+
+PRE_REBOOT, STEADY_STATE, REPORT = "v1/pre-reboot", "v1/steady-state", "v1/report"
+SILENCE = 30.0  # seconds
+_LIMIT = 64 * 1024  # bytes of an answer
+
+
+class LockAnswer(NamedTuple):
+    """An answer: whether it is yes, the phase and target of the step, and otherwise the kind of a refusal and why.
+
+    `phase` is None where the service knows no steps, or where the node has none.
+    """
+
+    yes: bool
+    phase: Optional[str] = None
+    target: Optional[str] = None
+    kind: str = ""
+    why: str = ""
+
+
+class LockClient:
+    """A lock service, as one node uses it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        context = None
+        if settings.service.startswith("https://"):
+            context = ssl.create_default_context(cafile=settings.ca)
+            if settings.certificate:
+                context.load_cert_chain(settings.certificate, settings.key)
+        handlers = [urllib.request.HTTPSHandler(context=context)] if context else []
+        self.opener = urllib.request.build_opener(*handlers)
+
+    def ask(self, endpoint: str, more: Mapping[str, Any]) -> LockAnswer:
+        """Send a request. Raises ChannelAwayError if no answer of a lock service comes: then nothing was decided."""
+        own = {"id": self.settings.node, "group": self.settings.group}
+        own.update({key: value for key, value in more.items() if value})
+        request = urllib.request.Request(  # noqa: S310 - the address is of the class document
+            f"{self.settings.service.rstrip('/')}/{endpoint}",
+            json.dumps({"client_params": own}).encode(),
+            {"fleet-lock-protocol": "true", "Content-Type": "application/json"},
+        )
+        try:
+            with self.opener.open(request, timeout=SILENCE) as answer:
+                return _yes(answer.status, answer.read(_LIMIT))
+        except urllib.error.HTTPError as problem:
+            with problem:
+                return self._no(problem.code, problem.read(_LIMIT))
+        except (OSError, ValueError, http.client.HTTPException) as problem:
+            raise ChannelAwayError(
+                f"the lock service {self.settings.service} is away: {getattr(problem, 'reason', problem)}."
+            ) from None
+
+    def _no(self, status: int, data: bytes) -> LockAnswer:
+        found = _json(data)
+        if status >= 500 or not isinstance(found.get("kind"), str):
+            raise ChannelAwayError(
+                f"the lock service {self.settings.service} answers with HTTP {status}: {str(found.get('value'))[:300]}."
+            )
+        return LockAnswer(False, kind=found["kind"], why=str(found.get("value") or "")[:1000])
+
+
+def _yes(status: int, data: bytes) -> LockAnswer:
+    if status != 200:  # FleetLock: 200 alone is yes
+        return LockAnswer(False, kind="unexpected_answer", why=f"HTTP {status}")
+    found = _json(data)  # other FleetLock servers answer without a body
+    phase, target = found.get("phase"), found.get("target")
+    return LockAnswer(
+        True, phase if isinstance(phase, str) else None, target if isinstance(target, str) else None
+    )
+
+
+def _json(data: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(data or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

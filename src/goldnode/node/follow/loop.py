@@ -1,0 +1,278 @@
+"""One pass of `follow`: read the channel, and take the one step that this node can take now.
+
+A node starts nothing without leave. It has leave from the first yes of the lock service until that says that
+it has not. The node records in STATE what it begins, before it begins. Each pass continues from there and from what
+the node runs, so a pass may be cut off at any point.
+
+* The channel is away, refused or expired: nothing starts. A node with a step goes on asking and reporting.
+* The lock service is away: nothing starts and nothing stops. The node keeps its slot and reports again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import NamedTuple
+
+from ..host import Host
+from ..state.model import NodeError
+from . import channel
+from .channel import Wish
+from .lockservice import PRE_REBOOT, REPORT, STEADY_STATE
+from .machine import FELL_BACK, PROGRAM, NotAppliedError
+from .repository import ChannelAwayError
+from .settings import STATE
+from .trust import ChannelRefusedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional
+
+    from ..host import Json
+    from .lockservice import LockAnswer, LockClient
+    from .machine import Machine, Observation
+    from .settings import Settings
+    from .trust import Trusted, Verifier
+
+FILE = f"{STATE}/step.json"
+SCHEMA = "goldnode.follow-step/1"
+APPLYING, RETURNING = "applying", "returning"  # phases of a step
+
+
+class Outcome(NamedTuple):
+    """Result of a pass: one line for a person, and whether the channel or this node needs one."""
+
+    text: str
+    problem: bool = False
+
+
+class Follower:
+    """A node that follows a channel. `run` is one pass."""
+
+    def __init__(
+        self,
+        host: Host,
+        settings: Settings,
+        verifier: Verifier,
+        service: LockClient,
+        machine: Machine,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.host, self.settings, self.verifier = host, settings, verifier
+        self.service, self.machine, self.clock = service, machine, clock
+        self.trusted: Optional[Trusted] = None
+
+    def run(self) -> Outcome:
+        """Take the step that the node can take now. Raises NodeError for faults of this node."""
+        document, why, bad = None, "", False
+        try:
+            document = self.document()
+        except ChannelAwayError as problem:
+            why = str(problem)
+        except ChannelRefusedError as problem:
+            why, bad = str(problem), True
+        try:
+            found = self._pass(document)
+        except ChannelAwayError as problem:
+            found = Outcome(f"nothing is started or stopped: {problem}")
+        return Outcome(f"{why} {found.text}".strip(), bad or found.problem)
+
+    def document(self) -> Json:
+        """Return the verified document of the node's class. Raises ChannelRefusedError, or ChannelAwayError."""
+        self.trusted = self.verifier.refresh()
+        data = self.verifier.target(self.trusted, f"{self.settings.node_class}.json")
+        if data is None:
+            raise ChannelRefusedError(
+                f"the channel {self.settings.channel} has no class {self.settings.node_class}: "
+                "add the nodes of the class to the store, and publish again."
+            )
+        return channel.read(data, self.settings.node_class)
+
+    def _pass(self, document: Optional[Json]) -> Outcome:
+        step = self._step()
+        seen = self.machine.observe(step.wish if step else None)
+        wanted = channel.wish(document, self.settings.node, self.clock()) if document is not None else None
+        if step is not None and (wanted is None or wanted == step.wish):
+            return self._continued(document, step, seen)
+        if document is not None and wanted is not None and not _is_there(wanted, seen):
+            return self._asked(document, wanted, seen)
+        self._report(seen, wanted.rollout if wanted else None)
+        return Outcome("nothing is started." if document is None else _idle(document, wanted))
+
+    def _report(self, seen: Observation, rollout: Optional[str]) -> bool:
+        """Report what the node runs. Return whether the service takes reports: other FleetLock servers do not."""
+        try:
+            return self.service.ask(REPORT, {**seen.fields(), "rollout": rollout}).yes
+        except ChannelAwayError:
+            return False
+
+    # Towards a state
+
+    def _asked(self, document: Json, wanted: Wish, seen: Observation) -> Outcome:
+        """Stage a state and ask for leave. With leave, apply it and boot."""
+        takes_reports = self._report(seen, wanted.rollout)
+        if wanted.kind != self.machine.kind:
+            return Outcome(
+                f"rollout {wanted.rollout} is to a {wanted.kind}, and {self.machine.why}", problem=True
+            )
+        denied, frozen = channel.denial(document, wanted), channel.freeze(document, self.settings.node)
+        # In a freeze, only a service that tells old leave from new leave may be asked.
+        if denied or (frozen and not takes_reports):
+            return Outcome(f"waits: {denied or frozen}")
+        if not seen.settled:
+            return Outcome("waits: the image that runs is still tried")
+        missing = self._staged(document, wanted)
+        if missing:
+            return Outcome(f"waits: {missing}", problem=True)
+        answer = self._leave(wanted, seen)
+        waits = _waits(answer, wanted) or (frozen if answer.phase != APPLYING else None)
+        if waits:
+            return Outcome(f"waits: {waits}")
+        return self._applied(document, wanted, seen)
+
+    def _staged(self, document: Json, wanted: Wish) -> Optional[str]:
+        if wanted.digest == self.machine.observe(None).digest:
+            return None
+        return self.machine.stage(document, wanted)
+
+    def _leave(self, wanted: Wish, seen: Observation) -> LockAnswer:
+        more = {
+            "rollout": wanted.rollout,
+            "wants": wanted.digest if wanted.direction == channel.FORWARD else None,
+            "digest": seen.digest,
+            "boot_id": seen.boot_id,
+            "granted_only": True,  # order, windows and cohorts are the controller's; other servers ignore this
+        }
+        return self.service.ask(PRE_REBOOT, more)
+
+    def _applied(self, document: Json, wanted: Wish, seen: Observation) -> Outcome:
+        """Apply a state and boot. The node has leave, and records that it begins before it does."""
+        used = self.machine.in_use()
+        if used:
+            return Outcome(f"has leave, and waits: a GPU is in use by {used}")
+        self._store(wanted, seen.boot_id)
+        program = None
+        if wanted.kind == "disk" and self.trusted is not None:
+            program = self.verifier.target(self.trusted, PROGRAM)
+        try:
+            if wanted.digest != seen.digest:
+                self.machine.apply(document, wanted, program)
+        except NotAppliedError as problem:
+            self._store(wanted, seen.boot_id, failed=str(problem))
+            return self._conclude(_Step(wanted, seen.boot_id, str(problem)), seen)
+        self._store(wanted, seen.boot_id, applied=True)
+        self.machine.reboot()
+        return Outcome(f"boots {wanted.digest}")
+
+    # A step that has begun
+
+    def _continued(self, document: Optional[Json], step: _Step, seen: Observation) -> Outcome:
+        booted = seen.boot_id != step.boot_id
+        if step.failed or (booted and (step.applied or seen.digest == step.wish.digest)):
+            return self._conclude(step, seen)
+        if step.applied:
+            self.machine.reboot()  # it was cut off before, or the boot is under way
+            return Outcome(f"boots {step.wish.digest}")
+        # It was cut off while it applied, and runs the state before.
+        self._report(seen, step.wish.rollout)
+        if document is None:
+            return Outcome("what was begun waits, and the node keeps its slot")
+        answer = self._leave(step.wish, seen)
+        denied = channel.denial(document, step.wish)
+        waits = denied or _waits(answer, step.wish) or self._staged(document, step.wish)
+        if waits:
+            if answer.yes and answer.phase == RETURNING:
+                self._forget()  # the rollout was stopped: the node stays as it is
+            return Outcome(f"was cut off, and waits: {waits}", problem=True)
+        return self._applied(document, step.wish, seen)
+
+    def _conclude(self, step: _Step, seen: Observation) -> Outcome:
+        """Report the result of a step until the service says that the node has no slot any more."""
+        if not step.failed and not seen.settled:
+            return Outcome("the image that runs is still tried")
+        if not step.failed and seen.digest != step.wish.digest:
+            # It was applied and has booted, and another state runs.
+            software = seen.software if seen.fell_back_from else [FELL_BACK, *seen.software]
+            seen = seen._replace(fell_back_from=step.wish.digest, software=software)
+        more: Dict[str, Any] = {**seen.fields(), "rollout": step.wish.rollout}
+        if step.failed:
+            more.update(not_applied=step.failed, verdict=None, software=None, hardware=None)
+        what = step.failed or (
+            f"fell back from {seen.fell_back_from}"
+            if seen.fell_back_from
+            else f"runs {seen.digest}, {seen.verdict}"
+        )
+        answer = self.service.ask(STEADY_STATE, more)
+        if not answer.yes:
+            return Outcome(f"{what}; keeps its slot: {answer.why or answer.kind}", problem=True)
+        if answer.phase:
+            return Outcome(f"{what}; keeps its slot while the rollout judges it ({answer.phase})")
+        self._forget()
+        return Outcome(f"{what}; its step has ended")
+
+    # State
+
+    def _step(self) -> Optional[_Step]:
+        """Return the step that was begun. A damaged file is an error: the node may have a slot."""
+        text = self.host.text(FILE)
+        if text is None:
+            return None
+        try:
+            found = json.loads(text)
+            if found["schema"] != SCHEMA:
+                raise ValueError
+            wanted = Wish(*(str(found[name]) for name in Wish._fields))
+            return _Step(wanted, found["boot_id"], found["failed"], bool(found["applied"]))
+        except (ValueError, KeyError, TypeError):
+            raise NodeError(
+                f"{FILE} is damaged, so it is unknown whether this node has a slot. Compare `goldnode fleet status`, "
+                "then remove the file."
+            ) from None
+
+    def _store(
+        self, wanted: Wish, boot_id: Optional[str], failed: Optional[str] = None, applied: bool = False
+    ) -> None:
+        content = {
+            "schema": SCHEMA,
+            **wanted._asdict(),
+            "boot_id": boot_id,
+            "failed": failed,
+            "applied": applied,
+        }
+        self.host.write(FILE, (json.dumps(content, sort_keys=True) + "\n").encode())
+
+    def _forget(self) -> None:
+        self.host.remove(FILE)
+
+
+class _Step(NamedTuple):
+    """A step that the node has begun: the wanted state, the boot before, why it failed, and whether it is applied."""
+
+    wish: Wish
+    boot_id: Optional[str]
+    failed: Optional[str] = None
+    applied: bool = False
+
+
+def _is_there(wanted: Wish, seen: Observation) -> bool:
+    """Return whether nothing is left to do. On the way back the rollout wants another boot in any case."""
+    return wanted.direction == channel.FORWARD and wanted.digest == seen.digest
+
+
+def _waits(answer: LockAnswer, wanted: Wish) -> Optional[str]:
+    """Return why an answer is no leave to begin; None if it is."""
+    if not answer.yes:
+        return answer.why or answer.kind
+    if answer.phase is None and answer.target is None:
+        return None  # another FleetLock server, which knows no steps
+    if answer.phase != APPLYING:
+        return f"has a slot; the rollout's step is {answer.phase}"
+    if answer.target != wanted.digest:
+        return f"the step is to {answer.target}, and the channel wants {wanted.digest}"
+    return None
+
+
+def _idle(document: Json, wanted: Optional[Wish]) -> str:
+    if wanted is not None:
+        return f"is at {wanted.digest}, as rollout {wanted.rollout} wants"
+    return f"nothing to do: {channel.lines(document)[0]}"

@@ -1,0 +1,85 @@
+"""Settings of a node that follows a channel: `follow` of its class document, with the options of the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import NamedTuple
+
+from ..state.domains.program import CLASS
+from ..state.model import NodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Mapping, Optional, Tuple
+
+    from ..host import Host
+
+ROOT_DOCUMENT = "/etc/goldnode/follow/root.json"  # from a trusted place; the site puts it there
+STATE = "/var/lib/goldnode/follow"  # carried over to the other slot by `slot write`
+STAGED = "/var/cache/goldnode/follow"  # downloads; not carried over
+
+
+class Settings(NamedTuple):
+    """Where the channel and the lock service are, and who this node is for them.
+
+    `apply` is the site's command for a rollout to a lock; `accepted` are exit codes of a check that count as good.
+    """
+
+    channel: str
+    service: str
+    node: str
+    node_class: str
+    lock: Optional[str]  # digest of the lock in the class document
+    group: str
+    root: str = ROOT_DOCUMENT
+    ca: Optional[str] = None
+    certificate: Optional[str] = None
+    key: Optional[str] = None
+    apply: Tuple[str, ...] = ()
+    accepted: Tuple[int, ...] = (0,)
+
+
+def load(host: Host, options: Any) -> Settings:
+    """Return the settings of a command line and the class document. Raises NodeError for what is missing."""
+    document = _document(host)
+    own = document.get("follow")
+    given = own if isinstance(own, dict) else {}
+    channel = options.channel or given.get("channel")
+    service = options.service or given.get("service")
+    for name, value in (("channel", channel), ("lock service", service)):
+        if not value:
+            raise NodeError(
+                f"no {name} is named. Write `follow: {{channel: ADDRESS, service: ADDRESS}}` in the class and run "
+                "site.yml, or give CHANNEL and --service."
+            )
+    name = options.node or given.get("node") or socket.gethostname()
+    found = Settings(
+        channel=str(channel),
+        service=str(service),
+        node=str(name),
+        node_class=str(document["class"]),
+        lock=(document.get("lock") or {}).get("digest"),
+        group=str(given.get("group") or document["class"]).replace("_", "-"),
+        root=str(options.root_document or given.get("root") or ROOT_DOCUMENT),
+        ca=given.get("ca"),
+        certificate=given.get("certificate"),
+        key=given.get("key"),
+        apply=tuple(given.get("apply") or ()),
+        accepted=tuple(given.get("accepted") or (0,)),
+    )
+    for path in (found.ca, found.certificate, found.key):
+        if path and not os.path.isfile(path):
+            raise NodeError(f"{path} does not exist. Put it there, or correct `follow` of the class.")
+    return found
+
+
+def _document(host: Host) -> Mapping[str, Any]:
+    try:
+        found = json.loads(host.text(CLASS) or "null")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("class"), str):
+        raise NodeError(f"{CLASS} is missing or damaged: this node has no class. Run site.yml for this host.")
+    return found

@@ -1,0 +1,368 @@
+"""Verification of a channel: the client of The Update Framework (TUF 1.0, section 5), without any library.
+
+Root documents name the keys of all roles and how many must sign. A node starts from one of a trusted place and
+follows each next root that the keys of both have signed. The newest verified metadata stays on the node:
+nothing older is accepted later, and an expired document is refused. Delegated targets are not read.
+
+A document is stored only after it was verified, so a run that is cut off at any point continues.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import NamedTuple
+
+from .. import boot
+from ..host import Host, Json
+from ..state.model import NodeError
+from . import canonical, signature
+from .repository import ChannelSource
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Mapping, Optional
+
+ROOT, TIMESTAMP, SNAPSHOT, TARGETS = "root", "timestamp", "snapshot", "targets"
+# Bytes of one document, and roots that are followed in one run.
+LIMITS = {ROOT: 512_000, TIMESTAMP: 16_384, SNAPSHOT: 2_000_000, TARGETS: 5_000_000}
+ROTATIONS = 256
+LARGEST = 16 << 20  # bytes of one target that is read as a whole
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+class ChannelRefusedError(NodeError):
+    """The channel is not trusted. Nothing of it is used."""
+
+
+class ChannelExpiredError(ChannelRefusedError):
+    """A document is too old."""
+
+
+class Trusted(NamedTuple):
+    """A verified channel: its targets, and the time at which its timestamp expires."""
+
+    targets: Dict[str, Json]
+    version: int
+    expires: str
+    prefixed: bool  # names of targets have their digest in front (consistent snapshots)
+
+    def path_of(self, name: str) -> str:
+        """Return where the channel has a target."""
+        folder, _, base = name.rpartition("/")
+        first = next(iter(self.targets[name]["hashes"].values()))
+        base = f"{first}.{base}" if self.prefixed else base
+        return f"targets/{folder}/{base}" if folder else f"targets/{base}"
+
+
+class Verifier:
+    """The client of one channel on one node.
+
+    :param folder: directory of the node with the metadata seen before.
+    :param first: the root document of a trusted place.
+    :param now: seconds since the epoch.
+    """
+
+    def __init__(self, host: Host, repository: ChannelSource, folder: str, first: bytes, now: float) -> None:
+        self.host, self.repository, self.folder, self.first, self.now = host, repository, folder, first, now
+
+    def refresh(self) -> Trusted:
+        """Verify the newest state of the channel and return it. Raises ChannelRefusedError, or ChannelAwayError."""
+        root = self._newest_root()
+        stamp = self._timestamp(root)
+        snapshot = self._snapshot(root, stamp)
+        targets = self._targets(root, snapshot)
+        return Trusted(
+            targets["targets"], stamp["version"], stamp["expires"], root.get("consistent_snapshot") is True
+        )
+
+    def target(self, trusted: Trusted, name: str) -> Optional[bytes]:
+        """Return the content of a target; None if the channel has none of this name."""
+        info = trusted.targets.get(name)
+        if info is None:
+            return None
+        if info["length"] > LARGEST:
+            raise ChannelRefusedError(f"{name} has {info['length']} bytes, more than {LARGEST}: refused.")
+        data = self.repository.document(trusted.path_of(name), info["length"])
+        if data is None:
+            raise ChannelRefusedError(f"{self.repository.source} has no {name}, which its targets list.")
+        _whole(data, info, name)
+        return data
+
+    # Roles, in the order of TUF's workflow
+
+    def _newest_root(self) -> Json:
+        trusted = self._first_root()
+        for _ in range(ROTATIONS):
+            name = f"metadata/{trusted['version'] + 1}.{ROOT}.json"
+            data = self.repository.document(name, LIMITS[ROOT])
+            if data is None:
+                break
+            following = _parsed(data, ROOT)
+            # The keys of the present root and those of the new one have to sign it.
+            _signed(following, trusted, ROOT)
+            _signed(following, following["signed"], ROOT)
+            if following["signed"]["version"] != trusted["version"] + 1:
+                raise ChannelRefusedError(f"{name} has version {following['signed']['version']}: refused.")
+            self._store(ROOT, data)
+            trusted = following["signed"]
+        self._current(trusted, ROOT)
+        return trusted
+
+    def _first_root(self) -> Json:
+        """Return the root to start from: the newest of the one seen before and the one of the trusted place."""
+        given = _parsed(self.first, ROOT)
+        _signed(given, given["signed"], ROOT)
+        found: Json = given["signed"]
+        seen = self._stored(ROOT)
+        try:
+            before = None if seen is None else _parsed(seen, ROOT)
+            if before is not None:
+                _signed(before, before["signed"], ROOT)
+        except ChannelRefusedError:  # damaged on this node: the way from the given root is the same
+            before = None
+        if before is not None and before["signed"]["version"] >= found["version"]:
+            found = before["signed"]
+        return found
+
+    def _timestamp(self, root: Json) -> Json:
+        before = self._before(TIMESTAMP, root)
+        data = self._fetched(TIMESTAMP, f"metadata/{TIMESTAMP}.json", LIMITS[TIMESTAMP])
+        found = _verified(data, TIMESTAMP, root)
+        about = _meta(found, SNAPSHOT)
+        if before is not None:
+            if found["version"] < before["version"]:
+                raise _older(TIMESTAMP, found["version"], before["version"])
+            if found["version"] == before["version"]:
+                found = before  # one version has one content: the one seen first
+            elif about["version"] < _meta(before, SNAPSHOT)["version"]:
+                raise _older(SNAPSHOT, about["version"], _meta(before, SNAPSHOT)["version"])
+        self._current(found, TIMESTAMP)
+        if found is not before:
+            self._store(TIMESTAMP, data)
+        return found
+
+    def _snapshot(self, root: Json, stamp: Json) -> Json:
+        about, before = _meta(stamp, SNAPSHOT), self._before(SNAPSHOT, root)
+        data = self._again(SNAPSHOT, about, root)
+        known = data is not None
+        if data is None:
+            data = self._fetched(
+                SNAPSHOT, self._named(root, SNAPSHOT, about), about.get("length", LIMITS[SNAPSHOT])
+            )
+        _whole(data, about, SNAPSHOT)
+        found = _verified(data, SNAPSHOT, root)
+        if found["version"] != about["version"]:
+            raise ChannelRefusedError(
+                f"{SNAPSHOT} has version {found['version']}, and {TIMESTAMP} names {about['version']}: refused."
+            )
+        for name in before["meta"] if before is not None else ():
+            if name not in found["meta"]:
+                raise ChannelRefusedError(f"{SNAPSHOT} does not name {name} any more: refused.")
+            was, now = before["meta"][name]["version"], found["meta"][name]["version"]  # type: ignore[index]
+            if now < was:
+                raise _older(name, now, was)
+        self._current(found, SNAPSHOT)
+        if not known:
+            self._store(SNAPSHOT, data)
+        return found
+
+    def _targets(self, root: Json, snapshot: Json) -> Json:
+        about = _meta(snapshot, TARGETS)
+        data = self._again(TARGETS, about, root)
+        known = data is not None
+        if data is None:
+            data = self._fetched(
+                TARGETS, self._named(root, TARGETS, about), about.get("length", LIMITS[TARGETS])
+            )
+        _whole(data, about, TARGETS)
+        found = _verified(data, TARGETS, root)
+        if found["version"] != about["version"]:
+            raise ChannelRefusedError(
+                f"{TARGETS} has version {found['version']}, and {SNAPSHOT} names {about['version']}: refused."
+            )
+        self._current(found, TARGETS)
+        _check_targets(found)
+        if not known:
+            self._store(TARGETS, data)
+        return found
+
+    # Files
+
+    def _named(self, root: Json, role: str, about: Json) -> str:
+        prefix = f"{about['version']}." if root.get("consistent_snapshot") is True else ""
+        return f"metadata/{prefix}{role}.json"
+
+    def _fetched(self, role: str, name: str, limit: int) -> bytes:
+        data = self.repository.document(name, min(limit, LIMITS[role]))
+        if data is None:
+            raise ChannelRefusedError(f"{self.repository.source} has no {name}.")
+        return data
+
+    def _again(self, role: str, about: Json, root: Json) -> Optional[bytes]:
+        """Return the stored document if it is the one that is wanted now."""
+        data = self._stored(role)
+        try:
+            if data is None or _verified(data, role, root)["version"] != about["version"]:
+                return None
+            _whole(data, about, role)
+        except ChannelRefusedError:
+            return None
+        return data
+
+    def _before(self, role: str, root: Json) -> Optional[Json]:
+        """Return the stored document of a role; None if the present keys have not signed it.
+
+        Keys that were replaced prove nothing any more. This is also the way out of a version number that an
+        attacker with a stolen key has set far ahead: a rotation of the root ends it.
+        """
+        data = self._stored(role)
+        if data is None:
+            return None
+        try:
+            return _verified(data, role, root)
+        except ChannelRefusedError:
+            return None
+
+    def _stored(self, role: str) -> Optional[bytes]:
+        return self.host.data(f"{self.folder}/{role}.json")
+
+    def _store(self, role: str, data: bytes) -> None:
+        self.host.write(f"{self.folder}/{role}.json", data)
+
+    def _current(self, found: Json, role: str) -> None:
+        if float(boot.seconds(found["expires"]) or 0) <= self.now:
+            raise ChannelExpiredError(
+                f"{role} of {self.repository.source} has expired on {found['expires']}: the publisher has not signed "
+                "it again, or this is an old copy. Publish the channel again, and check the clock of this node."
+            )
+
+
+# Documents
+
+
+def _parsed(data: bytes, role: str) -> Json:
+    """Return a document in the form of its role. Raises ChannelRefusedError."""
+    try:
+        found = json.loads(data.decode("utf-8"))
+        signed, signatures = found["signed"], found["signatures"]
+        keyids = [row["keyid"] for row in signatures]
+        right = (
+            signed["_type"] == role
+            and str(signed["spec_version"]).startswith("1.")
+            and _number(signed["version"])
+            and _TIME.fullmatch(signed["expires"]) is not None
+            and all(isinstance(row["sig"], str) and isinstance(row["keyid"], str) for row in signatures)
+            and len(set(keyids)) == len(keyids)
+        )
+        right = right and _FORMS[role](signed)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        right, found = False, {}
+    if not right:
+        raise ChannelRefusedError(f"{role} is no metadata of TUF 1.0: refused.")
+    return found  # type: ignore[no-any-return]
+
+
+def _number(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _root_form(signed: Json) -> bool:
+    return isinstance(signed["keys"], dict) and all(
+        _number(signed["roles"][name]["threshold"])
+        and isinstance(signed["roles"][name]["keyids"], list)
+        and len(set(signed["roles"][name]["keyids"])) == len(signed["roles"][name]["keyids"])
+        for name in (ROOT, TIMESTAMP, SNAPSHOT, TARGETS)
+    )
+
+
+def _meta_form(signed: Json) -> bool:
+    return all(
+        _number(about["version"])
+        and (about.get("length") is None or _number(about["length"]))
+        and isinstance(about.get("hashes") or {}, dict)
+        for about in signed["meta"].values()
+    )
+
+
+def _targets_form(signed: Json) -> bool:
+    return isinstance(signed["targets"], dict)
+
+
+_FORMS: Mapping[str, Callable[[Json], bool]] = {
+    ROOT: _root_form,
+    TIMESTAMP: _meta_form,
+    SNAPSHOT: _meta_form,
+    TARGETS: _targets_form,
+}
+
+
+def _check_targets(signed: Json) -> None:
+    for name, info in signed["targets"].items():
+        hashes = info.get("hashes") if isinstance(info, dict) else None
+        right = (
+            isinstance(hashes, dict)
+            and type(info.get("length")) is int
+            and info["length"] >= 0
+            and all(re.fullmatch("[0-9a-f]+", str(value)) for value in hashes.values())
+            and ("sha256" in hashes or "sha512" in hashes)
+            and not name.startswith("/")
+            and not {"", ".", ".."} & set(name.split("/"))
+        )
+        if not right:
+            raise ChannelRefusedError(f"{TARGETS} describes {name[:200]!r} without size and digest: refused.")
+
+
+def _verified(data: bytes, role: str, root: Json) -> Json:
+    """Return the signed part of a document that enough keys of a role have signed. Raises ChannelRefusedError."""
+    found = _parsed(data, role)
+    _signed(found, root, role)
+    return found["signed"]  # type: ignore[no-any-return]
+
+
+def _signed(found: Json, root: Json, role: str) -> None:
+    """Raise ChannelRefusedError unless enough keys that `root` names for a role have signed a document.
+
+    A key counts once, also if it is listed under two ids.
+    """
+    about = root["roles"][role]
+    try:
+        data = canonical.encoded(found["signed"])
+    except ValueError as problem:
+        raise ChannelRefusedError(f"{role} has no canonical form ({problem}): refused.") from None
+    signatures = {row["keyid"]: row["sig"] for row in found["signatures"]}
+    good = set()
+    for keyid in about["keyids"]:
+        key = root["keys"].get(keyid)
+        if isinstance(key, dict) and keyid in signatures and signature.verified(key, signatures[keyid], data):
+            good.add(signature.public_pem(key))
+        if len(good) >= about["threshold"]:
+            return
+    raise ChannelRefusedError(
+        f"{role} has {len(good)} good signatures of the trusted keys, and needs {about['threshold']}: refused. "
+        "Compare the root document of this node with the publisher's."
+    )
+
+
+def _meta(signed: Json, role: str) -> Json:
+    found = signed["meta"].get(f"{role}.json")
+    if not isinstance(found, dict):
+        raise ChannelRefusedError(f"{signed['_type']} does not name {role}.json: refused.")
+    return found
+
+
+def _whole(data: bytes, about: Mapping[str, Any], name: str) -> None:
+    """Raise ChannelRefusedError unless data has the length and all known digests of its description."""
+    length = about.get("length")
+    if length is not None and len(data) != length:
+        raise ChannelRefusedError(f"{name} has {len(data)} bytes, and {length} were signed: refused.")
+    for kind, want in (about.get("hashes") or {}).items():
+        if kind in ("sha256", "sha512") and hashlib.new(kind, data).hexdigest() != want:
+            raise ChannelRefusedError(f"{name} is not what was signed ({kind}): refused.")
+
+
+def _older(name: str, now: int, before: int) -> ChannelRefusedError:
+    return ChannelRefusedError(
+        f"{name} has version {now}, and this node has seen version {before}: refused. Fetch the newest state."
+    )

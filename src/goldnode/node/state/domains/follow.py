@@ -1,0 +1,142 @@
+"""Domain of `follow`: the timer of a node that follows a signed channel (:mod:`...follow`).
+
+Its state in systemd is in `seen.units["loaded"]`, which domain `units` collects for every unit with a file of goldnode.
+"""
+
+from __future__ import annotations
+
+from ...host import Host
+from ..finding import Finding, judge_item
+from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..remedy import SITE, Remedy
+from . import units
+from .files import Wanted
+from .program import PROGRAM
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+
+
+Document: TypeAlias = "Mapping[str, Any]"
+
+SERVICE, TIMER = "goldnode-follow.service", "goldnode-follow.timer"
+LINK = f"{units.FOLDER}/timers.target.wants/{TIMER}"
+EVERY = 60  # seconds
+
+# An image is written, and a lock applied, within the limit. The unit has no sandbox: it changes the node.
+SERVICE_TEXT = f"""# goldnode: one pass of a node that follows a signed channel
+[Unit]
+Description=goldnode follow: rollouts of the class
+After=network-online.target goldnode-sanity.service
+Wants=network-online.target
+ConditionPathExists={{root}}
+
+[Service]
+Type=oneshot
+ExecStart={PROGRAM} follow
+# 1: a person has to act, as the journal says. The unit is not to blame.
+SuccessExitStatus=1
+TimeoutStartSec=4h
+Nice=10
+CPUWeight=20
+IOSchedulingPriority=7
+"""
+
+# The interval starts when the last pass ends. The random delay spreads a fleet over the servers.
+TIMER_TEXT = """# goldnode: follow the channel of the class
+[Unit]
+Description=goldnode follow, every {every} seconds
+
+[Timer]
+OnBootSec=60
+OnActiveSec={every}
+OnUnitInactiveSec={every}
+RandomizedDelaySec={spread}
+
+[Install]
+WantedBy=timers.target
+"""
+
+
+def declared(document: Document) -> Mapping[str, Any]:
+    """Return the class's `follow`; empty if its nodes follow no channel."""
+    found = document.get("follow")
+    return found if isinstance(found, dict) else {}
+
+
+def observe(host: Host, document: Document, seen: Observed) -> None:
+    """Collect nothing more than the other domains do."""
+
+
+def wanted(document: Document, seen: Observed) -> List[Wanted]:
+    """Return the units of a node that follows a channel."""
+    follow = declared(document)
+    if not follow:
+        return []
+    every = int(follow.get("every") or EVERY)
+    why = f"the class says `follow: {{channel: {follow.get('channel')}}}`"
+    # As in node/follow/settings.py, which a plan does not import, to start quickly.
+    root = follow.get("root") or "/etc/goldnode/follow/root.json"
+    return [
+        Wanted(f"{units.FOLDER}/{SERVICE}", SERVICE_TEXT.format(root=root), "sanity", why),
+        Wanted(
+            f"{units.FOLDER}/{TIMER}",
+            TIMER_TEXT.format(every=every, spread=max(1, every // 4)),
+            "sanity",
+            why,
+        ),
+    ]
+
+
+def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+    """Return actions that start the timer if the class follows a channel, and otherwise stop it. Pure."""
+    have, to = seen.links.get(LINK), f"{units.FOLDER}/{TIMER}"
+    state = (seen.units.get("loaded") or {}).get(TIMER)
+    active = state is not None and state["ActiveState"] == "active"
+    actions: List[Action] = []
+    if not declared(document):
+        why = "the class follows no channel any more"
+        if active:
+            names = [TIMER]
+            actions.append(
+                Action(
+                    "sanity", "units.stop", TIMER, why, BOOT, "running\n", "stopped\n", None, {"names": names}
+                )
+            )
+        if have is not None:
+            actions.append(Action("sanity", "file.remove", LINK, why, IMAGE, f"-> {have}\n"))
+        return actions, [], []
+    if have != to:
+        reason = "the timer is not enabled" if have is None else f"it points at {have}"
+        actions.append(Action("sanity", "link", LINK, reason, IMAGE, have, to, None, {"to": to}))
+    if state is not None and not active and state["LoadState"] != "masked":
+        reason = f"the node has to follow its channel; the timer is {state['ActiveState'] or 'unknown'}"
+        actions.append(Action("sanity", "units.start", TIMER, reason, BOOT))
+    return actions, [], []
+
+
+def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+    """Return no refusals: a timer never blocks a change."""
+    return []
+
+
+def findings(document: Document, seen: Observed) -> List[Finding]:
+    """Report whether the timer is active. Without a declaration there is no finding."""
+    if not declared(document):
+        return []
+    remedy = Remedy(f"Run site.yml; where it is masked, `systemctl unmask {TIMER}` first.", SITE)
+    loaded = seen.units.get("loaded")
+    if loaded is None:
+        elsewhere = "systemd does not run here" if seen.live else "an image does not run"
+        return [judge_item("follow.timer", "active", None, remedy, elsewhere)]
+    state = loaded.get(TIMER) or {}
+    got = state.get("ActiveState") or "unknown"
+    if state.get("LoadState") in ("masked", "not-found"):
+        got = state["LoadState"]
+    return [judge_item("follow.timer", "active", got, remedy)]
+
+
+def absent(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Action]:
+    """Return nothing: removal stops and removes goldnode's units by the record."""
+    return []

@@ -1,0 +1,92 @@
+"""Invariants of a rollout under generated schedules of crashes, partitions, stale controllers and lying nodes.
+
+The schedules are derandomized: the same ones run again, and a failure repeats. `--all` runs more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.fleet.rollout import documents
+from tests.unit.fleet.rollout.schedules import ENDED, Fleet
+
+from goldnode.fleet.rollout.model import RolloutPhase
+
+COHORTS = ("total: 10}", "total: 10, per: {rack: 2, leaf: 4, cohort: all-or-none}}")
+VARIANTS = {
+    "rollback of the wave": (),
+    "rollback of all": (("timeout: 1h", "timeout: 1h\non_fail: {do: rollback, what: all}"),),
+    "rollback of failed nodes, cohorts": (
+        COHORTS,
+        ("timeout: 1h", "timeout: 1h\non_fail: {do: rollback, what: failed}"),
+    ),
+    "freeze, with a command": (
+        ("0.2%}", "0.2%}\n- command: {run: [/bin/accept]}"),
+        ("timeout: 1h", "timeout: 1h\non_fail: {do: freeze}"),
+    ),
+    "rollback of all, cohorts": (
+        COHORTS,
+        ("timeout: 1h", "timeout: 1h\non_fail: {do: rollback, what: all}\ndrain: {wait: 2h}"),
+    ),
+}
+SCHEDULES = st.lists(st.integers(0, 2**14 - 1), max_size=80)
+Test = Callable[..., None]
+
+
+def quick(examples: int) -> Callable[[Test], Test]:
+    return settings(
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+
+
+def obey(directory: Path, variant: str, schedule: list[int]) -> None:
+    """Run a schedule, then let everything end; check the invariants throughout."""
+    found = documents.settings(directory, *VARIANTS[variant])
+    fleet = Fleet(found, cohorts="cohorts" in variant)
+    fleet.settle()
+    for number in schedule:
+        fleet.operate(number)
+    assert fleet.obeyed_stale == 0, "a controller of an earlier epoch was obeyed"
+    assert fleet.indexes() == fleet.rebuilt()
+    assert fleet.rows() == fleet.replayed()
+    fleet.finish()
+    assert fleet.state.record.phase in ENDED
+    assert fleet.indexes() == fleet.rebuilt()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_invariants_hold_under_any_schedule(variant: str, tmp_path: Path) -> None:
+    @quick(8)
+    @given(SCHEDULES)
+    def check(schedule: list[int]) -> None:
+        obey(tmp_path, variant, schedule)
+
+    check()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_invariants_hold_under_a_thousand_schedules(variant: str, tmp_path: Path) -> None:
+    @quick(250)
+    @given(SCHEDULES)
+    def check(schedule: list[int]) -> None:
+        obey(tmp_path, variant, schedule)
+
+    check()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_good_change_completes_without_faults(variant: str, tmp_path: Path) -> None:
+    fleet = Fleet(documents.settings(tmp_path, *VARIANTS[variant]), cohorts="cohorts" in variant)
+    fleet.settle()
+    fleet.finish()
+    assert fleet.state.record.phase is RolloutPhase.COMPLETED
+    assert set(fleet.digest.values()) == {fleet.settings.target}

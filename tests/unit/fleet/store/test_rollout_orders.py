@@ -1,0 +1,176 @@
+"""Orders of persons about rollouts, on both engines: who may approve, and what may be rolled back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from tests.unit.fleet.rollout import documents
+from tests.unit.fleet.store.fleets import ALICE, BOB, CLASS, NEW, NOW, fill, refusal, rollout
+
+from goldnode.fleet.person import same_person
+from goldnode.fleet.rollout.model import (
+    Action,
+    Answer,
+    BackScope,
+    ChangePhase,
+    Finish,
+    Grant,
+    NodeObservation,
+    Prior,
+    RequirementResult,
+    RolloutPhase,
+    StepPhase,
+)
+from goldnode.fleet.rollout.model import Direction as To
+from goldnode.fleet.rollout.view import view
+from goldnode.fleet.store import observations, orders, rollout_view, rollouts, tables
+from goldnode.fleet.store.controllers import Controller
+from goldnode.fleet.store.database import StoreDatabase
+from goldnode.fleet.store.errors import StoreError
+from goldnode.fleet.store.grants import PersonsOrder
+from goldnode.fleet.store.rollout_view import RolloutReader
+from goldnode.fleet.store.status import status
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("ann", "ann@login1", True),
+        ("ann@login1", "ann@login2", True),
+        ("Ann@example.com", "ann@login1", True),
+        ("ann", "anna@login1", False),
+        ("bob@login1", "ann@login1", False),
+        (None, "ann@login1", False),
+    ],
+)
+def test_same_person(one: str | None, other: str | None, same: bool) -> None:
+    assert same_person(one, other) is same
+
+
+@pytest.mark.parametrize("who", ["alice@controller", "alice@another", "Alice"])
+def test_author_approves_from_no_machine(store: StoreDatabase, who: str) -> None:
+    fill(store)
+    rollout(store)  # by alice@controller
+    order = PersonsOrder(who, NOW, "a reason")
+    with pytest.raises(StoreError, match="is the author of rollout kernel"):
+        store.run(lambda c: orders.approve(c, "kernel", "first", "oncall", order))
+
+
+def test_two_roles_are_two_persons_on_any_machine(store: StoreDatabase) -> None:
+    fill(store)
+    rollout(store)
+    again = PersonsOrder("bob@another", NOW, "a reason")
+    assert store.run(lambda c: orders.approve(c, "kernel", "first", "oncall", BOB))
+    with pytest.raises(StoreError, match="has approved wave first as oncall already"):
+        store.run(lambda c: orders.approve(c, "kernel", "first", "capacity", again))
+
+
+def state(store: StoreDatabase, name: str = "kernel") -> tuple[str, str | None, bool]:
+    """Return phase, scope of the rollback, and whether the rollout has ended."""
+    table = tables.rollout
+    with store.read() as connection:
+        row = connection.execute(select(table).where(table.c.name == name)).one()
+    return row.phase, row.back, row.ended_at is not None
+
+
+def complete(store: StoreDatabase, controller: Controller, node: str = "n00") -> None:
+    """Move one node, and complete the rollout."""
+    prior = Prior(True, "sha256:old", "boot-1")
+    actions: list[Action] = [
+        Grant(node, To.FORWARD, 1, NOW + 60, prior),
+        Finish(node, StepPhase.DONE, 0),
+        ChangePhase(RolloutPhase.COMPLETED, "done"),
+    ]
+    store.run(lambda c: rollouts.write(c, controller, actions, NOW))
+
+
+def test_completed_rollout_is_rolled_back_widened_and_logged(store: StoreDatabase) -> None:
+    fill(store)
+    complete(store, rollout(store))
+    assert state(store) == ("completed", None, True)
+    assert store.run(lambda c: orders.roll_back(c, "kernel", BackScope.WAVE, BOB))
+    assert state(store) == ("rolling-back", "wave", False)
+    assert not store.run(lambda c: orders.roll_back(c, "kernel", BackScope.FAILED, BOB))
+    assert store.run(lambda c: orders.roll_back(c, "kernel", BackScope.ALL, BOB))
+    assert state(store) == ("rolling-back", "all", False)
+    with store.read() as connection:
+        denied = connection.execute(select(tables.denied.c.digest, tables.denied.c.who)).all()
+        rows = connection.execute(
+            select(tables.log.c.action, tables.log.c.who, tables.log.c.content)
+            .where(tables.log.c.who == BOB.who)
+            .order_by(tables.log.c.seq)
+        ).all()
+    assert [tuple(row) for row in denied] == [(NEW, BOB.who)]
+    assert [row.action for row in rows] == ["Deny", "ChangePhase", "ChangePhase"]
+    assert json.loads(rows[-1].content)["before"] == {"phase": "rolling-back", "back": "wave"}
+    assert refusal(store, 1, rollout="kernel", wants=NEW) == "not_your_turn"
+
+
+def test_lifted_target_is_granted_again(store: StoreDatabase) -> None:
+    fill(store)
+    rollout(store)
+    store.run(lambda c: orders.deny(c, CLASS, NEW, BOB))
+    assert refusal(store, 0, rollout="kernel", wants=NEW) == "digest_denied"
+    assert store.run(lambda c: orders.lift_denial(c, CLASS, NEW, ALICE))
+    assert refusal(store, 0, rollout="kernel", wants=NEW) == "granted"
+
+
+def test_rollout_that_another_one_follows_is_not_rolled_back(store: StoreDatabase) -> None:
+    fill(store)
+    complete(store, rollout(store))
+    second = rollout(store, name="second")
+    with pytest.raises(StoreError, match="rollout second of class h100 is active"):
+        store.run(lambda c: orders.roll_back(c, "kernel", BackScope.ALL, BOB))
+    moved: list[Action] = [
+        Grant("n01", To.FORWARD, 1, NOW + 60, Prior(True, NEW, "b")),
+        Finish("n01", StepPhase.DONE, 0),
+    ]
+    ended: list[Action] = [*moved, ChangePhase(RolloutPhase.COMPLETED, "done")]
+    store.run(lambda c: rollouts.write(c, second, ended, NOW + 1))
+    with pytest.raises(StoreError, match="rollout second has moved nodes of class h100"):
+        store.run(lambda c: orders.roll_back(c, "kernel", BackScope.ALL, BOB))
+    assert state(store) == ("completed", None, True)
+
+
+def test_rollout_that_has_not_begun_is_not_rolled_back(store: StoreDatabase) -> None:
+    fill(store)
+    controller = rollout(store)
+    store.run(lambda c: controller.change(c, phase="queued"))
+    with pytest.raises(StoreError, match="is queued: it has nothing to roll back"):
+        store.run(lambda c: orders.roll_back(c, "kernel", BackScope.ALL, BOB))
+    with pytest.raises(StoreError, match='no rollout "other"'):
+        store.run(lambda c: orders.roll_back(c, "other", BackScope.ALL, BOB))
+
+
+def test_views_read_both_engines(store: StoreDatabase, tmp_path: Path) -> None:
+    fill(store)
+    controller = rollout(store, name="r1")
+    file = documents.written(tmp_path, ("class: l4", f"class: {CLASS}"))
+    store.run(lambda c: controller.change(c, document=(tmp_path / "rollout.yml").read_text(encoding="utf-8")))
+    moves: list[Action] = [Grant("n01", To.FORWARD, 1, NOW + 60, Prior(True, "sha256:old", "b"))]
+    store.run(lambda c: rollouts.write(c, controller, moves, NOW))
+    answer = RequirementResult("command", 0, Answer.UNKNOWN, NOW, "no data")
+    seen = NodeObservation("n01", NOW, "b2", file.settings.target, Answer.PASSES)
+    reader = RolloutReader("r1")
+    assert reader.read(store).observations.requirements == {}
+    store.run(lambda c: observations.record_answers(c, [answer], "r1", "c/1", controller.epoch))
+    store.run(lambda c: observations.record(c, [seen], "test"))
+    facts = reader.read(store)
+    assert facts.observations.requirements == {("command", 0): answer}
+    assert facts.observations.nodes == {"n01": seen}
+    document = view(facts, NOW)
+    assert document.states == {"granted": 1, "waiting": 7}
+    assert [(item.kind, item.used, item.limit) for item in document.buffers if item.scope == "class"] == [
+        ("planned", 1, 2),
+        ("failed", 0, 2),
+        ("total", 1, 3),
+    ]
+    with store.read() as connection:
+        assert [row["action"] for row in rollout_view.lines(connection, "r1", limit=2)] == ["Grant", "Answer"]
+        assert [row["subject"] for row in rollout_view.lines(connection, "r1", node="n01")] == ["n01"]
+        assert status(connection)["steps"] == [
+            {"rollout": "r1", "direction": "forward", "phase": "granted", "nodes": 1}
+        ]

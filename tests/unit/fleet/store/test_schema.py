@@ -1,0 +1,170 @@
+"""Versions of the schema: what a version was, and the code of one version on the tables of the next."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event, text
+from tests.unit.fleet.store.fleets import ALICE, CLASS, NEW, NOW, OLD, back, fill, leave, rollout
+
+from goldnode.fleet.rollout.model import (
+    ChangePhase,
+    Deny,
+    Direction,
+    DropHold,
+    Finish,
+    Freeze,
+    FreezeScope,
+    Grant,
+    HoldKind,
+    Prior,
+    Proceed,
+    Promote,
+    RolloutPhase,
+    StepPhase,
+    TakeHold,
+    Turn,
+)
+from goldnode.fleet.store import grants, log, orders, rollouts, schema
+from goldnode.fleet.store.database import StoreDatabase, open_store
+from goldnode.fleet.store.errors import StoreError
+from goldnode.fleet.store.orders import Scope
+from goldnode.fleet.store.status import status
+
+HERE = Path(__file__).parent
+FROZEN = HERE / "schema-1.sql"
+STATEMENTS = HERE / "statements-1.sql"
+
+# A next version as a migration would make it: it only adds.
+NEXT = (
+    "ALTER TABLE node ADD COLUMN power_feed VARCHAR(255)",
+    "ALTER TABLE hold ADD COLUMN ticket VARCHAR(255) NOT NULL DEFAULT ''",
+    "ALTER TABLE rollout ADD COLUMN lane VARCHAR(32) NOT NULL DEFAULT 'normal'",
+    "ALTER TABLE log ADD COLUMN host VARCHAR(255)",
+    "CREATE TABLE rung (node VARCHAR(255) PRIMARY KEY, rung INTEGER NOT NULL)",
+    "UPDATE goldnode_schema SET version = version + 1",
+)
+
+
+ACTIONS = (
+    Promote(1, ()),
+    Grant("n03", Direction.FORWARD, 1, NOW + 1, Prior(True, OLD, "b1")),
+    Proceed("n03", StepPhase.APPLYING, NOW + 2),
+    Turn("n03", 2, NOW + 3),
+    Finish("n03", StepPhase.FAILED, 0, "x", None, True),
+    TakeHold("n04", "outside", HoldKind.PERSON, ""),
+    DropHold("n04", "outside"),
+    Deny("sha256:bad", ""),
+    Freeze("f1", FreezeScope.ROLLOUT, "kernel", "", ""),
+    ChangePhase(RolloutPhase.COMPLETED, ""),
+)
+
+
+def use(store: StoreDatabase) -> None:
+    """Use every kind of statement of the store."""
+    fill(store)
+    controller = rollout(store)
+    leave(store, 0, rollout="kernel", digest=OLD, boot_id="b1", wants=NEW)
+    back(store, 0, rollout="kernel", digest=NEW, boot_id="b2")
+    leave(store, 1)
+    back(store, 1)
+    leave(store, 1)
+    store.run(lambda c: grants.overdue(c, NOW + 10**6))
+    store.run(lambda c: grants.release(c, "n01", ALICE))
+    store.run(lambda c: grants.take_hold(c, "n02", "person", "alice", ALICE))
+    store.run(lambda c: grants.drop_hold(c, "n02", "alice", ALICE))
+    store.run(lambda c: orders.freeze(c, Scope(), ALICE))
+    store.run(lambda c: orders.unfreeze(c, Scope(), ALICE))
+    store.run(lambda c: orders.deny(c, CLASS, "bad", ALICE))
+    store.run(lambda c: orders.lift_denial(c, CLASS, "bad", ALICE))
+    store.run(lambda c: controller.claim(c, "w", 1))
+    store.run(lambda c: rollouts.write(c, controller, ACTIONS, NOW))
+    store.run(lambda c: log.seal(c, NOW))
+    with store.read() as connection:
+        log.verify(connection)
+        assert status(connection)["nodes"] == 8
+
+
+def test_code_works_on_the_tables_of_the_next_version(address: str) -> None:
+    store = StoreDatabase(address)
+    with store.write() as connection:
+        for statement in NEXT:
+            connection.execute(text(statement))
+    store.close()
+    store = open_store(address)
+    use(store)
+    store.close()
+
+
+def test_tables_that_exclude_this_code_are_refused(address: str) -> None:
+    store = StoreDatabase(address)
+    with store.write() as connection:
+        connection.execute(text("UPDATE goldnode_schema SET version = 9, oldest = 9"))
+    store.close()
+    with pytest.raises(StoreError, match="Upgrade goldnode on this machine"):
+        open_store(address)
+
+
+def test_tables_of_an_earlier_version_name_the_migration(address: str) -> None:
+    store = StoreDatabase(address)
+    with store.write() as connection:
+        connection.execute(text("UPDATE goldnode_schema SET version = 0"))
+    store.close()
+    with pytest.raises(StoreError, match="goldnode fleet store migrate"):
+        open_store(address)
+
+
+def test_migration_twice_changes_nothing(store: StoreDatabase) -> None:
+    fill(store)
+    assert store.run(schema.migrate) == (schema.VERSION, schema.VERSION)
+    leave(store, 0)
+
+
+def tables_of(path: Path) -> str:
+    """Return the statements of a SQLite store's tables and indexes."""
+    with sqlite3.connect(path) as connection:
+        found = connection.execute(
+            "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND type <> 'trigger' AND name NOT LIKE 'alembic%' ORDER BY name"
+        ).fetchall()
+    return "".join(f"{row[0]};\n" for row in found)
+
+
+def test_version_1_is_what_it_was(migrated: Path) -> None:
+    """A store of version 1 exists at sites: its tables never change, a new version adds to them."""
+    if schema.VERSION == 1:
+        assert tables_of(migrated) == FROZEN.read_text(encoding="utf-8")
+
+
+def test_statements_of_version_1_run_on_these_tables(migrated: Path) -> None:
+    """Services of version 1 go on while the tables are migrated."""
+    with sqlite3.connect(migrated) as connection:
+        for statement in STATEMENTS.read_text(encoding="utf-8").split(";\n"):
+            if statement.strip():
+                connection.execute(f"EXPLAIN {statement}", [None] * statement.count("?"))
+
+
+def record(directory: Path) -> None:
+    """Write both files, for a new version: `python -m tests.unit.fleet.store.test_schema DIRECTORY`."""
+    path = directory / "fleet.db"
+    store = StoreDatabase(str(path))
+    store.run(schema.migrate)
+    found: set[str] = set()
+    event.listen(
+        store.engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_more: found.add(" ".join(statement.split())),
+    )
+    use(store)
+    store.close()
+    FROZEN.write_text(tables_of(path), encoding="utf-8")
+    kept = sorted(one for one in found if one.split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE"))
+    STATEMENTS.write_text("".join(f"{one};\n" for one in kept), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as place:
+        record(Path(place))

@@ -1,0 +1,254 @@
+"""Derived images on a small base: identity, content, settings, locks, and what a second run does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tests.unit.images.image_rows import TOOLS, FakeEngine, World, fake_root
+
+from goldnode.core.errors import ImageError
+from goldnode.images import build
+from goldnode.images.build import Builder
+from goldnode.images.declaration import load_declaration
+from goldnode.images.derived import DerivedBuilder, twice
+from goldnode.images.deriving import DeriveOptions, PreparedImage, prepare
+from goldnode.images.locked_packages import derived_builds, locks_of
+from goldnode.lock.locked_files import LockedWheel
+from goldnode.oci.identity import BASE_DIGEST, BASE_NAME, identity
+from goldnode.oci.layout import Descriptor, OciImage
+
+BASE = "cuda-12.4.1-base-debian12"
+DERIVE = """\
+derive: 1
+name: recsys/trainer
+version: "2.1"
+base: cuda-12.4.1-base-debian12
+requirements: requirements.txt
+files: {/app: src}
+user: "10001:10001"
+entrypoint: [python3, /app/main.py]
+env: {PATH: "/app/bin:${PATH}"}
+labels: {team: recsys}
+"""
+
+
+@dataclass
+class Team:
+    """A world with a team's directory, and the wheels that pip would find."""
+
+    world: World
+    place: Path
+    wheels: list[LockedWheel]
+    asked: list[tuple[str, ...]]
+
+    def prepare(self, **how: object) -> PreparedImage:
+        options = replace(DeriveOptions(today=dt.date(2026, 11, 24)), **how)  # type: ignore[arg-type]
+        return prepare(load_declaration(self.place), self.world.store, options, lambda _: "")
+
+    def derive(self, **how: object) -> tuple[PreparedImage, OciImage]:
+        ready = self.prepare(**how)
+        DerivedBuilder(self.world.store).build(ready.recipe)
+        return ready, self.world.store.layout.image(ready.recipe.ref)
+
+    def build_base(self) -> str:
+        rows = [row for row in self.world.rows() if row[0].name in ("cpu-1-base-debian12", BASE)]
+        wanted = build.recipes(rows, TOOLS, b"runner")
+        Builder(self.world.store, FakeEngine(), 3).build(wanted)
+        return next(item.ref for item in wanted if item.image.name == BASE)
+
+
+@pytest.fixture
+def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
+    fake_root(monkeypatch)
+    world, place = World(tmp_path), tmp_path / "team"
+    monkeypatch.setenv("GOLDNODE_MATRIX", str(tmp_path / "matrix.yml"))
+    (place / "src/bin").mkdir(parents=True)
+    (place / "derive.yml").write_text(DERIVE)
+    (place / "requirements.txt").write_text("tool\n")
+    (place / "src/main.py").write_text("print('hello')\n")
+    (place / "src/bin/run").write_text("#!/bin/sh\n")
+    (place / "src/bin/run").chmod(0o755)
+    (place / "src/link").symlink_to("main.py")
+    (place / "src/__pycache__").mkdir()
+    (place / "src/__pycache__/main.pyc").write_text("x")
+    found = Team(world, place, [world.wheel("tool", "1.0")], [])
+
+    def closure(
+        self: object, row: object, there: object, keep: Sequence[LockedWheel] = ()
+    ) -> list[LockedWheel]:
+        found.asked.append(row.wheels)  # type: ignore[attr-defined]
+        return list(found.wheels)
+
+    monkeypatch.setattr("goldnode.images.deriving.Resolver.closure", closure)
+    found.build_base()
+    return found
+
+
+def test_derived_image_has_its_own_identity_and_names_its_base(team: Team) -> None:
+    ready, image = team.derive()
+    own, base = identity(image.config), ready.recipe.base
+    assert (own.kind, own.name, own.backend, own.runtime) == ("derived", "recsys/trainer", "cuda", "12.4.1")
+    assert own.ref == ready.recipe.ref == f"recsys/trainer:2.1-cuda12.4-debian12-{own.build_id}"
+    assert (image.labels[BASE_NAME], image.labels[BASE_DIGEST]) == (base.identity.ref, base.image.digest)
+    assert image.labels["team"] == "recsys"
+    assert image.labels["io.goldnode.redistribution"] == "private"
+    inside = json.loads(image.read("usr/lib/goldnode/image.json") or b"")
+    assert (inside["name"], inside["base"]["digest"]) == ("recsys/trainer", base.image.digest)
+    assert image.layers[: len(base.image.layers)] == base.image.layers
+
+
+def test_derived_image_has_wheels_files_and_settings(team: Team) -> None:
+    _, image = team.derive()
+    assert image.read("usr/local/lib/python3.11/dist-packages/nvidia/tool/lib/libtool.so.1") == b"tool 1.0"
+    assert image.read("app/link") == b"print('hello')\n"
+    assert image.members["app/bin/run"].info.mode == 0o755
+    assert image.members["app/main.py"].info.mode == 0o644
+    assert not any("__pycache__" in path for path in image.members)
+    settings = image.config["config"]
+    assert settings["User"] == "10001:10001"
+    assert settings["Entrypoint"] == ["python3", "/app/main.py"]
+    assert "Cmd" not in settings
+    assert image.environment["PATH"].startswith("/app/bin:/usr/local/nvidia/bin:")
+    assert image.environment["CUDA_VERSION"] == "12.4.1"
+
+
+def test_second_run_without_a_change_has_nothing_to_do(team: Team) -> None:
+    _, image = team.derive()
+    text = (team.place / "derive.lock.yml").read_text()
+    again = team.prepare(today=dt.date(2027, 1, 1))
+    assert not again.locked
+    assert (team.place / "derive.lock.yml").read_text() == text
+    built = DerivedBuilder(team.world.store).built(again.recipe)
+    assert built is not None
+    assert built.digest == image.digest
+    assert len(team.asked) == 1
+
+
+def test_two_builds_have_one_digest(team: Team, tmp_path: Path) -> None:
+    ready, _ = team.derive()
+    assert twice(team.world.store, ready.recipe, tmp_path / "twice") == []
+
+
+def test_changed_file_is_another_build(team: Team) -> None:
+    first, _ = team.derive()
+    (team.place / "src/main.py").write_text("print('hi')\n")
+    assert team.prepare().recipe.build_id != first.recipe.build_id
+
+
+def test_moved_base_is_followed_and_the_difference_is_reported(team: Team) -> None:
+    first, _ = team.derive()
+    team.world.wheels[BASE]["nvidia_cuda_runtime_cu12"] = "12.4.128"
+    moved = team.build_base()
+    (team.place / "derive.yml").write_text(DERIVE.replace(f"base: {BASE}", f"base: {moved}"))
+    second = team.prepare()
+    assert second.recipe.base.identity.ref == moved
+    note = next(note for note in second.notes if "the base moved" in note)
+    assert first.recipe.base.identity.ref in note
+    assert "12.4.127 -> 12.4.128" in note
+
+
+def test_channel_is_followed_and_a_locked_run_does_not_follow_it(team: Team) -> None:
+    layout, channel = team.world.store.layout, "cuda:12.4-base-debian12"
+    (team.place / "derive.yml").write_text(DERIVE.replace(f"base: {BASE}", f"base: {channel}"))
+    before = next(ref for ref in layout.refs() if ref.startswith("cuda:12.4.1-base"))
+    layout.name_as(channel, layout.refs()[before].digest)
+    first, _ = team.derive()
+    team.world.wheels[BASE]["nvidia_cuda_runtime_cu12"] = "12.4.128"
+    after = team.build_base()
+    layout.name_as(channel, layout.refs()[after].digest)
+    locked = team.prepare(locked=True)
+    assert locked.recipe.digest == first.recipe.digest
+    followed = team.prepare(offline=True)
+    assert followed.recipe.base.identity.ref == after
+    assert followed.locked
+    assert len(team.asked) == 1  # the same wheels fit: pip is not asked again
+
+
+def test_stale_lock_is_refused_by_a_locked_run(team: Team) -> None:
+    team.derive()
+    (team.place / "requirements.txt").write_text("tool\nother\n")
+    with pytest.raises(ImageError, match="lock is stale"):
+        team.prepare(locked=True)
+
+
+@pytest.mark.parametrize(
+    ("hashes", "message"),
+    [("a" * 64, "none of those in the requirements"), ("", "no hash of it")],
+)
+def test_wheel_without_the_hash_of_the_requirements_is_refused(team: Team, hashes: str, message: str) -> None:
+    name = "tool" if hashes else "another"
+    (team.place / "requirements.txt").write_text(f"{name}==1.0 --hash=sha256:{hashes or 'b' * 64}\n")
+    with pytest.raises(ImageError, match=message):
+        team.prepare()
+
+
+def test_child_of_a_base_is_refused_as_a_base(team: Team) -> None:
+    layout = team.world.store.layout
+    image = layout.image(team.build_base())
+    config = {
+        **image.config,
+        "history": [*image.config["history"], {"created_by": "RUN x", "empty_layer": True}],
+    }
+    blob = layout.put(json.dumps(config).encode(), image.manifest["config"]["mediaType"])
+    manifest = {**image.manifest, "config": blob.document()}
+    child = layout.put(json.dumps(manifest).encode(), image.manifest["mediaType"])
+    layout.set_ref("team/child:1", Descriptor(child.media_type, child.digest, child.size))
+    (team.place / "derive.yml").write_text(DERIVE.replace(f"base: {BASE}", "base: team/child:1"))
+    with pytest.raises(ImageError, match="a child of cuda:"):
+        team.prepare()
+
+
+def test_derived_image_can_be_a_base(team: Team) -> None:
+    ready, _ = team.derive()
+    text = DERIVE.replace("recsys/trainer", "recsys/job").replace(
+        f"base: {BASE}", f"base: {ready.recipe.ref}"
+    )
+    (team.place / "derive.yml").write_text(text.replace("requirements: requirements.txt\n", ""))
+    (team.place / "derive.lock.yml").unlink()
+    second, image = team.derive()
+    assert identity(image.config).base_name == ready.recipe.ref
+    assert second.recipe.base.wheels["tool"] == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("/app: src", "/app: ../outside", "outside of"),
+        ("/app: src", "/app: absent", "does not exist"),
+        ("/app: src", "/etc: src/main.py", "is a directory in the base"),
+        ('"10001:10001"', "nobodyhere", 'no user "nobodyhere"'),
+    ],
+)
+def test_faults_that_only_the_base_shows(team: Team, right: str, wrong: str, message: str) -> None:
+    (team.place / "derive.yml").write_text(DERIVE.replace(right, wrong))
+    with pytest.raises(ImageError, match=message):
+        team.prepare()
+
+
+def test_directories_of_the_base_are_not_in_the_layer_of_files(team: Team) -> None:
+    (team.place / "derive.yml").write_text(DERIVE.replace("/app: src", "/etc/team/conf: src/main.py"))
+    _, image = team.derive()
+    with image.layer(len(image.layers) - 2) as tar:
+        assert [info.name for info in tar] == ["etc/team", "etc/team/conf"]
+
+
+def test_locks_of_a_derived_build_are_found_by_name_and_digest(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, _ = team.derive()
+    own = {row.name: lock for row, lock in team.world.rows()}
+    monkeypatch.setattr("goldnode.images.locked_packages.find_lock", lambda row: own[row.name])
+    chain = locks_of(team.world.store, "recsys/trainer", ready.recipe.lock.digest)
+    assert [lock.image for lock in chain] == ["cpu-1-base-debian12", BASE, "recsys/trainer"]
+    (team.place / "src/main.py").write_text("print('hi')\n")
+    second, _ = team.derive()
+    records = team.world.store.records
+    os.utime(records / f"{ready.recipe.build_id}.json", (1, 1))  # as if it had been built long before
+    found = [image.ref(built.build_id) for image, built, _ in derived_builds(team.world.store)]
+    assert found == [ready.recipe.ref, second.recipe.ref]
