@@ -27,6 +27,7 @@ EXTRAS = {
     ),
     "fleet": ("alembic", "cryptography", "securesystemslib", "sqlalchemy", "starlette", "uvicorn"),
     "postgresql": ("psycopg",),
+    "report": ("duckdb", "pyarrow"),
     "updates": ("cryptography", "securesystemslib", "tuf"),
     "test": ("docker", "pytest", "testinfra"),
 }
