@@ -90,7 +90,7 @@ def observe(node: str, at: float, found: NodeReading, accepted: Collection[int] 
         Answer.PASSES if code in accepted else Answer.UNKNOWN if code == current.UNKNOWN else Answer.FAILS
     )
     software, hardware = causes(found.verdict) if answer is Answer.FAILS else ([], [])
-    return NodeObservation(node, at, found.boot_id, found.digest, answer, software, hardware)
+    return NodeObservation(node, at, found.boot_id, found.digest, answer, tuple(software), tuple(hardware))
 
 
 def _in_force(files: Mapping[str, str]) -> Mapping[str, Any]:
