@@ -17,7 +17,7 @@ from goldnode.images.smoke.runner.libraries import COMPONENTS
 from goldnode.images.smoke.runner.nccl import FLOAT, SUM, check
 
 from .gpu import Devices
-from .records import Fact, Metric, JobResult, failed, metric, not_run, passed
+from .records import Fact, JobResult, Metric, failed, metric, not_run, passed
 
 MIB = 1 << 20
 

@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, Optional, Set, Tuple
 from goldnode.images.smoke.runner import cpu, image, linear
 
 from . import machine
-from .records import Fact, Metric, JobResult, failed, metric, not_run, passed
+from .records import Fact, JobResult, Metric, failed, metric, not_run, passed
 
 MIB = 1 << 20
 

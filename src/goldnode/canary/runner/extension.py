@@ -15,7 +15,7 @@ from goldnode.images.smoke.runner import libraries, native
 from goldnode.images.smoke.runner.cuda import SOURCE as CUDA_SOURCE
 
 from .gpu import Devices
-from .records import Fact, Metric, JobResult, failed, metric, not_run, passed
+from .records import Fact, JobResult, Metric, failed, metric, not_run, passed
 
 COUNT = 1 << 20
 C_SOURCE = """\

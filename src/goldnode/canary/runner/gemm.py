@@ -11,7 +11,7 @@ from goldnode.images.smoke.runner import libraries, linear, native
 from goldnode.images.smoke.runner.device import Gpu, fitting
 
 from .gpu import Devices
-from .records import NOT_RUN, Fact, Metric, JobResult, JobEnded, failed, metric, not_run, passed
+from .records import NOT_RUN, Fact, JobEnded, JobResult, Metric, failed, metric, not_run, passed
 
 
 class Precision(NamedTuple):

@@ -13,7 +13,7 @@ from goldnode.images.smoke.runner.device import Gpu
 from . import machine
 from .gpu import Devices, integers
 from .kernels import BLOCK_BYTES
-from .records import Fact, Metric, JobResult, failed, metric, passed
+from .records import Fact, JobResult, Metric, failed, metric, passed
 
 MIB = 1 << 20
 Work = Callable[[], None]

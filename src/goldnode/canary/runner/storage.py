@@ -13,7 +13,7 @@ import time
 from typing import Dict, Iterator, List, Sequence, Tuple
 
 from . import machine
-from .records import Fact, Metric, JobResult, failed, metric, passed
+from .records import Fact, JobResult, Metric, failed, metric, passed
 
 MIB = 1 << 20
 BLOCK = 4096

@@ -6,7 +6,7 @@ import importlib
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from .records import Fact, Metric, JobResult, failed, metric, not_run, passed
+from .records import Fact, JobResult, Metric, failed, metric, not_run, passed
 from .sampling import Watch
 
 

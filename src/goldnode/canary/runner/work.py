@@ -9,7 +9,7 @@ import sys
 
 from goldnode.images.smoke.runner.report import Failed, NotRun
 
-from .records import COULD_NOT_CHECK, FAILED, NOT_RUN, Json, JobEnded
+from .records import COULD_NOT_CHECK, FAILED, NOT_RUN, JobEnded, Json
 
 
 def main() -> None:
