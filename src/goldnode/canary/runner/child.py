@@ -28,6 +28,7 @@ class Starter:
     def __init__(self, place: str) -> None:
         self.place = place
         self.stopped = ""  # why the jobs are ended; empty while they may go on
+        self.stopped_at = 0.0
         self._running: Optional[subprocess.Popen[bytes]] = None
         self._lock = threading.RLock()  # a signal handler may call `stop` within `run`
         self._stuck: List[int] = []
@@ -35,7 +36,8 @@ class Starter:
     def stop(self, why: str) -> None:
         """End the suite: kill the running job with its processes. Safe in a signal handler and in another thread."""
         with self._lock:
-            self.stopped = self.stopped or why
+            if not self.stopped:
+                self.stopped, self.stopped_at = why, time.monotonic()
             if self._running is not None and self._running.poll() is None:
                 _kill(self._running)
 

@@ -25,7 +25,10 @@ class Job(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a launcher asks for. `values` are the fields of the document that only the launcher knows."""
+    """What a launcher asks for. `values` are the fields of the document that only the launcher knows.
+
+    `watch`: end the jobs when other work arrives on the node. Where a scheduler has given the node, it ends them itself.
+    """
 
     tier: str
     names: Tuple[str, ...]
@@ -33,6 +36,7 @@ class Request(NamedTuple):
     limits: Dict[str, float]
     site: Tuple[Json, ...]
     values: Json
+    watch: bool
 
 
 def table() -> List[Json]:
@@ -52,6 +56,7 @@ def request(data: Any) -> Request:
         dict(data.get("limits") or {}),
         tuple(data.get("site_jobs") or ()),
         dict(data.get("values") or {}),
+        bool(data.get("watch", True)),
     )
 
 

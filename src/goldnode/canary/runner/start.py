@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,10 +17,12 @@ from typing import Any, List, NoReturn, Optional
 from goldnode.images.smoke.runner import image
 
 from . import machine, plan, site_job
+from .arrivals import PERIOD, Arrivals
 from .child import Starter
-from .records import COULD_NOT_CHECK, FAILED, NOT_COUNTED, SCHEMA, Json
+from .records import COULD_NOT_CHECK, FAILED, NOT_COUNTED, PASSED, SCHEMA, Json
 
 OK, BAD, UNKNOWN = 0, 2, 3
+NOTICED = 10.0  # seconds after which other work has been noticed
 ABOUT = (
     "Run the canary jobs on this node: does it compute what it has to, and how fast? The result is one document (goldnode.canary/1) on "
     "standard output. Use it on a node without other work, which would slow the jobs down."
@@ -53,15 +56,25 @@ def parser() -> Parser:
         action="store_true",
         help="end the jobs when standard input is closed: the launcher is gone",
     )
+    add("--remove", metavar="DIRECTORY", help="remove this directory at the end: a launcher made it")
     add("--list", action="store_true", help="print the jobs of this tier and their limits, run none")
     return found
 
 
 def main(place: str, digest: str, arguments: Optional[List[str]] = None) -> int:
-    """Run the jobs and return the exit code. `place` is the entry that jobs add to sys.path, `digest` that of this program."""
-    options = parser().parse_args(arguments)
-    starter = Starter(place)
+    """Run the jobs and return the exit code.
 
+    `place` is the entry that jobs add to sys.path, `digest` that of this program.
+    """
+    options = parser().parse_args(arguments)
+    try:
+        return _main(options, Starter(place), digest)
+    finally:
+        if options.remove:
+            shutil.rmtree(options.remove, ignore_errors=True)
+
+
+def _main(options: argparse.Namespace, starter: Starter, digest: str) -> int:
     def stop(number: int, _: Any) -> None:
         starter.stop(f"ended by {signal.Signals(number).name}: other work has arrived, or a person ended it")
 
@@ -76,6 +89,8 @@ def main(place: str, digest: str, arguments: Optional[List[str]] = None) -> int:
         if options.list:
             print("\n".join(f"{job.name:20} {job.limit:g} s" for job in jobs))
             return OK
+        if wanted.watch:
+            _watch(starter)
         document = run(starter, wanted, tier, jobs, digest)
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
         if options.out:
@@ -90,6 +105,22 @@ def main(place: str, digest: str, arguments: Optional[List[str]] = None) -> int:
         traceback.print_exc()
         return UNKNOWN
     return exit_code(document)
+
+
+def _watch(starter: Starter) -> None:
+    """End the jobs when other work is on the node, now or later."""
+    arrivals = Arrivals(own_job=os.environ.get("SLURM_JOB_ID", ""))
+
+    def look() -> None:
+        while not starter.stopped:
+            found = arrivals.work()
+            if found:
+                starter.stop(f"the node is not idle: {found}")
+            time.sleep(PERIOD)
+
+    if found := arrivals.work():
+        starter.stop(f"the node is not idle: {found}")
+    threading.Thread(target=look, daemon=True).start()
 
 
 def _until_eof(starter: Starter) -> None:
@@ -123,6 +154,7 @@ def run(starter: Starter, wanted: plan.Request, tier: str, jobs: List[plan.Job],
     """Run the jobs and return the document."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     done: List[Json] = []
+    ends: List[float] = []
     platform, simulated = "", False
     for job in jobs:
         print(f"goldnode-canary: {job.name}", file=sys.stderr, flush=True)
@@ -130,7 +162,11 @@ def run(starter: Starter, wanted: plan.Request, tier: str, jobs: List[plan.Job],
         found = one(starter, job)
         simulated = simulated or bool(found.pop("simulated", False))
         platform = platform or str(found["facts"].get("platform", ""))
-        done.append({"name": job.name, "seconds": round(time.monotonic() - begun, 3), **found})
+        ended = time.monotonic()
+        ends.append(ended)
+        done.append({"name": job.name, "seconds": round(ended - begun, 3), **found})
+    if starter.stopped:
+        _disturbed(starter, done, ends)
     if not platform:
         platform = _platform(starter, tier)
     for job, row in zip(jobs, done):
@@ -147,6 +183,13 @@ def run(starter: Starter, wanted: plan.Request, tier: str, jobs: List[plan.Job],
         "schema": SCHEMA, "simulated": simulated, "platform": platform, "runner": digest, "started": started,
         "boot_id": machine.boot_id(), "jobs": done, **values,
     }  # fmt: skip
+
+
+def _disturbed(starter: Starter, done: List[Json], ends: List[float]) -> None:
+    """Mark jobs that passed shortly before other work was noticed: it may have slowed them down."""
+    for row, ended in zip(done, ends):
+        if row["state"] == PASSED and ended > starter.stopped_at - NOTICED:
+            row.update(state=NOT_COUNTED, why=starter.stopped, metrics=[])
 
 
 def one(starter: Starter, job: plan.Job) -> Json:
