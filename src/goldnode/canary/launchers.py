@@ -57,7 +57,7 @@ def container(request: Json, node: str, options: ContainerOptions) -> CanaryRun:
     # exec: an extension that was compiled is loaded from there. shm: PyTorch's and NCCL's shared memory.
     words += [
         "--tmpfs",
-        "/tmp:rw,exec,mode=1777",
+        "/tmp:rw,exec,mode=1777",  # noqa: S108
         "--shm-size",
         "1g",
         "--env",
