@@ -46,6 +46,10 @@ _SECTIONS = {
     },
     "Operate nodes": {
         "apply": ("apply", "Apply a node class to this machine, without an inventory and without SSH."),
+        "canary": (
+            "canary",
+            "Run representative jobs on nodes: do they compute what they have to, and how fast?",
+        ),
         "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),
         "fleet": ("fleet", "Run the lock service, freeze and release nodes, and maintain the store."),
         "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),
@@ -89,7 +93,7 @@ class _Commands(LazyGroup):
 
 
 # Commands that may take longer than a few seconds: they show progress.
-_LONG = {"adopt", "disks", "images", "lock", "mirror", "modules", "plan"}
+_LONG = {"adopt", "canary", "disks", "images", "lock", "mirror", "modules", "plan"}
 _LABEL = 70  # characters
 INTERRUPTED = 130  # exit status, as of a shell: 128 + SIGINT
 _GIVEN = "goldnode.given"  # key of click's Context.meta: the words of the command line

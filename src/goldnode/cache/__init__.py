@@ -1,0 +1,3 @@
+"""Keys and directories of engine and compilation caches."""
+
+from __future__ import annotations
