@@ -16,7 +16,7 @@ _SECTIONS = {
     "Verdicts": {
         "check": (
             "floors_check",
-            "Check canary results: is a node slow, or did a change cost speed?",
+            "Check canary results against a baseline, or against results before a change.",
         ),
     },
 }

@@ -45,7 +45,7 @@ class ChangeOptions:
         "--baseline",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Baseline of `goldnode floors learn`: is a node slower than its floor?",
+        help="Baseline that `goldnode floors learn` wrote, to find slow nodes.",
     ),
     TRUST,
     click.option("--node", "nodes", multiple=True, metavar="NODE", help="Judge this node only. Repeatable."),
@@ -58,7 +58,7 @@ class ChangeOptions:
         multiple=True,
         type=click.Path(exists=True, path_type=Path),
         metavar="PATH",
-        help="Results of the same nodes before a change: did the change cost speed? Repeatable.",
+        help="Results of the same nodes before a change, to find its cost. Repeatable.",
     ),
     click.option(
         "--control",
@@ -87,7 +87,7 @@ class ChangeOptions:
 def check(
     results: tuple[Path, ...], slow: SlowOptions, change: ChangeOptions, metrics: tuple[str, ...], form: str
 ) -> None:
-    """Check canary results: is a node slow, or did a change cost speed?
+    """Check canary results against a baseline, or against results before a change.
 
     With --baseline, a device is slow if the upper 99 % bound of its median is below the floor. With --before, a
     change fails if its loss is significant and the margin is not excluded, and passes if the margin is excluded:
@@ -126,13 +126,17 @@ def _change(results: tuple[Path, ...], options: ChangeOptions, metrics: tuple[st
     from goldnode.floors import change
     from goldnode.floors import results as canary
 
-    arms = change.arms_of(canary.read(options.before), canary.read(results), options.control)
+    margin = percent(options.margin)
+    before, after = canary.read(options.before), canary.read(results)
+    arms = change.arms_of(before, after, options.control)
+    wanted = tuple(change.metric_of(one) for one in metrics)
+    canary.check_metrics([one.name for one in wanted], [*before, *after])
     repeat = ["goldnode", "floors", "check", *map(str, results)]
     for name, values in (("--before", options.before), ("--control", options.control)):
         repeat += [word for value in values for word in (name, str(value))]
     question = change.ChangeQuestion(
-        tuple(change.metric_of(one) for one in metrics),
-        percent(options.margin),
+        wanted,
+        margin,
         repeat=(*repeat, "--margin", options.margin),
     )
     return change.judge(arms, question)

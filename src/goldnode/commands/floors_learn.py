@@ -80,7 +80,7 @@ def learn(results: tuple[Path, ...], out: Path, key: Path | None, how: LearnOpti
         key = site.resolve(site.fleet.signing_key)
     found = learn.learn(canary.read(results), _settings(how))
     baseline.write(found, out, key)
-    written = baseline.Baseline(found, out, None)
+    written = baseline.FloorBaseline(found, out, None)
     signed = "signed" if key is not None else "not signed: name a key with --key"
     emit(
         form,

@@ -7,7 +7,7 @@ from typing import Any
 
 from goldnode.commands.output import table
 from goldnode.documents.floors import FloorsDocument, FloorsMetric
-from goldnode.floors.baseline import Baseline
+from goldnode.floors.baseline import FloorBaseline
 from goldnode.floors.dead_board import dead_board_floors
 from goldnode.floors.results import UncountedRow, short
 from goldnode.floors.slow import key_of
@@ -17,7 +17,7 @@ _SHOWN = 20  # rows of what was left out
 DEAD_BOARD = "dead board only"
 
 
-def data(found: Baseline) -> dict[str, Any]:
+def data(found: FloorBaseline) -> dict[str, Any]:
     """Return a baseline for a JSON document."""
     return {
         "file": str(found.file),
@@ -27,7 +27,7 @@ def data(found: Baseline) -> dict[str, Any]:
     }
 
 
-def baseline_text(found: Baseline) -> str:
+def baseline_text(found: FloorBaseline) -> str:
     """Return a baseline as text."""
     document = found.document
     parts = [_head(found), table([_HEADING, *(row for one in document.metrics for row in _rows(one))])]
@@ -62,7 +62,7 @@ def _rows(metric: FloorsMetric) -> Iterable[tuple[str, ...]]:
         )
 
 
-def _head(found: Baseline) -> str:
+def _head(found: FloorBaseline) -> str:
     document = found.document
     kind = "simulated baseline" if document.simulated else "baseline"
     scope = (

@@ -20,7 +20,7 @@ SCHEMA = "goldnode.floors/1"
 
 
 @dataclass(frozen=True)
-class Baseline:
+class FloorBaseline:
     """A baseline that was read. `keyid` is that of the key that signed it; None: not verified."""
 
     document: FloorsDocument
@@ -72,7 +72,7 @@ def _signed(path: Path, data: bytes, key: Path | None) -> bool:
     return path.read_bytes() == data == opened.payload and opened.payload_type == PAYLOAD_TYPE
 
 
-def read(path: Path, keys: Sequence[Path] = ()) -> Baseline:
+def read(path: Path, keys: Sequence[Path] = ()) -> FloorBaseline:
     """Read a baseline; with `keys`, files of public keys, one of them must have signed it. Raises GoldnodeError."""
     data = _bytes(path, "write it with `goldnode floors learn`, or correct its name")
     keyid = _verified(path, data, keys) if keys else None
@@ -100,7 +100,7 @@ def read(path: Path, keys: Sequence[Path] = ()) -> Baseline:
         raise FloorsError(
             f"{where}: {first['msg']}", file=path, remedy="write it again with `goldnode floors learn`"
         ) from problem
-    return Baseline(document, path, keyid)
+    return FloorBaseline(document, path, keyid)
 
 
 def _bytes(path: Path, remedy: str) -> bytes:

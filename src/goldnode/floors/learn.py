@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from goldnode.core.errors import nearest
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.floors import FloorsDocument, FloorsLeftOut, FloorsMetric, FloorsStatistic, Quantile
 from goldnode.floors.bounds import (
@@ -30,6 +29,7 @@ from goldnode.floors.results import (
     MetricRow,
     ResultIdentity,
     UncountedRow,
+    check_names,
     identity,
     other_clock,
     rows,
@@ -46,7 +46,7 @@ _RESULTS = 5  # results of one device that give its spread between runs of the s
 _NORMAL = 2.3263  # standard deviations at 99 %
 _ONE_MODE = 0.9  # share of the nodes on which a device is in one mode, so that its place explains it
 _SHOWN = 4  # names in a message
-# Quantile -> share of the values below it, where more is better: p99 is on the bad side.
+# Quantile -> share of the values below it, where more is better: p99 is on the bad one.
 SHARES: Mapping[Quantile, float] = {"p50": 0.5, "p95": 0.05, "p99": 0.01}
 _Place = tuple[str, str | None]  # node and device
 
@@ -301,8 +301,8 @@ def _one_mode(population: _Population) -> list[_Population]:
     share: dict[str | None, list[bool]] = {}
     for one in population.devices:
         share.setdefault(one.place[1], []).append(one.place in low)
-    sides = {device: np.mean(inside) for device, inside in share.items()}
-    explained = all(max(side, 1 - side) >= _ONE_MODE for side in sides.values()) and len(sides) > 1
+    low_shares = {device: np.mean(inside) for device, inside in share.items()}
+    explained = all(max(one, 1 - one) >= _ONE_MODE for one in low_shares.values()) and len(low_shares) > 1
     enough = min(len(inside) for inside in share.values()) >= CLASS_DEVICES
     if not explained or not enough:
         raise _two_modes(population, found)
@@ -335,15 +335,15 @@ def _modes(population: _Population) -> tuple[tuple[int, ...], tuple[int, ...]] |
 
 def _two_modes(population: _Population, found: tuple[tuple[int, ...], tuple[int, ...]]) -> FloorsError:
     parts = [[population.devices[place] for place in places] for places in found]
-    said = []
+    texts = []
     for part in parts:
         middle = float(np.median([float(np.median(one.values)) for one in part]))
         names = sorted({one.place[0] for one in part})
         some = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-        said.append(f"{population.shown(middle)} on {len(part)} devices of {len(names)} nodes ({some})")
+        texts.append(f"{population.shown(middle)} on {len(part)} devices of {len(names)} nodes ({some})")
     differs = _what_differs(*parts)
     return FloorsError(
-        f"{population.key} has two modes, and no floor fits both: {said[0]}, and {said[1]}{differs}",
+        f"{population.key} has two modes, and no floor fits both: {texts[0]}, and {texts[1]}{differs}",
         remedy="find what differs between them (firmware, settings, cooling), make them equal or two classes, "
         "and measure again",
     )
@@ -461,13 +461,8 @@ def _range(found: Iterable[tuple[float, float] | None]) -> list[float] | None:
 
 
 def _check_margins(settings: LearnSettings, devices: Mapping[MetricKey, object]) -> None:
-    known = [str(key) for key in devices]
-    for name in settings.margins:
-        if known and name not in known:
-            raise FloorsError(
-                f'there is no metric "{name}"',
-                remedy=nearest(name, known) or f"use one of {', '.join(known)}",
-            )
+    if devices:
+        check_names("metric", settings.margins, {str(key) for key in devices})
 
 
 def _named(row: UncountedRow) -> str:

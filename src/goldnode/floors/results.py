@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from goldnode.core.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.documents.canary import CanaryDocument, CanaryJob, CanaryMetric
 from goldnode.floors.bounds import Values, oriented
 
 # Highest clocks that differ by more are of two settings. Our choice, not verified on hardware.
 CLOCK_TOLERANCE = 0.03
+_SHOWN = 12  # names in a message
 _LARGEST = 64 << 20  # bytes of a document that is read
 
 
@@ -223,6 +224,27 @@ def _problem(row: MetricRow) -> str | None:
     if throttled:
         return f"the device was slowed from outside: {', '.join(sorted(throttled))}"
     return None
+
+
+def check_metrics(given: Iterable[str], documents: Iterable[CanaryDocument]) -> None:
+    """Raise FloorsError for a name that no result has as a metric."""
+    known = {
+        str(MetricKey(metric.name, metric.phase))
+        for document in documents
+        for job in document.jobs
+        for metric in job.metrics
+    }
+    check_names("metric", given, known)
+
+
+def check_names(what: str, given: Iterable[str], known: set[str]) -> None:
+    """Raise FloorsError for a name that is not known, with the nearest one."""
+    for name in given:
+        if name not in known:
+            some = ", ".join(sorted(known)[:_SHOWN]) or "those that were measured"
+            raise FloorsError(
+                f'there is no {what} "{name}"', remedy=nearest(name, known) or f"use one of {some}"
+            )
 
 
 def other_clock(row: MetricRow, low: float, high: float) -> str | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.floors import FloorsMetric, FloorsStatistic
-from goldnode.floors.baseline import Baseline
+from goldnode.floors.baseline import FloorBaseline
 from goldnode.floors.bounds import Values, oriented, quantile, runs_needed, upper_bound
 from goldnode.floors.learn import RUNS, SHARES, rounded
 from goldnode.floors.results import (
@@ -21,6 +21,7 @@ from goldnode.floors.results import (
     MetricRow,
     ResultIdentity,
     UncountedRow,
+    check_names,
     identity,
     other_clock,
     rows,
@@ -39,8 +40,15 @@ class SlowQuestion:
     paths: tuple[str, ...] = ()
 
 
-def judge(documents: Sequence[CanaryDocument], baseline: Baseline, question: SlowQuestion) -> SpeedReport:
-    """Return a verdict for each metric of the baseline on each device that was measured."""
+def judge(
+    documents: Sequence[CanaryDocument], baseline: FloorBaseline, question: SlowQuestion
+) -> SpeedReport:
+    """Return a verdict for each metric of the baseline on each device that was measured.
+
+    Raises FloorsError for a metric that the baseline does not have, and for a node without a result.
+    """
+    check_names("metric", question.metrics, {str(key_of(one)) for one in baseline.document.metrics})
+    check_names("result of node", question.nodes, {one.node for one in documents})
     own = baseline_identity(baseline)
     chosen = [one for one in documents if not question.nodes or one.node in question.nodes]
     uncounted = [
@@ -69,11 +77,11 @@ def judge(documents: Sequence[CanaryDocument], baseline: Baseline, question: Slo
             for node in missing
             if metric.node in (None, node)
         ]
-    verdicts += _strangers(nodes, baseline, question)
+    verdicts += _others(nodes, baseline, question)
     return SpeedReport(tuple(verdicts), tuple(uncounted))
 
 
-def baseline_identity(baseline: Baseline) -> ResultIdentity:
+def baseline_identity(baseline: FloorBaseline) -> ResultIdentity:
     """Return the circumstances that a result must share with a baseline."""
     found = baseline.document
     return ResultIdentity(found.class_, found.class_digest, found.platform, found.runner, found.simulated)
@@ -84,7 +92,7 @@ def key_of(metric: FloorsMetric) -> MetricKey:
     return MetricKey(metric.name, metric.phase)
 
 
-def _wanted(baseline: Baseline, question: SlowQuestion) -> list[FloorsMetric]:
+def _wanted(baseline: FloorBaseline, question: SlowQuestion) -> list[FloorsMetric]:
     return [
         metric
         for metric in baseline.document.metrics
@@ -92,7 +100,7 @@ def _wanted(baseline: Baseline, question: SlowQuestion) -> list[FloorsMetric]:
     ]
 
 
-def _strangers(nodes: Iterable[str], baseline: Baseline, question: SlowQuestion) -> list[SpeedVerdict]:
+def _others(nodes: Iterable[str], baseline: FloorBaseline, question: SlowQuestion) -> list[SpeedVerdict]:
     """Return an inconclusive verdict for each node that a baseline of other nodes does not judge."""
     if baseline.document.scope == "class":
         return []
@@ -123,7 +131,7 @@ class _Measured:
     place: _Place
     rows: Sequence[MetricRow]
     metric: FloorsMetric
-    baseline: Baseline
+    baseline: FloorBaseline
     question: SlowQuestion
 
     @property
@@ -203,6 +211,6 @@ def _verdicts(measured: _Measured) -> list[SpeedVerdict]:
     ]
 
 
-def _repeat(baseline: Baseline, question: SlowQuestion, node: str, metric: str | None = None) -> str:
+def _repeat(baseline: FloorBaseline, question: SlowQuestion, node: str, metric: str | None = None) -> str:
     words = ["goldnode", "floors", "check", *question.paths, "--baseline", str(baseline.file), "--node", node]
     return command([*words, *(["--metric", metric] if metric else [])])

@@ -153,9 +153,9 @@ def test_holm_rejects_at_least_what_bonferroni_does_and_never_a_larger_one_alone
 ) -> None:
     found = bounds.holm(p_values, 0.025)
     assert all(one for one, value in zip(found, p_values, strict=True) if value <= 0.025 / len(p_values))
-    kept = [value for one, value in zip(found, p_values, strict=True) if not one]
+    left = [value for one, value in zip(found, p_values, strict=True) if not one]
     assert all(value <= 0.025 for one, value in zip(found, p_values, strict=True) if one)
-    assert not kept or all(value <= min(kept) for one, value in zip(found, p_values, strict=True) if one)
+    assert not left or all(value <= min(left) for one, value in zip(found, p_values, strict=True) if one)
 
 
 def test_smallest_loss_seen_is_repeatable_and_grows_with_spread_and_metrics() -> None:

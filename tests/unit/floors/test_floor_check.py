@@ -22,7 +22,7 @@ from tests.unit.floors.populations import (
 
 from goldnode.documents.canary import CanaryDocument
 from goldnode.floors import bounds
-from goldnode.floors.baseline import Baseline
+from goldnode.floors.baseline import FloorBaseline
 from goldnode.floors.dead_board import dead_board_floors
 from goldnode.floors.learn import RUNS, LearnSettings, floor_of, learn
 from goldnode.floors.slow import SlowQuestion, judge
@@ -65,7 +65,7 @@ def test_flagging_by_arrays_is_what_documents_get() -> None:
     factors = np.where(np.arange(40) % 2, 0.9, 1.0)
     runs = GEMM.runs(random, factors * GEMM.speeds(random, 40), RUNS)
     checked = [document(f"new{number:02d}", {"gemm_fp16": list(row)}) for number, row in enumerate(runs)]
-    baseline = Baseline(learn(found, LearnSettings(margin=GEMM.margin)), FILE, None)
+    baseline = FloorBaseline(learn(found, LearnSettings(margin=GEMM.margin)), FILE, None)
     report = judge(checked, baseline, SlowQuestion())
     medians = np.array([float(np.median(one.jobs[0].metrics[0].samples)) for one in found])
     bound = bounds.upper_bound(np.array([one.jobs[0].metrics[0].samples for one in checked]))
@@ -78,7 +78,7 @@ def test_flagging_by_arrays_is_what_documents_get() -> None:
 # Documents
 
 RANDOM = np.random.default_rng(4)
-BASELINE = Baseline(learn(documents(TIGHT, RANDOM, 40), LearnSettings()), FILE, None)
+BASELINE = FloorBaseline(learn(documents(TIGHT, RANDOM, 40), LearnSettings()), FILE, None)
 
 
 def result(
@@ -89,7 +89,10 @@ def result(
     return document(node, {"gemm_fp16": list(values)}, given)
 
 
-def judged(*found: CanaryDocument, question: SlowQuestion = SlowQuestion()) -> SpeedReport:  # noqa: B008
+ALL = SlowQuestion()
+
+
+def judged(*found: CanaryDocument, question: SlowQuestion = ALL) -> SpeedReport:
     return judge(found, BASELINE, question)
 
 
@@ -202,7 +205,7 @@ def test_cold_and_warm_have_floors_of_their_own() -> None:
     cold = replace(USUAL, metric={"phase": "cold"})
     random = np.random.default_rng(6)
     slow = replace(TIGHT, median=300.0)
-    baseline = Baseline(
+    baseline = FloorBaseline(
         learn([*documents(TIGHT, random, 20), *documents(slow, random, 20, given=cold)], LearnSettings()),
         FILE,
         None,
@@ -218,7 +221,7 @@ def test_p99_is_judged_by_bounds_and_only_with_enough_runs() -> None:
     """(c) 9: a node whose tail alone is bad passes p50 and fails p99; with 200 runs there is no verdict on p99."""
     random = np.random.default_rng(7)
     latency = replace(USUAL, metric={"better": "lower", "unit": "ms"})
-    baseline = Baseline(learn(documents(TIGHT, random, 12, 1000, latency), LearnSettings()), FILE, None)
+    baseline = FloorBaseline(learn(documents(TIGHT, random, 12, 1000, latency), LearnSettings()), FILE, None)
 
     def tail(runs: int) -> dict[str, str]:
         values = TIGHT.runs(random, np.array(600.0), runs)
@@ -236,7 +239,7 @@ def test_p99_is_judged_by_bounds_and_only_with_enough_runs() -> None:
 
 def test_baseline_of_one_node_judges_this_node_alone() -> None:
     random = np.random.default_rng(8)
-    own = Baseline(learn(documents(TIGHT, random, 1, 30), LearnSettings()), FILE, None)
+    own = FloorBaseline(learn(documents(TIGHT, random, 1, 30), LearnSettings()), FILE, None)
     later = replace(USUAL, started="2026-11-22T00:00:00Z")
     for speed, answer in ((1.0, "passes"), (0.9, "fails")):
         values = TIGHT.runs(random, 600 * speed * np.ones(1), 20)[0]
@@ -264,6 +267,6 @@ def test_clean_repeats_of_one_node_are_never_flagged(seed: int) -> None:
             replace(USUAL, started=f"2026-11-20T08:00:{random.integers(60):02d}Z"),
         )
 
-    baseline = Baseline(learn([repeat() for _ in range(9)], LearnSettings()), FILE, None)
+    baseline = FloorBaseline(learn([repeat() for _ in range(9)], LearnSettings()), FILE, None)
     assert all(judge([repeat()], baseline, SlowQuestion()).answer is SpeedAnswer.PASSES for _ in range(5))
     assert names(1) == baseline.document.nodes
