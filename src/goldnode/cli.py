@@ -52,6 +52,7 @@ _SECTIONS = {
         ),
         "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),
         "fleet": ("fleet", "Run the lock service, freeze and release nodes, and maintain the store."),
+        "floors": ("floors", "Learn performance floors from canary results, and check results against them."),
         "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),
         "rollout": ("rollout", "Check, simulate, run and watch rollouts of a class, wave by wave."),

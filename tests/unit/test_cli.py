@@ -203,6 +203,7 @@ def test_schema(tmp_path: Path) -> None:
         "derive",
         "disks",
         "error",
+        "floors",
         "gate",
         "images",
         "plan",

@@ -22,6 +22,7 @@ from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.error import ErrorDocument
+from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
 from goldnode.documents.plan import PlanDocument
 from goldnode.documents.rollout import RolloutDocument
@@ -46,6 +47,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "class-document": ClassDocument,
     "deny-list": DenyListDocument,
     "error": ErrorDocument,
+    "floors": FloorsDocument,
     "gate": GateDocument,
     "plan": PlanDocument,
     "rollout": RolloutDocument,
