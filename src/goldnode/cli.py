@@ -46,6 +46,7 @@ _SECTIONS = {
     },
     "Operate nodes": {
         "apply": ("apply", "Apply a node class to this machine, without an inventory and without SSH."),
+        "cache": ("cache", "Show, explain and verify the keys of caches of compiled GPU code."),
         "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),
         "fleet": ("fleet", "Run the lock service, freeze and release nodes, and maintain the store."),
         "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),

@@ -194,6 +194,7 @@ def test_schema(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {
         "archives",
+        "cache-key",
         "capture",
         "class",
         "channel",

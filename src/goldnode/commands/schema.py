@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from goldnode.catalog.models import FILES
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
+from goldnode.documents.cache_key import CacheKeyDocument
 from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
@@ -39,6 +40,7 @@ WRITTEN: Mapping[str, type[BaseModel]] = {
     "site": Site,
 }
 EXCHANGED: Mapping[str, type[BaseModel]] = {
+    "cache-key": CacheKeyDocument,
     "capture": CaptureDocument,
     "channel": ChannelDocument,
     "class-document": ClassDocument,
