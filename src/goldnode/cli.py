@@ -52,6 +52,7 @@ _SECTIONS = {
         "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),
         "rollout": ("rollout", "Check, simulate, run and watch rollouts of a class, wave by wave."),
+        "slurm": ("slurm", "Write Slurm's configuration of the GPUs of a class, and check slurmd's."),
         "xid": ("xid", "Explain NVIDIA Xid and SXid errors."),
     },
     "Set up the shell": {
