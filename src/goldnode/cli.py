@@ -47,6 +47,7 @@ _SECTIONS = {
     "Operate nodes": {
         "apply": ("apply", "Apply a node class to this machine, without an inventory and without SSH."),
         "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),
+        "dual": ("dual", "Compare what two stacks, images or backends compute from the same inputs."),
         "fleet": ("fleet", "Run the lock service, freeze and release nodes, and maintain the store."),
         "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),

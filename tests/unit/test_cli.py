@@ -201,6 +201,8 @@ def test_schema(tmp_path: Path) -> None:
         "deny-list",
         "derive",
         "disks",
+        "dual",
+        "dual-record",
         "error",
         "gate",
         "images",

@@ -21,6 +21,7 @@ from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.deny_list import DenyListDocument
+from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
 from goldnode.documents.gate import GateDocument
 from goldnode.documents.plan import PlanDocument
@@ -45,6 +46,8 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "channel": ChannelDocument,
     "class-document": ClassDocument,
     "deny-list": DenyListDocument,
+    "dual": DualDocument,
+    "dual-record": DualRecordDocument,
     "error": ErrorDocument,
     "gate": GateDocument,
     "plan": PlanDocument,
