@@ -142,20 +142,21 @@ def _floating(a: Value, b: Value, tolerance: DualTolerance) -> _Judged:
     # NaN in both, and the same infinity in both, are equal. NaN or infinity in one alone is never within a bound.
     alike = nan | (np.isinf(left) & (left == right))
     odd = ~both & ~alike
+    steps = np.zeros(left.shape, np.uint64)
+    steps[both] = ulp_distance(left[both], right[both], tolerance.precision)
+    # Overflow of a difference of float64 is infinite, and outside of any bound.
     with np.errstate(all="ignore"):
-        # Overflow of a difference of float64 is infinite, and outside of any bound.
         apart = np.abs(left - right)
         bound = tolerance.absolute + tolerance.relative * np.abs(left)
         relative = apart / np.abs(left)
-    steps = np.zeros(left.shape, np.uint64)
-    steps[both] = ulp_distance(left[both], right[both], tolerance.precision)
-    far = apart > bound
-    if tolerance.ulp is not None:
-        far &= steps > np.uint64(tolerance.ulp)
-    outside: Mask = (both & far) | odd
-    excess = np.where(both, np.where(outside, 1 + apart - bound, apart / (1 + apart)), 0.0)
-    excess = np.nan_to_num(np.where(odd, np.inf, excess), nan=0.0, posinf=np.finfo(np.float64).max)
-    size = float(np.linalg.norm(left[both]))
+        far = apart > bound
+        if tolerance.ulp is not None:
+            far &= steps > np.uint64(tolerance.ulp)
+        outside: Mask = (both & far) | odd
+        excess = np.where(outside, 1 + apart - bound, apart / (1 + apart))
+        excess = np.nan_to_num(np.where(odd, np.inf, np.where(both, excess, 0.0)))
+        size = float(np.linalg.norm(left[both]))
+        distance = float(np.linalg.norm(apart[both]))
     nonzero = both & (left != 0)
     return _Judged(
         left,
@@ -165,7 +166,7 @@ def _floating(a: Value, b: Value, tolerance: DualTolerance) -> _Judged:
         max_absolute=_most(apart[both]),
         max_relative=_most(relative[nonzero]),
         max_ulp=int(steps.max()) if both.any() else None,
-        l2=float(np.linalg.norm(apart[both])) / size if size > 0 else None,
+        l2=distance / size if size > 0 else None,
         non_finite=int(odd.sum()),
         nan_both=int(nan.sum()),
     )

@@ -27,7 +27,7 @@ def quantile(
     """
     ordered = sorted(samples)
     count = len(ordered)
-    middle = float(np.quantile(ordered, share))
+    middle = float(np.quantile(ordered, share, method="inverted_cdf"))  # one of the samples
     tail = (1 - confidence) / 2
     # The l-th smallest (from 1) is above the quantile if fewer than l samples are below it.
     low = int(binom.ppf(tail, count, share))

@@ -6,12 +6,14 @@ record comes back as one on standard output, so that no directory is shared.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -100,7 +102,14 @@ class _Ended:
 
 def _run(words: list[str], job: DualJob, place: Path) -> _Ended:
     """Start the recorder, send what it needs, and unpack its answer."""
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # A session of its own, so that the end of the bootstrap is the end of the model too.
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     source, sink, errors = process.stdout, process.stdin, process.stderr
     assert source is not None  # noqa: S101 - Popen was asked for pipes
     stderr: list[bytes] = []
@@ -110,7 +119,7 @@ def _run(words: list[str], job: DualJob, place: Path) -> _Ended:
 
     def stop() -> None:
         expired.set()
-        process.kill()
+        _kill(process)
 
     clock = threading.Timer(job.limit, stop)
     for thread in (sender, relay, clock):
@@ -120,9 +129,14 @@ def _run(words: list[str], job: DualJob, place: Path) -> _Ended:
         status = process.wait()
     finally:
         clock.cancel()
-        process.kill()
+        _kill(process)
     relay.join(5)
     return _Ended(status, tuple(stderr), problem, expired.is_set())
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _received(source: IO[bytes], place: Path) -> DualError | None:

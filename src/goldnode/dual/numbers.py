@@ -46,11 +46,16 @@ def stored(given: Value) -> NDArray[Any]:
 def floats(given: Value) -> Floats:
     """Return the elements of a floating-point array as float64, which has all of their values."""
     bits = stored(given)
-    if given.dtype == "bfloat16":
+    with np.errstate(invalid="ignore"):  # of a signalling NaN, which stays NaN
+        return _widened(given.dtype, bits)
+
+
+def _widened(dtype: str, bits: NDArray[Any]) -> Floats:
+    if dtype == "bfloat16":
         return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    if given.dtype == "float8_e5m2":  # the upper byte of a float16
+    if dtype == "float8_e5m2":  # the upper byte of a float16
         return (bits.astype(np.uint16) << 8).view(np.float16).astype(np.float64)
-    if given.dtype == "float8_e4m3fn":
+    if dtype == "float8_e4m3fn":
         found: Floats = _E4M3[bits]
         return found
     return bits.astype(np.float64)
@@ -103,7 +108,8 @@ def _rounded(sizes: Floats, bits: int) -> Steps:
     """
     finite = np.where(np.isfinite(sizes), sizes, 0.0)
     _, exponents = np.frexp(finite)  # finite = m * 2 ** e, 0.5 <= m < 1
-    exponents = np.maximum(exponents, -125)  # the smallest normal number is 2 ** -126
+    # The smallest normal number is 2 ** -126; below it, and for zero, the exponent stays.
+    exponents = np.where(finite == 0, -125, np.maximum(exponents, -125))
     steps = np.rint(
         np.ldexp(finite, bits + 1 - exponents)
     )  # 2 ** bits to 2 ** (bits + 1), fewer if subnormal
