@@ -214,7 +214,8 @@ def _outputs(found: list[DualArray]) -> Iterator[tuple[DualAnswer, str]]:
     good = [row for row in outputs if row.state in ("equal", "within") and row.compared]
     if good and len(good) == len(outputs):
         same = all(row.state == "equal" for row in good)
-        yield "pass", f"{len(good)} outputs are {'equal in every bit' if same else 'within their tolerances'}"
+        what = "1 output is" if len(good) == 1 else f"{len(good)} outputs are"
+        yield "pass", f"{what} {'equal in every bit' if same else 'within tolerance'}"
 
 
 def _names(names: list[str]) -> str:
