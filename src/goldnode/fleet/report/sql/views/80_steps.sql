@@ -14,6 +14,7 @@ WITH points AS (
         lag(c.boot_id) OVER (PARTITION BY n.node, n.item, n.key ORDER BY c.seconds) AS old_boot_id,
         row_number() OVER (PARTITION BY n.node, n.item, n.key ORDER BY c.seconds) AS place
     FROM numbers AS n
+    INNER JOIN growing AS g ON g.node = n.node AND g.item = n.item AND g.key = n.key
     INNER JOIN rates AS r ON r.key = n.key
     INNER JOIN captures AS c ON c.node = n.node AND c.time = n.time
     CROSS JOIN settings AS s
