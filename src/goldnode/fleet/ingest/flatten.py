@@ -84,7 +84,7 @@ class _Name:
         number = kind(key, number=True)
         self.dropped = number is KeyKind.DROPPED
         self.measured = number in _MEASURED
-        self.codes: dict[str, int] = {}  # text as it stands in the document -> code of the fact
+        self.codes: dict[str, int] = {}  # text of the document -> code of the fact
         self.number_code = -1
         self.memory: dict[bytes, _Remembered] | None = {}
         self.found = self.failed = 0
