@@ -52,6 +52,9 @@ def opened(
     try:
         connection.execute(f"SET memory_limit='{MEMORY}'; SET threads={THREADS}; SET TimeZone='UTC'")
         connection.execute(frame.prelude("duckdb"))
+        # Read-only shells may open these files alone.
+        connection.execute("CREATE TABLE report_files (file VARCHAR)")
+        connection.executemany("INSERT INTO report_files VALUES (?)", [[str(one)] for each in files.values() for one in each])
         for table in (FACTS, NUMBERS, FINDINGS, "digests"):
             connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}")
         captures = frame.captures_view(DUCKDB, _files(files[NODES]), settings)
