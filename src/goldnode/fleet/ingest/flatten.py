@@ -1,18 +1,32 @@
-"""Turn a capture into rows: key, item and value of every leaf."""
+"""Turn captures into rows: key, item and value of every leaf.
+
+Most of a capture is the same on each node of a class: the rows of an object are remembered with its content, and
+copied when the same content comes again. docs/benchmarks/report.md has the figures.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import marshal
 import math
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from goldnode.fleet.ingest.keys import NESTED, PARTS, RENAMED, KeyKind, kind
-from goldnode.fleet.ingest.refused import RefusedReportError
+from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
+from goldnode.fleet.ingest.text import LONGEST, clean
 
-MOST_LEAVES = 50_000  # values of one capture; an 8-way node with 18 links for each GPU has 3,300
-LONGEST = 16_384  # characters of one text
+MOST_VALUES = 50_000  # of one capture; one of an 8-way node with 18 links for each GPU has 3,300
 DEEPEST = 12  # objects inside objects; the schema has 7
 SEPARATOR = "/"  # between the identity of a part and that of a part inside it
+FAULTS = ("not_exposed", "unread")
+_MEASURED = (KeyKind.COUNTER, KeyKind.GAUGE)
+# An object is remembered until more of its tries failed than this, and less than one of eight found it.
+_TRIES, _RARELY = 32, 8
+_REMEMBERED = 2_000  # contents of one object
+_LARGEST = 65_536  # bytes of one content
 
 
 class Leaf(NamedTuple):
@@ -24,206 +38,339 @@ class Leaf(NamedTuple):
     fault: str | None = None
 
 
-class _Name:
-    """One key, with what is known of it, and the keys below it. Shared by all captures of an ingest."""
+class Rows:
+    """Rows of captures: codes of facts, codes of the keys of numbers with their values, and runs of items.
 
-    __slots__ = ("children", "fields", "key", "nested", "number", "text")
+    A run is the code of an item with the number of facts and of numbers before it. It lasts until the next one.
+    """
+
+    __slots__ = ("fact_starts", "facts", "items", "keys", "number_starts", "numbers")
+
+    def __init__(self) -> None:
+        self.facts, self.keys, self.numbers = array("i"), array("i"), array("d")
+        self.items, self.fact_starts, self.number_starts = array("i"), array("i"), array("i")
+
+    def lengths(self) -> tuple[int, ...]:
+        """Return the length of each column."""
+        return tuple(len(getattr(self, name)) for name in self.__slots__)
+
+    def cut(self, lengths: tuple[int, ...]) -> None:
+        """Remove all rows after these lengths."""
+        for name, length in zip(self.__slots__, lengths, strict=True):
+            del getattr(self, name)[length:]
+
+
+class _Remembered(NamedTuple):
+    """Rows of an object. Items are relative to the item of the object."""
+
+    facts: array[int]
+    keys: array[int]
+    numbers: array[float]
+    runs: list[tuple[str, int, int]]
+
+
+class _Name:
+    """One key, with what is known of it and of the keys below it. Codes are of one Flattener."""
+
+    __slots__ = (
+        "children", "codes", "dropped", "failed", "fields", "found", "key", "measured", "memory", "nested", "number_code",
+    )  # fmt: skip
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.children: dict[str, _Name] = {}
         self.fields = PARTS.get(key)
         self.nested = NESTED.get(key)
-        self.number = kind(key, number=True)
-        self.text = kind(key, number=False)
+        number = kind(key, number=True)
+        self.dropped = number is KeyKind.DROPPED
+        self.measured = number in _MEASURED
+        self.codes: dict[str, int] = {}  # text as it stands in the document -> code of the fact
+        self.number_code = -1
+        self.memory: dict[bytes, _Remembered] | None = {}
+        self.found = self.failed = 0
 
 
 class Flattener:
-    """Flattens captures, and remembers the keys that it has seen."""
+    """Flattens captures into `rows`. Their codes are places in `facts`, `keys` and `items`."""
 
     def __init__(self) -> None:
+        self.facts: dict[tuple[str, str, str | None], int] = {}  # key, value, fault
+        self.keys: dict[str, int] = {}
+        self.items: dict[str, int] = {}
+        self.rows = Rows()
         self._root = _Name("")
-        self._known = 0
+        self._names = self._first = 0
 
-    def leaves(self, capture: Mapping[str, Any]) -> list[Leaf]:
-        """Return the leaves of a capture. Raise RefusedReportError for what is too large, too deep or not a number."""
-        if self._known > MOST_LEAVES:  # keys that hostile captures have made up
-            self._root, self._known = _Name(""), 0
-        found: list[Leaf] = []
-        for name, value in capture.items():
-            self._walk(value, self._child(self._root, name), "", found, 0)
-        return found
+    def add(self, capture: Mapping[str, Any]) -> None:
+        """Add the rows of a capture. Raise RefusedReportError for what is too large, too deep, or no number.
+
+        A refused capture leaves nothing, in the dictionaries neither.
+        """
+        rows = self.rows
+        before = rows.lengths()
+        dictionaries: tuple[dict[Any, int], ...] = (self.facts, self.keys, self.items)
+        texts = [len(known) for known in dictionaries]
+        first = len(rows.numbers)
+        self._first = len(rows.facts) + first
+        try:
+            self._start("")
+            self._object(capture, self._root, "", -1)
+            # An exponent that is too large is read as infinite. The sum of finite numbers may be it as well.
+            if not math.isfinite(sum(rows.numbers[first:])):
+                self._check_finite(first)
+        except BaseException:
+            rows.cut(before)
+            for known, count in zip(dictionaries, texts, strict=True):
+                while len(known) > count:
+                    known.popitem()
+            self._root, self._names = _Name(""), 0  # what it remembers may have codes of the refused capture
+            raise
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Yield the leaves of all captures, facts first."""
+        rows, facts, keys, items = self.rows, list(self.facts), list(self.keys), list(self.items)
+        for starts, end in ((rows.fact_starts, len(rows.facts)), (rows.number_starts, len(rows.numbers))):
+            for item, first, last in zip(rows.items, starts, [*starts, end][1:], strict=True):
+                for row in range(first, last):
+                    if starts is rows.fact_starts:
+                        key, value, fault = facts[rows.facts[row]]
+                        yield Leaf(key, items[item], value, fault)
+                    else:
+                        yield Leaf(keys[rows.keys[row]], items[item], rows.numbers[row])
+
+    def _check_finite(self, first: int) -> None:
+        for key, value in zip(self.rows.keys[first:], self.rows.numbers[first:], strict=True):
+            if not math.isfinite(value):
+                raise _no_number(list(self.keys)[key])
+
+    def _start(self, item: str) -> None:
+        """Begin a run."""
+        rows, items = self.rows, self.items
+        rows.items.append(items.setdefault(item, len(items)))
+        rows.fact_starts.append(len(rows.facts))
+        rows.number_starts.append(len(rows.numbers))
 
     def _child(self, parent: _Name, name: str) -> _Name:
-        found = parent.children.get(name)
-        if found is None:
-            self._known += 1
-            if self._known > 2 * MOST_LEAVES:
-                raise RefusedReportError("too many different keys", remedy="record the capture again")
-            own = clean(name) if parent.key else RENAMED.get(name, clean(name))
-            found = parent.children[name] = _Name(f"{parent.key}.{own}" if parent.key else own)
+        self._names += 1
+        if self._names > MOST_VALUES:
+            raise RefusedReportError("too many different keys", remedy=AGAIN)
+        own = clean(name) if parent.key else RENAMED.get(name, clean(name))
+        found = parent.children[name] = _Name(f"{parent.key}.{own}" if parent.key else own)
         return found
 
-    def _walk(self, value: Any, name: _Name, item: str, found: list[Leaf], depth: int) -> None:
-        if value is None or name.text is KeyKind.DROPPED:
+    def _object(self, value: Mapping[str, Any], name: _Name, item: str, depth: int) -> None:
+        """Walk an object whose names are part of the keys."""
+        children = name.children
+        for one, inner in value.items():
+            child = children.get(one) or self._child(name, one)
+            self._value(inner, child, item, depth + 1)
+
+    def _value(self, value: Any, name: _Name, item: str, depth: int) -> None:
+        type_ = type(value)
+        if name.dropped:
             return
-        if depth > DEEPEST:
-            raise RefusedReportError(f"{name.key[:200]} is nested more than {DEEPEST} deep", remedy=_AGAIN)
-        if isinstance(value, dict):
-            if "fault" in value:
-                found.append(_fault(value, name, item))
-            elif name.fields is not None:
-                self._parts(value, name, item, found, depth)
+        if type_ is str:
+            code = name.codes.get(value)
+            self.rows.facts.append(self._code(name, value) if code is None else code)
+        elif type_ is int or type_ is float:
+            if name.measured:
+                self._number(value, name)
             else:
-                children = name.children
-                for one, inner in value.items():
-                    child = children.get(one) or self._child(name, one)
-                    self._walk(inner, child, item, found, depth + 1)
-        elif isinstance(value, list):
-            self._list(value, name, item, found, depth)
-        else:
-            _leaf(value, name, item, found)
-        if len(found) > MOST_LEAVES:
-            raise RefusedReportError(f"more than {MOST_LEAVES} values", remedy=_AGAIN)
-
-    def _parts(self, value: Mapping[str, Any], name: _Name, item: str, found: list[Leaf], depth: int) -> None:
-        """Walk the elements of an object, each as a part."""
-        given = [(one, identity(inner, name.fields or (), one)) for one, inner in value.items()]
-        for (one, own), unique in zip(given, _unique(given), strict=True):
-            below = f"{item}{SEPARATOR}{unique}" if item else unique
-            inner = value[one]
-            if name.nested and isinstance(inner, dict) and "fault" not in inner:
-                self._parts(inner, self._nested(name), below, found, depth + 1)
-                continue
-            if own != one and isinstance(inner, dict):  # the name in the document is not the identity
-                _leaf(one, self._child(name, "name"), below, found)
-            self._part(inner, name, below, found, depth)
-
-    def _part(self, value: Any, name: _Name, item: str, found: list[Leaf], depth: int) -> None:
-        """Walk one element of an object or list of parts."""
-        if isinstance(value, dict) and "fault" not in value:
-            for one, inner in value.items():
-                self._walk(inner, self._child(name, one), item, found, depth + 1)
-        elif isinstance(value, dict):
-            found.append(_fault(value, name, item))
-        elif isinstance(value, list):
-            _leaf(_joined(value, name), name, item, found)
+                self._fact(constant(value, name.key), name)
+        elif type_ is bool:
+            self._fact("true" if value else "false", name)
         elif value is not None:
-            _leaf(value, name, item, found)
+            if depth > DEEPEST:
+                raise RefusedReportError(f"{name.key[:200]} is nested too deep", remedy=AGAIN)
+            if name.memory is None:
+                self._container(value, name, item, depth)
+            else:
+                self._again(value, name, item, depth)
 
-    def _nested(self, name: _Name) -> _Name:
-        key = name.nested or ""
-        return name.children.setdefault("\0", _Name(key))
+    def _fact(self, text: str, name: _Name) -> None:
+        code = name.codes.get(text)
+        self.rows.facts.append(self._code(name, text) if code is None else code)
 
-    def _list(self, value: list[Any], name: _Name, item: str, found: list[Leaf], depth: int) -> None:
-        if name.fields is None or not all(isinstance(one, dict) for one in value):
-            _leaf(_joined(value, name), name, item, found)
+    def _code(self, name: _Name, text: str, fault: str | None = None) -> int:
+        """Return the code of a fact that this key has had not yet."""
+        fact = (name.key, clean(text), fault)
+        code = self.facts.setdefault(fact, len(self.facts))
+        if fault is None:
+            name.codes[text] = code
+        return code
+
+    def _number(self, value: int | float, name: _Name) -> None:
+        if name.number_code < 0:
+            name.number_code = self.keys.setdefault(name.key, len(self.keys))
+        try:
+            self.rows.numbers.append(value)
+        except OverflowError:
+            raise _no_number(name.key) from None
+        self.rows.keys.append(name.number_code)
+
+    def _again(self, value: Any, name: _Name, item: str, depth: int) -> None:
+        """Copy the rows of an object or list that was seen before, or walk it and remember them."""
+        memory = name.memory
+        assert memory is not None  # noqa: S101 - for mypy
+        content = marshal.dumps(value, 2)  # version 2: equal contents have equal bytes
+        known = memory.get(content)
+        rows = self.rows
+        facts, numbers, runs = len(rows.facts), len(rows.numbers), len(rows.items)
+        if known is None:
+            name.failed += 1
+            if name.failed > _TRIES and name.found * _RARELY < name.failed:
+                name.memory = None
+            self._container(value, name, item, depth)
+            if name.memory is not None and len(content) <= _LARGEST and len(memory) < _REMEMBERED:
+                memory[content] = self._remembered(item, facts, numbers, runs)
+            return
+        name.found += 1
+        rows.facts.extend(known.facts)
+        rows.keys.extend(known.keys)
+        rows.numbers.extend(known.numbers)
+        items = self.items
+        for relative, fact, number in known.runs:
+            below = item + relative if item else relative[1:]
+            rows.items.append(items.setdefault(below, len(items)))
+            rows.fact_starts.append(facts + fact)
+            rows.number_starts.append(numbers + number)
+
+    def _remembered(self, item: str, facts: int, numbers: int, runs: int) -> _Remembered:
+        """Return the rows from these places on, with items relative to `item`."""
+        rows, found = self.rows, []
+        if len(rows.items) > runs:
+            items = list(self.items)
+            for run in range(runs, len(rows.items)):
+                below = items[rows.items[run]]
+                relative = below[len(item) :] if item or not below else f"{SEPARATOR}{below}"
+                found.append((relative, rows.fact_starts[run] - facts, rows.number_starts[run] - numbers))
+        return _Remembered(rows.facts[facts:], rows.keys[numbers:], rows.numbers[numbers:], found)
+
+    def _container(self, value: Any, name: _Name, item: str, depth: int) -> None:
+        if len(value) + len(self.rows.facts) + len(self.rows.numbers) - self._first > MOST_VALUES:
+            raise RefusedReportError(f"more than {MOST_VALUES} values", remedy=AGAIN)
+        if type(value) is list:
+            self._list(value, name, item, depth)
+        elif "fault" in value:
+            self._fault(value, name)
+        elif name.fields is not None:
+            self._parts(value, name, item, depth)
+        else:
+            self._object(value, name, item, depth)
+
+    def _parts(self, value: Mapping[str, Any], name: _Name, item: str, depth: int) -> None:
+        """Walk the elements of an object, each as a part."""
+        given = [(clean(one), identity(inner, name.fields or (), one)) for one, inner in value.items()]
+        for (one, own), unique, inner in zip(given, _unique(given), value.values(), strict=True):
+            below = f"{item}{SEPARATOR}{unique}" if item else unique
+            if name.nested and type(inner) is dict and "fault" not in inner:
+                nested = name.children.get(_NESTED)
+                if nested is None:
+                    nested = name.children[_NESTED] = _Name(name.nested)
+                self._parts(inner, nested, below, depth + 1)
+                continue
+            self._start(below)
+            if own != one and type(inner) is dict:  # the name in the document is not the identity
+                self._fact(one, name.children.get("name") or self._child(name, "name"))
+            self._part(inner, name, below, depth)
+        self._start(item)
+
+    def _list(self, value: list[Any], name: _Name, item: str, depth: int) -> None:
+        if name.fields is None or not all(type(one) is dict for one in value):
+            self._fact(_joined(value, name.key), name)
             return
         given = [("", identity(one, name.fields, "")) for one in value]
         for inner, unique in zip(value, _unique(given), strict=True):
-            self._part(inner, name, f"{item}{SEPARATOR}{unique}" if item else unique, found, depth)
+            below = f"{item}{SEPARATOR}{unique}" if item else unique
+            self._start(below)
+            self._part(inner, name, below, depth)
+        self._start(item)
+
+    def _part(self, value: Any, name: _Name, item: str, depth: int) -> None:
+        """Walk one element of an object or list of parts."""
+        if type(value) is dict:
+            if "fault" in value:
+                self._fault(value, name)
+            else:
+                self._object(value, name, item, depth + 1)
+        elif type(value) is list:
+            self._fact(_joined(value, name.key), name)
+        else:
+            self._value(value, name, item, depth)
+
+    def _fault(self, value: Mapping[str, Any], name: _Name) -> None:
+        fault, text = value["fault"], value.get("text")
+        if fault not in FAULTS:
+            raise RefusedReportError(f"{name.key[:200]} has a fault of no known kind", remedy=AGAIN)
+        self.rows.facts.append(self._code(name, text if type(text) is str else "", fault))
 
 
-_AGAIN = "record it again with `goldnode-node capture`"
+_NESTED = "\0"  # name of the keys of parts inside parts; no document has it
 
 
 def identity(value: Any, fields: tuple[str, ...], name: str) -> str:
-    """Return the identity of a part: its fields in order of preference, else its name.
+    """Return the identity of a part: the first of its fields that has a value, else its name.
 
-    Events have no identity of their own: kind, code and address together are theirs.
+    An event is identified by kind, code and address together.
     """
-    if not isinstance(value, dict):
-        return clean(name)
-    if fields[:1] == ("kind",) and fields[-1:] == ("address",):
-        return " ".join(
-            clean(str(value[field])) for field in fields if isinstance(value.get(field), str | int)
-        )
-    for field in fields:
-        own = value.get(field)
-        if isinstance(own, str | int) and not isinstance(own, bool) and own != "":
-            return clean(str(own))
+    if type(value) is dict:
+        if fields == EVENT:
+            return " ".join(clean(str(value[field])) for field in fields if value.get(field) is not None)
+        for field in fields:
+            own = value.get(field)
+            if type(own) in (str, int) and own != "":
+                return clean(str(own))
     return clean(name)
 
 
+EVENT = PARTS["events.rows"]
+
+
 def _unique(given: list[tuple[str, str]]) -> list[str]:
-    """Return the identities; those that several parts share get the name, or a number, of the part added."""
-    counts: dict[str, int] = {}
-    for _, own in given:
-        counts[own] = counts.get(own, 0) + 1
+    """Return the identities. Those that several parts share, and empty ones, get the name or a number added."""
+    own = [identity for _, identity in given]
+    if len(set(own)) == len(own) and "" not in own:
+        return own
+    taken = {one for one in own if own.count(one) == 1} if len(own) < 1000 else set()
     seen: dict[str, int] = {}
     result = []
-    for name, own in given:
-        if counts[own] > 1 or own == "":
-            seen[own] = seen.get(own, 0) + 1
-            own = f"{own}#{clean(name) if name else seen[own]}"
-        result.append(own)
+    for name, one in given:
+        if one in taken and one:
+            result.append(one)
+            continue
+        seen[one] = seen.get(one, 0) + 1
+        result.append(f"{one}#{name or seen[one]}")
     return result
 
 
-def _fault(value: Mapping[str, Any], name: _Name, item: str) -> Leaf:
-    fault = value["fault"]
-    if fault not in ("not_exposed", "unread"):
-        raise RefusedReportError(f"{name.key[:200]} has a fault of no known kind", remedy=_AGAIN)
-    text = value.get("text")
-    return Leaf(name.key, item, clean(text) if isinstance(text, str) else "", fault)
-
-
-def _leaf(value: Any, name: _Name, item: str, found: list[Leaf]) -> None:
-    if isinstance(value, str):
-        found.append(Leaf(name.key, item, clean(value)))
-    elif isinstance(value, bool):
-        found.append(Leaf(name.key, item, "true" if value else "false"))
-    elif name.number is KeyKind.DROPPED:
-        return
-    elif name.number in (KeyKind.COUNTER, KeyKind.GAUGE):
-        found.append(Leaf(name.key, item, number(value, name.key)))
-    else:
-        number(value, name.key)
-        found.append(Leaf(name.key, item, _constant(value)))
-
-
-def _constant(value: int | float) -> str:
+def constant(value: int | float, key: str = "") -> str:
     """Return a constant number as a text: 700.0 and 700 are the same limit."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise _no_number(key)
+        return str(int(value)) if value.is_integer() else repr(value)
+    return str(value)
 
 
-def number(value: Any, key: str) -> float:
-    """Return a value as a float. Raise RefusedReportError for what is no finite number."""
-    try:
-        found = float(value)
-    except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
-        raise RefusedReportError(f"{key[:200]} is not a finite number", remedy=_AGAIN)
-    return found
+def _no_number(key: str) -> RefusedReportError:
+    return RefusedReportError(f"{key[:200]} is not a finite number", remedy=AGAIN)
 
 
-def _joined(value: list[Any], name: _Name) -> str:
-    """Return a list of texts or numbers as one text. A list has an order only where all are numbers."""
+def _joined(value: list[Any], key: str) -> str:
+    """Return a list of texts or numbers as one text. Texts are sorted: their order has no meaning."""
     if any(isinstance(one, dict | list) for one in value):
-        raise RefusedReportError(
-            f"{name.key[:200]} is a list of objects that no table describes", remedy=_AGAIN
-        )
+        return _text_of(value, key)
+    texts = []
     for one in value:
-        if isinstance(one, float):
-            number(one, name.key)
-    texts = [
-        _constant(one) if isinstance(one, int | float) and not isinstance(one, bool) else str(one)
-        for one in value
-    ]
-    return clean(" ".join(texts if all(isinstance(one, int) for one in value) else sorted(texts)))
+        number = isinstance(one, int | float) and not isinstance(one, bool)
+        texts.append(constant(one, key) if number else str(one))
+    return " ".join(texts if all(isinstance(one, int) for one in value) else sorted(texts))
 
 
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-_BIDI = {code: f"\\u{code:04x}" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-
-
-def clean(text: str) -> str:
-    """Return a text with control characters and lone surrogates escaped. Raise RefusedReportError for one that is
-    too long.
-    """
-    if len(text) > LONGEST:
-        raise RefusedReportError(f"a text has {len(text)} characters, more than {LONGEST}", remedy=_AGAIN)
-    if text.isprintable():
-        return text
-    return text.translate(_ESCAPES | _BIDI).encode("utf-8", "backslashreplace").decode()
+def _text_of(value: list[Any], key: str) -> str:
+    """Return a list that no table describes as JSON, or as its digest if it is long."""
+    try:
+        text = json.dumps(value, sort_keys=True, allow_nan=False)
+    except ValueError:
+        raise _no_number(key) from None
+    return text if len(text) < LONGEST else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -19,6 +19,7 @@ class KeyKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     IDENTITY = "identity"  # names one machine or part: differs on every node
+    STATE = "state"  # a text that varies while the node works
     ORDER = "order"  # number by which a part was found at this boot
     DROPPED = "dropped"  # not stored: another value has it, or it is of no use in a report
 
@@ -29,7 +30,6 @@ PARTS: dict[str, tuple[str, ...]] = {
     "gpu": ("uuid", "serial", "address"),
     "gpu.nvlink.links": ("link",),
     "gpu.ras": (),
-    "gpu.remapped_rows.histogram": (),
     "nvswitches": ("address",),
     "devices": (),
     "pci": (),
@@ -61,8 +61,16 @@ RENAMED = {"gpus": "gpu"}
 
 # The first pattern that matches decides. What none matches is a fact if it is a text or a flag, and a gauge otherwise.
 _PATTERNS: tuple[tuple[str, KeyKind], ...] = (
+    # Columns of the table of nodes.
     ("schema", KeyKind.DROPPED),
     ("time", KeyKind.DROPPED),
+    ("uptime", KeyKind.DROPPED),
+    ("simulated", KeyKind.DROPPED),
+    ("source", KeyKind.DROPPED),
+    ("identity.class", KeyKind.DROPPED),
+    ("identity.boot_*", KeyKind.DROPPED),
+    ("events.boot_id", KeyKind.DROPPED),
+    ("recorded", KeyKind.DROPPED),
     ("time_sync.clock", KeyKind.DROPPED),
     ("anonymous", KeyKind.DROPPED),
     ("gpu.settings", KeyKind.DROPPED),  # the same values, as the GPU policy compares them
@@ -79,6 +87,7 @@ _PATTERNS: tuple[tuple[str, KeyKind], ...] = (
     ("events.rows.*seq", KeyKind.DROPPED),
     ("events.rows.*uptime_s", KeyKind.GAUGE),
     ("events.rows.time", KeyKind.DROPPED),
+    ("gpu.nvlink.links.link", KeyKind.DROPPED),  # the item
     ("gpu.index", KeyKind.ORDER),
     ("gpu.minor", KeyKind.ORDER),
     ("*.uuid", KeyKind.IDENTITY),
@@ -89,9 +98,6 @@ _PATTERNS: tuple[tuple[str, KeyKind], ...] = (
     ("gpu.fabric.clique", KeyKind.IDENTITY),
     ("identity.hostname", KeyKind.IDENTITY),
     ("identity.machine_id", KeyKind.IDENTITY),
-    ("*boot_id", KeyKind.IDENTITY),
-    ("*boot_identity", KeyKind.IDENTITY),
-    ("os.kernel.cmdline", KeyKind.FACT),
     ("*.replay", KeyKind.COUNTER),
     ("gpu.ecc.*.*", KeyKind.COUNTER),
     ("gpu.remapped_rows.*", KeyKind.COUNTER),
@@ -101,7 +107,8 @@ _PATTERNS: tuple[tuple[str, KeyKind], ...] = (
     ("gpu.nvlink.links.errors.*", KeyKind.COUNTER),
     ("gpu.throttle.violation_ns.*", KeyKind.COUNTER),
     ("gpu.throttle.residency.*", KeyKind.COUNTER),
-    ("gpu.throttle.*", KeyKind.GAUGE),
+    ("gpu.throttle.mask", KeyKind.GAUGE),
+    ("gpu.throttle.*", KeyKind.STATE),
     ("pci.aer*", KeyKind.COUNTER),
     ("memory.edac.*", KeyKind.COUNTER),
     ("network.carrier_changes", KeyKind.COUNTER),
@@ -119,6 +126,7 @@ _PATTERNS: tuple[tuple[str, KeyKind], ...] = (
     ("os.kernel.taint", KeyKind.FACT),
     ("gpu.memory.total_mib", KeyKind.FACT),
     ("gpu.memory.bar1_mib", KeyKind.FACT),
+    ("gpu.pcie.width.*", KeyKind.FACT),
     ("gpu.pcie.*.max", KeyKind.FACT),
     ("gpu.pcie.*.device_max", KeyKind.FACT),
     ("gpu.power.draw_w", KeyKind.GAUGE),
@@ -130,14 +138,16 @@ _PATTERNS: tuple[tuple[str, KeyKind], ...] = (
     ("gpu.temperature.*max_c", KeyKind.FACT),
     ("gpu.nvlink.links.version", KeyKind.FACT),
     ("pci.numa_node", KeyKind.FACT),
+    ("pci.link.gen", KeyKind.GAUGE),  # an idle link is slower
     ("pci.link.*", KeyKind.FACT),
+    ("pci.power_state", KeyKind.STATE),
     ("pci.limits.*", KeyKind.FACT),
     ("pci.iommu_group", KeyKind.ORDER),
+    ("numa.nodes.memory_mib", KeyKind.GAUGE),  # by a few MiB different on equal machines, as is the total
     ("numa.*", KeyKind.FACT),
     ("cpu.mhz*", KeyKind.GAUGE),
     ("cpu.*", KeyKind.FACT),
-    ("memory.*total_mib", KeyKind.FACT),
-    ("memory.shm_mib", KeyKind.FACT),
+    ("memory.swap_total_mib", KeyKind.FACT),
     ("memory.numa_balancing", KeyKind.FACT),
     ("memory.hugepages.total", KeyKind.FACT),
     ("network.mtu", KeyKind.FACT),
@@ -169,4 +179,6 @@ def kind(key: str, number: bool) -> KeyKind:
         return KeyKind.GAUGE if number else KeyKind.FACT
     if not number and found in (KeyKind.COUNTER, KeyKind.GAUGE):
         return KeyKind.FACT
+    if number and found is KeyKind.STATE:
+        return KeyKind.GAUGE
     return found

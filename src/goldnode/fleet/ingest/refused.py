@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from goldnode.core.errors import GoldnodeError
 
+AGAIN = "record it again with `goldnode-node capture`"
+
 
 class RefusedReportError(GoldnodeError):
     """A report of a node that is not stored: file, reason, remedy."""

@@ -1,4 +1,4 @@
-"""Rows that wait to be written, in columns: one group for each class and day."""
+"""Rows of one class and day that wait to be written, in columns."""
 
 from __future__ import annotations
 
@@ -10,141 +10,171 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from goldnode.fleet.ingest.flatten import Flattener, Leaf, clean
+from goldnode.fleet.ingest.flatten import Flattener
 from goldnode.fleet.ingest.keys import KeyKind, kind
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS, SCHEMAS
+from goldnode.fleet.ingest.text import clean
 
 _MOST_FINDINGS = 5_000
 _FINDING = ("id", "outcome", "severity", "domain", "subject", "expected", "got")
-
-
-class _Texts:
-    """A column of texts as numbers into a dictionary."""
-
-    def __init__(self) -> None:
-        self.codes: dict[str | None, int] = {}
-        self.rows = array("i")
-
-    def add(self, text: str | None) -> None:
-        self.rows.append(self.codes.setdefault(text, len(self.codes)))
-
-    def add_many(self, text: str | None, count: int) -> None:
-        self.rows.extend(array("i", [self.codes.setdefault(text, len(self.codes))]) * count)
-
-    def column(self) -> Any:
-        """Return the column. A null has a place in the dictionary of pyarrow too."""
-        indices = pa.Array.from_buffers(pa.int32(), len(self.rows), [None, pa.py_buffer(self.rows)])
-        values = pa.array(self.codes, pa.string())
-        if None in self.codes:
-            return values.take(indices).dictionary_encode()
-        return pa.DictionaryArray.from_arrays(indices, values)
-
-    def order(self) -> Any:
-        """Return the place of each row's text in the sorted order of all texts."""
-        ranks = pc.rank(pa.array(self.codes, pa.string()), sort_keys="ascending", tiebreaker="min")
-        indices = pa.Array.from_buffers(pa.int32(), len(self.rows), [None, pa.py_buffer(self.rows)])
-        return ranks.take(indices)
-
-
-class _Values:
-    """Facts or numbers of one group."""
-
-    def __init__(self, numbers: bool) -> None:
-        self.node, self.item, self.key = _Texts(), _Texts(), _Texts()
-        self.time = array("q")
-        self.value: Any = array("d") if numbers else _Texts()
-        self.fault = None if numbers else _Texts()
-
-    def finish(self, node: str, time: int, count: int) -> None:
-        """Add the node and time of the last `count` rows."""
-        self.node.add_many(node, count)
-        self.time.extend(array("q", [time]) * count)
-
-    def table(self, schema: pa.Schema) -> pa.Table:
-        """Return the rows, ordered by key: equal values then stand together."""
-        columns = {name: part.column() for name in ("node", "item", "key") if (part := getattr(self, name))}
-        columns["time"] = _times(self.time)
-        if self.fault is None:
-            columns["value"] = pa.Array.from_buffers(
-                pa.float64(), len(self.value), [None, pa.py_buffer(self.value)]
-            )
-        else:
-            columns["value"], columns["fault"] = self.value.column(), self.fault.column()
-        found = pa.table([columns[name] for name in schema.names], schema.names)
-        return found.take(pc.sort_indices(self.key.order()))
-
-
-def _times(values: array[int]) -> Any:
-    return pa.Array.from_buffers(pa.timestamp("ms"), len(values), [None, pa.py_buffer(values)])
 
 
 class Group:
     """Rows of one class and day."""
 
     def __init__(self) -> None:
-        self.facts, self.numbers = _Values(numbers=False), _Values(numbers=True)
-        self.others: dict[str, list[dict[str, Any]]] = {NODES: [], FINDINGS: [], DIGESTS: []}
-        self.members: list[tuple[str, str, str]] = []  # node, time, digest of the report
+        self.members: list[tuple[str, str]] = []  # digest of the report, and node, in the order of arrival
         self.size = 0
+        self._flattener = Flattener()
+        self._rows: dict[str, list[dict[str, Any]]] = {NODES: [], FINDINGS: []}
+        self._capture_ends = {FACTS: array("i"), NUMBERS: array("i")}
 
-    def add(self, report: NodeReport, leaves: Sequence[Leaf], findings: Sequence[dict[str, Any]]) -> None:
-        """Add the rows of a report. The leaves and findings were made before, so that this cannot fail halfway."""
-        time = int(report.time.timestamp() * 1000)
-        before = len(self.facts.key.rows), len(self.numbers.key.rows)
-        for leaf in leaves:
-            if isinstance(leaf.value, float):
-                self.numbers.key.add(leaf.key)
-                self.numbers.item.add(leaf.item)
-                self.numbers.value.append(leaf.value)
-            else:
-                self.facts.key.add(leaf.key)
-                self.facts.item.add(leaf.item)
-                self.facts.value.add(leaf.value)
-                self.facts.fault.add(leaf.fault)  # type: ignore[union-attr]
-        self.facts.finish(report.node, time, len(self.facts.key.rows) - before[0])
-        self.numbers.finish(report.node, time, len(self.numbers.key.rows) - before[1])
-        who = {"node": report.node, "time": time}
-        self.others[NODES].append(who | _node_row(report))
-        self.others[FINDINGS] += [who | row for row in findings]
-        self.others[DIGESTS] += [who | row for row in digests(leaves)]
-        self.members.append((report.node, str(time), report.digest))
-        self.size += len(leaves) + len(findings) + 20
+    def add(self, report: NodeReport) -> None:
+        """Add a report. Raise RefusedReportError, with nothing added, for one that cannot be stored."""
+        findings = list(_findings(report))
+        rows = self._flattener.rows
+        self._flattener.add(report.capture)
+        who = {"node": report.node, "time": report.milliseconds}
+        self._rows[NODES].append(who | _node_row(report))
+        self._rows[FINDINGS] += [who | row for row in findings]
+        self._capture_ends[FACTS].append(len(rows.facts))
+        self._capture_ends[NUMBERS].append(len(rows.numbers))
+        self.members.append((report.digest, report.node))
+        self.size = len(rows.facts) + len(rows.numbers) + len(self._rows[FINDINGS]) + len(self.members)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the rows of the table of nodes, without the time of their ingest."""
+        return self._rows[NODES]
 
     def table(self, name: str) -> pa.Table:
-        """Return the rows of one table."""
-        schema = SCHEMAS[name]
-        if name in self.others:
-            return pa.Table.from_pylist(self.others[name], schema)
-        found = (self.facts if name == FACTS else self.numbers).table(schema)
-        return found.cast(schema) if False else found
+        """Return the rows of one table, ordered by key: equal values then stand together."""
+        if name == FINDINGS:
+            return pa.Table.from_pylist(self._rows[name], SCHEMAS[name])
+        if name == DIGESTS:
+            return self._digests()
+        codes = _int32(self._flattener.rows.facts if name == FACTS else self._flattener.rows.keys)
+        columns = self._who(name) | (
+            self._fact_columns(codes) if name == FACTS else self._number_columns(codes)
+        )
+        order = pc.sort_indices(columns.pop("order"))
+        found = pa.table([columns[column] for column in SCHEMAS[name].names], SCHEMAS[name].names)
+        return found.take(order)
+
+    def _who(self, name: str) -> dict[str, Any]:
+        """Return the columns node, time and item."""
+        rows = self._flattener.rows
+        items = _decoded(self._run_ends(name), _int32(rows.items))
+        return self._nodes(self._captures(name)) | {"item": _texts(items, list(self._flattener.items))}
+
+    def _captures(self, name: str) -> Any:
+        """Return the number of each row's capture."""
+        ends = _int32(self._capture_ends[name])
+        return _decoded(ends, pa.array(range(len(ends)), pa.int32()))
+
+    def _nodes(self, captures: Any) -> dict[str, Any]:
+        """Return the columns node and time."""
+        nodes = self._rows[NODES]
+        times = pa.array([row["time"] for row in nodes], pa.timestamp("ms"))
+        return {"node": _texts(captures, [row["node"] for row in nodes]), "time": times.take(captures)}
+
+    def _run_ends(self, name: str) -> Any:
+        rows = self._flattener.rows
+        starts, end = (
+            (rows.fact_starts, len(rows.facts)) if name == FACTS else (rows.number_starts, len(rows.numbers))
+        )
+        return pa.concat_arrays([_int32(starts)[1:], pa.array([end], pa.int32())])
+
+    def _fact_columns(self, codes: Any) -> dict[str, Any]:
+        """Return key, value and fault, each by a dictionary of its own, and the order of the keys."""
+        facts = list(self._flattener.facts)
+        columns: dict[str, Any] = {}
+        for place, name in enumerate(("key", "value", "fault")):
+            texts: dict[Any, int] = {}
+            own = pa.array([texts.setdefault(fact[place], len(texts)) for fact in facts], pa.int32())
+            columns[name] = _texts(own.take(codes), list(texts))
+        columns["fault"] = columns["fault"].cast(pa.string())  # a null has no place in a dictionary
+        return columns | {"order": _order(columns["key"])}
+
+    def _number_columns(self, codes: Any) -> dict[str, Any]:
+        keys = list(self._flattener.keys)
+        numbers = self._flattener.rows.numbers
+        value = pa.Array.from_buffers(pa.float64(), len(numbers), [None, pa.py_buffer(numbers)])
+        key = _texts(codes, keys)
+        return {"key": key, "value": value, "order": _order(key)}
+
+    def _digests(self) -> pa.Table:
+        """Return a digest of the facts of each section of each capture. Their order has no effect.
+
+        It is the sum of the products of two odd numbers, modulo 2^64: one of the fact, and one of the item.
+        """
+        rows, facts = self._flattener.rows, list(self._flattener.facts)
+        codes = _int32(rows.facts)
+        compared = pa.array([kind(key, number=False) in _COMPARED for key, _, _ in facts]).take(codes)
+        sections: dict[str, int] = {}
+        section = [sections.setdefault(key.partition(".")[0], len(sections)) for key, _, _ in facts]
+        items = _decoded(self._run_ends(FACTS), _int32(rows.items))
+        hashes = pc.multiply(
+            pa.array([_odd("\0".join(map(str, fact))) for fact in facts], pa.uint64()).take(codes),
+            pa.array([_odd(item) for item in self._flattener.items], pa.uint64()).take(items),
+        )
+        captures = self._captures(FACTS)
+        found = pa.table(
+            {"capture": captures, "section": pa.array(section, pa.int32()).take(codes), "digest": hashes}
+        )
+        sums = found.filter(compared).group_by(["capture", "section"]).aggregate([("digest", "sum")])
+        sums = sums.sort_by([("section", "ascending"), ("capture", "ascending")])
+        texts = pa.array([f"{value:016x}" for value in sums["digest_sum"].to_pylist()], pa.string())
+        who = self._nodes(sums["capture"].combine_chunks())
+        names = _texts(sums["section"].combine_chunks(), list(sections))
+        return pa.table([who["node"], who["time"], names, texts], SCHEMAS[DIGESTS].names)
 
 
-def rows_of(report: NodeReport, flattener: Flattener) -> tuple[list[Leaf], list[dict[str, Any]]]:
-    """Return the leaves and findings of a report. Raise RefusedReportError for one that cannot be stored."""
-    return flattener.leaves(report.capture), list(_findings(report))
+def _int32(values: array[int]) -> Any:
+    return pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(values)])
+
+
+def _decoded(ends: Any, values: Any) -> Any:
+    """Return the values of runs, one for each row. Runs of no row are left out."""
+    starts = pa.concat_arrays([pa.array([0], pa.int32()), ends[:-1]])
+    some = pc.greater(ends, starts)
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends.filter(some), values.filter(some)))
+
+
+_COMPARED = (KeyKind.FACT, KeyKind.IDENTITY)
+
+
+def _odd(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") | 1
+
+
+def _order(column: Any) -> Any:
+    """Return the place of each row's text among the sorted texts."""
+    return pc.rank(column.dictionary).cast(pa.int32()).take(column.indices)
+
+
+def _texts(codes: Any, texts: Sequence[str | None]) -> Any:
+    return pa.DictionaryArray.from_arrays(codes, pa.array(texts, pa.string()))
 
 
 def _findings(report: NodeReport) -> Iterable[dict[str, Any]]:
     found = (report.verdict or {}).get("findings", [])
     if not isinstance(found, list) or len(found) > _MOST_FINDINGS:
-        raise RefusedReportError("its verdict has no list of findings, or too many", remedy=_AGAIN)
+        raise RefusedReportError("its verdict has no list of findings, or too many", remedy=_CHECK)
     for row in found:
         if not isinstance(row, dict):
-            raise RefusedReportError("a finding is not an object", remedy=_AGAIN)
+            raise RefusedReportError("a finding is not an object", remedy=_CHECK)
         yield {key: _text(row.get(key), key) for key in _FINDING}
 
 
-_AGAIN = "record it again with `goldnode-node check`"
+_CHECK = "record it again with `goldnode-node check`"
 
 
 def _text(value: Any, key: str) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise RefusedReportError(f"{key} is not a text", remedy=_AGAIN)
-    return clean(value)
+    if value is not None and not isinstance(value, str):
+        raise RefusedReportError(f"{key} is not a text", remedy=_CHECK)
+    return None if value is None else clean(value)
 
 
 def _node_row(report: NodeReport) -> dict[str, Any]:
@@ -154,7 +184,6 @@ def _node_row(report: NodeReport) -> dict[str, Any]:
     uptime = report.capture.get("uptime")
     return {
         "cohort": report.origin.cohort,
-        "received": int(report.origin.received.timestamp() * 1000),
         "boot_id": _own(identity.get("boot_id")),
         "uptime": float(uptime) if isinstance(uptime, int | float) and not isinstance(uptime, bool) else None,
         "simulated": report.capture.get("simulated") is True,
@@ -168,15 +197,3 @@ def _node_row(report: NodeReport) -> dict[str, Any]:
 
 def _own(value: Any) -> str | None:
     return clean(value) if isinstance(value, str) else None
-
-
-def digests(leaves: Sequence[Leaf]) -> list[dict[str, Any]]:
-    """Return a digest of the facts of each section of a capture. The order of the facts has no effect."""
-    sections: dict[str, list[Leaf]] = {}
-    for leaf in leaves:
-        if not isinstance(leaf.value, float) and kind(leaf.key, number=False) is not KeyKind.ORDER:
-            sections.setdefault(leaf.key.partition(".")[0], []).append(leaf)
-    return [
-        {"section": section, "digest": hashlib.sha256(repr(sorted(rows)).encode()).hexdigest()[:32]}
-        for section, rows in sorted(sections.items())
-    ]
