@@ -21,6 +21,7 @@ from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.error import ErrorDocument
+from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.gate import GateDocument
 from goldnode.documents.plan import PlanDocument
 from goldnode.documents.rollout import RolloutDocument
@@ -44,6 +45,8 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "class-document": ClassDocument,
     "deny-list": DenyListDocument,
     "error": ErrorDocument,
+    "fleet-diff": FleetDiffDocument,
+    "fleet-report": FleetReportDocument,
     "gate": GateDocument,
     "plan": PlanDocument,
     "rollout": RolloutDocument,
