@@ -39,7 +39,9 @@ def lock(connection: duckdb.DuckDBPyConnection) -> None:
 
 def run(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
     """Return the rows of a query. Raise GoldnodeError with DuckDB's reason."""
-    import duckdb
+    import duckdb  # an installation without the extra has none
+
+    from goldnode.fleet.report.engine import first_line  # start-up time
 
     try:
         kinds = {statement.type for statement in connection.extract_statements(query)}
@@ -50,7 +52,7 @@ def run(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
         columns = [column[0] for column in found.description or ()]
         return QueryResult(columns, found.fetchall() if columns else [])
     except duckdb.Error as problem:
-        raise GoldnodeError(f"DuckDB: {problem}", remedy="list the views with `SHOW TABLES`") from None
+        raise GoldnodeError(f"DuckDB: {first_line(problem)}", remedy="list the views with `SHOW TABLES`") from None
 
 
 def text(found: QueryResult) -> str:

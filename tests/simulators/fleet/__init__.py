@@ -12,9 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from tests.unit.node.captures import healthy
 
 from goldnode.fleet.ingest.report import Origin, parse
+from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS, SCHEMAS, PartName
 from goldnode.fleet.ingest.write import writer
 
 Json = dict[str, Any]
@@ -161,3 +164,33 @@ def put(path: str, value: Any) -> Change:
                 place[key] = copy.deepcopy(value)
 
     return lambda capture: change(capture, path.split("/"))
+
+
+def numbers(directory: Path, series: Iterable[tuple[str, datetime, str, str, float]], class_: str = "h100") -> Path:
+    """Write rows of numbers as the ingest does, without captures: node, time, item, key, value.
+
+    Each node and time also gets a row of `nodes`, of one boot, so that views know the capture.
+    """
+    rows: dict[str, list[tuple[str, datetime, str, str, float]]] = {}
+    for row in series:
+        rows.setdefault(f"{row[1]:%Y-%m-%d}", []).append(row)
+    for day, found in rows.items():
+        captures = sorted({(row[0], row[1]) for row in found})
+        columns = {
+            NODES: [
+                {"node": node, "time": time, "received": time, "boot_id": "b1", "simulated": True, "status": "healthy",
+                 "source": "directory"}
+                for node, time in captures
+            ],
+            NUMBERS: [dict(zip(("node", "time", "item", "key", "value"), row, strict=True)) for row in found],
+            FACTS: [],
+            FINDINGS: [],
+            DIGESTS: [],
+        }
+        for table, content in columns.items():
+            file = PartName(class_, day, "0" * 24).file(directory, table)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            plain = [{key: value.replace(tzinfo=None) if isinstance(value, datetime) else value for key, value in row.items()}
+                     for row in content]
+            pq.write_table(pa.Table.from_pylist(plain, SCHEMAS[table]), file)
+    return directory

@@ -87,7 +87,7 @@ def _create(connection: duckdb.DuckDBPyConnection, view: ReportView) -> None:
         connection.execute(f"CREATE {kind} {view.name} AS {view.text}")
     except duckdb.Error as problem:
         raise GoldnodeError(
-            f"DuckDB refuses the view {view.name}: {problem}",
+            f"DuckDB refuses the view {view.name}: {first_line(problem)}",
             remedy=f"correct {view.file}; `goldnode fleet sql` shows the tables that views can use",
         ) from None
 
@@ -97,3 +97,8 @@ def rows(connection: duckdb.DuckDBPyConnection, view: str) -> list[dict[str, Any
     found = connection.execute(f"SELECT * FROM {view} ORDER BY ALL")  # noqa: S608
     names = [column[0] for column in found.description or ()]
     return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def first_line(problem: Exception) -> str:
+    """Return DuckDB's reason, without the excerpt of the statement."""
+    return str(problem).partition("\n")[0]
