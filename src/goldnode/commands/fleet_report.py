@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +28,7 @@ _AGO = re.compile(r"(\d+)([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType[datetime]):
     """A time in UTC, or how long ago: 2026-11-26T08:00Z, 2026-11-26, 90m, 24h, 7d."""
 
     name = "time"
@@ -39,15 +40,18 @@ class Moment(click.ParamType):
         match = _AGO.fullmatch(value)
         try:
             if match:
-                return datetime.now(UTC).replace(microsecond=0) - timedelta(**{_UNITS[match[2]]: int(match[1])})
-            for form in _FORMS:
-                try:
-                    return datetime.strptime(value, form).replace(tzinfo=UTC)
-                except ValueError:
-                    continue
+                return datetime.now(UTC).replace(microsecond=0) - timedelta(
+                    **{_UNITS[match[2]]: int(match[1])}
+                )
         except OverflowError:
             pass
-        self.fail(f"{value!r} is no time: give UTC as 2026-11-26T08:00Z, or how long ago, as 24h or 7d", param, ctx)
+        for form in _FORMS:
+            with suppress(ValueError):
+                return datetime.strptime(value, form).replace(tzinfo=UTC)
+        return self.fail(
+            f"{value!r} is no time: give UTC as 2026-11-26T08:00Z, or how long ago, as 24h or 7d", param, ctx
+        )
+        return None
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,11 @@ class ReportOutput:
 
 
 _AT = click.option(
-    "--at", type=Moment(), metavar="TIME", show_default="now", help="Report on this time, by what had arrived then."
+    "--at",
+    type=Moment(),
+    metavar="TIME",
+    show_default="now",
+    help="Report on this time, by what had arrived then.",
 )
 _STALE = click.option(
     "--stale-after",
@@ -81,10 +89,16 @@ _STALE = click.option(
     help="A node without a capture for longer is not known.",
 )
 _NODES = click.option(
-    "--nodes", type=_FILE, metavar="FILE", help="Fleet file (as of `goldnode fleet nodes`): nodes that should report."
+    "--nodes",
+    type=_FILE,
+    metavar="FILE",
+    help="Fleet file (as of `goldnode fleet nodes`): nodes that should report.",
 )
 _GROUPS = click.option(
-    "--groups", type=_FILE, metavar="FILE", help="Groups besides cohorts, such as jobs or rings: lines GROUP,NODE."
+    "--groups",
+    type=_FILE,
+    metavar="FILE",
+    help="Groups besides cohorts, such as jobs or rings: lines GROUP,NODE.",
 )
 _VIEWS = click.option(
     "--views",
@@ -240,11 +254,16 @@ def _groups(path: Path) -> list[tuple[str, str]]:
                     continue
                 if len(cells) != 2 or not all(cells):
                     raise GoldnodeError(
-                        "a line has a group, a comma and a node", file=path, line=number, remedy="correct the line: job4711,node0001"
+                        "a line has a group, a comma and a node",
+                        file=path,
+                        line=number,
+                        remedy="correct the line: job4711,node0001",
                     )
                 found.append((cells[0], cells[1]))
     except (UnicodeDecodeError, csv.Error, OSError) as problem:
-        raise GoldnodeError(f"cannot be read: {problem}", file=path, remedy="give a text file in UTF-8") from None
+        raise GoldnodeError(
+            f"cannot be read: {problem}", file=path, remedy="give a text file in UTF-8"
+        ) from None
     return found
 
 

@@ -39,7 +39,7 @@ class _AwayNodes:
 
 def html(found: doc.FleetReportDocument) -> str:
     """Return the page: no network, all of the report in it."""
-    totals = {state: sum(one.states.get(state, 0) for one in found.classes) for state in STATES}
+    totals = totals_of(found)
     return html_page(
         "fleet_report.html.j2",
         found=found,
@@ -52,6 +52,12 @@ def html(found: doc.FleetReportDocument) -> str:
         evidence=evidence,
         data=_script(_data(found)),
     )
+
+
+def totals_of(found: doc.FleetReportDocument) -> dict[str, int]:
+    """Return the number of nodes in each state, the worst first."""
+    counts = [(str(state), number) for one in found.classes for state, number in one.states.items()]
+    return {state: sum(number for name, number in counts if name == state) for state in STATES}
 
 
 def words(state: str) -> str:
@@ -84,7 +90,7 @@ def _script(content: dict[str, Any]) -> Markup:
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     for one in "<>&\u2028\u2029":
         text = text.replace(one, f"\\u{ord(one):04x}")
-    return Markup(text)  # noqa: S704: the characters of markup are escaped above
+    return Markup(text)  # noqa: S704 the characters of markup are escaped above
 
 
 class _Places:
@@ -113,7 +119,9 @@ def _data(found: doc.FleetReportDocument) -> dict[str, Any]:
         for node in found.nodes
     ]
     days = [
-        [_seconds(f"{day.day}T00:00:00Z"), status, number] for day in found.days for status, number in day.states.items()
+        [_seconds(f"{day.day}T00:00:00Z"), status, number]
+        for day in found.days
+        for status, number in day.states.items()
     ]
     return {
         "at": _seconds(found.at),
@@ -127,14 +135,23 @@ def _data(found: doc.FleetReportDocument) -> dict[str, Any]:
         "statuses": list(statuses.places),
         "nodes": nodes,
         "causes": [
-            {"topic": one.topic, "evidence": evidence(one), "changes": _changes(one.changes), "nodes": _ranges(one.nodes, index)}
+            {
+                "topic": one.topic,
+                "evidence": evidence(one),
+                "changes": _changes(one.changes),
+                "nodes": _ranges(one.nodes, index),
+            }
             for one in found.causes
         ],
         "changed": [
-            {"topic": one.topic, "changes": _changes(one.changes), "nodes": _ranges(one.nodes, index)} for one in found.changed
+            {"topic": one.topic, "changes": _changes(one.changes), "nodes": _ranges(one.nodes, index)}
+            for one in found.changed
         ],
         "mixed": [
-            {"text": f"{one.group}: {one.key} is {value.value} on {value.nodes.count} nodes", "nodes": _ranges(value.nodes, index)}
+            {
+                "text": f"{one.group}: {one.key} is {value.value} on {value.nodes.count} nodes",
+                "nodes": _ranges(value.nodes, index),
+            }
             for one in found.mixed
             for value in one.values
         ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from goldnode.commands.fleet_report_page import STATES, evidence, lemon_line, slow_line, trend_line, words
+from goldnode.commands.fleet_report_page import evidence, lemon_line, slow_line, totals_of, trend_line, words
 from goldnode.commands.output import table
 from goldnode.documents import fleet_report as doc
 
@@ -47,7 +47,14 @@ def show(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> None:
         console.print(Text(SIMULATED, style="bold magenta"))
     console.print(Text(_headline(found), style="bold"))
     for section in _sections(found):
-        shown = Table(*section.heading, title=section.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        shown = Table(
+            *section.heading,
+            title=section.title,
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            pad_edge=False,
+        )
         for place, row in enumerate(section.rows):
             style = section.styles[place] if place < len(section.styles) else ""
             shown.add_row(Text(row[0], style=style), *(Text(one, overflow="fold") for one in row[1:]))
@@ -64,8 +71,10 @@ def _sections(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> Iterato
 
 
 def _report_headline(found: doc.FleetReportDocument) -> str:
-    states = {state: sum(one.states.get(state, 0) for one in found.classes) for state in STATES}
-    counts = ", ".join(f"{number} {words(state)}" for state, number in states.items() if number) or "no nodes"
+    counts = (
+        ", ".join(f"{number} {words(state)}" for state, number in totals_of(found).items() if number)
+        or "no nodes"
+    )
     return f"{len(found.nodes)} nodes as of {found.at}: {counts}; {_number(len(found.causes), 'cause')}"
 
 
@@ -78,7 +87,12 @@ def _report_sections(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
         "Classes",
         ("class", "nodes", "known", "states"),
         [
-            (one.class_, str(one.nodes), str(one.known), ", ".join(f"{n} {words(s)}" for s, n in one.states.items()))
+            (
+                one.class_,
+                str(one.nodes),
+                str(one.known),
+                ", ".join(f"{n} {words(s)}" for s, n in one.states.items()),
+            )
             for one in found.classes
         ],
     )
@@ -87,8 +101,14 @@ def _report_sections(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
             "Drift and faults",
             ("cause", "severity", "nodes", "", "difference", "evidence"),
             [
-                (one.topic, one.severity or "-", str(one.nodes.count), _nodes(one.nodes),
-                 _changes(one.changes) + (f"; also {', '.join(one.also)}" if one.also else ""), evidence(one))
+                (
+                    one.topic,
+                    one.severity or "-",
+                    str(one.nodes.count),
+                    _nodes(one.nodes),
+                    _changes(one.changes) + (f"; also {', '.join(one.also)}" if one.also else ""),
+                    evidence(one),
+                )
                 for one in found.causes
             ],
             [{"drain": "red", "degraded": "yellow"}.get(one.severity or "", "") for one in found.causes],
@@ -97,7 +117,10 @@ def _report_sections(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
         yield _limited(
             "Could not be checked",
             ("topic", "nodes", "", "declared and read"),
-            [(one.topic, str(one.nodes.count), _nodes(one.nodes), _changes(one.changes)) for one in found.unchecked],
+            [
+                (one.topic, str(one.nodes.count), _nodes(one.nodes), _changes(one.changes))
+                for one in found.unchecked
+            ],
         )
     if found.not_known:
         yield _not_known(found)
@@ -105,13 +128,27 @@ def _report_sections(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
         yield _limited(
             "Mixed groups (the rarest value first)",
             ("group", "value of", "nodes by value"),
-            [(one.group, _key(one.key, one.part), "; ".join(f"{v.value}: {_nodes(v.nodes)}" for v in one.values)) for one in found.mixed],
+            [
+                (
+                    one.group,
+                    _key(one.key, one.part),
+                    "; ".join(f"{v.value}: {_nodes(v.nodes)}" for v in one.values),
+                )
+                for one in found.mixed
+            ],
         )
     if found.no_majority:
         yield _limited(
             "No majority: no value is usual",
             ("fact", "class", "nodes by value"),
-            [(_key(one.key, one.part), one.class_, "; ".join(f"{v.count} {v.value}" for v in one.values[:6])) for one in found.no_majority],
+            [
+                (
+                    _key(one.key, one.part),
+                    one.class_,
+                    "; ".join(f"{v.count} {v.value}" for v in one.values[:6]),
+                )
+                for one in found.no_majority
+            ],
         )
     if found.changed:
         yield _changed(f"Changed since {found.compared}", found.changed)
@@ -137,13 +174,23 @@ def _single(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
     if found.slow:
         yield _limited("Slow nodes", ("node", "metric"), [(one.node, slow_line(one)) for one in found.slow])
     if found.trends:
-        yield _limited("Counters that grow", ("node", "counter"), [(one.node, trend_line(one)) for one in found.trends])
+        yield _limited(
+            "Counters that grow", ("node", "counter"), [(one.node, trend_line(one)) for one in found.trends]
+        )
     if found.lemons:
-        yield _limited("Repeat offenders in 30 days", ("node", "score"), [(one.node, lemon_line(one)) for one in found.lemons])
+        yield _limited(
+            "Repeat offenders in 30 days",
+            ("node", "score"),
+            [(one.node, lemon_line(one)) for one in found.lemons],
+        )
 
 
 def _diff_headline(found: doc.FleetDiffDocument) -> str:
-    away = f"; {found.not_compared.count} without a capture of one of them: {_nodes(found.not_compared)}" if found.not_compared.count else ""
+    away = (
+        f"; {found.not_compared.count} without a capture of one of them: {_nodes(found.not_compared)}"
+        if found.not_compared.count
+        else ""
+    )
     return f"{found.from_} to {found.to}: {_number(found.compared, 'node')} compared{away}"
 
 
@@ -154,7 +201,10 @@ def _diff_sections(found: doc.FleetDiffDocument) -> Iterator[_TextSection]:
         yield _limited(
             "Status",
             ("class", "nodes", "", "change"),
-            [(one.class_, str(one.nodes.count), _nodes(one.nodes), f"{one.before} → {one.after}") for one in found.statuses],
+            [
+                (one.class_, str(one.nodes.count), _nodes(one.nodes), f"{one.before} → {one.after}")
+                for one in found.statuses
+            ],
         )
     if not found.changed and not found.statuses:
         yield _TextSection("Nothing has changed", (), [])
@@ -186,7 +236,9 @@ def _key(key: str, part: str | None) -> str:
 
 
 def _changes(items: Sequence[doc.ReportChange]) -> str:
-    shown = [f"{_key(one.key, one.part)} {_value(one.expected)} → {_value(one.got)}" for one in items[:_CHANGES]]
+    shown = [
+        f"{_key(one.key, one.part)} {_value(one.expected)} → {_value(one.got)}" for one in items[:_CHANGES]
+    ]
     return "; ".join([*shown, f"{len(items) - _CHANGES} more"] if len(items) > _CHANGES else shown)
 
 

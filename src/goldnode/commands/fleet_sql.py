@@ -47,12 +47,17 @@ def run(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
         kinds = {statement.type for statement in connection.extract_statements(query)}
         allowed = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
         if not kinds <= allowed:
-            raise GoldnodeError("only SELECT, EXPLAIN, DESCRIBE and SHOW can run here", remedy="see `goldnode fleet sql --help`")
+            raise GoldnodeError(
+                "only SELECT, EXPLAIN, DESCRIBE and SHOW can run here",
+                remedy="see `goldnode fleet sql --help`",
+            )
         found = connection.execute(query)
         columns = [column[0] for column in found.description or ()]
         return QueryResult(columns, found.fetchall() if columns else [])
     except duckdb.Error as problem:
-        raise GoldnodeError(f"DuckDB: {first_line(problem)}", remedy="list the views with `SHOW TABLES`") from None
+        raise GoldnodeError(
+            f"DuckDB: {first_line(problem)}", remedy="list the views with `SHOW TABLES`"
+        ) from None
 
 
 def text(found: QueryResult) -> str:

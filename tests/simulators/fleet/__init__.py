@@ -23,6 +23,7 @@ from goldnode.fleet.ingest.write import writer
 Json = dict[str, Any]
 Change = Callable[[Json], None]
 NOW = datetime(2026, 11, 26, 8, 0, tzinfo=UTC)
+ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
 FIRST_ID = 1000
 
 
@@ -33,16 +34,22 @@ def _healthy(gpus: int) -> bytes:
 
 def capture(number: int, time: datetime, gpus: int = 8) -> Json:
     """Return the capture of a healthy node, with identities of its own."""
-    found: Json = pickle.loads(_healthy(gpus))  # noqa: S301: made above
+    found: Json = pickle.loads(_healthy(gpus))  # noqa: S301 made above
     found["time"] = f"{time:%Y-%m-%dT%H:%M:%SZ}"
     found["simulated"] = True
     found["gpu_count"] = gpus
-    found["identity"] |= {"hostname": f"node{number:04}", "machine_id": f"{number:032x}", "boot_id": f"boot-{number}-1"}
+    found["identity"] |= {
+        "hostname": f"node{number:04}",
+        "machine_id": f"{number:032x}",
+        "boot_id": f"boot-{number}-1",
+    }
     found["identity"]["product"] |= {"serial": f"S{number}"}
     for index, gpu in enumerate(found["gpus"]):
         gpu["uuid"] = f"GPU-{number:08x}-0000-0000-0000-{index:012x}"
         gpu["serial"] = f"165{number:06}{index:02}"
-    found["network"]["eth0"]["mac"] = f"b8:ce:f6:{number >> 16 & 255:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
+    found["network"]["eth0"]["mac"] = (
+        f"b8:ce:f6:{number >> 16 & 255:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
+    )
     for device in found["infiniband"].values():
         device["guid"] = f"b8cef603{number:08x}"
     return found
@@ -95,11 +102,11 @@ class SyntheticNode:
         """Return the name of the node."""
         return f"node{self.number:04}"
 
-    def change(self, change: Change, since: datetime = datetime.min.replace(tzinfo=UTC)) -> None:
+    def change(self, change: Change, since: datetime = ALWAYS) -> None:
         """Apply a change to all captures from a time on."""
         self.changes.append((since, change))
 
-    def find(self, row: Json, since: datetime = datetime.min.replace(tzinfo=UTC)) -> None:
+    def find(self, row: Json, since: datetime = ALWAYS) -> None:
         """Add a finding to all verdicts from a time on."""
         self.findings.append((since, row))
 
@@ -154,9 +161,11 @@ def put(path: str, value: Any) -> Change:
 
     def change(place: Any, parts: list[str]) -> None:
         head, *rest = parts
-        keys = (range(len(place)) if isinstance(place, list) else list(place)) if head == "*" else [
-            int(head) if isinstance(place, list) else head
-        ]
+        keys = (
+            (range(len(place)) if isinstance(place, list) else list(place))
+            if head == "*"
+            else [int(head) if isinstance(place, list) else head]
+        )
         for key in keys:
             if rest:
                 change(place[key], rest)
@@ -166,7 +175,9 @@ def put(path: str, value: Any) -> Change:
     return lambda capture: change(capture, path.split("/"))
 
 
-def numbers(directory: Path, series: Iterable[tuple[str, datetime, str, str, float]], class_: str = "h100") -> Path:
+def numbers(
+    directory: Path, series: Iterable[tuple[str, datetime, str, str, float]], class_: str = "h100"
+) -> Path:
     """Write rows of numbers as the ingest does, without captures: node, time, item, key, value.
 
     Each node and time also gets a row of `nodes`, of one boot, so that views know the capture.
@@ -178,8 +189,15 @@ def numbers(directory: Path, series: Iterable[tuple[str, datetime, str, str, flo
         captures = sorted({(row[0], row[1]) for row in found})
         columns = {
             NODES: [
-                {"node": node, "time": time, "received": time, "boot_id": "b1", "simulated": True, "status": "healthy",
-                 "source": "directory"}
+                {
+                    "node": node,
+                    "time": time,
+                    "received": time,
+                    "boot_id": "b1",
+                    "simulated": True,
+                    "status": "healthy",
+                    "source": "directory",
+                }
                 for node, time in captures
             ],
             NUMBERS: [dict(zip(("node", "time", "item", "key", "value"), row, strict=True)) for row in found],
@@ -190,7 +208,12 @@ def numbers(directory: Path, series: Iterable[tuple[str, datetime, str, str, flo
         for table, content in columns.items():
             file = PartName(class_, day, "0" * 24).file(directory, table)
             file.parent.mkdir(parents=True, exist_ok=True)
-            plain = [{key: value.replace(tzinfo=None) if isinstance(value, datetime) else value for key, value in row.items()}
-                     for row in content]
+            plain = [
+                {
+                    key: value.replace(tzinfo=None) if isinstance(value, datetime) else value
+                    for key, value in row.items()
+                }
+                for row in content
+            ]
             pq.write_table(pa.Table.from_pylist(plain, SCHEMAS[table]), file)
     return directory

@@ -76,7 +76,10 @@ class _Replacer:
         if isinstance(content, dict):
             identity = whole or content.get("topic") in _IDENTITIES
             own = identity or _is_identity(content.get("key") if isinstance(content.get("key"), str) else "")
-            return {name: self.replace(value, name, identity or (own and name != "key")) for name, value in content.items()}
+            return {
+                name: self.replace(value, name, identity or (own and name != "key"))
+                for name, value in content.items()
+            }
         if isinstance(content, list):
             return [self.replace(value, key, whole) for value in content]
         if not isinstance(content, str) or key in _FIXED:
@@ -104,10 +107,24 @@ class _Replacer:
 
 # Values that are no names: times, keys, words of the schema.
 _FIXED = frozenset(
-    "schema at from to compared class topic key severity domain evidence state status before after day counter metric".split()
+    {
+        *(
+            "schema",
+            "at",
+            "from",
+            "to",
+            "compared",
+            "class",
+            "topic",
+            "key",
+            "severity",
+            "domain",
+            "evidence",
+        ),
+        *("state", "status", "before", "after", "day", "counter", "metric"),
+    }
 )
 
 
 def _is_identity(key: Any) -> bool:
     return isinstance(key, str) and kind(key, number=False) is KeyKind.IDENTITY
-

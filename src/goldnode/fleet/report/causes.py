@@ -125,7 +125,9 @@ def _mark_new(found: Iterable[_OpenCause], changed: Iterable[_Row]) -> None:
 # Differences from the majority that another cause explains, on the same nodes: its topic -> their topics.
 # A GPU that is gone takes its PCI function, its device node and its place in the topology with it.
 _EXPLAINED = {
-    "GPU count": frozenset({"PCIe", "NUMA", "device nodes", "NVLink", "NVSwitch", "CDI", "GPU place", "fabric"}),
+    "GPU count": frozenset(
+        {"PCIe", "NUMA", "device nodes", "NVLink", "NVSwitch", "CDI", "GPU place", "fabric"}
+    ),
     "driver": frozenset({"kernel modules", "fabric manager", "CDI"}),
     "kernel": frozenset({"kernel modules"}),
 }
@@ -135,7 +137,11 @@ def _below_others(found: list[_OpenCause]) -> list[_OpenCause]:
     """Return the causes without those that another one explains, which names them."""
     result = []
     for cause in found:
-        top = None if "declared" in cause.evidence else next((one for one in found if _explains(one, cause)), None)
+        top = (
+            None
+            if "declared" in cause.evidence
+            else next((one for one in found if _explains(one, cause)), None)
+        )
         if top is None:
             result.append(cause)
         elif cause.topic not in top.also:

@@ -27,7 +27,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ReportSource:
     directory = tmp_path_factory.mktemp("captures")
     nodes = fleet(12, cohort_size=6)
     for node in nodes:
-        node.change(lambda capture: capture["storage"].update(paths={"/scratch": {"latency_ms": 1.0, "read_mb_s": 5000.0}}))
+        node.change(
+            lambda capture: capture["storage"].update(
+                paths={"/scratch": {"latency_ms": 1.0, "read_mb_s": 5000.0}}
+            )
+        )
     for node in nodes[:2]:
         node.change(put("driver/loaded", "570"), NOW - 35 * HOUR)
         node.find(finding("driver.loaded", "580", "570", severity="drain"), NOW - 35 * HOUR)
@@ -47,7 +51,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ReportSource:
         nodes[8].findings = faults if age in (50, 30, 16, 12) else []
         reporting = nodes[:-1] if age < 180 else nodes
         store(directory, reporting, [NOW - age * HOUR], gpus=2)
-    return ReportSource(directory, [ExpectedNode("spare1", "h100", "ring09")], [("job7", nodes[0].name), ("job7", nodes[9].name)])
+    return ReportSource(
+        directory,
+        [ExpectedNode("spare1", "h100", "ring09")],
+        [("job7", nodes[0].name), ("job7", nodes[9].name)],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -98,15 +106,23 @@ def test_view_has_the_same_rows_in_both_engines(
     assert plain([json.loads(line) for line in text.splitlines()]) == plain(duckdb_rows[name])
 
 
-def test_view_of_a_site_can_use_the_others_and_a_wrong_one_is_named(source: ReportSource, tmp_path: Path) -> None:
+def test_view_of_a_site_can_use_the_others_and_a_wrong_one_is_named(
+    source: ReportSource, tmp_path: Path
+) -> None:
     (tmp_path / "99_busy.sql").write_text("-- Nodes that work.\nSELECT node FROM latest WHERE known = 1;\n")
     with engine.opened(source, ReportSettings(NOW), tmp_path) as connection:
         assert len(engine.rows(connection, "busy")) == 11
     (tmp_path / "99_busy.sql").write_text("SELECT nothing FROM latest")
-    with pytest.raises(GoldnodeError, match=r"refuses the view busy.*99_busy\.sql"), engine.opened(source, ReportSettings(NOW), tmp_path):
+    with (
+        pytest.raises(GoldnodeError, match=r"refuses the view busy.*99_busy\.sql"),
+        engine.opened(source, ReportSettings(NOW), tmp_path),
+    ):
         pass
     (tmp_path / "99_busy.sql").rename(tmp_path / "busy.sql")
-    with pytest.raises(GoldnodeError, match=r"busy\.sql.*99_name\.sql"), engine.opened(source, ReportSettings(NOW), tmp_path):
+    with (
+        pytest.raises(GoldnodeError, match=r"busy\.sql.*99_name\.sql"),
+        engine.opened(source, ReportSettings(NOW), tmp_path),
+    ):
         pass
 
 
