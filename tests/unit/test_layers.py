@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("evidence",),
     ("channels",),
     ("images", "disks"),
+    ("canary", "floors", "cache", "dual"),
     ("fleet",),
     ("diagnostics", "prove", "ansible", "commands"),
     ("cli",),

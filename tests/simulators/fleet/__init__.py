@@ -95,7 +95,7 @@ class SyntheticNode:
     cohort: str | None = None
     changes: list[tuple[datetime, Change]] = field(default_factory=list)
     findings: list[tuple[datetime, Json]] = field(default_factory=list)
-    status: str | None = None  # instead of that of the findings
+    judged: bool = True
 
     @property
     def name(self) -> str:
@@ -118,15 +118,13 @@ class SyntheticNode:
             if time >= since:
                 change(found)
         judged = verdict(self.class_, time, (row for since, row in self.findings if time >= since))
-        if self.status:
-            judged["status"] = self.status
         return {
             "schema": "goldnode.node-report/1",
             "node": self.name,
             "class": self.class_,
             "cohort": self.cohort,
             "capture": found,
-            "verdict": judged,
+            "verdict": judged if self.judged else None,
         }
 
 
@@ -176,11 +174,14 @@ def put(path: str, value: Any) -> Change:
 
 
 def numbers(
-    directory: Path, series: Iterable[tuple[str, datetime, str, str, float]], class_: str = "h100"
+    directory: Path,
+    series: Iterable[tuple[str, datetime, str, str, float]],
+    class_: str = "h100",
+    boots: Mapping[tuple[str, datetime], str] | None = None,
 ) -> Path:
     """Write rows of numbers as the ingest does, without captures: node, time, item, key, value.
 
-    Each node and time also gets a row of `nodes`, of one boot, so that views know the capture.
+    Each node and time also gets a row of `nodes`, so that views know the capture; `boots` has other boots than b1.
     """
     rows: dict[str, list[tuple[str, datetime, str, str, float]]] = {}
     for row in series:
@@ -193,7 +194,7 @@ def numbers(
                     "node": node,
                     "time": time,
                     "received": time,
-                    "boot_id": "b1",
+                    "boot_id": (boots or {}).get((node, time), "b1"),
                     "simulated": True,
                     "status": "healthy",
                     "source": "directory",

@@ -225,8 +225,8 @@ INTERNET = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
 def without_init(cmdline: str) -> str:
     """Return a kernel command line without the program that it starts as init, and without its arguments.
 
-    What follows ` -- ` is passed to init (Documentation/admin-guide/kernel-parameters.rst), and may contain a
-    token or an address of the site.
+    The kernel passes everything after ` -- ` to init (Documentation/admin-guide/kernel-parameters.rst), where a
+    site may have a token or an address.
     """
     import re
 
