@@ -34,7 +34,8 @@ class ReportSettings:
     stale_after: timedelta = timedelta(hours=26)
     min_share: float = 0.6
     min_nodes: int = 3
-    samples: int = 9
+    samples: int = 25
+    sigmas: float = 3.25  # of healthy nodes, 1 in 10,000 is slow; of those that lost a tenth, 9 in 10
     trend: timedelta = timedelta(days=7)
     month: timedelta = timedelta(days=30)
 
@@ -159,6 +160,7 @@ def settings_row(settings: ReportSettings) -> dict[str, float]:
         "min_share": settings.min_share,
         "min_nodes": settings.min_nodes,
         "samples": settings.samples,
+        "sigmas": settings.sigmas,
     }
 
 

@@ -43,7 +43,7 @@ VERSIONS = {
 }
 
 
-@pytest.mark.parametrize("size", [2, 3, 16])
+@pytest.mark.parametrize("size", [3, 16])
 def test_every_pair_of_versions_in_a_cohort_is_named_with_the_minority_first(
     tmp_path: Path, size: int
 ) -> None:
@@ -64,6 +64,16 @@ def test_every_pair_of_versions_in_a_cohort_is_named_with_the_minority_first(
     assert (vbios.group, vbios.values[0].nodes.names) == expected["gpu.vbios"][0:1] + (
         [expected["gpu.vbios"][1]],
     )
+
+
+def test_cohort_of_two_nodes_has_no_minority_and_is_mixed(tmp_path: Path) -> None:
+    nodes = fleet(2, cohort_size=2)
+    nodes[1].change(put("driver/loaded", "570.1"))
+    [one] = reported(store(tmp_path, nodes, gpus=1)).mixed
+    assert [(value.value, value.nodes.names) for value in one.values] == [
+        ("570.1", [nodes[1].name]),
+        ("580.95.05", [nodes[0].name]),
+    ]
 
 
 def test_mixed_cohort_of_512_nodes(tmp_path: Path) -> None:
@@ -249,7 +259,7 @@ def slow_nodes(
     directory: Path,
     value: Callable[[int, int], float],
     count: int,
-    samples: int = 9,
+    samples: int = 25,
     key: str = "performance.gemm",
 ) -> set[int]:
     numbers(
