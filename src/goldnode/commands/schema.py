@@ -16,14 +16,15 @@ from pydantic import BaseModel
 from goldnode.catalog.models import FILES
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
-from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.cache_key import CacheKeyDocument
+from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
+from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
 from goldnode.documents.plan import PlanDocument
@@ -52,6 +53,8 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "dual": DualDocument,
     "dual-record": DualRecordDocument,
     "error": ErrorDocument,
+    "fleet-diff": FleetDiffDocument,
+    "fleet-report": FleetReportDocument,
     "floors": FloorsDocument,
     "gate": GateDocument,
     "plan": PlanDocument,
