@@ -1,7 +1,7 @@
 """Turn captures into rows: key, item and value of every leaf.
 
 Most of a capture is the same on each node of a class: the rows of an object are remembered with its content, and
-copied when the same content comes again. docs/benchmarks/report.md has the figures.
+copied when the same content comes again.
 """
 
 from __future__ import annotations
