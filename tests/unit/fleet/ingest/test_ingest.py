@@ -272,8 +272,8 @@ def test_a_killed_ingest_leaves_no_half_day_and_the_next_one_completes_it(
         os._exit(0)
     killed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     assert killed == (step < 10), "two parts of five files"
-    counts = ", ".join(f"(SELECT count(DISTINCT (node, time)) FROM {table})" for table in ORDER)
-    (seen,) = rows(data, f"SELECT {counts}")
+    counts = ", ".join(f"(FROM {table} SELECT count(DISTINCT (node, time)))" for table in ORDER)
+    (seen,) = rows(data, f"VALUES ({counts})")
     assert len(set(seen)) == 1, "each capture is in all tables or in none"
     result = run(data, source)
     assert result.refused == []
