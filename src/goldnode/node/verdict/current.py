@@ -8,6 +8,7 @@ long as the start of Python.
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from .. import boot
@@ -65,7 +66,15 @@ def load(root: str = "/") -> Tuple[Any, Optional[str]]:
         return None, f"{CLASS} is not there, or is no class document"
     verdict = _json(root, VERDICT)
     identity = boot.identity(_text(root, "/proc/sys/kernel/random/boot_id"), _text(root, "/proc/1/stat"))
+    if isinstance(verdict, dict) and os.path.ismount(os.path.dirname(root.rstrip("/") + VERDICT)):
+        identity = _of_host(identity, verdict.get("boot_identity"))
     return verdict, fault(verdict, identity, boot.uptime(_text(root, "/proc/uptime")), wanted)
+
+
+def _of_host(identity: Optional[str], stated: Any) -> Optional[str]:
+    """Return the boot of the node, of which this container has the directory mounted. Its PID 1 is its own."""
+    same = identity is not None and str(stated).partition("/")[0] == identity.partition("/")[0]
+    return str(stated) if same else identity
 
 
 def split(words: Sequence[str]) -> Tuple[Optional[str], List[str]]:
