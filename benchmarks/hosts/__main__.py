@@ -73,13 +73,14 @@ def measure(made: standin_lab.StandinLab, counts: Sequence[int], runs: int) -> l
             for name, (words, env) in ways.items():
                 row = run([str(BIN / "ansible-playbook"), "-i", str(place), *words], env)
                 rows.append({"hosts": count, "name": name, "turn": turn, **row})
-                print(f"  {count:5} hosts, {name}: {row['wall']:.1f} s, {row['cpu']:.1f} s of CPU", flush=True)
+                print(
+                    f"  {count:5} hosts, {name}: {row['wall']:.1f} s, {row['cpu']:.1f} s of CPU", flush=True
+                )
     return rows
 
 
 def text(found: Mapping[str, Any]) -> str:
     """Return the tables of the page."""
-    machine = found["machine"]
     rows = []
     for count in sorted({row["hosts"] for row in found["rows"]}):
         taken = {
@@ -99,9 +100,8 @@ def text(found: Mapping[str, Any]) -> str:
         )
     head = ["Hosts", "CPU s a host", "empty play", "Wall s", "Largest process, MiB"]
     return (
-        f"{found['date']}, commit `{found['commit']}`. {machine['cores']} cores ({machine['processor']}), kernel "
-        f"{machine['kernel']}, load {machine['load']} before the first run. {NODES} nodes in containers on the same machine. "
-        f"Median of {found['runs']} runs.\n\n{pages.table(head, rows)}"
+        f"{pages.about(found)} {NODES} nodes in containers on the same machine. Median of {found['runs']} runs.\n\n"
+        f"{pages.table(head, rows)}"
     )
 
 

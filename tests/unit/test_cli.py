@@ -194,6 +194,7 @@ def test_schema(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {
         "archives",
+        "canary",
         "cache-key",
         "capture",
         "class",
@@ -202,7 +203,10 @@ def test_schema(tmp_path: Path) -> None:
         "deny-list",
         "derive",
         "disks",
+        "dual",
+        "dual-record",
         "error",
+        "floors",
         "gate",
         "images",
         "plan",

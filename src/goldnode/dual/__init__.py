@@ -1,0 +1,3 @@
+"""Dual run: the same inputs on two stacks, and the comparison of outputs and times."""
+
+from __future__ import annotations
