@@ -99,6 +99,11 @@ class Nodes:
         )
         assert (done.returncode, "resumed" in done.stderr) == (0, True), done.stderr
 
+    def stays_in_service(self, node: str) -> None:
+        """Wait until the last job of a node has ended: no drain, and no reason."""
+        self.cluster.wait(lambda: self.cluster.rows()[node][0] == "IDLE")
+        assert self.cluster.rows()[node] == ("IDLE", "")
+
     def srun(self, *words: str, nodes: str = "n1", **variables: str) -> tuple[int, str, str]:
         """Run a job on nodes; its exit status and both outputs."""
         env = {**os.environ, "SLURM_CONF": self.cluster.conf, **variables}
@@ -132,7 +137,7 @@ def nodes(started: SlurmCluster) -> Nodes:
 @needs_slurm
 def test_a_job_starts_on_a_good_node(nodes: Nodes) -> None:
     assert nodes.srun("echo", "ran") == (0, "ran\n", "")
-    assert nodes.cluster.rows()["n1"] == ("IDLE", "")
+    nodes.stays_in_service("n1")
 
 
 @needs_slurm
@@ -172,7 +177,7 @@ def test_a_class_that_only_reports_stops_no_job(nodes: Nodes) -> None:
     nodes.good("n1", mode="report")
     nodes.bad("n1")
     assert nodes.srun("echo", "ran")[:2] == (0, "ran\n")
-    assert nodes.cluster.rows()["n1"] == ("IDLE", "")
+    nodes.stays_in_service("n1")
 
 
 @needs_slurm
@@ -189,7 +194,7 @@ def test_an_image_that_does_not_fit_ends_the_job_with_one_line_and_no_drain(
     assert output.count("\n") == 1
     file.write_text(json.dumps({"Config": {"Env": ["CUDA_VERSION=13.0.1"]}}))
     assert nodes.srun("echo", "ran", GOLDNODE_IMAGE_FILE=str(file))[:2] == (0, "ran\n")
-    assert nodes.cluster.rows()["n1"] == ("IDLE", "")
+    nodes.stays_in_service("n1")
 
 
 @needs_slurm

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -138,12 +139,15 @@ def test_a_damaged_file_is_could_not_check(
 
 
 def test_a_mounted_directory_of_the_node_counts_in_a_container(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """PID 1 of a container starts at another time than that of its node."""
     write(root, "proc/1/stat", "1 (sh) S " + " ".join("0" * 18) + " 99 0")
     assert asked(root, capsys)[0] == 3
-    monkeypatch.setattr(os.path, "ismount", lambda name: name == f"{root}/run/goldnode")
+    line = "36 35 98:0 /run/goldnode {} ro,relatime - tmpfs tmpfs rw\n"
+    write(root, "proc/self/mountinfo", line.format("/run") + line.format(f"{root}/run/goldnode2") + "torn\n")
+    assert asked(root, capsys)[0] == 3
+    write(root, "proc/self/mountinfo", line.format(f"{root}/run/goldnode"))
     assert asked(root, capsys)[0] == 0
     write(root, "proc/sys/kernel/random/boot_id", "another\n")
     assert asked(root, capsys)[0] == 3
@@ -450,4 +454,41 @@ def test_the_start_imports_no_engine() -> None:
     )
     assert not {"goldnode.node.program", "goldnode.node.state.engine", "goldnode.node.known"} & set(
         done.stdout.split()
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
+def test_a_real_container_reads_the_verdict_of_its_node(root: Path, tmp_path: Path) -> None:
+    """PID and mount namespaces of its own, and a bind mount of the node's directory, as a pod has."""
+    probe = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False
+    )
+    if probe.returncode != 0:
+        pytest.skip(f"this machine has no namespaces: {probe.stderr.decode().strip()}")
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    uptime = float(Path("/proc/uptime").read_text().split()[0])
+    write(
+        root,
+        "run/goldnode/verdict.json",
+        json.dumps({**GOOD, "boot_identity": f"{boot_id}/1", "uptime": uptime}),
+    )
+    inside = tmp_path / "pod"
+    for name in ("run/goldnode", "etc/goldnode", "proc"):
+        (inside / name).mkdir(parents=True)
+    code = "import sys; from goldnode.node.preflight.start import main; sys.exit(main(sys.argv[1:]))"
+    script = (
+        f"mount --bind {root}/run/goldnode {inside}/run/goldnode && mount --bind {root}/etc/goldnode {inside}/etc/goldnode && "
+        f'mount -t proc proc {inside}/proc && exec {sys.executable} -c "{code}" preflight --node n1 --root {inside}'
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(start.__file__).parents[3])}
+    done = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout.startswith("goldnode: n1 fits")) == (0, True), (
+        done.stdout + done.stderr
     )

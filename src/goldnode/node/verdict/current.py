@@ -8,7 +8,6 @@ long as the start of Python.
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 from .. import boot
@@ -66,15 +65,22 @@ def load(root: str = "/") -> Tuple[Any, Optional[str]]:
         return None, f"{CLASS} is not there, or is no class document"
     verdict = _json(root, VERDICT)
     identity = boot.identity(_text(root, "/proc/sys/kernel/random/boot_id"), _text(root, "/proc/1/stat"))
-    if isinstance(verdict, dict) and os.path.ismount(os.path.dirname(root.rstrip("/") + VERDICT)):
-        identity = _of_host(identity, verdict.get("boot_identity"))
+    if identity is not None and isinstance(verdict, dict) and verdict.get("boot_identity") != identity:
+        identity = _of_node(root, identity, str(verdict.get("boot_identity")))
     return verdict, fault(verdict, identity, boot.uptime(_text(root, "/proc/uptime")), wanted)
 
 
-def _of_host(identity: Optional[str], stated: Any) -> Optional[str]:
-    """Return the boot of the node, of which this container has the directory mounted. Its PID 1 is its own."""
-    same = identity is not None and str(stated).partition("/")[0] == identity.partition("/")[0]
-    return str(stated) if same else identity
+def _of_node(root: str, identity: str, stated: str) -> str:
+    """Return the boot of the node if this is a container that has the node's directory mounted.
+
+    It has the boot id of the node, and a PID 1 of its own. The fifth field of a line of mountinfo is the mount
+    point (proc_pid_mountinfo(5)).
+    """
+    if stated.partition("/")[0] != identity.partition("/")[0]:
+        return identity
+    place = root.rstrip("/") + VERDICT.rpartition("/")[0]
+    points = (line.split(" ", 5)[4:5] for line in _text(root, "/proc/self/mountinfo").splitlines())
+    return stated if [place] in points else identity
 
 
 def split(words: Sequence[str]) -> Tuple[Optional[str], List[str]]:
