@@ -321,6 +321,23 @@ def test_explanation_names_exactly_the_differences(found: Json) -> None:
     assert [row[0::3] for row in key.differences(first, second)] == [("image", ("exact",))]
 
 
+@given(_components, _components)
+def test_explanation_is_empty_only_for_equal_components(first: Json, second: Json) -> None:
+    rows = key.differences({"cache": "xla", "components": first}, {"cache": "xla", "components": second})
+    assert (rows == []) == (canonical.encoded(first) == canonical.encoded(second))
+    same = key.key("xla", "exact", first) == key.key("xla", "exact", second)
+    assert same == (not any("exact" in row.strengths for row in rows))
+
+
+def test_an_absent_value_is_not_null() -> None:
+    empty: Json = {name: None if name in ("image", "source") else {} for name in key.SECTIONS}
+    rows = key.differences(
+        {"cache": "xla", "components": {**empty, "options": {"x": None, "y": "1"}}},
+        {"cache": "xla", "components": {**empty, "options": {"y": "1"}}},
+    )
+    assert [row.path for row in rows] == ["options.x"]
+
+
 # -- directories
 
 

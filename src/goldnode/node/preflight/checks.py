@@ -138,7 +138,9 @@ def image_line(image: Mapping[str, Any], capture: Mapping[str, Any], table: Any)
     if backend == "cpu":
         return PreflightLine("image", OK, f"{name} needs no GPU")
     wanted = VENDORS.get(str(backend)) or ("nvidia" if cuda else None)
-    remedy = "Describe it with --image FILE: the image.json in an image of goldnode, or `docker inspect IMAGE`"
+    remedy = (
+        "Describe it with --image FILE: the image.json in an image of goldnode, or `docker inspect IMAGE`"
+    )
     if wanted is None:
         return PreflightLine("image", UNKNOWN, f"the backend of {name} is unknown", remedy, COULD_NOT_CHECK)
     if vendor != wanted:
