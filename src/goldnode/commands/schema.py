@@ -17,6 +17,7 @@ from goldnode.catalog.models import FILES
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
 from goldnode.documents.canary import CanaryDocument
+from goldnode.documents.cache_key import CacheKeyDocument
 from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
@@ -42,6 +43,7 @@ WRITTEN: Mapping[str, type[BaseModel]] = {
 }
 EXCHANGED: Mapping[str, type[BaseModel]] = {
     "canary": CanaryDocument,
+    "cache-key": CacheKeyDocument,
     "capture": CaptureDocument,
     "channel": ChannelDocument,
     "class-document": ClassDocument,
