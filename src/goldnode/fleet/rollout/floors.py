@@ -32,7 +32,7 @@ _SHOWN = 2  # verdicts in a reason
 
 @dataclass(frozen=True)
 class RolloutMoves:
-    """What a rollout has moved. The nodes of the first wave are never control."""
+    """Nodes of a class, and those that a rollout has moved. The nodes of the first wave are never control."""
 
     begin: float | None  # first leave; None: no node had one
     changed: Mapping[str, Step]
@@ -42,7 +42,7 @@ class RolloutMoves:
 
 
 def moves(state: RolloutState) -> RolloutMoves:
-    """Return what a rollout has moved."""
+    """Return the nodes that a rollout has moved."""
     granted = {name: step.granted_at for name, step in state.steps.items() if step.attempt}
     changed = {
         name: step
@@ -54,7 +54,7 @@ def moves(state: RolloutState) -> RolloutMoves:
 
 
 def stored_moves(store: StoreDatabase, settings: RolloutSettings) -> RolloutMoves:
-    """Return what a rollout has moved, by its store. Raises GoldnodeError."""
+    """Return the nodes that a rollout has moved, by its store. Raises GoldnodeError."""
     with store.read() as connection:
         return moves(rollouts.load(connection, settings).state)
 
