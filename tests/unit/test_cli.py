@@ -203,6 +203,8 @@ def test_schema(tmp_path: Path) -> None:
         "deny-list",
         "derive",
         "disks",
+        "dual",
+        "dual-record",
         "error",
         "floors",
         "gate",

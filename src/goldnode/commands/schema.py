@@ -22,6 +22,7 @@ from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.deny_list import DenyListDocument
+from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
 from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
@@ -48,6 +49,8 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "channel": ChannelDocument,
     "class-document": ClassDocument,
     "deny-list": DenyListDocument,
+    "dual": DualDocument,
+    "dual-record": DualRecordDocument,
     "error": ErrorDocument,
     "floors": FloorsDocument,
     "gate": GateDocument,

@@ -28,6 +28,7 @@ EXTRAS = {
     "fleet": ("alembic", "cryptography", "securesystemslib", "sqlalchemy", "starlette", "uvicorn"),
     "floors": ("cryptography", "numpy", "scipy", "securesystemslib"),
     "postgresql": ("psycopg",),
+    "report": ("duckdb", "pyarrow"),
     "updates": ("cryptography", "securesystemslib", "tuf"),
     "test": ("docker", "pytest", "testinfra"),
 }

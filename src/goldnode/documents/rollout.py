@@ -216,6 +216,15 @@ class RolloutCommand(Part):
     timeout: Duration = "30m"
 
 
+class RolloutDual(Part):
+    """Requirement on a dual run between the two states. No report, and one of other states, is unknown."""
+
+    report: str = Field(
+        min_length=1, description="file of `goldnode dual compare --report`; {wave} is the name of the wave"
+    )
+    max_age: Duration = Field("30d", description="time since the new state was recorded")
+
+
 class RolloutRequirement(Part):
     """One requirement of every wave."""
 
@@ -223,10 +232,11 @@ class RolloutRequirement(Part):
     floors: RolloutFloors | None = None
     prometheus: RolloutPrometheus | None = None
     command: RolloutCommand | None = None
+    dual: RolloutDual | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> RolloutRequirement:
-        _one_of(self, ("boot", "floors", "prometheus", "command"), "a requirement")
+        _one_of(self, ("boot", "floors", "prometheus", "command", "dual"), "a requirement")
         return self
 
 

@@ -82,7 +82,7 @@ class BootSettings:
 
 @dataclass(frozen=True)
 class OutsideRequirement:
-    """A requirement that a caller answers: floors, a query or a command."""
+    """A requirement that a caller answers: floors, a query, a command or a dual run."""
 
     name: str
     requirement: RolloutRequirement
@@ -181,7 +181,7 @@ def _boot(boot: RolloutBoot) -> BootSettings:
 
 
 def kind_of(requirement: RolloutRequirement) -> str:
-    """Return the key of a requirement: boot, floors, prometheus or command."""
+    """Return the key of a requirement: boot, floors, prometheus, command or dual."""
     return next(name for name in type(requirement).model_fields if getattr(requirement, name) is not None)
 
 

@@ -93,7 +93,8 @@ def judge(
     deciding = [one for one in report.verdicts if one.answer is report.answer]
     texts = [f"{one.metric}: {one.reason}" for one in deciding[:_SHOWN]]
     more = f"; and {len(deciding) - _SHOWN} more metrics" if len(deciding) > _SHOWN else ""
-    return answer, f"{deciding[0].subject}: {'; '.join(texts)}{more}"
+    label = "simulated results of " if any(one.simulated for one in documents) else ""
+    return answer, f"{label}{deciding[0].subject}: {'; '.join(texts)}{more}"
 
 
 def _arms(requirement: RolloutFloors, documents: Sequence[CanaryDocument], moved: RolloutMoves) -> ChangeArms:

@@ -1,4 +1,4 @@
-"""Answers of the requirements that are outside of the plan: a Prometheus query, a command, and floors.
+"""Answers of the requirements that are outside of the plan: a Prometheus query, a command, a dual run, and floors.
 
 Only a clear answer passes or fails. No data, NaN, an infinite value, an error, a timeout and an answer of another
 shape are unknown, each with its reason.
@@ -26,7 +26,7 @@ import urllib3
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site
 from goldnode.documents.rollout import RolloutCommand, RolloutPrometheus, seconds
-from goldnode.fleet.rollout import floors
+from goldnode.fleet.rollout import dual_requirement, floors
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.floors import RolloutMoves
 from goldnode.fleet.rollout.model import Answer, RequirementResult
@@ -85,7 +85,7 @@ class RequirementEvaluator:
         at = self.clock()
         try:
             answer, reason = self._answer(requirement, wave)
-        except (_Unknown, GoldnodeError) as problem:
+        except (_Unknown, dual_requirement.NoReportError, GoldnodeError) as problem:
             answer, reason = Answer.UNKNOWN, str(problem)
         except Exception as problem:  # whatever a program of the site returns must not end a controller
             answer, reason = Answer.UNKNOWN, f"the answer could not be read: {problem!r}"
@@ -101,6 +101,9 @@ class RequirementEvaluator:
         if item.command is not None:
             names = [one.name for one in self.settings.waves]
             return self._commands.run(item.command, self.settings, names[wave])
+        if item.dual is not None:
+            wave_name = self.settings.waves[wave].name
+            return dual_requirement.answer(item.dual, self.settings, wave_name, self.clock())
         if item.floors is None or self.moved is None:
             raise _Unknown("this controller does not know which nodes have changed")
         # The nodes first: a result that arrives meanwhile is of one of them, or does not count yet.
