@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from goldnode.catalog.models import FILES
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
-from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.cache_key import CacheKeyDocument
+from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
